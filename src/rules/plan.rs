@@ -70,6 +70,7 @@ use instance::{KeptInstance, KeptInstances};
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
 use prerequisites::Prerequisites;
+use restart::NextStart;
 use rollback::RevisionTrial;
 pub use rollback::VerifiedRevision;
 use second_instance::SecondInstance;
@@ -112,12 +113,8 @@ pub struct PlannedUnit {
     beside: Option<SecondInstance>,
     /// What is installed on this host, and the step that changes this.
     installation: Installation,
-    /// Why nothing more is tried for this generation.
-    rest: Option<StopReason>,
-    /// When it is restarted, after it ended by itself.
-    restart_ms: Option<Millis>,
-    /// [`RestoredUnit::finished`], until a desired state is set.
-    kept_finished: bool,
+    /// When it may be started next.
+    next_start: NextStart,
     /// Whether its instance plays.
     play: PlayState,
     /// The verified revision, and the trial of the desired one.
@@ -174,15 +171,6 @@ impl RestoredUnit {
             verified: None,
         }
     }
-}
-
-/// Why nothing more is tried for a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StopReason {
-    /// It cannot work; `error` has the reason.
-    Failed,
-    /// It ended, and its spec wants no further run.
-    Finished,
 }
 
 /// A step for the shell to begin at once. Its result comes back as a [`UnitEvent`].
@@ -246,13 +234,11 @@ impl PlannedUnit {
             hold: None,
             needs: Prerequisites::default(),
             installation: Installation::restore(observed.revision.clone()),
-            restart_ms: observed.retry_ms,
+            next_start: NextStart::restore(finished, observed.retry_ms),
             observed,
             instance: EffectiveInstance::Unknown(lookup),
             slot,
             beside: None,
-            rest: None,
-            kept_finished: finished,
             play: PlayState::default(),
             trial: RevisionTrial::restore(verified, trial_ms),
             policy: UnitPolicy::default(),
@@ -274,7 +260,7 @@ impl PlannedUnit {
     /// What other units can expect of it.
     #[must_use]
     pub fn way(&self) -> Expectation {
-        let tries = self.wants_running() && !self.is_held() && self.rest.is_none();
+        let tries = self.wants_running() && !self.is_held() && !self.next_start.is_never();
         match self.observed.phase {
             Phase::Running | Phase::Playing if self.wants_running() => match self.observed.unready {
                 Some(_) => Expectation::Unready,
@@ -334,10 +320,7 @@ impl PlannedUnit {
     pub fn kept(&self) -> RestoredUnit {
         let KeptInstance { restarts, up, condemned } = self.instance.kept();
         // The progress of a download changes often, and is useless after a restart.
-        let finished = match self.desired {
-            Some(_) => self.rest == Some(StopReason::Finished),
-            None => self.kept_finished,
-        };
+        let finished = self.next_start == NextStart::Finished;
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
         let (slot, second) = (self.slot, self.kept_second());
         let observed = Observed { progress: None, ..self.observed.clone() };

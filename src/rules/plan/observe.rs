@@ -8,8 +8,8 @@ use muster_topics::{
 };
 
 use super::{
-    EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, Health, LiveInstance, LookUp, PlanStep, PlannedUnit,
-    STOP_SLACK_MS, ShimReport, StopReason, UnitEvent, UnitPolicy, to_millis,
+    EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, Health, LiveInstance, LookUp, NextStart, PlanStep,
+    PlannedUnit, STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, to_millis,
 };
 
 /// The longest error or note that is stored and sent: it is for people, and part of a message of limited size.
@@ -39,7 +39,7 @@ impl PlannedUnit {
                 if self.desires(&revision) {
                     self.installation.installed(revision);
                     // It never ran in this revision, so there is no restart to wait for.
-                    self.restart_ms = None;
+                    self.next_start.forget_wait();
                     self.observed.error = None;
                 }
             }
@@ -97,7 +97,7 @@ impl PlannedUnit {
             return;
         }
         self.hold = hold;
-        let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(StopReason::Finished) };
+        let has_finished = self.next_start == NextStart::Finished;
         let was_back = self.is_back();
         let probes = self.probes();
         self.record_frame();
@@ -113,13 +113,11 @@ impl PlannedUnit {
         }
         let has_finished = has_finished && !was_back;
         let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
-        self.rest = match self.observed.phase {
-            Phase::Failed if is_restored && !self.is_broken() => Some(StopReason::Failed),
+        self.next_start = match self.observed.phase {
+            Phase::Failed if is_restored && !self.is_broken() => NextStart::Failed,
             // A finished task is not run again because something else about it changed.
-            _ if has_finished && (is_restored || self.is_unchanged_since(before.as_ref())) => {
-                Some(StopReason::Finished)
-            }
-            _ => None,
+            _ if has_finished && (is_restored || self.is_unchanged_since(before.as_ref())) => NextStart::Finished,
+            _ => self.next_start.of_another_generation(),
         };
         if !is_restored {
             // A new generation is a new attempt: earlier failures do not count.
@@ -143,7 +141,7 @@ impl PlannedUnit {
     /// Forgets earlier failures.
     pub(super) fn forget_failures(&mut self) {
         self.play.try_again();
-        self.restart_ms = None;
+        self.next_start.forget_wait();
         self.installation.forget_failures();
         self.observed.attempts = 0;
         self.observed.error = None;
@@ -184,7 +182,7 @@ impl PlannedUnit {
                 if let Some(desired) = &self.desired {
                     self.instance = EffectiveInstance::Launching(desired.revision.clone());
                 }
-                let is_retry = self.restart_ms.take().is_some();
+                let is_retry = self.next_start.forget_wait();
                 self.begin_trial(is_retry, now_ms);
                 if is_retry {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
@@ -259,7 +257,7 @@ impl PlannedUnit {
         } else if self.go_back(&failure.error, now_ms) {
             return;
         } else {
-            self.rest = Some(StopReason::Failed);
+            self.next_start = NextStart::Failed;
         }
         let still = match &self.instance {
             EffectiveInstance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),

@@ -6,7 +6,7 @@ use muster_topics::{
     unit::{Content, Desired, HoldReason, Phase, Run},
 };
 
-use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StopReason, observe::shortened};
+use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, ProcessId, observe::shortened};
 use crate::{backoff::GOOD_AFTER_MS, start_order::StartGate};
 
 impl PlannedUnit {
@@ -42,7 +42,8 @@ impl PlannedUnit {
         }
         self.observed.endpoints.clone_from(&self.needs.wiring().endpoints);
         self.observed.connectors.clone_from(&self.needs.wiring().connectors);
-        let is_ready = phase == Phase::Stopped && self.wants_running() && self.hold.is_none() && self.rest.is_none();
+        let is_ready =
+            phase == Phase::Stopped && self.wants_running() && self.hold.is_none() && !self.next_start.is_never();
         self.needs.update_wait(is_ready, now_ms);
         if !matches!(self.instance, EffectiveInstance::Alive(_)) {
             self.observed.can.clear();
@@ -64,7 +65,7 @@ impl PlannedUnit {
         };
         self.report_revision(revision);
         self.observed.retry_ms =
-            (phase == Phase::Backoff).then(|| self.restart_ms.or(self.installation.retry_ms())).flatten();
+            (phase == Phase::Backoff).then(|| self.next_start.wait_ms().or(self.installation.retry_ms())).flatten();
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
@@ -72,7 +73,7 @@ impl PlannedUnit {
             let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
             let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
             // So does a finished one: whether processes were left behind.
-            let has_finished = phase == Phase::Stopped && self.rest == Some(StopReason::Finished);
+            let has_finished = phase == Phase::Stopped && self.next_start == NextStart::Finished;
             if is_well && !self.play.is_refused() && !rests_held && !has_finished {
                 self.observed.error = None;
             }
@@ -121,7 +122,7 @@ impl PlannedUnit {
             EffectiveInstance::Launching(_) => Phase::Starting,
             EffectiveInstance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             EffectiveInstance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
-            EffectiveInstance::Alive(_) if self.rest == Some(StopReason::Failed) => Phase::Failed,
+            EffectiveInstance::Alive(_) if self.next_start == NextStart::Failed => Phase::Failed,
             EffectiveInstance::Alive(alive) if self.awaits_readiness(alive) || self.awaits_probes(alive) => {
                 Phase::Starting
             }
@@ -132,7 +133,7 @@ impl PlannedUnit {
             EffectiveInstance::Alive(_) => Phase::Starting,
             // The instance that has to end before the next step still runs.
             EffectiveInstance::None if self.must_wait_for_second() => Phase::Stopping,
-            EffectiveInstance::None if self.rest == Some(StopReason::Failed) || self.is_broken() => Phase::Failed,
+            EffectiveInstance::None if self.next_start == NextStart::Failed || self.is_broken() => Phase::Failed,
             EffectiveInstance::None if self.installation.is_installing() => Phase::Installing,
             EffectiveInstance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
             EffectiveInstance::None => match &self.desired {
@@ -155,7 +156,7 @@ impl PlannedUnit {
     /// Whether it waits for another attempt. (One that is due may still wait for other units.)
     fn is_about_to_try(&self, now_ms: Millis) -> bool {
         let installs = self.installation.retry_ms().is_some() && self.desired.is_some();
-        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || *self.gate() == StartGate::Open);
+        let restarts = self.next_start.wait_ms().is_some_and(|at_ms| at_ms > now_ms || *self.gate() == StartGate::Open);
         self.hold.is_none() && (installs || restarts && self.wants_running())
     }
 
@@ -196,7 +197,7 @@ impl PlannedUnit {
                 let is_right = held || alive.revision == desired.revision && !self.is_rewired(alive);
                 is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
             }
-            (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(StopReason::Finished),
+            (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.next_start == NextStart::Finished,
             (Phase::Absent, EffectiveInstance::None) => held,
             _ => false,
         }

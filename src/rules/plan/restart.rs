@@ -8,8 +8,63 @@ use muster_topics::{
     unit::{Hold, HoldReason, Restart},
 };
 
-use super::{EffectiveInstance, Failure, InstanceEnd, InstanceExit, PlannedUnit, StopReason, observe::shortened};
+use super::{EffectiveInstance, Failure, InstanceEnd, InstanceExit, PlannedUnit, observe::shortened};
 use crate::backoff::GOOD_AFTER_MS;
+
+/// When the desired generation may be started next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextStart {
+    /// As soon as nothing else prevents it.
+    Now,
+    /// At this time, because it ended by itself.
+    At(Millis),
+    /// Never, because it cannot work; the reported error has the reason.
+    Failed,
+    /// Never, because it ended and its spec wants no further run.
+    Finished,
+}
+
+impl NextStart {
+    /// Restores it from the stored state: whether the unit has finished, or else until when it waits.
+    pub(super) fn restore(has_finished: bool, retry_ms: Option<Millis>) -> Self {
+        match retry_ms {
+            _ if has_finished => Self::Finished,
+            Some(at_ms) => Self::At(at_ms),
+            None => Self::Now,
+        }
+    }
+
+    /// Whether nothing more is tried.
+    pub(super) fn is_never(self) -> bool {
+        matches!(self, Self::Failed | Self::Finished)
+    }
+
+    /// Until when it waits.
+    pub(super) fn wait_ms(self) -> Option<Millis> {
+        if let Self::At(at_ms) = self { Some(at_ms) } else { None }
+    }
+
+    /// Sets until when it waits, if anything more is tried.
+    fn wait_until(&mut self, at_ms: Millis) {
+        if !self.is_never() {
+            *self = Self::At(at_ms);
+        }
+    }
+
+    /// Ends the wait; returns whether there was one.
+    pub(super) fn forget_wait(&mut self) -> bool {
+        let waits = self.wait_ms().is_some();
+        if waits {
+            *self = Self::Now;
+        }
+        waits
+    }
+
+    /// Returns when another generation may be started, in which more is tried; a wait goes on.
+    pub(super) fn of_another_generation(self) -> Self {
+        if self.is_never() { Self::Now } else { self }
+    }
+}
 
 impl PlannedUnit {
     pub(super) fn ended(&mut self, over: InstanceEnd, now_ms: Millis) {
@@ -45,7 +100,7 @@ impl PlannedUnit {
         };
         let attempts = self.observed.attempts;
         if !again && condemned.is_none() && ended.exit.is_success() {
-            self.rest = Some(StopReason::Finished);
+            self.next_start = NextStart::Finished;
             self.forget_verified();
             self.observed.error = ended.left_some.then(|| shortened(&ended.by_itself()));
             return;
@@ -59,7 +114,7 @@ impl PlannedUnit {
             self.fail(&how);
             self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
-            self.rest = Some(StopReason::Failed);
+            self.next_start = NextStart::Failed;
             self.fail(&format!("{how}; its spec does not have it started again"));
         }
     }
@@ -68,7 +123,7 @@ impl PlannedUnit {
     fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
         match self.policy.patience.delay(attempts) {
             // After a clock was set back, the delay must not be longer.
-            Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
+            Some(delay) => self.next_start.wait_until(after(since_ms.min(now_ms), delay)),
             // It is held by an operator, and starts only on request.
             None if self.hold.is_some() => {}
             None => {
@@ -94,7 +149,7 @@ impl PlannedUnit {
             // What the system refuses now it would refuse again at once, so there is no immediate restart.
             self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
         } else {
-            self.rest = Some(StopReason::Failed);
+            self.next_start = NextStart::Failed;
         }
     }
 

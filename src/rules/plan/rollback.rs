@@ -31,7 +31,7 @@ use muster_topics::{
     unit::{Desired, Phase, RolledBack, Spec},
 };
 
-use super::{EffectiveInstance, LiveInstance, PlannedUnit, observe::shortened};
+use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, observe::shortened};
 
 /// A revision that a unit can be rolled back to.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl PlannedUnit {
         self.take_policy();
         self.trial.up = None;
         self.needs.set_needs_wiring(true);
-        self.rest = None;
+        self.next_start = NextStart::Now;
         self.forget_failures();
         // The failed process is restarted rather than reloaded.
         if let EffectiveInstance::Alive(alive) = &mut self.instance {

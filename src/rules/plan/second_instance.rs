@@ -23,8 +23,8 @@ use muster_topics::{Millis, name::Digest, probe::Which, signal::Signal, unit};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, PlanStep, PlannedUnit, ProcessId, STOP_SLACK_MS,
-    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, instance::KeptInstances, step::due, to_millis,
+    EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, NextStart, PlanStep, PlannedUnit, ProcessId,
+    STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, health::Health, instance::KeptInstances, step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 
@@ -351,7 +351,7 @@ impl PlannedUnit {
         let Some(beside) = &self.beside else { return false };
         let runs_already =
             matches!(&self.instance, EffectiveInstance::Alive(alive) if alive.revision == beside.revision);
-        let may = self.wants_running() && !self.is_held() && self.rest.is_none();
+        let may = self.wants_running() && !self.is_held() && !self.next_start.is_never();
         may && self.desires(&beside.revision) && !runs_already
     }
 
@@ -363,7 +363,7 @@ impl PlannedUnit {
         if let EffectiveInstance::Alive(before) = before {
             self.beside = Some(SecondInstance::replaced(before, now_ms));
         }
-        self.restart_ms = None;
+        self.next_start.forget_wait();
         self.observed.error = None;
         if let Some(alive) = alive {
             // Only its own restarts count from now on.
@@ -382,7 +382,7 @@ impl PlannedUnit {
         if self.go_back(why, now_ms) {
             return;
         }
-        self.rest = Some(StopReason::Failed);
+        self.next_start = NextStart::Failed;
         let still = match &self.instance {
             EffectiveInstance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
             _ => String::new(),

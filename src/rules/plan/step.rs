@@ -55,7 +55,7 @@ impl PlannedUnit {
         }
         if alive.revision != desired.revision && !self.is_held() {
             // Its successor comes up beside it, or has failed to; it is not stopped for that.
-            if self.is_second_revision(&desired.revision) || self.rest.is_some() {
+            if self.is_second_revision(&desired.revision) || self.next_start.is_never() {
                 return None;
             }
             // It continues to run until its successor is installed.
@@ -143,12 +143,12 @@ impl PlannedUnit {
         }
         if desired.run == Run::Stopped
             || self.is_held()
-            || self.rest.is_some()
+            || self.next_start.is_never()
             || self.is_second_revision(&desired.revision)
         {
             return None;
         }
-        if let Some(wait) = due(self.restart_ms, now_ms) {
+        if let Some(wait) = due(self.next_start.wait_ms(), now_ms) {
             return Some(wait);
         }
         (*gate == StartGate::Open && !self.needs_wiring())
@@ -157,7 +157,7 @@ impl PlannedUnit {
 
     fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
         let is_under_way = self.installation.installs(&desired.revision);
-        if is_under_way || self.rest.is_some() || self.hold.is_some() {
+        if is_under_way || self.next_start.is_never() || self.hold.is_some() {
             return None;
         }
         Some(self.installation.plan(PlanStep::Install, now_ms))
