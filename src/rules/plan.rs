@@ -321,7 +321,7 @@ impl PlannedUnit {
         let KeptInstance { restarts, up, condemned } = self.instance.kept();
         // The progress of a download changes often, and is useless after a restart.
         let finished = self.next_start == NextStart::Finished;
-        let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
+        let (trial_ms, verified) = (self.trial.since_ms(), self.trial.verified.clone());
         let (slot, second) = (self.slot, self.kept_second());
         let observed = Observed { progress: None, ..self.observed.clone() };
         RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }

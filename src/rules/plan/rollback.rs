@@ -44,17 +44,30 @@ pub struct VerifiedRevision {
     pub since_ms: Millis,
 }
 
-/// The trial of the desired revision, and the verified one.
+/// The verified revision, and the trial of the requested one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RevisionTrial {
     /// The last verified revision.
     pub(super) verified: Option<Arc<VerifiedRevision>>,
-    /// The requested desired state, while the unit is rolled back from it.
-    refused: Option<Box<Desired>>,
-    /// When the trial of the desired revision began.
-    pub(super) since_ms: Option<Millis>,
+    /// How the trial of the requested revision stands.
+    state: TrialState,
     /// The process that is up without interruption, and since when.
     up: Option<(RevisionProcess, Millis)>,
+}
+
+/// How the trial of the requested revision stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum TrialState {
+    /// It is not on trial: it is verified, has not been started, or there is nothing to roll back to.
+    #[default]
+    Idle,
+    /// It is on trial.
+    Begun {
+        /// Since when.
+        since_ms: Millis,
+    },
+    /// It has failed, and the unit is rolled back from this requested state.
+    Failed(Box<Desired>),
 }
 
 /// A process of a certain revision.
@@ -68,7 +81,25 @@ struct RevisionProcess {
 impl RevisionTrial {
     /// Restores it from the store.
     pub(super) fn restore(verified: Option<Arc<VerifiedRevision>>, since_ms: Option<Millis>) -> Self {
-        Self { verified, since_ms, ..Self::default() }
+        let state = since_ms.map_or(TrialState::Idle, |since_ms| TrialState::Begun { since_ms });
+        Self { verified, state, ..Self::default() }
+    }
+
+    /// When the trial began, if it goes on.
+    pub(super) fn since_ms(&self) -> Option<Millis> {
+        if let TrialState::Begun { since_ms } = self.state { Some(since_ms) } else { None }
+    }
+
+    /// The requested desired state, while the unit is rolled back from it.
+    fn refused(&self) -> Option<&Desired> {
+        if let TrialState::Failed(refused) = &self.state { Some(refused) } else { None }
+    }
+
+    /// Ends the trial, if it goes on.
+    fn end(&mut self) {
+        if self.since_ms().is_some() {
+            self.state = TrialState::Idle;
+        }
     }
 }
 
@@ -77,7 +108,7 @@ impl PlannedUnit {
     /// back.
     #[must_use]
     pub fn asked(&self) -> Option<&Desired> {
-        self.trial.refused.as_deref().or(self.desired.as_ref())
+        self.trial.refused().or(self.desired.as_ref())
     }
 
     /// The verified revision.
@@ -108,10 +139,10 @@ impl PlannedUnit {
         };
         let stays_back = before.is_none() && self.trial.verified.is_some() && desired.as_ref().is_some_and(has_failed);
         let revision = |desired: Option<&Desired>| desired.map(|desired| desired.revision.clone());
-        if before.is_some() && revision(before) != revision(desired.as_ref()) {
-            self.trial.since_ms = None;
+        let is_other = before.is_some() && revision(before) != revision(desired.as_ref());
+        if is_other || self.is_back() {
+            self.trial.state = TrialState::Idle;
         }
-        self.trial.refused = None;
         self.needs.set_needs_wiring(false);
         self.desired = desired;
         if stays_back {
@@ -137,13 +168,12 @@ impl PlannedUnit {
         let (Some(verified), Some(asked)) = (&self.trial.verified, self.desired.take()) else { return };
         let (revision, spec) = (verified.revision.clone(), verified.spec.clone());
         self.desired = Some(Desired { revision, spec, ..asked });
-        self.trial.refused = Some(Box::new(asked));
-        self.trial.since_ms = None;
+        self.trial.state = TrialState::Failed(Box::new(asked));
     }
 
     /// Whether it is rolled back.
     pub(super) fn is_back(&self) -> bool {
-        self.trial.refused.is_some()
+        self.trial.refused().is_some()
     }
 
     /// The revision to roll back to if the desired one fails.
@@ -156,7 +186,7 @@ impl PlannedUnit {
 
     /// Whether it would be rolled back if the desired revision failed.
     pub(super) fn is_on_trial(&self) -> bool {
-        self.trial.since_ms.is_some() && self.fallback().is_some()
+        self.trial.since_ms().is_some() && self.fallback().is_some()
     }
 
     /// Updates the report of the trial.
@@ -170,9 +200,13 @@ impl PlannedUnit {
 
     /// Starts the trial of the desired revision. A retry does not restart it.
     pub(super) fn begin_trial(&mut self, is_retry: bool, now_ms: Millis) {
-        if !is_retry || self.trial.since_ms.is_none() {
-            self.trial.since_ms = self.fallback().map(|_| now_ms);
+        if self.is_back() || is_retry && self.trial.since_ms().is_some() {
+            return;
         }
+        self.trial.state = match self.fallback() {
+            Some(_) => TrialState::Begun { since_ms: now_ms },
+            None => TrialState::Idle,
+        };
     }
 
     /// Handles a failure of the desired revision: rolls back. Returns false if there is nothing to roll back to, so
@@ -202,14 +236,13 @@ impl PlannedUnit {
 
     /// Whether an instance is of the revision that failed.
     pub(super) fn is_leaving(&self, alive: &LiveInstance) -> bool {
-        self.trial.refused.as_ref().is_some_and(|refused| refused.revision == alive.revision)
-            && !self.desires(&alive.revision)
+        self.trial.refused().is_some_and(|refused| refused.revision == alive.revision) && !self.desires(&alive.revision)
     }
 
     /// Forgets the verified revision, for a task that has finished.
     pub(super) fn forget_verified(&mut self) {
         if !self.is_back() {
-            (self.trial.verified, self.trial.since_ms) = (None, None);
+            (self.trial.verified, self.trial.state) = (None, TrialState::Idle);
         }
     }
 
@@ -226,7 +259,7 @@ impl PlannedUnit {
     fn healthy_by_ms(&self) -> Option<Millis> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let counts = alive.ends_by_ms.is_none() && self.desires(&alive.revision) && !self.observed.frozen;
-        let since_ms = self.trial.since_ms.filter(|_| counts && self.is_on_trial() && !self.is_held())?;
+        let since_ms = self.trial.since_ms().filter(|_| counts && self.is_on_trial() && !self.is_held())?;
         Some(since_ms.saturating_add(self.policy.healthy_within_ms))
     }
 
@@ -240,7 +273,9 @@ impl PlannedUnit {
     /// Checks whether the desired revision is verified by now, or has failed; returns whether the unit is rolled back.
     pub(super) fn judge(&mut self, phase: Phase, now_ms: Millis) -> bool {
         // After a clock was set back, the waits must not be longer.
-        self.trial.since_ms = self.trial.since_ms.map(|since_ms| since_ms.min(now_ms));
+        if let TrialState::Begun { since_ms } = &mut self.trial.state {
+            *since_ms = (*since_ms).min(now_ms);
+        }
         self.trial.up = match (self.up(phase), self.trial.up.take()) {
             (Some(up), Some((known, since_ms))) if known == up => Some((up, since_ms.min(now_ms))),
             (Some(up), _) => Some((up, now_ms)),
@@ -254,7 +289,7 @@ impl PlannedUnit {
                 since_ms: now_ms,
             });
             self.trial.verified = verified.map(Arc::new);
-            self.trial.since_ms = None;
+            self.trial.end();
         }
         if self.trial.up.is_some() || !is_due(self.healthy_by_ms()) {
             return false;
