@@ -68,9 +68,22 @@ pub(super) struct SecondInstance {
     /// Whether it is to end.
     leaving: bool,
     /// The instance; `None` while it is being started.
-    alive: Option<Box<LiveInstance>>,
+    alive: Option<LiveSecond>,
+}
+
+/// A live second instance.
+#[derive(Clone, Debug, PartialEq)]
+struct LiveSecond {
+    instance: Box<LiveInstance>,
     /// Its last report.
     told: ShimReport,
+}
+
+impl LiveSecond {
+    /// Creates one that has not reported yet.
+    fn new(instance: Box<LiveInstance>) -> Self {
+        Self { instance, told: ShimReport::default() }
+    }
 }
 
 /// The stored state of a second instance.
@@ -88,23 +101,33 @@ pub struct KeptSecondInstance {
 impl SecondInstance {
     /// Creates a candidate that is being started.
     fn candidate(revision: Digest, now_ms: Millis) -> Self {
-        Self { revision, since_ms: now_ms, leaving: false, alive: None, told: ShimReport::default() }
+        Self { revision, since_ms: now_ms, leaving: false, alive: None }
     }
 
     /// Creates it from an instance that was replaced.
-    fn replaced(alive: Box<LiveInstance>, since_ms: Millis) -> Self {
-        let revision = alive.revision.clone();
-        Self { leaving: true, alive: Some(alive), ..Self::candidate(revision, since_ms) }
+    fn replaced(instance: Box<LiveInstance>, since_ms: Millis) -> Self {
+        let revision = instance.revision.clone();
+        Self { revision, since_ms, leaving: true, alive: Some(LiveSecond::new(instance)) }
+    }
+
+    /// The instance, once it has been started.
+    fn instance(&self) -> Option<&LiveInstance> {
+        self.alive.as_ref().map(|alive| &*alive.instance)
+    }
+
+    /// The same, to change it.
+    fn instance_mut(&mut self) -> Option<&mut LiveInstance> {
+        self.alive.as_mut().map(|alive| &mut *alive.instance)
     }
 
     /// Its process.
     fn process(&self) -> Option<ProcessId> {
-        self.alive.as_ref()?.process
+        self.instance()?.process
     }
 
     /// The results of its probes.
     fn health(&self) -> Option<&Health> {
-        self.alive.as_ref().map(|alive| &alive.health)
+        self.instance().map(|instance| &instance.health)
     }
 
     fn kept(&self) -> KeptSecondInstance {
@@ -122,7 +145,7 @@ impl SecondInstance {
 
     /// Whether it is up under this policy.
     fn is_up(&self, policy: &UnitPolicy, now_ms: Millis) -> bool {
-        let Some((alive, process)) = self.alive.as_ref().and_then(|alive| Some((alive, alive.process?))) else {
+        let Some((alive, process)) = self.instance().and_then(|alive| Some((alive, alive.process?))) else {
             return false;
         };
         let waits = policy.says_ready && !alive.ready || alive.health.awaits(policy.probes);
@@ -189,7 +212,8 @@ impl PlannedUnit {
     /// The candidate as far as it can be probed: slot, process, report and health.
     pub(super) fn probed_second(&self) -> Option<(Slot, ProcessId, &ShimReport, &Health)> {
         let candidate = self.candidate()?;
-        Some((self.slot.other(), candidate.process()?, &candidate.told, candidate.health()?))
+        let LiveSecond { instance, told } = candidate.alive.as_ref()?;
+        Some((self.slot.other(), instance.process?, told, &instance.health))
     }
 
     /// Whether the second instance has this revision, so that it must not be started again.
@@ -214,7 +238,8 @@ impl PlannedUnit {
                 self.begin_trial(false, now_ms);
             }
             (PlanStep::StopSecond { grace_ms, .. }, Some(SecondInstance { alive: Some(alive), .. }), _) => {
-                alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
+                alive.instance.ends_by_ms =
+                    Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
             }
             _ => {}
         }
@@ -226,7 +251,7 @@ impl PlannedUnit {
         if !beside.leaving {
             return self.candidate_again_ms(beside, now_ms).map(PlanStep::WaitUntil);
         }
-        let alive = beside.alive.as_ref()?;
+        let alive = beside.instance()?;
         let (signal, grace_ms) = self.way_to_end(&beside.revision);
         Some(match alive.ends_by_ms {
             None => PlanStep::StopSecond { signal, grace_ms },
@@ -261,7 +286,7 @@ impl PlannedUnit {
         match (seen, &mut self.beside) {
             (UnitEvent::Found(found), _) => self.handle_second_found(found, now_ms),
             (UnitEvent::Started, Some(beside)) if beside.alive.is_none() => {
-                beside.alive = Some(LiveInstance::new(beside.revision.clone(), 0));
+                beside.alive = Some(LiveSecond::new(LiveInstance::new(beside.revision.clone(), 0)));
             }
             (UnitEvent::NotStarted(failure), Some(beside)) if beside.alive.is_none() => {
                 self.handle_second_end(&failure.error, now_ms);
@@ -281,8 +306,8 @@ impl PlannedUnit {
                 let since_ms = kept.as_ref().map_or(now_ms, |kept| kept.since_ms.min(now_ms));
                 // An instance without a stored state is a candidate if it has the desired revision.
                 let leaving = kept.map_or_else(|| !self.desires(&revision), |kept| kept.leaving);
-                let alive = Some(LiveInstance::new(revision.clone(), told.restarts));
-                self.beside = Some(SecondInstance { leaving, alive, ..SecondInstance::candidate(revision, since_ms) });
+                let alive = Some(LiveSecond::new(LiveInstance::new(revision.clone(), told.restarts)));
+                self.beside = Some(SecondInstance { revision, since_ms, leaving, alive });
                 self.handle_second_report(told, now_ms);
             }
             // A candidate that ended is tried once more; the main instance continues meanwhile.
@@ -291,9 +316,8 @@ impl PlannedUnit {
     }
 
     fn handle_second_report(&mut self, told: ShimReport, now_ms: Millis) {
-        let Some(SecondInstance { alive: Some(alive), told: known, leaving, .. }) = &mut self.beside else {
-            return;
-        };
+        let Some(SecondInstance { alive: Some(second), leaving, .. }) = &mut self.beside else { return };
+        let LiveSecond { instance: alive, told: known } = second;
         let more = told.restarts.saturating_sub(alive.restarts);
         (alive.process, alive.ready, alive.restarts) = (told.process, told.ready, told.restarts);
         alive.health.observe(told.process, now_ms);
@@ -330,7 +354,7 @@ impl PlannedUnit {
         let Some(beside) = self.beside.as_mut().filter(|beside| !beside.leaving) else { return };
         // After a clock was set back, it must not get more time.
         beside.since_ms = beside.since_ms.min(now_ms);
-        if let Some(alive) = &mut beside.alive {
+        if let Some(alive) = beside.instance_mut() {
             alive.health.judge(policy.probes, policy.start_timeout_ms, now_ms);
         }
         if !is_wanted {
@@ -357,7 +381,7 @@ impl PlannedUnit {
 
     /// Makes the candidate the main instance; the previous one is to end.
     fn take_over(&mut self, now_ms: Millis) {
-        let Some(SecondInstance { revision, alive, told, .. }) = self.beside.take() else { return };
+        let Some(SecondInstance { revision, alive, .. }) = self.beside.take() else { return };
         let before = std::mem::replace(&mut self.instance, EffectiveInstance::Launching(revision));
         self.slot = self.slot.other();
         if let EffectiveInstance::Alive(before) = before {
@@ -365,7 +389,7 @@ impl PlannedUnit {
         }
         self.next_start.forget_wait();
         self.observed.error = None;
-        if let Some(alive) = alive {
+        if let Some(LiveSecond { instance: alive, told }) = alive {
             // Only its own restarts count from now on.
             self.observed.attempts = alive.restarts;
             self.instance = EffectiveInstance::Alive(alive);
@@ -400,7 +424,7 @@ impl PlannedUnit {
 
     /// Handles a result of a probe, of either instance.
     pub(super) fn probed_by(&mut self, process: ProcessId, which: Which, verdict: ProbeVerdict) {
-        if let Some(SecondInstance { alive: Some(alive), .. }) = &mut self.beside {
+        if let Some(alive) = self.beside.as_mut().and_then(SecondInstance::instance_mut) {
             alive.health.probed(process, which, verdict.clone());
         }
         if let EffectiveInstance::Alive(alive) = &mut self.instance {
