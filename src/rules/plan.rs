@@ -10,11 +10,16 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started; or, if its spec says so, once the new one is up beside it.
 //!
-//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `prerequisites` (what it needs
-//! of its host and other units), `instance` and `installation` (the states of what runs and of what is installed, with the data of each), `observe` and `reported_state`
-//! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
-//! `health` (probe results), `restart` (what follows the end of an instance), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
-//! while one revision replaces another), `tests` and `model` (cases and properties).
+//! What a unit is doing is one [`EffectiveInstance`] beside one `Installation`, because a new revision is installed while
+//! the one before it runs. Each of their states has the data that only it can have: what is stored of an instance while it is
+//! looked up, the results of probes while it lives, the next attempt after a failed installation.
+//!
+//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `prerequisites`
+//! (what a unit needs of its host and of other units), `instance` and `installation` (the states of what runs, and of what is
+//! installed), `observe` and `reported_state` (how an observation changes a unit, and the state that is reported), `step` (the
+//! next step), `play` (playing and pausing), `health` (probe results), `restart` (what follows the end of an instance),
+//! `rollback` (verified revisions, and rolling back), `second_instance` (beside the first, while one revision replaces another),
+//! `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit in its desired state.
 //!
