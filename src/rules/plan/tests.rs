@@ -11,6 +11,7 @@ mod second_instance;
 mod wired;
 
 use muster_topics::{
+    channel::Ability,
     probe::Which,
     signal::Signal,
     unit::{Channel, Exit, HoldReason, Restart, Rollback, Run, Spec, YunoSpec},
@@ -548,4 +549,22 @@ fn changed_watched_file_restarts_unit() {
     bench.trail.clear();
     bench.see(UnitEvent::Outdated);
     bench.check("STOPPED");
+}
+
+#[test]
+fn refusal_to_play_of_stopping_unit_is_ignored() {
+    let lines = |spec: &mut YunoSpec| spec.channel = Channel::Lines;
+    let mut bench = Bench::new(desired(1, spec("a", lines), Run::Playing));
+    bench.install();
+    bench.see(UnitEvent::Started);
+    let process = Some(ProcessId { pid: 7, start_ticks: 1, started_ms: 0 });
+    let connection = Some(PlayConnection { number: 1, playing: false, can: vec![Ability::Play] });
+    bench.see(UnitEvent::Told(ShimReport { process, connection, ready: true, ..ShimReport::default() }));
+    bench.check("Adopt, ABSENT, Install, INSTALLING, start 0, STARTING, Play { playing: true, ask: 0 }, RUNNING");
+    // Its answer comes after it has been asked to stop.
+    bench.see(wants(desired(2, spec("a", lines), Run::Stopped)));
+    bench.see(UnitEvent::Played { ask: 0, answer: Err(PlayFailure::Refused("busy".to_owned())) });
+    bench.end(0);
+    bench.check("stop Quit 30000, STOPPING, STOPPED");
+    assert_eq!((bench.reached(), &bench.unit.observed.error), (2, &None));
 }
