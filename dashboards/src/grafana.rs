@@ -209,8 +209,8 @@ pub fn form(kind: PanelKind) -> ResultForm {
 }
 
 /// The name of the column with a query's values.
-fn column(panel: &Panel, query: &PanelQuery) -> &'static str {
-    if panel.kind == PanelKind::Table { query.legend } else { "value" }
+fn column<'q>(panel: &Panel, query: &'q PanelQuery) -> &'q str {
+    if panel.kind == PanelKind::Table { &query.legend } else { "value" }
 }
 
 fn target(panel: &Panel, query: &PanelQuery, id: char, flavour: QueryLanguage) -> Value {
@@ -222,7 +222,7 @@ fn target(panel: &Panel, query: &PanelQuery, id: char, flavour: QueryLanguage) -
                 "refId": id, "datasource": flavour.chosen(), "expr": promql::text(query), "editorMode": "code",
                 "instant": !range, "range": range, "exemplar": false,
                 "format": if panel.kind == PanelKind::Table { "table" } else { "time_series" },
-                "legendFormat": legend(query.legend, |label| match label {
+                "legendFormat": legend(&query.legend, |label| match label {
                     "field" => "{{__name__}}".to_owned(),
                     label => format!("{{{{{label}}}}}"),
                 }),
@@ -238,7 +238,7 @@ fn target(panel: &Panel, query: &PanelQuery, id: char, flavour: QueryLanguage) -
                 "refId": id, "datasource": flavour.chosen(), "rawQuery": true,
                 "query": influxql::text(query, form(panel.kind), column(panel, query)),
                 "resultFormat": if is_table { "table" } else { "time_series" },
-                "alias": if is_table { String::new() } else { legend(query.legend, alias) },
+                "alias": if is_table { String::new() } else { legend(&query.legend, alias) },
             })
         }
     }
@@ -415,7 +415,7 @@ fn overrides(panel: &Panel, flavour: QueryLanguage) -> Value {
                 json!({ "id": "custom.cellOptions", "value": { "type": "gauge", "mode": "basic", "valueDisplayMode": "text" } }),
             ]);
         }
-        made.push(json!({ "matcher": named(query.legend), "properties": properties }));
+        made.push(json!({ "matcher": named(&query.legend), "properties": properties }));
     }
     if let Some(link) = panel.link {
         let field = if link == PanelLink::Host { "hostname" } else { "unit" };
@@ -437,7 +437,7 @@ fn transformations(panel: &Panel, flavour: QueryLanguage) -> Value {
         let column = match flavour {
             QueryLanguage::Promql if only_one => "Value".to_owned(),
             QueryLanguage::Promql => format!("Value #{id}"),
-            QueryLanguage::Influxql => query.legend.to_owned(),
+            QueryLanguage::Influxql => query.legend.clone().into_owned(),
         };
         order.insert(column.clone(), json!(labels.len() + index));
         if column != query.legend {

@@ -3,10 +3,9 @@
 //! A series' value in an interval is its last one; its present value is the last one of five minutes, as in PromQL. Aggregations read
 //! from a subquery with a value of each series.
 
-use crate::{
-    query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold},
-    series::measurement,
-};
+use muster_topics::catalogue::measurement;
+
+use crate::query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold};
 
 /// The form of a query's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl ResultForm {
 pub fn text(query: &PanelQuery, form: ResultForm, column: &str) -> String {
     let labels = |labels: &[&str]| labels.iter().map(|label| format!("\"{label}\"")).collect::<Vec<_>>();
     let by = labels(query.by);
-    let tags = labels(measurement(query.measurement).map(|one| one.tags).unwrap_or_default());
+    let tags = labels(measurement(query.measurement).map(|one| one.labels).unwrap_or_default());
     let fold = query.fold.map(|fold| match fold {
         SeriesFold::Sum => "sum(\"v\")".to_owned(),
         SeriesFold::Avg => "mean(\"v\")".to_owned(),

@@ -1,12 +1,11 @@
 //! Dashboards for Grafana over muster's metrics, and rules for Prometheus.
 //!
-//! There is one list of panels, rendered in two languages: PromQL, which muster's own store, VictoriaMetrics and
+//! There is one list of panels over [the catalogue of metrics](muster_topics::catalogue), rendered in two languages: PromQL, which muster's own store, VictoriaMetrics and
 //! Prometheus understand, and InfluxQL. The output is committed beside this (`promql/`, `influxql/`), checked by a test,
 //! and exported by `muster dashboards export`.
 //!
 //! Modules, in reading order:
 //!
-//! - [`series`]: the available series
 //! - [`query`]: the query of a panel; [`promql`] and [`influxql`]: its text
 //! - [`panel`]: the parts of a dashboard; [`list`]: the dashboards themselves
 //! - [`grafana`]: their JSON
@@ -21,7 +20,6 @@ pub mod list;
 pub mod panel;
 pub mod promql;
 pub mod query;
-pub mod series;
 
 /// The query language of a dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

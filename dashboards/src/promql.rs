@@ -1,9 +1,8 @@
 //! Queries in Prometheus's language.
 
-use crate::{
-    query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold},
-    series::SELDOM_S,
-};
+use muster_topics::catalogue::REPEAT_S;
+
+use crate::query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold};
 
 /// The text of a query with Grafana's variables.
 #[must_use]
@@ -45,7 +44,7 @@ pub fn text(query: &PanelQuery) -> String {
 #[must_use]
 pub fn step_s(query: &PanelQuery) -> Option<u32> {
     let every_s = query.every_s();
-    (query.per_second && every_s < SELDOM_S).then(|| every_s.max(15))
+    (query.per_second && every_s < REPEAT_S).then(|| every_s.max(15))
 }
 
 fn window(query: &PanelQuery) -> &'static str {
@@ -86,8 +85,8 @@ mod tests {
             (rate("muster_agent_link", "reconnects_total"), "rate(muster_agent_link_reconnects_total[15m])"),
             (of("m", "f").only(&[host, SeriesFilter::Is("a", "b")]), "m_f{hostname=\"$host\",a=\"b\"}"),
             (
-                rate("m", "f_total").fold(SeriesFold::Sum, &["a", "b"]),
-                "sum by (a, b) (rate(m_f_total[$__rate_interval]))",
+                rate("muster_host_disk_io", "reads_total").fold(SeriesFold::Sum, &["a", "b"]),
+                "sum by (a, b) (rate(muster_host_disk_io_reads_total[$__rate_interval]))",
             ),
             (share("m", "p", "w").only(&[realm]).top(), "topk(10, m_p{realm=~\"$realm\"} / m_w{realm=~\"$realm\"})"),
             (share("m", "p", "w").above(0.5).fold(SeriesFold::Count, &[]), "count((m_p / m_w) > 0.5)"),

@@ -3,7 +3,9 @@
 //! The order of steps is fixed: a value of each series ([`QueryValue`], as it is or per second), filters, an
 //! aggregation by labels ([`SeriesFold`]), the greatest ones.
 
-use crate::series::{FieldKind, SELDOM_S, every_s, measurement};
+use std::borrow::Cow;
+
+use muster_topics::catalogue::{FieldKind, REPEAT_S, Writing, measurement};
 
 /// The value that is computed from a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub struct PanelQuery {
     /// Only this many, largest first.
     pub top: Option<u8>,
     /// The legend; `{label}` is replaced by the value of that label.
-    pub legend: &'static str,
+    pub legend: Cow<'static, str>,
     /// The unit of the values, if it differs from the panel's.
     pub unit: Option<crate::panel::ValueUnit>,
 }
@@ -100,7 +102,7 @@ pub fn of(measurement: &'static str, field: &'static str) -> PanelQuery {
         fold: None,
         by: &[],
         top: None,
-        legend: "",
+        legend: Cow::Borrowed(""),
         unit: None,
     }
 }
@@ -163,8 +165,8 @@ impl PanelQuery {
 
     /// Sets the legend.
     #[must_use]
-    pub fn named(self, legend: &'static str) -> Self {
-        Self { legend, ..self }
+    pub fn named(self, legend: impl Into<Cow<'static, str>>) -> Self {
+        Self { legend: legend.into(), ..self }
     }
 
     /// Sets the unit of the values.
@@ -176,8 +178,10 @@ impl PanelQuery {
     /// Interval at which its fields are written, in seconds; the longest, if they differ.
     #[must_use]
     pub fn every_s(&self) -> u32 {
+        let found = measurement(self.measurement);
         let fields = self.value.fields().into_iter();
-        fields.map(|field| every_s(self.measurement, field)).max().unwrap_or(SELDOM_S)
+        let writings = fields.filter_map(|field| found?.writing(field));
+        writings.map(Writing::every_s).max().unwrap_or(REPEAT_S)
     }
 
     /// An error in the query: unknown fields or labels, or the rate of a field that is not a counter.
@@ -187,10 +191,10 @@ impl PanelQuery {
         let only = self.only.iter().map(|only| match only {
             SeriesFilter::Variable { label, .. } | SeriesFilter::Is(label, _) => *label,
         });
-        if let Some(label) = only.chain(self.by.iter().copied()).find(|label| !found.tags.contains(label)) {
+        if let Some(label) = only.chain(self.by.iter().copied()).find(|label| !found.labels.contains(label)) {
             return Some(format!("no label {label}"));
         }
-        self.value.fields().into_iter().find_map(|field| match found.kind(field) {
+        self.value.fields().into_iter().find_map(|field| match found.field(field).map(|field| field.kind) {
             None => Some(format!("no field {field}")),
             Some(kind) if (kind == FieldKind::Counter) != self.per_second => Some(format!("{field} is {kind:?}")),
             Some(_) => None,

@@ -291,7 +291,7 @@ impl RuleOptions {
         let metric = self.metric.or(before.as_ref().map(|rule| rule.metric)).ok_or_else(|| missing("--metric"))?;
         // The levels of another metric are meaningless.
         let before = before.filter(|rule| rule.metric == metric);
-        let flag = (metric.measure() == muster_topics::alert::Measure::Flag).then_some(0.0);
+        let flag = (metric.measure() == muster_topics::catalogue::Measure::Flag).then_some(0.0);
         let threshold = self.above.or(before.as_ref().map(|rule| rule.threshold)).or(flag);
         let threshold = threshold.ok_or_else(|| missing("--above"))?;
         let mut rule = Rule {

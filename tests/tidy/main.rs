@@ -153,7 +153,7 @@ const WALLS: [(&str, &[&str]); 20] = [
     ("src/console", &["api", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"]),
     ("src/cli", &["api", "base", "dashboards", "net", "rules", "topics"]),
     ("broker", &["guard", "topics"]),
-    ("dashboards", &[]),
+    ("dashboards", &["topics"]),
     ("src/simulate", &["agent", "api", "base", "cli", "rules", "session", "sqlite", "topics"]),
 ];
 

@@ -21,7 +21,7 @@
 //! - [`select`]: expressions that select units and hosts
 //! - [`channel`]: messages between a yuno and its agent, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
-//! - [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
+//! - [`catalogue`]: all metrics; [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
 //!   [`label`]: labels that the console gives a host
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`size`]: sizes in bytes, as people read and write them
@@ -36,6 +36,7 @@ pub mod alert;
 pub mod argv;
 pub mod canonical;
 pub mod capability;
+pub mod catalogue;
 pub mod channel;
 pub mod command;
 mod common;

@@ -1,7 +1,10 @@
 //! Alerts as text for people.
 
-use muster_topics::alert::{Alert, Measure, Metric, Rule};
-use muster_topics::size;
+use muster_topics::{
+    alert::{Alert, Metric, Rule},
+    catalogue::Measure,
+    size,
+};
 
 use super::{Reading, ReadingSubject};
 

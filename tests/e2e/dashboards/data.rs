@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use muster_dashboards::series::{FieldKind, MEASUREMENTS, Measurement, every_s};
-use muster_topics::metric::Point;
+use muster_topics::{
+    catalogue::{Field, FieldKind, MEASUREMENTS, Measure, Measurement, MetricGroup, Writing},
+    metric::Point,
+};
 
 /// As often as hosts measure.
 pub(super) const STEP_MS: i64 = 10_000;
@@ -42,7 +44,7 @@ fn values(tag: &str) -> &'static [&'static str] {
 /// All combinations of a measurement's tags. A host's id goes with its name.
 fn combinations(measurement: &Measurement) -> Vec<Vec<(&'static str, String)>> {
     let mut all: Vec<Vec<(&'static str, String)>> = vec![Vec::new()];
-    for tag in measurement.tags.iter().filter(|tag| **tag != "host") {
+    for tag in measurement.labels.iter().filter(|tag| **tag != "host") {
         let with = |one: &Vec<(&'static str, String)>, value: &str| {
             let mut longer = one.clone();
             longer.push((*tag, value.to_owned()));
@@ -56,22 +58,31 @@ fn combinations(measurement: &Measurement) -> Vec<Vec<(&'static str, String)>> {
     all
 }
 
-fn value(field: &str, kind: FieldKind, series: i64, step: i64) -> f64 {
-    let wave = ((step + 7 * series) % 60) as f64 / 60.0;
-    match kind {
-        FieldKind::Flag => f64::from(u8::from(series % 3 != 0)),
-        FieldKind::Counter if field.ends_with("seconds_total") => (step + series) as f64 * 3.0,
-        FieldKind::Counter => (step + series) as f64 * 1000.0,
-        FieldKind::Gauge if field.ends_with("ratio") => 0.1 + 0.8 * wave,
-        FieldKind::Gauge if field.starts_with("total") || field == "inodes" || field.starts_with("limit") => 1e9,
-        FieldKind::Gauge if field.contains("bytes") || field.contains("inodes") => 1e8 + 8e8 * wave,
-        FieldKind::Gauge => 1.0 + (series % 5) as f64 + wave,
+fn value(field: &Field, series: i64, step: i64) -> f64 {
+    let (name, wave) = (field.name, ((step + 7 * series) % 60) as f64 / 60.0);
+    match (field.kind, field.unit) {
+        (_, Measure::Flag) => f64::from(u8::from(series % 3 != 0)),
+        (FieldKind::Counter, Measure::Seconds) => (step + series) as f64 * 3.0,
+        (FieldKind::Counter, _) => (step + series) as f64 * 1000.0,
+        (_, Measure::Ratio) => 0.1 + 0.8 * wave,
+        _ if name.starts_with("total") || name == "inodes" || name.starts_with("limit") => 1e9,
+        _ if name.contains("bytes") || name.contains("inodes") => 1e8 + 8e8 * wave,
+        _ => 1.0 + (series % 5) as f64 + wave,
     }
 }
 
-/// The fields of a measurement; of what programs tell by themselves, one that a program might.
-fn fields(measurement: &Measurement) -> &'static [(&'static str, FieldKind)] {
-    if measurement.fields.is_empty() { &[("queue_depth", FieldKind::Gauge)] } else { measurement.fields }
+/// A field that a program might tell by itself.
+const TOLD: &[Field] = &[Field {
+    name: "queue_depth",
+    kind: FieldKind::Gauge,
+    unit: Measure::Number,
+    writing: Writing::Changed(MetricGroup::Stats),
+    about: "What waits.",
+}];
+
+/// The fields of a measurement.
+fn fields(measurement: &Measurement) -> &'static [Field] {
+    if measurement.fields.is_empty() { TOLD } else { measurement.fields }
 }
 
 /// All points, each field as often as agents write it.
@@ -84,10 +95,9 @@ pub(super) fn points(now_ms: i64) -> Vec<Point> {
             for step in 0..=STEPS {
                 let point = Point::new(one.name, &tags, end_ms - (STEPS - step) * STEP_MS);
                 let is_due =
-                    |field: &str| (step + series) % (i64::from(every_s(one.name, field)) * 1000 / STEP_MS) == 0;
-                let due = fields(one).iter().filter(|(field, _)| is_due(field));
-                let point =
-                    due.fold(point, |point, (field, kind)| point.field(field, value(field, *kind, series, step)));
+                    |field: &&Field| (step + series) % (i64::from(field.writing.every_s()) * 1000 / STEP_MS) == 0;
+                let due = fields(one).iter().filter(is_due);
+                let point = due.fold(point, |point, field| point.field(field.name, value(field, series, step)));
                 if !point.fields.is_empty() {
                     points.push(point);
                 }

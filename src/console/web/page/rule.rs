@@ -7,7 +7,8 @@ use muster_api::{NewAlertRule, Problem};
 use muster_promql::number;
 use muster_rules::alert::{defaults, words};
 use muster_topics::{
-    alert::{Measure, Metric, Rule, Severity},
+    alert::{Metric, Rule, Severity},
+    catalogue::Measure,
     name::{Name, NameError},
 };
 use serde::Deserialize;

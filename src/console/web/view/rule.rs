@@ -6,7 +6,8 @@ use maud::{Markup, html};
 use muster_api::{AlertRule, Problem};
 use muster_rules::alert::{defaults, words};
 use muster_topics::{
-    alert::{Measure, Metric, OF_MAX_BYTES, Rule, Severity},
+    alert::{Metric, OF_MAX_BYTES, Rule, Severity},
+    catalogue::Measure,
     name::{HostId, NAME_MAX_BYTES, Name},
 };
 
