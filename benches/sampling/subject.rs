@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use muster_agent::metric::MetricGroup;
+use muster_topics::catalogue::MetricGroup;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, User, getuid},

@@ -11,7 +11,7 @@ use muster_rules::alert::{AlertChange, AlertTime, HostAlerts, Reading, ReadingSu
 use muster_sqlite::room::Reserve;
 use muster_topics::{
     Millis,
-    alert::{Alert, AlertRules, Metric, RULES_MAX, Rule},
+    alert::{Alert, AlertRules, AlertSource, AlertSubject, Metric, RULES_MAX, Rule},
     metric::Point,
     name::{Name, UnitName},
     unit::{HoldReason, Phase},
@@ -233,55 +233,29 @@ fn measured(points: &[Point], cpus: u32) -> Vec<Reading> {
 }
 
 fn readings(point: &Point, cpus: u32) -> impl Iterator<Item = Reading> {
-    let of_disk = match point.measurement.as_str() {
-        "muster_host_disk" => disk_readings(point),
-        _ => None,
-    };
-    of_disk.into_iter().flatten().chain(reading(point, cpus))
+    Metric::ALL.into_iter().filter_map(move |metric| reading(metric, point, cpus))
 }
 
-/// Returns the readings of one file system. One that does not respond has only that reading.
-fn disk_readings(point: &Point) -> Option<impl Iterator<Item = Reading> + use<>> {
-    let field = |name: &str| point.fields.iter().find(|(field, _)| field == name).map(|(_, value)| *value);
-    let share = |used: &str, total: &str| field(used).zip(field(total)).map(|(used, total)| used / total);
-    let (_, mount) = point.tags.iter().find(|(tag, _)| tag == "mount")?;
-    let values = [
-        (Metric::DiskUnresponsive, field("unresponsive")),
-        (Metric::DiskUsed, share("used_bytes", "total_bytes")),
-        (Metric::InodesUsed, share("used_inodes", "inodes")),
-    ];
-    let readings =
-        values.map(|(metric, value)| Some(Reading { subject: ReadingSubject::mount(metric, mount), value: value? }));
-    Some(readings.into_iter().flatten())
-}
-
-fn reading(point: &Point, cpus: u32) -> Option<Reading> {
+/// Returns what a point says of an alert's metric. An incomplete point says nothing.
+fn reading(metric: Metric, point: &Point, cpus: u32) -> Option<Reading> {
+    let row = metric.row();
+    let (measured, whole) = row.source.fields().filter(|(of, _)| of.measurement == point.measurement)?;
     let field = |name: &str| point.fields.iter().find(|(field, _)| field == name).map(|(_, value)| *value);
     let tag = |name: &str| point.tags.iter().find(|(tag, _)| tag == name).map(|(_, value)| value.as_str());
-    let share = || field("used_bytes").zip(field("total_bytes")).map(|(used, total)| used / total);
-    let unit = |metric| {
-        let unit: UnitName = format!("{}/{}", tag("realm")?, tag("unit")?).parse().ok()?;
-        Some(ReadingSubject::unit(metric, &unit))
+    let part = field(measured.field)?;
+    let value = match (row.source, whole) {
+        (AlertSource::Resource(name), _) if tag("resource") != Some(name) => return None,
+        (AlertSource::PerProcessor(_), _) => part / f64::from(cpus.max(1)),
+        (_, Some(whole)) => part / field(whole)?,
+        (_, None) => part,
     };
-    let (subject, value) = match point.measurement.as_str() {
-        "muster_host_cpu" => (ReadingSubject::host(Metric::CpuBusy), field("busy_ratio")?),
-        "muster_host_memory" => (ReadingSubject::host(Metric::MemoryUsed), share()?),
-        "muster_host_resource" => {
-            let metric = match tag("resource")? {
-                "files" => Metric::FilesUsed,
-                "pids" => Metric::PidsUsed,
-                "ports" => Metric::PortsUsed,
-                "conntrack" => Metric::ConntrackUsed,
-                _ => return None,
-            };
-            (ReadingSubject::host(metric), field("used")? / field("limit")?)
+    let subject = match row.subject {
+        AlertSubject::Host => ReadingSubject::host(metric),
+        AlertSubject::Mount => ReadingSubject::mount(metric, tag("mount")?),
+        AlertSubject::Unit => {
+            let unit: UnitName = format!("{}/{}", tag("realm")?, tag("unit")?).parse().ok()?;
+            ReadingSubject::unit(metric, &unit)
         }
-        "muster_host_load" => (ReadingSubject::host(Metric::LoadPerCore), field("5m")? / f64::from(cpus.max(1))),
-        "muster_host_temperature" => (ReadingSubject::host(Metric::Temperature), field("celsius")?),
-        "muster_unit_cpu" => (unit(Metric::UnitCpuBusy)?, field("busy_ratio")?),
-        "muster_unit_memory" => (unit(Metric::UnitMemory)?, field("resident_bytes")?),
-        "muster_unit_disk" => (unit(Metric::UnitDiskUsed)?, share()?),
-        _ => return None,
     };
     Some(Reading { subject, value })
 }
@@ -350,8 +324,8 @@ mod tests {
             (ReadingSubject::host(Metric::MemoryUsed), 0.25),
             (ReadingSubject::mount(Metric::DiskUsed, "/data"), 0.93),
             (ReadingSubject::mount(Metric::DiskUnresponsive, "/hung"), 1.0),
-            (ReadingSubject::mount(Metric::DiskUnresponsive, "/small"), 0.0),
             (ReadingSubject::mount(Metric::InodesUsed, "/small"), 1.0),
+            (ReadingSubject::mount(Metric::DiskUnresponsive, "/small"), 0.0),
             (ReadingSubject::host(Metric::PidsUsed), 0.25),
             (ReadingSubject::host(Metric::LoadPerCore), 3.0),
             (ReadingSubject::unit(Metric::UnitCpuBusy, &unit), 0.2),

@@ -11,6 +11,7 @@ use muster_base::folders;
 use muster_rules::{alert::defaults, authorise::LocalPolicy, heartbeat};
 use muster_topics::{
     alert::{RULES_MAX, Rule},
+    catalogue::MetricGroup,
     join::JoinToken,
     name::Name,
     process::Limits,
@@ -18,7 +19,7 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::metric::group::{GroupPeriods, MetricGroup};
+use super::metric::group::GroupPeriods;
 
 /// The most labels of a host: a full heartbeat has to fit into one message, and labels take at most 10 of its 64 KiB.
 pub const LABELS_MAX: usize = 32;

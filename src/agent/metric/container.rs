@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_topics::{Millis, metric::Point};
+use muster_topics::{Millis, catalogue::MetricGroup, metric::Point};
 
 use super::{
     cgroup_counters::CgroupReader,
-    group::{DueGroups, MetricGroup},
+    group::DueGroups,
     point_writer::{PointWriter, bytes, ratio},
     process_figures::{CGROUP_MAX_BYTES, network_point, same_process},
     procfs::{ProcReader, own_network},

@@ -2,71 +2,9 @@
 
 use std::time::Duration;
 
+use muster_topics::catalogue::MetricGroup;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// A group of metrics that are measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum MetricGroup {
-    /// All processors together, by mode.
-    Cpu,
-    /// Each processor.
-    Cores,
-    /// The load.
-    Load,
-    /// How long tasks waited for processors, memory or disks.
-    Pressure,
-    /// Memory and swap.
-    Memory,
-    /// File systems: bytes and inodes.
-    Disks,
-    /// Reads and writes of disks.
-    DiskIo,
-    /// Bytes that interfaces received and sent.
-    Network,
-    /// Packets, errors and drops of interfaces.
-    Packets,
-    /// The warmest sensor.
-    Temperature,
-    /// The time since boot.
-    Uptime,
-    /// The clock's offset.
-    Clock,
-    /// Open files, processes, local ports and tracked connections, with their limits.
-    Resources,
-    /// Processor time and memory of units, and of other containers.
-    Units,
-    /// Limits, disks, processes and waits of units.
-    UnitDetails,
-    /// Statistics that yunos report.
-    Stats,
-    /// The agent itself.
-    Agent,
-}
-
-impl MetricGroup {
-    /// All groups.
-    pub const ALL: [Self; 17] = [
-        Self::Cpu,
-        Self::Cores,
-        Self::Load,
-        Self::Pressure,
-        Self::Memory,
-        Self::Disks,
-        Self::DiskIo,
-        Self::Network,
-        Self::Packets,
-        Self::Temperature,
-        Self::Uptime,
-        Self::Clock,
-        Self::Resources,
-        Self::Units,
-        Self::UnitDetails,
-        Self::Stats,
-        Self::Agent,
-    ];
-}
 
 /// How often groups are measured, in seconds; 0 is with each sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -109,28 +47,26 @@ pub struct GroupPeriods {
 }
 
 impl Default for GroupPeriods {
-    /// Values that people watch live are measured with each sample. Values that matter over hours are measured once a
-    /// minute, because each name in a batch costs more bytes than its value; disks and units' details twice a minute,
-    /// so that a rate over a minute has two points.
+    /// As [the catalogue](MetricGroup::period_s) says.
     fn default() -> Self {
         Self {
-            cpu: 0,
-            cores: 60,
-            load: 0,
-            pressure: 60,
-            memory: 0,
-            disks: 60,
-            disk_io: 30,
-            network: 0,
-            packets: 60,
-            temperature: 60,
-            uptime: 60,
-            clock: 240,
-            resources: 60,
-            units: 0,
-            unit_details: 30,
-            stats: 30,
-            agent: 60,
+            cpu: MetricGroup::Cpu.period_s(),
+            cores: MetricGroup::Cores.period_s(),
+            load: MetricGroup::Load.period_s(),
+            pressure: MetricGroup::Pressure.period_s(),
+            memory: MetricGroup::Memory.period_s(),
+            disks: MetricGroup::Disks.period_s(),
+            disk_io: MetricGroup::DiskIo.period_s(),
+            network: MetricGroup::Network.period_s(),
+            packets: MetricGroup::Packets.period_s(),
+            temperature: MetricGroup::Temperature.period_s(),
+            uptime: MetricGroup::Uptime.period_s(),
+            clock: MetricGroup::Clock.period_s(),
+            resources: MetricGroup::Resources.period_s(),
+            units: MetricGroup::Units.period_s(),
+            unit_details: MetricGroup::UnitDetails.period_s(),
+            stats: MetricGroup::Stats.period_s(),
+            agent: MetricGroup::Agent.period_s(),
         }
     }
 }

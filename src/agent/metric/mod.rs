@@ -49,6 +49,7 @@ use muster_base::clock;
 use muster_topics::{
     Millis,
     ack::Numbered,
+    catalogue::{MetricGroup, SAMPLE_S},
     metric::{Point, Shared},
     name::HostId,
 };
@@ -61,7 +62,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{
     agent_metrics::QueueLengths,
     figures::MetricSources,
-    group::{GroupChoice, GroupPeriods, MetricGroup},
+    group::{GroupChoice, GroupPeriods},
     reconcile_time::ReconcileTime,
 };
 use self::{
@@ -114,7 +115,7 @@ impl Default for MetricSettings {
     /// 16 MiB are eighteen days of a quiet host, so usually the age decides: a week.
     fn default() -> Self {
         Self {
-            sample: Duration::from_secs(10),
+            sample: Duration::from_secs(SAMPLE_S.into()),
             publish: Duration::from_secs(30),
             choice: GroupChoice::default(),
             pack: true,

@@ -4,12 +4,20 @@
 //! `/sys`: the agent's budget is a thousandth of a processor. (Disk usage of containers is counted
 //! separately, in [`super::container_disk_usage`].)
 //!
+//! **Invariant: a sample has nothing that is not in the catalogue of metrics.**
+//!
 //! Values are rounded to their precision, because each digit costs bytes: ratios to a ten-thousandth (a sample of ten
 //! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
+use muster_topics::{
+    Millis,
+    catalogue::{self, MetricGroup},
+    channel::ToldStats,
+    metric::Point,
+    name::UnitName,
+};
 use sysinfo::{MemoryRefreshKind, System};
 
 use super::{
@@ -18,7 +26,7 @@ use super::{
     container_filesystem::ContainerSpace,
     disk::DiskUsage,
     figures::{MetricSources, StoreFigures},
-    group::{DueGroups, MetricGroup},
+    group::DueGroups,
     io_pressure::{DiskIo, PressureStall},
     process_figures::HostTime,
     procfs::{CpuTicks, InterfaceTraffic, ProcReader, TrafficCount},
@@ -157,6 +165,7 @@ impl Sampler {
             let (labelled, reader) = (&self.labelled, &mut self.reader);
             points.extend(self.own.sample(labelled, reader, sources, asked.stored, self.processors, at_ms));
         }
+        debug_assert_eq!(points.iter().find_map(catalogue::unlisted), None, "not in the catalogue of metrics");
         points
     }
 
@@ -455,6 +464,54 @@ pub(super) mod tests {
         let tags = &second.iter().find(|point| point.measurement == "muster_unit_cpu").unwrap().tags;
         for (name, value) in [("realm", "default"), ("unit", "hello"), ("kind", "yuno")] {
             assert!(tags.contains(&(name.into(), value.into())), "{tags:?}");
+        }
+    }
+
+    /// The inputs that are collected when a group is due.
+    fn inputs(group: MetricGroup) -> CollectedInputs {
+        let mut asked = CollectedInputs::default();
+        match group {
+            MetricGroup::Disks => {
+                let space = FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+                asked.disks = vec![DiskUsage { mount: "/".into(), space: Some(space) }];
+            }
+            MetricGroup::Temperature => asked.celsius = Some(40.5),
+            MetricGroup::Resources => {
+                asked.resources = vec![ResourceUsage { name: "pids", used: 5, limit: Some(10) }];
+            }
+            MetricGroup::UnitDetails => {
+                let unit = "default/hello".parse().unwrap();
+                asked.rooms = vec![ContainerSpace { unit, total_bytes: 2, used_bytes: 1 }];
+                asked.written = BTreeMap::from([("default/hello".to_owned(), 1)]);
+            }
+            MetricGroup::Stats => {
+                let values = BTreeMap::from([("requests".to_owned(), json!(7))]);
+                asked.stats = BTreeMap::from([("default/hello".parse().unwrap(), ToldStats::new(5, values))]);
+            }
+            MetricGroup::Agent => {
+                asked.stored = StoreFigures { outbox: Some(1), metrics: Some(1), size_bytes: Some(1) }
+            }
+            _ => {}
+        }
+        asked
+    }
+
+    #[test]
+    fn groups_measure_what_the_catalogue_says() {
+        let busy = Busy::new();
+        let sources = of(unit(Some(busy.process())));
+        for group in MetricGroup::ALL {
+            let (mut sampler, due, asked) = (Sampler::new(&labels()), DueGroups::only(&[group]), inputs(group));
+            let mut points = sampler.sample(due, &sources, &asked, 1);
+            std::thread::sleep(Duration::from_millis(50));
+            points.extend(sampler.sample(due, &sources, &asked, 2));
+            for point in &points {
+                let found = catalogue::measurement(&point.measurement).unwrap();
+                for (field, _) in &point.fields {
+                    let of = found.writing(field).and_then(catalogue::Writing::group);
+                    assert_eq!(of, Some(group), "{field} of {}", point.measurement);
+                }
+            }
         }
     }
 

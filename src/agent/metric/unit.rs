@@ -6,12 +6,12 @@
 use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
+use muster_topics::{Millis, catalogue::MetricGroup, channel::ToldStats, metric::Point, name::UnitName};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::{
     cgroup_counters::{CgroupReader, process_io},
-    group::{DueGroups, MetricGroup},
+    group::DueGroups,
     point_writer::{PointWriter, bytes, ratio, seconds},
     procfs::{ProcReader, ProcessStat, own_network},
 };

@@ -5,42 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{Millis, metric::Point};
+use muster_topics::{
+    Millis,
+    catalogue::{Measurement, Writing, measurement},
+    metric::Point,
+};
 
-/// How long an unchanged value is not repeated. Queries for a moment use the last value of the five minutes before
-/// (Prometheus, and the console's own); the wait for the batch is additional.
-const REPEAT_MS: Millis = 240_000;
-/// How often slowly changing values are sent: averages over 5 or 15 minutes hardly change in between, and available is
-/// what is not used.
-const SLOW_MS: Millis = 60_000;
 /// The most values that are remembered: four of each of a thousand units. Beyond it, all are forgotten and sent again.
 const REMEMBERED_MAX: usize = 4_096;
-
-/// When a value is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ThinRule {
-    /// Always.
-    Each,
-    /// When it has changed, and every few minutes.
-    Changed,
-    /// Once a minute.
-    Slow,
-}
-
-fn rule(measurement: &str, field: &str) -> ThinRule {
-    match (measurement, field) {
-        ("muster_host_memory", "available_bytes") | ("muster_host_load", "5m" | "15m") => ThinRule::Slow,
-        (
-            _,
-            "total_bytes" | "unresponsive" | "inodes" | "limit" | "limit_bytes" | "steal_ratio" | "attempts" | "length"
-            | "reconnects_total",
-        )
-        | ("muster_host_swap", "used_bytes")
-        | ("muster_agent_store", "size_bytes")
-        | ("muster_yuno", _) => ThinRule::Changed,
-        _ => ThinRule::Each,
-    }
-}
 
 /// The values that were sent last.
 #[derive(Debug, Default)]
@@ -55,28 +27,27 @@ impl ThinFilter {
             self.gone.clear();
         }
         for point in &mut points {
+            let found = measurement(&point.measurement);
             let mut fields = std::mem::take(&mut point.fields);
-            fields.retain(|(field, value)| self.goes(point, field, *value));
+            fields.retain(|(field, value)| self.goes(found, point, field, *value));
             point.fields = fields;
         }
         points.retain(|point| !point.fields.is_empty());
         points
     }
 
-    fn goes(&mut self, point: &Point, field: &str, value: f64) -> bool {
-        let rule = rule(&point.measurement, field);
-        if rule == ThinRule::Each {
+    /// Whether a value is sent.
+    fn goes(&mut self, found: Option<&Measurement>, point: &Point, field: &str, value: f64) -> bool {
+        let Some(writing @ (Writing::Changed(_) | Writing::Slow(_))) = found.and_then(|found| found.writing(field))
+        else {
             return true;
-        }
+        };
         let key = key(point, field);
         let stays = self.gone.get(&key).is_some_and(|(last, at_ms)| {
             let since_ms = point.at_ms - at_ms;
             // A clock that was set back is no reason to wait.
-            let within = |ms| (0..ms).contains(&since_ms);
-            match rule {
-                ThinRule::Slow => within(SLOW_MS),
-                _ => last.total_cmp(&value).is_eq() && within(REPEAT_MS),
-            }
+            let is_recent = (0..Millis::from(writing.every_s()) * 1000).contains(&since_ms);
+            is_recent && (matches!(writing, Writing::Slow(_)) || last.total_cmp(&value).is_eq())
         });
         if !stays {
             self.gone.insert(key, (value, point.at_ms));
