@@ -12,7 +12,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_base::clock::now_ms;
-use muster_topics::{Millis, metric::Point};
+use muster_topics::{Millis, catalogue, metric::Point};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -25,8 +25,8 @@ use super::{
 pub(super) use super::latest_measurements::LatestMeasurements;
 pub use super::latest_measurements::{ListedHost, Overview};
 
-/// How often the fleet's values are recorded: as often as hosts send theirs.
-const RECORD: Duration = Duration::from_secs(30);
+/// How often the fleet's values are recorded.
+const RECORD: Duration = Duration::from_secs(catalogue::CONSOLE_S as u64);
 
 /// Returns the fleet's totals as points.
 fn points(overview: &Overview, at_ms: Millis) -> Vec<Point> {
@@ -181,5 +181,8 @@ mod tests {
         let names: Vec<_> = recorded.iter().map(|point| point.measurement.as_str()).collect();
         assert_eq!(names, ["muster_fleet_hosts", "muster_fleet_cpu", "muster_fleet_memory"]);
         assert!(recorded.iter().all(|point| point.tags == [("instance".to_owned(), "console".to_owned())]));
+        fleet.note(HostId::random(), &[batch("two", 1_000, 0.5, 0.0), batch("two", 2_000, 0.5, 9.0)].concat());
+        let overview = Overview { traffic: Some((1.0, 2.0)), ..fleet.overview(2_000) };
+        assert_eq!(points(&overview, 2_000).iter().find_map(catalogue::unlisted), None);
     }
 }

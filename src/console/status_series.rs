@@ -17,7 +17,7 @@ use std::{
 };
 
 use muster_base::clock::now_ms;
-use muster_topics::{Millis, metric::Point, name::HostId};
+use muster_topics::{Millis, catalogue::STATE_S, metric::Point, name::HostId};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{Instant, timeout_at},
@@ -36,7 +36,7 @@ use super::{
 
 /// How often unchanged states are written again: twice within the five minutes for which a value is found, so that one
 /// may be late.
-const REPEAT_MS: Millis = 120_000;
+const REPEAT_MS: Millis = 1_000 * STATE_S as Millis;
 /// How long to wait after a change for others. Each check reads the list of members, 10 to 20 ms for ten thousand.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The number of values that fill in an alert's past, back from its end or from now: an hour.
@@ -262,7 +262,7 @@ fn labels(host: HostId, stood: &PastAlert) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::alert::Alert;
+    use muster_topics::{alert::Alert, catalogue};
     use serde_json::json;
 
     use super::*;
@@ -284,6 +284,7 @@ mod tests {
     /// Returns times and values of what is written, by measurement.
     fn written(told: &[StatusPoints], measurement: &str) -> Vec<(Millis, f64)> {
         let points = told.iter().filter(|one| one.measurement == measurement).flat_map(StatusPoints::points);
+        let points = points.inspect(|point| assert_eq!(catalogue::unlisted(point), None));
         points.map(|point| (point.at_ms, point.fields[0].1)).collect()
     }
 

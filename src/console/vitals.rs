@@ -13,7 +13,7 @@ use std::{
 };
 
 use muster_base::clock::now_ms;
-use muster_topics::{Millis, alert::Severity, metric::Point};
+use muster_topics::{Millis, alert::Severity, catalogue, metric::Point};
 use nix::{
     sys::resource::{UsageWho, getrusage},
     sys::time::TimeValLike,
@@ -28,8 +28,8 @@ use super::{
     store::{self, StoreError, alert},
 };
 
-/// As often as agents measure themselves.
-const PERIOD: Duration = Duration::from_secs(30);
+/// How often values are recorded.
+const PERIOD: Duration = Duration::from_secs(catalogue::CONSOLE_S as u64);
 /// The most alerts that are counted: more than anybody reads, and some milliseconds of work.
 const ALERTS_MAX: u32 = 10_000;
 /// The size of a page, if the kernel does not tell.
@@ -160,8 +160,10 @@ mod tests {
         let mut processor = Processor::default();
         let first = sample(shared, &mut processor, now_ms()).await;
         assert!(first.iter().all(|point| point.measurement != "muster_console_cpu"), "it is over no time");
+        assert_eq!(first.iter().find_map(catalogue::unlisted), None);
         ingest::commit(shared, first).await.unwrap();
         let points = sample(shared, &mut processor, now_ms()).await;
+        assert_eq!(points.iter().find_map(catalogue::unlisted), None);
         ingest::commit(shared, points).await.unwrap();
         let value = async |selector: &str| {
             let series = shared.series.query(selector, None, 1).await.unwrap();

@@ -181,12 +181,20 @@ impl ValueModel {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::metric::decode;
+    use muster_topics::{catalogue, metric::decode};
 
     use super::*;
 
     fn host(n: u8) -> HostId {
         HostId(uuid::Uuid::from_bytes([n; 16]))
+    }
+
+    #[test]
+    fn simulated_series_are_in_the_catalogue() {
+        for (measurement, tag, field, _) in SERIES {
+            let point = Point::new(measurement, tag.as_slice(), 1).field(field, 1.0);
+            assert_eq!(catalogue::unlisted(&point), None);
+        }
     }
 
     #[test]

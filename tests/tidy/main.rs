@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_topics::catalogue;
+
 /// Every Rust file of ours below `folder` that is not a test, with its text up to its unit tests.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -130,6 +132,61 @@ fn topics_are_formatted_in_one_place() {
             // It has a path of HTTP with such a name.
             &["src/agent/local.rs"],
         );
+    }
+}
+
+/// Every word of `text` that begins with the name of a group of measurements.
+fn series_words(text: &str) -> Vec<&str> {
+    const GROUPS: [&str; 8] = ["host_", "unit_", "container_", "agent_", "alert_", "yuno_", "console_", "fleet_"];
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let is_series = |word: &&str| {
+        word.strip_prefix("muster_").is_some_and(|rest| GROUPS.iter().any(|group| rest.starts_with(group)))
+    };
+    words.filter(is_series).collect()
+}
+
+/// Whether a word is a measurement, a series, or the beginning of some.
+fn is_in_catalogue(word: &str) -> bool {
+    let is_begin = |name: &str| word.ends_with('_') && name.starts_with(word);
+    catalogue::series(word).is_some()
+        || word.starts_with("muster_yuno_")
+        || catalogue::MEASUREMENTS.iter().any(|one| {
+            word == one.name
+                || is_begin(one.name)
+                || one.fields.iter().any(|field| is_begin(&format!("{}_{}", one.name, field.name)))
+        })
+}
+
+#[test]
+fn metrics_in_the_text_are_in_the_catalogue() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<(PathBuf, String)> =
+        ["src", "dashboards/src", "benches", "tests"].into_iter().flat_map(sources).collect();
+    for path in ["README.md", "dashboards/README.md", "dashboards/rules/alerts.yml", "dashboards/rules/recording.yml"] {
+        files.push((path.into(), fs::read_to_string(root.join(path)).unwrap()));
+    }
+    let words = files.iter().flat_map(|(path, text)| series_words(text).into_iter().map(move |word| (path, word)));
+    let unlisted: Vec<String> = words
+        .filter(|(_, word)| !is_in_catalogue(word))
+        .map(|(path, word)| format!("{}: {word}", path.display()))
+        .collect();
+    assert!(unlisted.is_empty(), "not in topics/src/catalogue.rs:\n{}", unlisted.join("\n"));
+}
+
+#[test]
+fn metrics_of_the_catalogue_are_measured() {
+    let reads = ["src/console/web", "src/console/latest_measurements.rs"];
+    let text = |folder: &str| -> String {
+        let files = sources(folder).into_iter().filter(|(path, _)| !reads.iter().any(|part| path.starts_with(part)));
+        files.map(|(_, code)| code).collect()
+    };
+    let (agent, console) = (text("src/agent/metric"), text("src/console"));
+    for one in catalogue::MEASUREMENTS {
+        for field in one.fields {
+            let written = if field.writing.group().is_some() { &agent } else { &console };
+            let is_written = |name: &str| written.contains(&format!("\"{name}\""));
+            assert!(is_written(one.name) && is_written(field.name), "nothing measures {} {}", one.name, field.name);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use axum::{
 };
 use muster_promql::{Matchers, NAME};
 use muster_series::{ChosenSeries, SeriesError, SeriesId};
+use muster_topics::catalogue::{self, FieldKind, Measure};
 use serde_json::{Value, json};
 
 use super::{
@@ -119,15 +120,21 @@ pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormP
     Ok(success(metadata))
 }
 
-/// Returns the kind and the unit of a metric, by its suffix: names follow Prometheus's conventions.
+/// Returns the kind and the unit of a metric in Prometheus's words.
 fn kind_and_unit(name: &str) -> (&'static str, &'static str) {
-    const UNITS: [&str; 4] = ["bytes", "celsius", "ratio", "seconds"];
-    let (of, kind) = match name.strip_suffix("_total") {
-        Some(of) => (of, "counter"),
-        None => (name, "gauge"),
+    let (kind, unit) = catalogue::kind_and_unit(name);
+    let kind = match kind {
+        FieldKind::Counter => "counter",
+        FieldKind::Gauge | FieldKind::Rate => "gauge",
     };
-    let last = of.rsplit('_').next().unwrap_or_default();
-    (kind, UNITS.into_iter().find(|unit| *unit == last).unwrap_or_default())
+    let unit = match unit {
+        Measure::Bytes => "bytes",
+        Measure::Celsius => "celsius",
+        Measure::Ratio => "ratio",
+        Measure::Seconds => "seconds",
+        Measure::Number | Measure::Flag => "",
+    };
+    (kind, unit)
 }
 
 /// `status/buildinfo`: the compatible version of Prometheus, by which Grafana decides what it may request.

@@ -1,5 +1,6 @@
 //! The list of charts, and how it is interpreted. Pure.
 
+use muster_topics::catalogue::{FieldKind, Measure};
 use serde::Serialize;
 
 /// The scale of values.
@@ -13,6 +14,21 @@ pub(super) enum Scale {
     Seconds,
     Celsius,
     Number,
+}
+
+impl Scale {
+    /// Returns the scale of a field's values; for a counter, of its rate.
+    pub(super) fn of(kind: FieldKind, unit: Measure) -> Self {
+        match (kind, unit) {
+            (FieldKind::Counter | FieldKind::Rate, Measure::Bytes) => Self::BytesPerSecond,
+            (FieldKind::Counter | FieldKind::Rate, Measure::Number | Measure::Flag) => Self::PerSecond,
+            (FieldKind::Counter | FieldKind::Rate, Measure::Seconds) | (_, Measure::Ratio) => Self::Ratio,
+            (_, Measure::Celsius) => Self::Celsius,
+            (FieldKind::Gauge, Measure::Bytes) => Self::Bytes,
+            (FieldKind::Gauge, Measure::Seconds) => Self::Seconds,
+            (FieldKind::Gauge, Measure::Number | Measure::Flag) => Self::Number,
+        }
+    }
 }
 
 /// What becomes of a series.
@@ -87,8 +103,17 @@ use SeriesUse::{Around, Newest, Of, Rate, Value};
 const CPU: &str = "Processor and memory";
 const DISKS: &str = "Disks";
 const NETWORK: &str = "Network";
-const AGENT: &str = "Agent and machine";
+pub(super) const AGENT: &str = "Agent and machine";
 pub(super) const TOLD: &str = "Told by the unit itself";
+
+/// Series of the catalogue that have no chart: they are shown in words, or are what another one leaves. Others that no
+/// panel names get a chart of their own.
+pub(super) const NOT_CHARTED: [&str; 4] = [
+    "muster_host_online",
+    "muster_host_uptime_seconds",
+    "muster_host_disk_unresponsive",
+    "muster_host_memory_available_bytes",
+];
 
 /// The charts of a host.
 pub(super) const OF_HOST: &[ChartPanel] = &[

@@ -141,11 +141,37 @@ impl RowLabel {
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::catalogue::{self, FieldKind, Measure};
+
     use super::*;
 
     fn series(name: &str, labels: &[(&str, &str)], points: &[(Millis, f64)]) -> Recent {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         Recent { name: name.to_owned(), labels, points: points.to_vec() }
+    }
+
+    #[test]
+    fn rows_fit_the_catalogue() {
+        let of = |name: &str| catalogue::series(name).map(|(_, field)| (field.kind, field.unit));
+        for (name, (_, label, _), shown) in ROWS {
+            let (kind, unit) = of(name).unwrap_or_else(|| panic!("{name}"));
+            let fits = match shown {
+                RowLabel::Percent => unit == Measure::Ratio,
+                RowLabel::Bytes => unit == Measure::Bytes,
+                RowLabel::BytesOf(total) => unit == Measure::Bytes && of(total) == of(name),
+                RowLabel::ShareOf(total) => of(total) == of(name),
+                RowLabel::BytesPerSecond => unit == Measure::Bytes,
+                RowLabel::Count => unit == Measure::Number,
+                RowLabel::Celsius => unit == Measure::Celsius,
+                RowLabel::Seconds => unit == Measure::Seconds,
+                RowLabel::With(one, other) => of(one) == of(name) && of(other) == of(name),
+            };
+            let is_rate = matches!(shown, RowLabel::BytesPerSecond);
+            assert!(fits && is_rate == (kind == FieldKind::Counter), "{name}");
+            // No sensor is named: only the warmest is measured.
+            let labels = catalogue::series(name).map(|(measurement, _)| measurement.labels).unwrap_or_default();
+            assert!(["", "sensor"].contains(label) || labels.contains(label), "{name}: {label}");
+        }
     }
 
     #[test]

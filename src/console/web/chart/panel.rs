@@ -1,18 +1,21 @@
 //! Assembles series into the charts that [`table`](super::chart_list) lists. Pure.
 //!
 //! Metrics that a unit reports itself have unknown names; each gets a chart of its own, whose kind follows from
-//! the name's suffix (`told`).
+//! the name's suffix. So does a metric of the catalogue that no panel names.
 
 use std::collections::BTreeMap;
 
-use muster_topics::alert::Metric;
+use muster_topics::{
+    alert::Metric,
+    catalogue::{self, FieldKind},
+};
 use serde::Serialize;
 
 use super::{
     chart_list::{
-        ChartPanel, ChartPart, DrawStyle,
+        AGENT, ChartPanel, ChartPart, DrawStyle,
         LineName::{By, Fixed},
-        OF_FLEET, OF_HOST, OF_UNIT, Scale,
+        NOT_CHARTED, OF_FLEET, OF_HOST, OF_UNIT, Scale,
         SeriesUse::{Around, Newest, Of, Rate, Value},
         TOLD, panel,
     },
@@ -78,35 +81,48 @@ impl ChartScope {
             by_name.entry(&one.name).or_default().push(one);
         }
         let mut charts: Vec<Chart> = self.panels().iter().filter_map(|panel| panel.chart(span, &by_name)).collect();
-        if self == Self::Unit {
-            let known = |name: &str| OF_UNIT.iter().flat_map(|panel| panel.parts).any(|part| part.name == name);
-            charts
-                .extend(by_name.iter().filter(|(name, _)| !known(name)).map(|(name, series)| told(span, name, series)));
-        }
+        let rest = by_name.iter().filter(|(name, _)| !self.panels().iter().any(|panel| panel.has(name)));
+        charts.extend(rest.filter_map(|(name, series)| self.own_chart(span, name, series)));
         charts
+    }
+
+    /// Returns the chart of a series that no panel names; `None` if it is not to be shown.
+    fn own_chart(self, span: &ChartSpan, name: &str, series: &[&Grouped]) -> Option<Chart> {
+        let group = if self == Self::Host { AGENT } else { "" };
+        match catalogue::series(name) {
+            Some(_) if NOT_CHARTED.contains(&name) => None,
+            Some((_, field)) => {
+                let title = field.about.trim_end_matches('.').to_owned();
+                Some(own_chart(span, (group, name, title), series))
+            }
+            None if self == Self::Unit => {
+                let of = name.trim_end_matches("_total");
+                let title = of.trim_start_matches("muster_yuno_").trim_start_matches("muster_unit_").replace('_', " ");
+                Some(own_chart(span, (TOLD, name, title), series))
+            }
+            None => None,
+        }
     }
 }
 
-/// Returns the chart that shows an alert's metric.
+/// Returns the chart that shows an alert's metric: the one of the series that it is made from.
 pub(super) fn about(metric: Metric) -> Option<&'static str> {
-    Some(match metric {
-        Metric::CpuBusy => "cpu",
-        Metric::MemoryUsed => "memory",
-        Metric::DiskUsed => "disk",
-        Metric::InodesUsed => "inodes",
-        Metric::FilesUsed | Metric::PidsUsed | Metric::PortsUsed | Metric::ConntrackUsed => "resources",
-        Metric::LoadPerCore => "load",
-        Metric::Temperature => "temperature",
-        Metric::ClockOff => "clock",
-        Metric::UnitCpuBusy => "unit-cpu",
-        Metric::UnitMemory => "unit-memory",
-        Metric::UnitDiskUsed => "unit-disk",
-        Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitFailed => "unit-restarts",
-        _ => return None,
-    })
+    match metric {
+        Metric::ClockOff => return Some("clock"),
+        Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitFailed => return Some("unit-restarts"),
+        _ => {}
+    }
+    let (of, _) = metric.row().source.fields()?;
+    let name = format!("{}_{}", of.measurement, of.field);
+    OF_HOST.iter().chain(OF_UNIT).find(|panel| panel.parts.iter().any(|part| part.name == name)).map(|panel| panel.word)
 }
 
 impl ChartPanel {
+    /// Whether it draws the series of a name, or what they are a share of.
+    fn has(&self, name: &str) -> bool {
+        self.parts.iter().any(|part| part.name == name || matches!(part.how, Of(whole) if whole == name))
+    }
+
     /// Returns the chart, or `None` if it has no series.
     fn chart(&self, span: &ChartSpan, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<Chart> {
         let mut lines = Vec::new();
@@ -172,34 +188,23 @@ impl ChartPart {
     }
 }
 
-/// Returns the chart of series that only have a name, as yunos report them.
-fn told(span: &ChartSpan, name: &str, series: &[&Grouped]) -> Chart {
+/// Returns the chart of series for which no panel is listed: its group, its name and its title are these.
+fn own_chart(span: &ChartSpan, (group, name, title): (&'static str, &str, String), series: &[&Grouped]) -> Chart {
     const OWN: [&str; 6] = ["host", "hostname", "instance", "realm", "unit", "kind"];
-    let counter = name.ends_with("_total");
-    let of = name.trim_end_matches("_total");
-    let scale = match (of.rsplit('_').next(), counter) {
-        (Some("bytes"), false) => Scale::Bytes,
-        (Some("bytes"), true) => Scale::BytesPerSecond,
-        (Some("ratio"), _) | (Some("seconds"), true) => Scale::Ratio,
-        (Some("seconds"), false) => Scale::Seconds,
-        (Some("celsius"), _) => Scale::Celsius,
-        (_, true) => Scale::PerSecond,
-        (_, false) => Scale::Number,
-    };
+    let (kind, unit) = catalogue::kind_and_unit(name);
     let line = |series: &&Grouped| {
         let labels = series.labels.iter().filter(|(label, _)| !OWN.contains(&label.as_str()));
         let label = labels.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
         let label = if label.is_empty() { "value".to_owned() } else { label };
-        if counter {
+        if kind == FieldKind::Counter {
             ChartLine::rate(span, label, &series.groups)
         } else {
             ChartLine::means(span, label, &series.groups, true)
         }
     };
-    let title = of.trim_start_matches("muster_yuno_").trim_start_matches("muster_unit_").replace('_', " ");
-    let all = panel((TOLD, "told", ""), scale, &[]);
+    let all = panel((group, "", ""), Scale::of(kind, unit), &[]);
     let (lines, more) = all.fitting(series.iter().map(line).collect());
-    Chart { word: name.to_owned(), title, group: TOLD, scale, drawn: DrawStyle::Lines, lines, more }
+    Chart { word: name.to_owned(), title, group, scale: all.scale, drawn: all.drawn, lines, more }
 }
 
 #[cfg(test)]
@@ -227,11 +232,50 @@ mod tests {
         for metric in Metric::ALL {
             assert!(about(metric).is_none_or(|word| words.contains(word)), "{metric:?}");
         }
-        // A rate is made of a counter alone, and only for connections the number itself is shown.
-        for part in all.iter().flat_map(|panel| panel.parts) {
-            let number = part.name == "muster_agent_link_reconnects_total";
-            assert_eq!(part.how == Rate, part.name.ends_with("_total") && !number, "{}", part.name);
+    }
+
+    #[test]
+    fn panels_fit_the_catalogue() {
+        let all = || [OF_HOST, OF_UNIT, OF_FLEET].into_iter().flatten();
+        for panel in all() {
+            for part in panel.parts {
+                let (measurement, field) = catalogue::series(part.name).unwrap_or_else(|| panic!("{}", part.name));
+                let scale = match part.how {
+                    Of(whole) => {
+                        assert_eq!(catalogue::series(whole).unwrap().1.unit, field.unit, "{whole}");
+                        Scale::Ratio
+                    }
+                    // Only for connections the number itself is shown.
+                    Value if part.name == "muster_agent_link_reconnects_total" => Scale::Number,
+                    how => {
+                        assert_eq!(how == Rate, field.kind == FieldKind::Counter, "{}", part.name);
+                        Scale::of(field.kind, field.unit)
+                    }
+                };
+                assert_eq!(panel.scale, scale, "{}", part.name);
+                // No sensor is named: only the warmest is measured.
+                if let By(label, _) = part.called
+                    && label != "sensor"
+                {
+                    assert!(measurement.labels.contains(&label), "{}: {label}", part.name);
+                }
+            }
         }
+        for name in NOT_CHARTED {
+            assert!(catalogue::series(name).is_some() && !all().any(|panel| panel.has(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn listed_series_without_panel_has_its_own_chart() {
+        let name = "muster_fleet_cpu_busy_ratio";
+        let chart = |scope: ChartScope| scope.own_chart(&SPAN, name, &[&series(name, &[], &[0.1])]);
+        let (host, unit) = (chart(ChartScope::Host).unwrap(), chart(ChartScope::Unit).unwrap());
+        assert_eq!((host.group, unit.group, host.scale), (AGENT, "", Scale::Ratio));
+        assert_eq!(host.title, "The mean share of processor time that hosts use");
+        assert_eq!(host.lines[0].label, "value");
+        assert!(ChartScope::Host.charts(&SPAN, &[series("muster_host_online", &[], &[1.0])]).is_empty());
+        assert!(ChartScope::Host.charts(&SPAN, &[series("muster_host_unknown", &[], &[1.0])]).is_empty());
     }
 
     #[test]
