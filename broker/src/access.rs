@@ -1,4 +1,4 @@
-//! Permissions of a client: its identity, checked against the role table of `muster-topics`.
+//! Permissions of a client: its identity, checked against the table of topics of `muster-topics`.
 //!
 //! **Invariant: only [`ClientAccess`] makes a [`CheckedFilter`], and every publication is checked by it first.** What the exchange
 //! gets was therefore validated and permitted.
@@ -26,7 +26,7 @@ pub(crate) enum AccessRefusal {
     /// An invalid filter: with a misplaced wildcard, too long, and the like.
     #[error("the filter is not valid")]
     Filter,
-    /// The role table does not permit it.
+    /// The table of topics does not permit it.
     #[error("this identity has no permission for it")]
     Denied,
     /// A shared subscription, which is not supported: muster does not need to distribute messages among hosts.

@@ -72,9 +72,9 @@ kinds! {
 kinds! {
     /// What a client was refused.
     Refused {
-        /// A publish that the role table does not permit.
+        /// A publish that the table of topics does not permit.
         Publish = "publish",
-        /// A filter that the role table does not permit.
+        /// A filter that the table of topics does not permit.
         Subscribe = "subscribe",
         /// A publish to an invalid topic.
         Topic = "topic",

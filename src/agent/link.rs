@@ -391,7 +391,8 @@ impl LinkLoop {
         };
         let will = self.me.last_will(session, since_ms);
         let topic = self.me.topic(HostTopic::Presence);
-        let will = LastWill::new(membership.prefix.topic(&topic), will, address::qos(&topic), true);
+        let (qos, retain) = (address::qos(&topic), topic.row().retained);
+        let will = LastWill::new(membership.prefix.topic(&topic), will, qos, retain);
         let mut options =
             MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
         options
@@ -443,7 +444,8 @@ fn greet(me: &ClientIdentity, groups: &[Name], connection: &ConnectionHandle) {
     let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
     let (filters, presence) = me.greeting(connection.session, connection.since_ms, groups);
     let subscribed = connection.client.try_subscribe_many(filters.into_iter().map(filter));
-    let shown = connection.publish(&me.topic(HostTopic::Presence), true, presence);
+    let topic = me.topic(HostTopic::Presence);
+    let shown = connection.publish(&topic, topic.row().retained, presence);
     // The queue is empty: there is room for both.
     debug_assert!(subscribed.is_ok() && shown);
 }

@@ -300,7 +300,7 @@ impl Console {
                 }
             }
         };
-        let what = format!("{topic} of {}", std::any::type_name::<T>());
+        let what = format!("{topic:?} of {}", std::any::type_name::<T>());
         tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("nothing came on {what}"))
     }
 

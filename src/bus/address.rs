@@ -40,7 +40,7 @@ impl BrokerAddress {
 /// The quality of service of a topic, as the client library's type.
 pub fn qos(topic: &muster_topics::topic::Topic) -> rumqttc::QoS {
     use muster_topics::topic::Qos;
-    match topic.qos() {
+    match topic.row().qos {
         Qos::AtMostOnce => rumqttc::QoS::AtMostOnce,
         Qos::AtLeastOnce => rumqttc::QoS::AtLeastOnce,
     }

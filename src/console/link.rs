@@ -107,7 +107,7 @@ pub(super) fn parse_broker_url(url: &str) -> Result<BrokerAddress, BrokerUrlErro
 /// Returns the quality of service of a subscription: 0 where hosts repeat messages until they are acknowledged.
 fn qos_of(filter: &Filter) -> QoS {
     match filter {
-        Filter::EveryHost(kind) if kind.is_repeated() => QoS::AtMostOnce,
+        Filter::EveryHost(kind) if kind.row().acknowledged => QoS::AtMostOnce,
         _ => QoS::AtLeastOnce,
     }
 }
@@ -232,8 +232,8 @@ impl ConsoleLink {
         let filters = Filter::of_console();
         let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), qos_of(filter)));
         client.try_subscribe_many(filters)?;
-        let (topic, qos, payload) = presence(config, PresenceState::Online);
-        client.try_publish(topic, qos, true, payload)?;
+        let (topic, qos, retain, payload) = presence(config, PresenceState::Online);
+        client.try_publish(topic, qos, retain, payload)?;
         tracing::info!(broker.host = %config.address.host, broker.port = config.address.port, "connected to the broker");
         self.connected.send_replace(true);
         let _ = self.dispatch.send(dispatch::DispatchEvent::Connected).await;
@@ -324,8 +324,8 @@ async fn poll(
 
 /// Publishes that this console stops, in order, so that the last will is not needed.
 async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventLoop) {
-    let (topic, qos, payload) = presence(config, PresenceState::Stopped);
-    let said = client.try_publish(topic, qos, true, payload).and_then(|()| client.try_disconnect());
+    let (topic, qos, retain, payload) = presence(config, PresenceState::Stopped);
+    let said = client.try_publish(topic, qos, retain, payload).and_then(|()| client.try_disconnect());
     if said.is_err() {
         return;
     }
@@ -352,17 +352,18 @@ fn options(config: &LinkConfig) -> MqttOptions {
     options.set_keep_alive(KEEP_ALIVE);
     options.set_inflight(INFLIGHT);
     options.set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES);
-    let (topic, qos, payload) = presence(config, PresenceState::Offline);
-    options.set_last_will(LastWill::new(topic, payload, qos, true));
+    let (topic, qos, retain, payload) = presence(config, PresenceState::Offline);
+    options.set_last_will(LastWill::new(topic, payload, qos, retain));
     options
 }
 
-/// Returns topic, quality of service and payload of this console's presence.
-fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, Vec<u8>) {
+/// Returns topic, quality of service, retention and payload of this console's presence.
+fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, bool, Vec<u8>) {
     let topic = Topic::ConsolePresence(config.id.clone());
     let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
     // A struct of numbers and strings always serialises.
-    (config.prefix.topic(&topic), address::qos(&topic), serde_json::to_vec(&presence).unwrap_or_default())
+    let payload = serde_json::to_vec(&presence).unwrap_or_default();
+    (config.prefix.topic(&topic), address::qos(&topic), topic.row().retained, payload)
 }
 
 /// Passes acknowledgements and messages to rumqttc until the connection ends. Both branches take from queues, which is
@@ -378,10 +379,8 @@ async fn publish(
             biased;
             Some(publish) = acks.recv() => client.ack(&publish).await,
             message = outbound.recv() => match message {
-                Some(message) => {
-                    client
-                        .publish(prefix.topic(&message.topic), address::qos(&message.topic), false, message.payload)
-                        .await
+                Some(Outbound { topic, payload }) => {
+                    client.publish(prefix.topic(&topic), address::qos(&topic), topic.row().retained, payload).await
                 }
                 None => return ConsoleLinkEnd::Closed,
             },

@@ -375,7 +375,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         if connection.assert_ms.is_some_and(|assert_ms| now.life_ms >= assert_ms) {
             (connection.assert_ms, connection.asserted_ms) = (None, now.life_ms);
             let presence = self.local.me.presence(connection.session, PresenceState::Online, connection.since_ms);
-            self.publish(Publication::new(HostTopic::Presence, true, json(&presence)));
+            self.publish(Publication::new(HostTopic::Presence, json(&presence)));
             return true;
         }
         if !connection.claim.is_sole() {

@@ -37,8 +37,8 @@ pub struct Publication {
 }
 
 impl Publication {
-    pub(crate) fn new(topic: HostTopic, retain: bool, payload: Vec<u8>) -> Self {
-        Self { topic, retain, payload }
+    pub(crate) fn new(topic: HostTopic, payload: Vec<u8>) -> Self {
+        Self { retain: topic.kind().row().retained, topic, payload }
     }
 }
 
@@ -173,19 +173,20 @@ impl Publisher {
 
     /// Returns the next step. A message that it returns counts as sent.
     pub(crate) fn next(&mut self, now: Moment) -> PublisherStep {
-        let publish = |topic, retain, payload| PublisherStep::Publish(Publication::new(topic, retain, payload));
+        let publish = |topic, payload| PublisherStep::Publish(Publication::new(topic, payload));
         let Moment { life_ms, clock_ms, random } = now;
         let beat = self.beats.take(life_ms, clock_ms, random());
         if let Some(beat) = beat.or_else(|| self.beats.take_digest(life_ms, clock_ms, random(), self.units.told())) {
-            return publish(HostTopic::Heartbeat, false, json(&beat));
+            return publish(HostTopic::Heartbeat, json(&beat));
         }
         if let Some(note) = self.notes.pop_front() {
-            return publish(HostTopic::Outcome, false, json(&note));
+            return publish(HostTopic::Outcome, json(&note));
         }
         if let Some(mut alert) = self.alerts.next(life_ms) {
             let payload = std::mem::take(&mut alert.payload);
             self.alerts.record_sent(&alert, life_ms, random());
-            return publish(HostTopic::Alert(alert.id), alert.retain, payload);
+            let topic = HostTopic::Alert(alert.id);
+            return PublisherStep::Publish(Publication { topic, retain: alert.retain, payload });
         }
         if self.outbox_behind && self.outbox.has_room() {
             return PublisherStep::Read(OutboxRead::FirstReports(self.outbox.capacity() + 1));
@@ -195,7 +196,7 @@ impl Publisher {
         }
         if let Some((unit, payload)) = self.units.next(clock_ms) {
             self.units.record_sent(&unit);
-            return publish(HostTopic::Unit(unit), true, payload);
+            return publish(HostTopic::Unit(unit), payload);
         }
         if !self.has_read_batches && self.metrics.wants(life_ms) {
             self.has_read_batches = true;
@@ -216,7 +217,7 @@ impl Publisher {
             return None;
         };
         self.outbox.record_sent(&key, now.life_ms, (now.random)());
-        Some(Publication::new(HostTopic::Outcome, false, payload))
+        Some(Publication::new(HostTopic::Outcome, payload))
     }
 
     /// Handles the first batches of measurements, newest first: returns the messages to publish, at most `room`.
@@ -231,7 +232,7 @@ impl Publisher {
         let mut publications = Vec::new();
         for (id, payload) in rows.into_iter().filter(|(id, _)| due.contains(id)).take(room) {
             self.metrics.record_sent(&id, now.life_ms, (now.random)());
-            publications.push(Publication::new(HostTopic::Metric, false, payload));
+            publications.push(Publication::new(HostTopic::Metric, payload));
         }
         publications
     }

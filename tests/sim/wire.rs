@@ -6,7 +6,7 @@ use muster_topics::{
     ack::Ack,
     command::{Command, Refresh},
     envelope::{self, Kind, PublicKey, Signer},
-    topic::{Filter, HostTopic, HostTopicKind, Topic},
+    topic::{Filter, Topic},
 };
 
 /// One connection, from the first packet to the last.
@@ -134,15 +134,7 @@ pub(super) enum Incoming {
 pub(super) fn matches(filter: &Filter, topic: &Topic) -> bool {
     match (filter, topic) {
         (Filter::Topic(wanted), topic) => wanted == topic,
-        (Filter::EveryHost(kind), Topic::Host(_, topic)) => match topic {
-            HostTopic::Presence => *kind == HostTopicKind::Presence,
-            HostTopic::Heartbeat => *kind == HostTopicKind::Heartbeat,
-            HostTopic::Unit(_) => *kind == HostTopicKind::Unit,
-            HostTopic::Outcome => *kind == HostTopicKind::Outcome,
-            HostTopic::Metric => *kind == HostTopicKind::Metric,
-            _ => false,
-        },
-        (Filter::EveryHost(_), _) => false,
+        (Filter::EveryHost(kind), topic) => *kind == topic.kind(),
     }
 }
 

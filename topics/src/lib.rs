@@ -7,9 +7,9 @@
 //! Modules, in reading order:
 //!
 //! - [`name`]: ids and names, each parsed once, where it enters
-//! - [`topic`]: every topic as a type that formats and parses
-//! - [`role`]: who may publish and read what; the broker's permission check and every other
-//!   broker's configuration come from this one table
+//! - [`topic`]: every topic as a type that formats and parses, and the table that says of each what everybody has to know
+//! - [`role`]: who may publish and read what, by that table; the broker's permission check and every other
+//!   broker's configuration come from it
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`mod@unit`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
 //!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its

@@ -1,14 +1,17 @@
-//! Permissions: who may publish and read what, as one table, from which the embedded broker's permission check and
-//! the configuration of every other broker come.
+//! Permissions: who may publish and read what, made from [the table of topics](TopicKind::row). The embedded broker's
+//! permission check and the configuration of every other broker come from these rules.
 //!
 //! A client is identified by the common name of its certificate. A host's is its [`HostId`]; the others
 //! carry their role as a prefix (`console-main`, `operator-anna`), which no UUID can have.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::LazyLock};
 
 use uuid::Uuid;
 
-use crate::name::{HostId, Name};
+use crate::{
+    name::{HostId, Name},
+    topic::{HostReads, TopicKind, TopicRow},
+};
 
 /// The identity of a client of the bus, which decides what it may do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +26,7 @@ pub enum Identity {
     Observer(Name),
 }
 
-/// The kinds of identities that [`TABLE`] distinguishes.
+/// The kinds of identities that [`rules`] distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// See [`Identity::Host`].
@@ -45,8 +48,8 @@ pub enum Action {
     Subscribe,
 }
 
-/// One row of the table: what a role may do with the topics that match a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a role may do with the topics that match a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The role.
     pub role: Role,
@@ -54,49 +57,26 @@ pub struct Rule {
     pub action: Action,
     /// An MQTT filter below the prefix, in which the level `%u` stands for the client's own id: the host's UUID, or the
     /// name after the role's prefix.
-    pub pattern: &'static str,
+    pub pattern: String,
 }
 
-const fn rule(role: Role, action: Action, pattern: &'static str) -> Rule {
-    Rule { role, action, pattern }
+/// Returns everything that is permitted, as [the table of topics](TopicKind::row) says. Anything else is denied.
+#[must_use]
+pub fn rules() -> &'static [Rule] {
+    static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+        use Action::{Publish, Subscribe};
+        let rows = || TopicKind::ALL.into_iter().map(TopicKind::row);
+        let rule = |role, action, row: TopicRow| Rule { role, action, pattern: row.pattern(role) };
+        let published = |role| rows().filter(move |row| row.publisher == role).map(move |row| rule(role, Publish, row));
+        let read = rows().filter(|row| row.hosts != HostReads::No).map(|row| rule(Role::Host, Subscribe, row));
+        let all = [Role::Console, Role::Operator, Role::Observer];
+        let all = all.map(|role| Rule { role, action: Subscribe, pattern: "#".to_owned() });
+        published(Role::Host).chain(read).chain(published(Role::Console)).chain(all).collect()
+    });
+    &RULES
 }
 
-/// Everything that is permitted. Anything else is denied.
-pub const TABLE: &[Rule] = {
-    use Action::{Publish, Subscribe};
-    use Role::{Console, Host, Observer, Operator};
-    &[
-        rule(Host, Publish, "h/%u/presence"),
-        rule(Host, Publish, "h/%u/heartbeat"),
-        rule(Host, Publish, "h/%u/unit/+/+"),
-        rule(Host, Publish, "h/%u/alert/+"),
-        rule(Host, Publish, "h/%u/metric"),
-        rule(Host, Publish, "h/%u/event"),
-        rule(Host, Publish, "h/%u/log/+/+"),
-        rule(Host, Publish, "h/%u/outcome"),
-        rule(Host, Publish, "h/%u/admission"),
-        rule(Host, Subscribe, "h/%u/presence"),
-        rule(Host, Subscribe, "h/%u/desired"),
-        rule(Host, Subscribe, "h/%u/cmd"),
-        rule(Host, Subscribe, "h/%u/ack"),
-        rule(Host, Subscribe, "h/%u/admission/answer"),
-        rule(Host, Subscribe, "cmd/all"),
-        rule(Host, Subscribe, "cmd/group/+"),
-        rule(Host, Subscribe, "console/+/presence"),
-        rule(Console, Publish, "h/+/desired"),
-        rule(Console, Publish, "h/+/cmd"),
-        rule(Console, Publish, "h/+/ack"),
-        rule(Console, Publish, "h/+/admission/answer"),
-        rule(Console, Publish, "cmd/all"),
-        rule(Console, Publish, "cmd/group/+"),
-        rule(Console, Publish, "console/%u/presence"),
-        rule(Console, Subscribe, "#"),
-        rule(Operator, Subscribe, "#"),
-        rule(Observer, Subscribe, "#"),
-    ]
-};
-
-/// The roles that may read the broker's own topics below `$SYS`. These are outside of every prefix, so [`TABLE`] cannot
+/// The roles that may read the broker's own topics below `$SYS`. These are outside of every prefix, so [`rules`] cannot
 /// express them.
 pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
 
@@ -105,8 +85,8 @@ pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
 #[must_use]
 pub fn owner(topic: &str) -> Option<Identity> {
     let mut owner = None;
-    for rule in TABLE.iter().filter(|rule| rule.action == Action::Publish) {
-        let id = match publisher_id(rule.pattern, topic) {
+    for rule in rules().iter().filter(|rule| rule.action == Action::Publish) {
+        let id = match publisher_id(&rule.pattern, topic) {
             None => continue,
             Some(None) => return None,
             Some(Some(id)) => id,
@@ -156,7 +136,7 @@ impl Identity {
         let own = move |rule: &&Rule| {
             rule.role == role && rule.action == Action::Publish && rule.pattern.split('/').any(|level| level == "%u")
         };
-        TABLE.iter().filter(own).map(move |rule| rule.pattern.replace("%u", &id))
+        rules().iter().filter(own).map(move |rule| rule.pattern.replace("%u", &id))
     }
 
     /// Returns the role of this identity.
@@ -183,11 +163,14 @@ impl Identity {
     }
 }
 
-/// [`Identity::may`] for frequent use: for a client of this role whose own id (`%u` in [`TABLE`]) is `id`. It allocates
+/// [`Identity::may`] for frequent use: for a client of this role whose own id (`%u` in [`rules`]) is `id`. It allocates
 /// nothing.
 #[must_use]
 pub fn permits(role: Role, action: Action, id: &str, topic: &str) -> bool {
-    TABLE.iter().filter(|rule| rule.role == role && rule.action == action).any(|rule| covers(rule.pattern, id, topic))
+    rules()
+        .iter()
+        .filter(|rule| rule.role == role && rule.action == action)
+        .any(|rule| covers(&rule.pattern, id, topic))
 }
 
 /// Whether every topic that matches `filter` (a topic matches itself) also matches `pattern`.
@@ -371,7 +354,7 @@ mod tests {
             _ => common_name.split_once('-').unwrap().1,
         };
         let topic: Vec<&str> = topic.split('/').collect();
-        TABLE.iter().any(|rule| {
+        rules().iter().any(|rule| {
             let own = rule.pattern.replace("%u", id);
             rule.role == identity.role()
                 && rule.action == action
@@ -388,7 +371,7 @@ mod tests {
 
     fn topics() -> impl Strategy<Value = String> {
         let of_table =
-            (prop::sample::select(TABLE), prop::sample::select(vec![HOST, OTHER, "main", "a"]), "[a-z0-9]{0,3}")
+            (prop::sample::select(rules()), prop::sample::select(vec![HOST, OTHER, "main", "a"]), "[a-z0-9]{0,3}")
                 .prop_map(|(rule, id, level)| rule.pattern.replace("%u", id).replace(['+', '#'], &level));
         let random =
             "(h|cmd|console|%u|)?(/(main|all|group|presence|cmd|unit|a||0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52)){0,4}";

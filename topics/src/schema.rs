@@ -21,133 +21,12 @@ use crate::{
     name::UnitName,
     outcome::{Report, UnitAnswer},
     presence::{ConsolePresence, Presence},
-    role::{Action, Role, TABLE},
+    role::{Action, Role, Rule, rules},
     sealed::SealingKeyNotice,
     snapshot::{SnapshotDiff, Snapshots},
-    topic::{Qos, Topic, TopicError},
+    topic::{Payload, Qos, TopicKind, TopicRow},
     unit::UnitReport,
 };
-
-/// A channel of the AsyncAPI document.
-struct Channel {
-    /// Its key in the document.
-    id: &'static str,
-    /// The topic below the prefix, with parameters in braces.
-    address: &'static str,
-    /// The payload's schema file, where it is JSON.
-    payload: Option<&'static str>,
-    retained: bool,
-    about: &'static str,
-}
-
-impl Channel {
-    /// Returns a topic of this channel, of some host.
-    fn topic(&self) -> Result<Topic, TopicError> {
-        self.address
-            .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
-            .replace("{realm}", "default")
-            .replace("{unit}", "hello")
-            .replace("{label}", "site")
-            .replace("{console}", "main")
-            .replace("{alert}", "disk")
-            .parse()
-    }
-
-    /// Returns the quality of service at which messages are published here; `None` if this is no topic.
-    fn qos(&self) -> Option<u8> {
-        self.topic().ok().map(|topic| match topic.qos() {
-            Qos::AtMostOnce => 0,
-            Qos::AtLeastOnce => 1,
-        })
-    }
-}
-
-/// The channels in use. Topics of [`crate::topic`] that are not listed are reserved: their names and permissions are
-/// fixed, their payloads are not.
-const CHANNELS: &[Channel] = &[
-    Channel {
-        id: "presence",
-        address: "h/{host}/presence",
-        payload: Some("Presence"),
-        retained: true,
-        about: "Whether the agent is there; also its last will.",
-    },
-    Channel {
-        id: "heartbeat",
-        address: "h/{host}/heartbeat",
-        payload: Some("Heartbeat"),
-        retained: false,
-        about: "The host's state: whole on connect and on request, then what has changed. Repeated until acknowledged.",
-    },
-    Channel {
-        id: "unit",
-        address: "h/{host}/unit/{realm}/{unit}",
-        payload: Some("UnitReport"),
-        retained: true,
-        about: "Desired and observed state of one unit, on change; an empty payload once the unit is gone.",
-    },
-    Channel {
-        id: "alert",
-        address: "h/{host}/alert/{alert}",
-        payload: Some("Alert"),
-        retained: true,
-        about: "One alert: retained while it holds, then `cleared` until that is acknowledged, then an empty payload.",
-    },
-    Channel {
-        id: "metric",
-        address: "h/{host}/metric",
-        payload: None,
-        retained: false,
-        about: "A batch of measurements in InfluxDB line protocol, times in milliseconds, by default packed with zlib and the dictionary \
-                `metric-dictionary-1.txt`. \
-                The first line is a comment, `# v=1 epoch=… seq=…`, and behind it tags of all lines that do not have them. \
-                A packed batch leaves `host` to its topic. Repeated until acknowledged.",
-    },
-    Channel {
-        id: "outcome",
-        address: "h/{host}/outcome",
-        payload: Some("Report"),
-        retained: false,
-        about: "Answers to commands. Output and the terminal answer are repeated until acknowledged.",
-    },
-    Channel {
-        id: "command",
-        address: "h/{host}/cmd",
-        payload: Some("Envelope"),
-        retained: false,
-        about: "A signed Command, Refresh, AlertRules or HostLabels for one host. A command is repeated until there is an outcome, \
-                rules and labels until a heartbeat says that the host has them.",
-    },
-    Channel {
-        id: "commandAll",
-        address: "cmd/all",
-        payload: Some("Envelope"),
-        retained: false,
-        about: "A signed Command or Refresh for every host, or a Command for those that its select expression picks: \
-                each host decides by its own state, and says nothing if it is none of them.",
-    },
-    Channel {
-        id: "commandGroup",
-        address: "cmd/group/{label}",
-        payload: Some("Envelope"),
-        retained: false,
-        about: "A signed Command for the hosts that carry a label of this name, whatever its value; these subscribe to it.",
-    },
-    Channel {
-        id: "ack",
-        address: "h/{host}/ack",
-        payload: Some("Envelope"),
-        retained: false,
-        about: "A signed Ack: what the console has safely stored.",
-    },
-    Channel {
-        id: "consolePresence",
-        address: "console/{console}/presence",
-        payload: Some("ConsolePresence"),
-        retained: true,
-        about: "Whether a console is there; also its last will.",
-    },
-];
 
 /// Returns every generated document: file name and content.
 #[must_use]
@@ -194,14 +73,19 @@ fn schema<T: JsonSchema>(name: &str) -> (String, Value) {
 fn asyncapi() -> Value {
     let mut channels = Map::new();
     let mut operations = Map::new();
-    for channel in CHANNELS {
-        channels.insert(channel.id.to_owned(), channel_document(channel));
+    // Reserved topics have names and permissions, and no channel.
+    for row in TopicKind::ALL.map(TopicKind::row).iter().filter(|row| row.payload != Payload::Reserved) {
+        channels.insert(row.id.to_owned(), channel(row));
+        let qos = match row.qos {
+            Qos::AtMostOnce => 0,
+            Qos::AtLeastOnce => 1,
+        };
         operations.insert(
-            format!("receive{}{}", channel.id[..1].to_uppercase(), &channel.id[1..]),
+            format!("receive{}{}", row.id[..1].to_uppercase(), &row.id[1..]),
             json!({
                 "action": "receive",
-                "channel": { "$ref": format!("#/channels/{}", channel.id) },
-                "bindings": { "mqtt": { "qos": channel.qos(), "retain": channel.retained } },
+                "channel": { "$ref": format!("#/channels/{}", row.id) },
+                "bindings": { "mqtt": { "qos": qos, "retain": row.retained } },
             }),
         );
     }
@@ -222,21 +106,21 @@ fn asyncapi() -> Value {
     })
 }
 
-fn channel_document(channel: &Channel) -> Value {
-    let parameters: Map<_, _> = channel
+fn channel(row: &TopicRow) -> Value {
+    let parameters: Map<_, _> = row
         .address
         .split('/')
         .filter_map(|level| level.strip_prefix('{')?.strip_suffix('}'))
         .map(|name| (name.to_owned(), json!({})))
         .collect();
-    let message = match channel.payload {
-        Some(payload) => json!({ "payload": { "$ref": format!("{payload}.json") } }),
-        None => json!({ "contentType": "text/plain", "payload": { "type": "string" } }),
+    let message = match row.payload {
+        Payload::Json(schema) => json!({ "payload": { "$ref": format!("{schema}.json") } }),
+        Payload::Lines | Payload::Reserved => json!({ "contentType": "text/plain", "payload": { "type": "string" } }),
     };
     let mut document = json!({
-        "address": format!("muster/{}", channel.address),
-        "description": channel.about,
-        "messages": { channel.id: message },
+        "address": format!("muster/{}", row.address),
+        "description": row.about,
+        "messages": { row.id: message },
     });
     if !parameters.is_empty() {
         document["parameters"] = Value::Object(parameters);
@@ -245,7 +129,7 @@ fn channel_document(channel: &Channel) -> Value {
 }
 
 fn permissions() -> Value {
-    let line = |rule: &crate::role::Rule| {
+    let line = |rule: &Rule| {
         json!({
             "role": match rule.role {
                 Role::Host => "host",
@@ -260,7 +144,7 @@ fn permissions() -> Value {
             "pattern": rule.pattern,
         })
     };
-    TABLE.iter().map(line).collect()
+    rules().iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -280,9 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn every_channel_is_a_topic() {
-        for channel in CHANNELS {
-            assert!(channel.topic().is_ok(), "{}", channel.address);
+    fn every_payload_has_its_schema() {
+        let documents = documents();
+        for row in TopicKind::ALL.map(TopicKind::row) {
+            if let Payload::Json(schema) = row.payload {
+                assert!(documents.iter().any(|(name, _)| *name == format!("{schema}.json")), "{schema}");
+            }
         }
     }
 }

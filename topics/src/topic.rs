@@ -1,12 +1,22 @@
 //! Every topic of the contract as a type that formats and parses, and the filters that the parties
-//! subscribe to.
+//! subscribe to. The addresses, and what else is to be known of each topic, stand in one table ([`TopicKind::row`]).
 
-use std::{fmt, str::FromStr};
+mod table;
+
+use std::{
+    fmt::{self, Display as _},
+    str::FromStr,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::name::{HostId, Name, NameError, UnitName};
+use self::table::is_parameter;
+pub use self::table::{HostReads, Payload, TopicKind, TopicRow};
+use crate::{
+    name::{HostId, Name, NameError, UnitName},
+    role::Role,
+};
 
 /// The prefix of every topic, `muster` by default: one or more [`Name`]s joined by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -115,13 +125,13 @@ pub enum Topic {
 /// What follows `h/<host>/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostTopic {
-    /// Online, offline or stopped; retained, and the agent's last will.
+    /// Online, offline or stopped; also the last will.
     Presence,
     /// The host's state, or its changes since the last heartbeat.
     Heartbeat,
-    /// `unit/<realm>/<unit>`: observed state of one unit; retained.
+    /// `unit/<realm>/<unit>`: observed state of one unit.
     Unit(UnitName),
-    /// `alert/<id>`: one active alert; retained until cleared.
+    /// `alert/<id>`: one active alert.
     Alert(Name),
     /// A batch of measurements.
     Metric,
@@ -135,7 +145,7 @@ pub enum HostTopic {
     Admission,
     /// The console's answer to that.
     AdmissionAnswer,
-    /// Signed desired state of the central units; retained.
+    /// Signed desired state of the central units.
     Desired,
     /// A signed command for this host.
     Command,
@@ -153,19 +163,59 @@ pub enum Qos {
 }
 
 impl Topic {
-    /// Returns the quality of service at which messages are published here.
-    ///
-    /// Lost answers, acknowledgements and broadcasts are repeated by a protocol above MQTT. A broker's own
-    /// acknowledgement would promise nothing that counts, and costs ten thousand packets for each of the three when ten
-    /// thousand hosts are sent a command and answer (`topics/decisions/0023`, 0045 and 0048). Other topics are repeated
-    /// by nobody, or may have other readers, with stored sessions.
+    /// Returns its row of the table.
     #[must_use]
-    pub fn qos(&self) -> Qos {
+    pub fn row(&self) -> TopicRow {
+        self.kind().row()
+    }
+
+    /// Returns its kind.
+    #[must_use]
+    pub fn kind(&self) -> TopicKind {
         match self {
-            Self::Host(_, HostTopic::Outcome | HostTopic::Ack) | Self::CommandAll | Self::CommandGroup(_) => {
-                Qos::AtMostOnce
-            }
-            Self::Host(..) | Self::ConsolePresence(_) => Qos::AtLeastOnce,
+            Self::Host(_, topic) => topic.kind(),
+            Self::CommandAll => TopicKind::CommandAll,
+            Self::CommandGroup(_) => TopicKind::CommandGroup,
+            Self::ConsolePresence(_) => TopicKind::ConsolePresence,
+        }
+    }
+
+    /// Creates the topic of this kind, with the values of its address's parameters.
+    fn new(kind: TopicKind, values: &[(&str, &str)]) -> Result<Self, NameError> {
+        let value = |name: &str| values.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| *value);
+        let unit = || format!("{}/{}", value("{realm}"), value("{unit}")).parse::<UnitName>();
+        let topic = match kind {
+            TopicKind::Presence => HostTopic::Presence,
+            TopicKind::Heartbeat => HostTopic::Heartbeat,
+            TopicKind::Unit => HostTopic::Unit(unit()?),
+            TopicKind::Alert => HostTopic::Alert(value("{alert}").parse()?),
+            TopicKind::Metric => HostTopic::Metric,
+            TopicKind::Event => HostTopic::Event,
+            TopicKind::Log => HostTopic::Log(unit()?),
+            TopicKind::Outcome => HostTopic::Outcome,
+            TopicKind::Admission => HostTopic::Admission,
+            TopicKind::AdmissionAnswer => HostTopic::AdmissionAnswer,
+            TopicKind::Desired => HostTopic::Desired,
+            TopicKind::Command => HostTopic::Command,
+            TopicKind::Ack => HostTopic::Ack,
+            TopicKind::CommandAll => return Ok(Self::CommandAll),
+            TopicKind::CommandGroup => return Ok(Self::CommandGroup(value("{label}").parse()?)),
+            TopicKind::ConsolePresence => return Ok(Self::ConsolePresence(value("{console}").parse()?)),
+        };
+        Ok(Self::Host(value("{host}").parse()?, topic))
+    }
+
+    /// Writes its value of a parameter of its address.
+    fn write_value(&self, parameter: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (parameter, self) {
+            ("{host}", Self::Host(host, _)) => host.fmt(f),
+            ("{realm}", Self::Host(_, HostTopic::Unit(unit) | HostTopic::Log(unit))) => unit.realm().fmt(f),
+            ("{unit}", Self::Host(_, HostTopic::Unit(unit) | HostTopic::Log(unit))) => unit.name().fmt(f),
+            ("{alert}", Self::Host(_, HostTopic::Alert(id))) => id.fmt(f),
+            ("{label}", Self::CommandGroup(label)) => label.fmt(f),
+            ("{console}", Self::ConsolePresence(id)) => id.fmt(f),
+            // A test formats a topic of each row.
+            _ => Err(fmt::Error),
         }
     }
 
@@ -179,74 +229,62 @@ impl Topic {
     }
 }
 
-impl fmt::Display for Topic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl HostTopic {
+    /// Returns its kind.
+    #[must_use]
+    pub fn kind(&self) -> TopicKind {
         match self {
-            Self::Host(host, topic) => write!(f, "h/{host}/{topic}"),
-            Self::CommandAll => f.write_str("cmd/all"),
-            Self::CommandGroup(label) => write!(f, "cmd/group/{label}"),
-            Self::ConsolePresence(id) => write!(f, "console/{id}/presence"),
+            Self::Presence => TopicKind::Presence,
+            Self::Heartbeat => TopicKind::Heartbeat,
+            Self::Unit(_) => TopicKind::Unit,
+            Self::Alert(_) => TopicKind::Alert,
+            Self::Metric => TopicKind::Metric,
+            Self::Event => TopicKind::Event,
+            Self::Log(_) => TopicKind::Log,
+            Self::Outcome => TopicKind::Outcome,
+            Self::Admission => TopicKind::Admission,
+            Self::AdmissionAnswer => TopicKind::AdmissionAnswer,
+            Self::Desired => TopicKind::Desired,
+            Self::Command => TopicKind::Command,
+            Self::Ack => TopicKind::Ack,
         }
     }
 }
 
-impl fmt::Display for HostTopic {
+impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Presence => f.write_str("presence"),
-            Self::Heartbeat => f.write_str("heartbeat"),
-            Self::Unit(unit) => write!(f, "unit/{unit}"),
-            Self::Alert(id) => write!(f, "alert/{id}"),
-            Self::Metric => f.write_str("metric"),
-            Self::Event => f.write_str("event"),
-            Self::Log(unit) => write!(f, "log/{unit}"),
-            Self::Outcome => f.write_str("outcome"),
-            Self::Admission => f.write_str("admission"),
-            Self::AdmissionAnswer => f.write_str("admission/answer"),
-            Self::Desired => f.write_str("desired"),
-            Self::Command => f.write_str("cmd"),
-            Self::Ack => f.write_str("ack"),
+        write_address(self.row().address, f, |parameter, f| self.write_value(parameter, f))
+    }
+}
+
+/// Writes an address, each parameter by `value`.
+fn write_address(
+    address: &str,
+    f: &mut fmt::Formatter<'_>,
+    value: impl Fn(&str, &mut fmt::Formatter<'_>) -> fmt::Result,
+) -> fmt::Result {
+    for (index, level) in address.split('/').enumerate() {
+        if index > 0 {
+            f.write_str("/")?;
+        }
+        if is_parameter(level) {
+            value(level, f)?;
+        } else {
+            f.write_str(level)?;
         }
     }
+    Ok(())
 }
 
 impl FromStr for Topic {
     type Err = TopicError;
 
     fn from_str(text: &str) -> Result<Self, TopicError> {
-        let levels: Vec<&str> = text.splitn(6, '/').collect();
-        Ok(match levels[..] {
-            ["h", host, ref rest @ ..] => Self::Host(host.parse()?, host_topic(text, rest)?),
-            ["cmd", "all"] => Self::CommandAll,
-            ["cmd", "group", label] => Self::CommandGroup(label.parse()?),
-            ["console", id, "presence"] => Self::ConsolePresence(id.parse()?),
-            _ => return Err(unknown(text)),
-        })
+        let Some(kind) = TopicKind::ALL.into_iter().find(|kind| kind.row().fits(text)) else {
+            return Err(TopicError::Unknown { topic: text.chars().take(200).collect() });
+        };
+        Ok(Self::new(kind, &kind.row().values(text))?)
     }
-}
-
-fn host_topic(text: &str, levels: &[&str]) -> Result<HostTopic, TopicError> {
-    let unit = |realm: &str, name: &str| format!("{realm}/{name}").parse::<UnitName>();
-    Ok(match levels[..] {
-        ["presence"] => HostTopic::Presence,
-        ["heartbeat"] => HostTopic::Heartbeat,
-        ["unit", realm, name] => HostTopic::Unit(unit(realm, name)?),
-        ["alert", id] => HostTopic::Alert(id.parse()?),
-        ["metric"] => HostTopic::Metric,
-        ["event"] => HostTopic::Event,
-        ["log", realm, name] => HostTopic::Log(unit(realm, name)?),
-        ["outcome"] => HostTopic::Outcome,
-        ["admission"] => HostTopic::Admission,
-        ["admission", "answer"] => HostTopic::AdmissionAnswer,
-        ["desired"] => HostTopic::Desired,
-        ["cmd"] => HostTopic::Command,
-        ["ack"] => HostTopic::Ack,
-        _ => return Err(unknown(text)),
-    })
-}
-
-fn unknown(text: &str) -> TopicError {
-    TopicError::Unknown { topic: text.chars().take(200).collect() }
 }
 
 /// A subscription, below the prefix: a topic, or one of the console's wildcards.
@@ -254,52 +292,15 @@ fn unknown(text: &str) -> TopicError {
 pub enum Filter {
     /// Exactly one topic.
     Topic(Topic),
-    /// `h/+/<kind>`: one kind of topic, of every host.
-    EveryHost(HostTopicKind),
-}
-
-/// The kinds of topics that a console reads from every host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostTopicKind {
-    /// [`HostTopic::Presence`]
-    Presence,
-    /// [`HostTopic::Heartbeat`]
-    Heartbeat,
-    /// [`HostTopic::Unit`]
-    Unit,
-    /// [`HostTopic::Metric`]
-    Metric,
-    /// [`HostTopic::Outcome`]
-    Outcome,
-    /// [`HostTopic::Alert`]
-    Alert,
+    /// One kind of topic, of every host.
+    EveryHost(TopicKind),
 }
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topic(topic) => topic.fmt(f),
-            Self::EveryHost(kind) => f.write_str(match kind {
-                HostTopicKind::Presence => "h/+/presence",
-                HostTopicKind::Heartbeat => "h/+/heartbeat",
-                HostTopicKind::Unit => "h/+/unit/+/+",
-                HostTopicKind::Metric => "h/+/metric",
-                HostTopicKind::Outcome => "h/+/outcome",
-                HostTopicKind::Alert => "h/+/alert/+",
-            }),
-        }
-    }
-}
-
-impl HostTopicKind {
-    /// Whether a host repeats what it publishes here until the console has acknowledged it. Then losses in a broker do
-    /// no harm, and a console need not subscribe with QoS 1, which costs a broker more and makes some of them drop
-    /// messages when many hosts publish at once (see `topics/decisions/0023`).
-    #[must_use]
-    pub fn is_repeated(self) -> bool {
-        match self {
-            Self::Heartbeat | Self::Metric | Self::Outcome | Self::Alert => true,
-            Self::Presence | Self::Unit => false,
+            Self::EveryHost(kind) => write_address(kind.row().address, f, |_, f| f.write_str("+")),
         }
     }
 }
@@ -308,17 +309,25 @@ impl Filter {
     /// Returns the subscriptions of an agent whose host has these labels.
     #[must_use]
     pub fn of_agent<'a>(host: HostId, labels: impl IntoIterator<Item = &'a Name>) -> Vec<Self> {
-        let own = [HostTopic::Presence, HostTopic::Command, HostTopic::Ack];
-        let own = own.into_iter().map(|topic| Topic::Host(host, topic));
-        let groups = labels.into_iter().cloned().map(Topic::CommandGroup);
-        own.chain([Topic::CommandAll]).chain(groups).map(Self::Topic).collect()
+        let (host, labels) = (host.to_string(), labels.into_iter().map(Name::as_str).collect::<Vec<_>>());
+        let read = TopicKind::ALL.into_iter().filter(|kind| kind.row().hosts == HostReads::Subscribe);
+        let topics = |kind: TopicKind| {
+            // A topic of labels is one for each; others are read once.
+            let each = if kind.row().has("{label}") { labels.as_slice() } else { &[""] };
+            each.iter().map(|label| Topic::new(kind, &[("{host}", &host), ("{label}", label)])).collect::<Vec<_>>()
+        };
+        // Ids and names parse again.
+        read.flat_map(topics).filter_map(Result::ok).map(Self::Topic).collect()
     }
 
     /// Returns the subscriptions of a console. They are few and stable: some brokers keep a log for each.
     #[must_use]
     pub fn of_console() -> Vec<Self> {
-        use HostTopicKind::{Alert, Heartbeat, Metric, Outcome, Presence, Unit};
-        [Presence, Heartbeat, Unit, Outcome, Metric, Alert].into_iter().map(Self::EveryHost).collect()
+        let is_read = |kind: &TopicKind| {
+            let row = kind.row();
+            row.publisher == Role::Host && row.payload != Payload::Reserved
+        };
+        TopicKind::ALL.into_iter().filter(is_read).map(Self::EveryHost).collect()
     }
 }
 
@@ -376,6 +385,40 @@ mod tests {
                 prop_assert_eq!(topic.to_string(), text);
             }
         }
+    }
+
+    #[test]
+    fn every_row_has_its_topic() {
+        let host = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+        for kind in TopicKind::ALL {
+            let row = kind.row();
+            let values = [
+                ("{host}", host),
+                ("{realm}", "default"),
+                ("{unit}", "hello"),
+                ("{label}", "site"),
+                ("{console}", "main"),
+                ("{alert}", "disk"),
+            ];
+            let text = values.iter().fold(row.address.to_owned(), |text, (name, value)| text.replace(name, value));
+            let topic: Topic = text.parse().unwrap();
+            assert_eq!((topic.kind(), topic.to_string()), (kind, text));
+        }
+    }
+
+    #[test]
+    fn subscriptions_are_made_from_the_table() {
+        let text = |filters: Vec<Filter>| filters.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let host = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+        let own = |topic| format!("h/{host}/{topic}");
+        assert_eq!(
+            text(Filter::of_agent(host.parse().unwrap(), &["site".parse().unwrap()])),
+            [own("presence"), own("cmd"), own("ack"), "cmd/all".to_owned(), "cmd/group/site".to_owned()]
+        );
+        assert_eq!(
+            text(Filter::of_console()),
+            ["h/+/presence", "h/+/heartbeat", "h/+/unit/+/+", "h/+/alert/+", "h/+/metric", "h/+/outcome"]
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use muster_topics::{
     name::{HostId, Name},
-    role::{Action, Role, Rule, SYSTEM_READERS, TABLE},
+    role::{Action, Role, Rule, SYSTEM_READERS, rules},
     topic::Prefix,
 };
 
@@ -69,7 +69,7 @@ impl RenderContext<'_> {
     /// Returns the complete filters of a role, with `%u` replaced.
     pub(super) fn filters(&self, role: Role, action: Action, id: &str) -> Vec<String> {
         let is_meant = |rule: &&Rule| rule.role == role && rule.action == action;
-        TABLE.iter().filter(is_meant).map(|rule| self.full(&rule.pattern.replace("%u", id))).collect()
+        rules().iter().filter(is_meant).map(|rule| self.full(&rule.pattern.replace("%u", id))).collect()
     }
 
     /// Returns [`RenderContext::filters`], and the broker's own topics, which are outside of every prefix.

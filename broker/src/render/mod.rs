@@ -1,4 +1,4 @@
-//! Renders the role table as other brokers' configuration, for fleets that use one of them.
+//! Renders the table of topics as other brokers' configuration, for fleets that use one of them.
 //!
 //! A configuration is a plain function of the table, of the fleet's prefix and of the clients that have to be named. Those for
 //! a fleet with the one console `main` are committed in `broker/configs/`; a test compares them, and others run
@@ -16,7 +16,7 @@ mod mosquitto;
 mod nats;
 mod rabbitmq;
 
-/// Renders the configuration files of a broker for this fleet, by the role table.
+/// Renders the configuration files of a broker for this fleet, by the table of topics.
 ///
 /// # Errors
 /// If something of the fleet cannot be written in such a file.

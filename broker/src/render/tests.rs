@@ -1,5 +1,5 @@
 use muster_topics::{
-    role::{Action, Identity, Role, TABLE},
+    role::{Action, Identity, Role, rules},
     topic::Prefix,
 };
 use proptest::prelude::*;
@@ -64,9 +64,9 @@ fn common_names() -> impl Strategy<Value = String> {
 
 fn topics() -> impl Strategy<Value = String> {
     let ids = vec![HOST, OTHER, "main", "h", "anna", "console-main", "operator-anna", "console-else"];
-    let of_table = (prop::sample::select(TABLE), prop::sample::select(ids), "[a-z0-9]{1,3}")
+    let of_table = (prop::sample::select(rules()), prop::sample::select(ids), "[a-z0-9]{1,3}")
         .prop_map(|(rule, id, level)| rule.pattern.replace("%u", id).replace(['+', '#'], &level));
-    let hosts_own = (prop::sample::select(TABLE), common_names()).prop_map(|(rule, id)| {
+    let hosts_own = (prop::sample::select(rules()), common_names()).prop_map(|(rule, id)| {
         rule.pattern.replace("h/+", &format!("h/{id}")).replace("%u", &id).replace(['+', '#'], "x")
     });
     let random = "(h|cmd|console)(/(main|all|group|presence|cmd|unit|a|0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52)){0,4}";
@@ -99,7 +99,7 @@ proptest! {
             }
         } else if given {
             // Somebody unnamed: no more than a host of that name, which no host is.
-            let as_host = TABLE.iter().any(|rule| {
+            let as_host = rules().iter().any(|rule| {
                 let own = rule.pattern.replace("%u", &common_name);
                 rule.role == Role::Host
                     && rule.action == action

@@ -163,9 +163,9 @@ impl<R: Debug, W: Debug> Session<R, W> {
         let stopped = self.local.me.presence(connection.session, PresenceState::Stopped, now.clock_ms);
         if is_sole {
             let last = self.publisher.beats.last(now.clock_ms);
-            self.publish(Publication::new(HostTopic::Heartbeat, false, json(&last)));
+            self.publish(Publication::new(HostTopic::Heartbeat, json(&last)));
         }
-        self.publish(Publication::new(HostTopic::Presence, true, json(&stopped)));
+        self.publish(Publication::new(HostTopic::Presence, json(&stopped)));
     }
 
     pub(super) fn take_farewell(&mut self, input: &Input<R, W>) {
