@@ -15,6 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use muster_base::files::SECRET_MODE;
@@ -44,6 +45,30 @@ const FREE_PIECES: u64 = 4;
 #[must_use]
 fn means_no_room(code: u32) -> bool {
     code & 0xff == 13 || matches!(code, 778 | 1034 | 1290 | 1546 | 4618 | 4874 | 5386)
+}
+
+/// How often, and with which pause, a store is opened again on a full disk: two seconds at most.
+const OPENINGS: u32 = 40;
+const OPENING_PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens a store without a file for the index of its log, after opening it with one failed on a full disk.
+///
+/// The connections of the first try end in threads of their own. As long as one is open, SQLite has all connections of
+/// this process use its file, and the disk still counts as full: so a try that fails for that is repeated.
+///
+/// # Errors
+/// As `open`.
+pub async fn open_without_index<T, E, O: Future<Output = Result<T, E>>>(
+    open: impl Fn() -> O,
+    is_full: fn(&E) -> bool,
+) -> Result<T, E> {
+    for _ in 1..OPENINGS {
+        match open().await {
+            Err(error) if is_full(&error) => tokio::time::sleep(OPENING_PAUSE).await,
+            other => return other,
+        }
+    }
+    open().await
 }
 
 /// Whether a statement failed because the disk is full.
@@ -294,6 +319,20 @@ mod tests {
     use muster_test_support::disk::Disk;
 
     use super::*;
+
+    #[tokio::test]
+    async fn store_is_opened_again_while_another_connection_has_its_index() {
+        // Full twice; then it is open, or has another error.
+        for wanted in [Ok("store"), Err("damaged")] {
+            let tries = std::cell::Cell::new(0);
+            let open = || {
+                tries.set(tries.get() + 1);
+                std::future::ready(if tries.get() < 3 { Err("full") } else { wanted })
+            };
+            assert_eq!(open_without_index(open, |error| *error == "full").await, wanted);
+            assert_eq!(tries.get(), 3);
+        }
+    }
 
     #[test]
     fn what_must_be_written_has_room_on_a_full_disk() {

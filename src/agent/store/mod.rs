@@ -40,7 +40,10 @@ use muster_rules::{
     mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
     presence,
 };
-use muster_sqlite::{one_writer, room::Reserve};
+use muster_sqlite::{
+    one_writer,
+    room::{self, Reserve},
+};
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
@@ -156,7 +159,9 @@ impl Store {
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         let opened = match Self::open_with(path, Index::Shared).await {
             // Existing data can be read without any free space.
-            Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
+            Err(error) if error.is_full() => {
+                room::open_without_index(|| Self::open_with(path, Index::Own), StoreError::is_full).await
+            }
             other => other,
         };
         opened.map_err(|error| error.of_store(path))

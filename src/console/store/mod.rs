@@ -114,7 +114,9 @@ impl Store {
     pub async fn open(path: &Path) -> StoreResult<Self> {
         match Self::open_with(path, Index::Shared).await {
             // Existing data can be read without any free space.
-            Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
+            Err(error) if error.is_full() => {
+                room::open_without_index(|| Self::open_with(path, Index::Own), StoreError::is_full).await
+            }
             other => other,
         }
         .map_err(|error| error.of_store(path))
