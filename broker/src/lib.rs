@@ -1,9 +1,10 @@
 //! muster's embedded MQTT broker: a front of its own around rumqttd's `Router`.
 //!
-//! Any MQTT broker can serve a fleet; this one exists so that none has to be installed. The router fans messages out.
-//! Permissions and protection are the front's work:
-//! TLS and identity, validation, permissions, sessions and takeover, last wills, retained messages, quality of service,
-//! limits. rumqttd's own listener is never started, because ordinary clients stop it.
+//! Any MQTT broker can serve a fleet; this one exists so that none has to be installed. Nearly all of a broker is the
+//! front's work: TLS and identity, validation, permissions, sessions and takeover, subscriptions and distribution, last
+//! wills, retained messages, quality of service, limits. Of rumqttd only the router is used, and of the router only its log,
+//! as the one ordered queue between publishers and distribution (see `router`, also for what that costs). rumqttd's own
+//! listener is never started, because ordinary clients stop it.
 //!
 //! Tasks and threads, and the flow between them:
 //!

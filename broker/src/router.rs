@@ -4,6 +4,12 @@
 //! it in the same order at one link, whose reader (`exchange`) distributes them. What rumqttd's router gets wrong
 //! (retained messages, wills, filters, quality of service, slow readers) is not used.
 //!
+//! So it routes nothing: it is a queue in a thread of its own. A channel would be one, too, without canaries and
+//! replacement; rumqttd is here because muster was asked to be built with it. `cargo bench -p muster-broker --bench router`
+//! measures both (1,000,000 messages of 200 bytes, 5 rounds, two cores): through the router 2.3 million messages a second with
+//! 0.53 µs of processor time for each, a lone one in 38 µs (at most 4.3 ms), and 20 MB of log stay resident; through a channel
+//! 4.3 million, 0.33 µs, 0.6 µs (at most 52 µs), and half a megabyte stays.
+//!
 //! - [`RouterHandle::publish`] is the way in. The messages inside are bounded, which slows publishers down to the pace of
 //!   distribution; and [`RouterHandle`] keeps them until they have come out, in order.
 //! - [`RouterHandle::run`] reads the way out, passes each batch on, and notifies its publisher.
