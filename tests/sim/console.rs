@@ -239,11 +239,13 @@ impl Console {
                     continue;
                 }
                 ScheduleAction::Broadcast(command, topic) => (command, topic),
-                ScheduleAction::Send(command, host) => {
-                    self.ledger.go_out(command);
-                    (command, Topic::Host(host, HostTopic::Command))
-                }
+                ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
             };
+            // As `dispatch::record_first_sends`.
+            [Some(command), self.schedule.cancelled_by(command)]
+                .into_iter()
+                .flatten()
+                .for_each(|one| self.ledger.go_out(one));
             let Some(row) = self.ledger.commands.get(&command) else { continue };
             let (body, late_ms) = (row.signed.clone(), clock::now_ms() - row.expires_ms);
             around.watch.check(Promise::SentInTime, late_ms <= 0, || format!("{command} was sent {late_ms} ms late"));

@@ -16,7 +16,7 @@
 //! [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --test sim` does it
-//! again, step by step the same. Put it into `tests/sim/regressions`, which is tried first. `TESTS_LONG=1` tries a hundred thousand
+//! again, step by step the same, and prints the whole trace. Put it into `tests/sim/regressions`, which is tried first. `TESTS_LONG=1` tries a hundred thousand
 //! in a release build, `MUSTER_SIM_SEEDS=FROM..TO` those of a range; both say on standard error how far they are.
 //!
 //! **Invariant: a seed is all that a run depends on**: no clock, no randomness, no order of a hash.
@@ -142,10 +142,10 @@ fn live(world: &mut World) {
     }
 }
 
-/// Tells what is broken, with the last steps before.
-fn fail(seed: u64) -> ! {
+/// Tells what is broken, with so many of the last steps before.
+fn fail(seed: u64, steps: usize) -> ! {
     let (broken, trace) = run(seed, true);
-    for line in &trace[trace.len().saturating_sub(TRACE)..] {
+    for line in &trace[trace.len().saturating_sub(steps)..] {
         println!("{line}");
     }
     let Some(Broken { promise, what }) = broken else { panic!("seed {seed} fails, and does not when it is traced") };
@@ -231,7 +231,7 @@ fn promises_hold_whatever_goes_wrong() {
     if let Ok(seed) = std::env::var("MUSTER_SIM_SEED") {
         let seed = seed.parse().unwrap();
         if run(seed, false).0.is_some() {
-            fail(seed);
+            fail(seed, usize::MAX);
         }
         return;
     }
@@ -244,7 +244,7 @@ fn promises_hold_whatever_goes_wrong() {
     let failing = failing(seeds);
     if let Some(seed) = failing.first() {
         println!("these seeds fail: {failing:?}");
-        fail(*seed);
+        fail(*seed, TRACE);
     }
 }
 

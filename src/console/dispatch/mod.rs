@@ -629,7 +629,7 @@ async fn perform(
     // Later messages of a host wait behind one that had no room, so that it gets them in order.
     let mut crowded: HashSet<HostId> = HashSet::new();
     let mut labelled: HashSet<HostId> = HashSet::new();
-    record_first_sends(shared, &actions).await?;
+    record_first_sends(shared, schedule, &actions).await?;
     for action in actions {
         let (command, topic) = match action {
             ScheduleAction::Close(command, host, ended) => {
@@ -670,15 +670,22 @@ async fn perform(
     Ok(())
 }
 
-/// Records which commands are about to be sent for the first time, so that they do not count as unsent after a restart.
-async fn record_first_sends(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(), StoreError> {
+/// Records which commands, or cancellations of them, are about to be sent for the first time, so that they do not count as
+/// unsent after a restart.
+async fn record_first_sends(
+    shared: &ConsoleState,
+    schedule: &Schedule,
+    actions: &[ScheduleAction],
+) -> Result<(), StoreError> {
     let going = |action: &ScheduleAction| match action {
-        ScheduleAction::Send(command, _) | ScheduleAction::Broadcast(command, _) => Some(*command),
-        ScheduleAction::Close(..) | ScheduleAction::Miss(..) => None,
+        ScheduleAction::Send(command, _) | ScheduleAction::Broadcast(command, _) => {
+            [Some(*command), schedule.cancelled_by(*command)]
+        }
+        ScheduleAction::Close(..) | ScheduleAction::Miss(..) => [None; 2],
     };
     let going: Vec<CommandId> = {
         let held_back = shared.held_back();
-        actions.iter().filter_map(going).filter(|command| held_back.contains(command)).collect()
+        actions.iter().flat_map(going).flatten().filter(|command| held_back.contains(command)).collect()
     };
     if going.is_empty() {
         return Ok(());

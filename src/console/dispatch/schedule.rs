@@ -14,7 +14,7 @@
 //! An intent for a unit that has not been sent is superseded by a later one
 //! ([`muster_rules::intent`]), and a command that is cancelled before it was sent ends here.
 //!
-//! **Invariant: a command that ends here was never sent to any host.** Its bytes are the same for all of its hosts, so whoever owns
+//! **Invariant: a command that ends here was never sent to any host, nor was its cancellation.** Its bytes are the same for all of its hosts, so whoever owns
 //! the broker could deliver them to a host that they were not sent to.
 //!
 //! **Invariant: an offline host is sent nothing**, and no host waits for another.
@@ -121,7 +121,7 @@ struct ScheduledCommand {
     expires_ms: Millis,
     bytes: usize,
     kind: CommandClass,
-    /// Whether it was sent to any host, as far as known.
+    /// Whether it, or its cancellation, was sent to any host, as far as known.
     went_out: bool,
     /// Whether it is for one host only.
     is_single: bool,
@@ -281,6 +281,14 @@ impl Schedule {
         (schedule, actions)
     }
 
+    /// Returns the command that this one cancels, if it cancels one.
+    pub fn cancelled_by(&self, command: CommandId) -> Option<CommandId> {
+        match self.commands.get(&command)?.kind {
+            CommandClass::Cancel(which) => Some(which),
+            _ => None,
+        }
+    }
+
     /// The number of open commands.
     pub fn open_commands(&self) -> usize {
         self.commands.len()
@@ -294,10 +302,14 @@ impl Schedule {
         if self.commands.contains_key(&id) {
             return Vec::new();
         }
-        if let CommandClass::Cancel(which) = &kind
-            && let Some(actions) = self.cancel_here((id, *which), &hosts, broadcast.is_some(), now)
-        {
-            return actions;
+        if let CommandClass::Cancel(which) = &kind {
+            if let Some(actions) = self.cancel_here((id, *which), &hosts, broadcast.is_some(), now) {
+                return actions;
+            }
+            // A host that gets the cancellation answers for both, also if it never got the other.
+            if let Some(cancelled) = self.commands.get_mut(which) {
+                cancelled.went_out = true;
+            }
         }
         self.numbers += 1;
         let number = self.numbers;
@@ -977,6 +989,20 @@ mod tests {
         assert_eq!(schedule.open(opened(ids[4], intent("unit_stop"), &[host]), None, 0), []);
         schedule.presence(host, true, 0);
         assert_eq!(sent(schedule.due(0)), [ids[0], ids[3], ids[4]]);
+    }
+
+    #[test]
+    fn intent_with_cancellation_under_way_is_not_superseded() {
+        let ((mut schedule, host), ids) = (away(), ids(3));
+        assert_eq!(schedule.open(opened(ids[0], intent("unit_run"), &[host]), None, 0), []);
+        let cancel = opened(ids[1], CommandClass::Cancel(ids[0]), &[host]);
+        let all = Topic::CommandAll;
+        assert_eq!(schedule.open(cancel, Some(all.clone()), 0), [ScheduleAction::Broadcast(ids[1], all)]);
+        assert_eq!((schedule.cancelled_by(ids[1]), schedule.cancelled_by(ids[0])), (Some(ids[0]), None));
+        // The host may have refused it by now, as cancelled.
+        assert_eq!(schedule.open(opened(ids[2], intent("unit_stop"), &[host]), None, 0), []);
+        schedule.presence(host, true, 0);
+        assert_eq!(sent(schedule.due(0)), ids);
     }
 
     #[test]
