@@ -194,7 +194,7 @@ impl Rule {
             Some(of) if self.metric.is_of_units() => {
                 of.parse::<UnitName>().map(|_| ()).map_err(|error| format!("its `of` is no unit: {error}"))
             }
-            Some(_) if self.metric != Metric::DiskUsed => {
+            Some(_) if self.metric.row().subject == AlertSubject::Host => {
                 Err(format!("it has an `of`, and {} is about the host alone", self.metric.as_str()))
             }
             _ => Ok(()),
@@ -263,6 +263,8 @@ mod tests {
             (rule(Metric::CpuBusy, 0.9, None), ""),
             (rule(Metric::CertificateLeft, 0.2, Some(0.3)), ""),
             (of(Metric::DiskUsed, "/"), ""),
+            (of(Metric::InodesUsed, "/"), ""),
+            (of(Metric::DiskUnresponsive, "/"), ""),
             (of(Metric::UnitCpuBusy, "default/till"), ""),
             (rule(Metric::CpuBusy, 0.9, Some(0.95)), "above its threshold"),
             (rule(Metric::CertificateLeft, 0.2, Some(0.1)), "below its threshold"),
