@@ -128,9 +128,10 @@ fn router() -> Result<(Input, Output)> {
         shared_subscriptions_strategy: rumqttd::Strategy::default(),
     };
     let router = Router::new(0, config).spawn();
-    let (mut tx, rx, _) = LinkBuilder::new("bench", router).build().context("rumqttd's link")?;
+    let (mut tx, mut rx, _) = LinkBuilder::new("bench", router).build().context("rumqttd's link")?;
     tx.subscribe(TOPIC).context("rumqttd's subscription")?;
-    std::thread::sleep(Duration::from_millis(100));
+    // The first notification is that the subscription exists.
+    rx.recv().context("rumqttd's subscription")?;
     Ok((Input::Router(tx), Output::Router(rx)))
 }
 
