@@ -189,12 +189,12 @@ impl Console {
         let shared = &self.shared;
         let generation = alert::next_generation(&mut transaction, host, 0, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;
-        shared.tellings.set_generation(host, generation);
+        shared.hosts.rules.set_generation(host, generation);
         let hosts = match host {
             Some(host) => vec![host],
             None => host::online(shared.store.read()).await?,
         };
-        shared.tellings.mark_owed(hosts);
+        shared.hosts.rules.mark_owed(hosts);
         Ok(())
     }
 
@@ -252,20 +252,20 @@ impl Console {
 /// Sends one host its rules. If the host has newer ones, from a store that was lost since, the rules get a still newer
 /// generation. Returns the generation that was sent, if there is a connection.
 pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
-    if ahead >= shared.tellings.of(host) {
+    if ahead >= shared.hosts.rules.of(host) {
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);
         let generation = alert::next_generation(&mut transaction, Some(host), least, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;
-        shared.tellings.set_generation(Some(host), generation);
+        shared.hosts.rules.set_generation(Some(host), generation);
     }
     // In this order: rules that change meanwhile are sent again, as newer ones.
-    let generation = shared.tellings.of(host);
+    let generation = shared.hosts.rules.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
-    let body = AlertRules { v: V1, host, issued_ms: shared.dated.careful_ms(now_ms()), generation, rules };
+    let body = AlertRules { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, rules };
     let signed = shared.authority.signer().sign(&body);
     let bytes = signed.map_err(|error| Error::internal("signing rules for alerts", &error))?;
-    let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
+    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(generation))
 }
 

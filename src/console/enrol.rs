@@ -160,7 +160,7 @@ async fn join(
     }
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
-    shared.revoked.notify_one();
+    shared.revocation.requested.notify_one();
     log_peer!(INFO, host, JOINED, host.id = %host, hostname = %joining.hostname, "a host has joined");
     shared.changed(PageChange::Host(host));
     Ok(Json(membership(shared, host, certificate)))
@@ -219,7 +219,7 @@ async fn sealing_key(
     if replaced {
         log_peer!(WARN, host, NOT_GIVEN, host.id = %host, "a host has another sealing key than before: what was sealed to the old one it cannot read");
     }
-    shared.revoked.notify_one();
+    shared.revocation.requested.notify_one();
     Ok(Json(notice))
 }
 
@@ -242,16 +242,16 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
         certificate: certificate.pem,
         authority: shared.authority.certificate_pem().to_owned(),
         command_keys: vec![shared.authority.command_key().clone()],
-        broker_url: shared.urls.broker.clone(),
-        console_url: shared.urls.hosts.clone(),
-        prefix: shared.config.prefix.clone(),
+        broker_url: shared.settings.urls.broker.clone(),
+        console_url: shared.settings.urls.hosts.clone(),
+        prefix: shared.settings.started_with.prefix.clone(),
         revision_key: Some(shared.authority.revision_key(host)),
     }
 }
 
 /// Returns the revocation list: serial numbers of revoked certificates, which are public.
 async fn revoked(State(console): State<Console>) -> Response {
-    let list = console.shared.revocations.borrow().to_string();
+    let list = console.shared.revocation.list.borrow().to_string();
     ([(header::CONTENT_TYPE, "application/x-pem-file"), (header::CACHE_CONTROL, "no-cache")], list).into_response()
 }
 
@@ -300,7 +300,7 @@ async fn artifact(
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     let sha256 = assigned(&console, host, &sha256).await?;
-    let path = content::artifact_path(&console.shared, &sha256);
+    let path = content::artifact_path(&console.shared.content, &sha256);
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")),
         _ => Error::internal("reading the artifact", &error),

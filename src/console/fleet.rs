@@ -56,8 +56,8 @@ pub(super) async fn record(shared: Arc<ConsoleState>, shutdown: CancellationToke
             () = shutdown.cancelled() => return,
         }
         let now = now_ms();
-        shared.fleet.forget(now);
-        let points = points(&shared.fleet.overview(now), now);
+        shared.measurements.latest.forget(now);
+        let points = points(&shared.measurements.latest.overview(now), now);
         if points.is_empty() {
             continue;
         }
@@ -72,12 +72,12 @@ impl Console {
     /// Returns the totals of all hosts.
     #[must_use]
     pub fn overview(&self) -> Overview {
-        self.shared.fleet.overview(now_ms())
+        self.shared.measurements.latest.overview(now_ms())
     }
 
     /// Counts the hosts in each state of presence.
     pub async fn presences(&self) -> Result<host::Presences, Error> {
-        Ok(host::presences(self.shared.store.read()).await?.known(self.shared.link.lost_ms()))
+        Ok(host::presences(self.shared.store.read()).await?.known(self.shared.hosts.link.lost_ms()))
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn router(console: Console) -> Router {
 async fn ready(State(console): State<Console>) -> Response {
     let shared = &console.shared;
     let store = matches!(timeout(STORE, shared.store.signed_ms()).await, Ok(Ok(_)));
-    match (store, shared.link.is_connected()) {
+    match (store, shared.hosts.link.is_connected()) {
         (true, true) => answer(StatusCode::OK, "ready"),
         (false, _) => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready: the store does not answer"),
         (true, false) => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready: there is no connection to the broker"),

@@ -60,7 +60,7 @@ impl Console {
             return self.labelled(&ids).await;
         }
         // The decision must still hold when it is stored.
-        let _one_at_a_time = shared.labelling.lock().await;
+        let _one_at_a_time = shared.hosts.labelling.lock().await;
         let before = self.labelled(&ids).await?;
         check(&before, &wanted)?;
         let now = now_ms();
@@ -84,14 +84,14 @@ impl Console {
         }
         transaction.commit().await.map_err(StoreError::from)?;
         for (host, generation) in &changed {
-            shared.labels.tellings.set_generation(Some(*host), *generation);
+            shared.hosts.labels.tellings.set_generation(Some(*host), *generation);
             shared.changed(PageChange::Host(*host));
         }
         let set: Vec<String> = wanted.set.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let removed: Vec<String> = wanted.remove.iter().map(|name| format!("{name}-")).collect();
         let labels = [set, removed].concat().join(" ");
         tracing::info!(%operator, labels, hosts = changed.len(), "labels of hosts are changed");
-        shared.labels.tellings.mark_owed(changed.into_iter().map(|(host, _)| host).collect());
+        shared.hosts.labels.tellings.mark_owed(changed.into_iter().map(|(host, _)| host).collect());
         self.labelled(&ids).await
     }
 
@@ -105,7 +105,7 @@ impl Console {
             host,
             hostname,
             labels: shown(&own, given.get(&host).unwrap_or(&none)),
-            confirmed: self.shared.labels.is_confirmed(host),
+            confirmed: self.shared.hosts.labels.is_confirmed(host),
             away_since_ms: away.get(&host).copied(),
         };
         let mut hosts: Vec<LabelledHost> = own.into_iter().map(of).collect();
@@ -209,10 +209,10 @@ fn some(all: &[String]) -> String {
 /// Sends a host its labels, unless it has confirmed them, before anything that depends on them. Returns false if that
 /// was not sent.
 pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
-    if shared.labels.is_confirmed(host) {
+    if shared.hosts.labels.is_confirmed(host) {
         return true;
     }
-    let ahead = Some(shared.labels.has(host)).filter(|has| *has > shared.labels.tellings.of(host));
+    let ahead = Some(shared.hosts.labels.has(host)).filter(|has| *has > shared.hosts.labels.tellings.of(host));
     match tell(Arc::clone(shared), host, ahead.unwrap_or_default()).await {
         Ok(sent) => sent.is_some(),
         Err(error) => {
@@ -225,7 +225,7 @@ pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) 
 /// Sends one host its labels. If the host has newer ones, from a store that was lost since, they get a still newer
 /// generation. Returns the generation that was sent, if there is a connection.
 pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
-    let tellings = &shared.labels.tellings;
+    let tellings = &shared.hosts.labels.tellings;
     if ahead > 0 && ahead >= tellings.of(host) {
         let mut transaction = shared.store.begin().await?;
         let generation = label::next_generation(&mut transaction, host, ahead.saturating_add(1), now_ms()).await?;
@@ -236,10 +236,11 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
     let generation = tellings.of(host);
     let given = label::given(shared.store.read(), Some(&[host])).await?;
     let labels = given.get(&host).map(label::values).unwrap_or_default();
-    let body = HostLabels { v: V1, host, issued_ms: shared.dated.careful_ms(now_ms()), generation, labels };
+    let body =
+        HostLabels { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, labels };
     let signed = shared.authority.signer().sign(&body);
     let bytes = signed.map_err(|error| Error::internal("signing labels", &error))?;
-    let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
+    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(generation))
 }
 

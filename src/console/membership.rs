@@ -78,7 +78,7 @@ impl Console {
             let hash = Digest::of(secret.as_bytes());
             store::token::add(&mut transaction, &id, &hash, operator, (now, expires_ms), replaces).await?;
             let token = muster_topics::join::JoinToken {
-                url: self.shared.urls.hosts.clone(),
+                url: self.shared.settings.urls.hosts.clone(),
                 authority: self.shared.authority.fingerprint().clone(),
                 secret,
             };

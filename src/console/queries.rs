@@ -29,12 +29,12 @@ impl Console {
         let presences = self.presences().await?;
         Ok(muster_api::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            broker_connected: self.shared.link.is_connected(),
+            broker_connected: self.shared.hosts.link.is_connected(),
             hosts,
             hosts_online: presences.online,
             hosts_unknown: presences.unknown,
-            broker_url: self.shared.urls.broker.clone(),
-            console_url: self.shared.urls.hosts.clone(),
+            broker_url: self.shared.settings.urls.broker.clone(),
+            console_url: self.shared.settings.urls.hosts.clone(),
         })
     }
 
@@ -77,7 +77,7 @@ impl Console {
         limit: u32,
     ) -> Result<(Vec<muster_api::Host>, u64), Error> {
         // Without a connection to the broker it is unknown which hosts are online or offline.
-        if search.online.is_some() && self.shared.link.lost_ms().is_some() {
+        if search.online.is_some() && self.shared.hosts.link.lost_ms().is_some() {
             return Ok((Vec::new(), 0));
         }
         let (hosts, count) = host::page(self.shared.store.read(), search, offset, limit).await?;
@@ -100,7 +100,7 @@ impl Console {
 
     /// Removes the presence from a host while the console has no connection to the broker, because it is unknown then.
     pub(super) fn with_what_is_known(&self, mut host: muster_api::Host) -> muster_api::Host {
-        if let (Some(presence), Some(since_ms)) = (&mut host.presence, self.shared.link.lost_ms()) {
+        if let (Some(presence), Some(since_ms)) = (&mut host.presence, self.shared.hosts.link.lost_ms()) {
             (presence.state, presence.since_ms) = (muster_api::HostConnection::Unknown, since_ms);
         }
         host
@@ -210,7 +210,7 @@ impl Console {
             return Err(Error::invalid("bad_range", "the range ends before it starts"));
         }
         let points_max = points_max.clamp(1, POINTS_MAX);
-        let series = self.shared.series.query(selector, range, points_max).await?;
+        let series = self.shared.measurements.series.query(selector, range, points_max).await?;
         let series =
             series.into_iter().map(|one| muster_api::Series { name: one.name, labels: one.labels, points: one.points });
         Ok(muster_api::SeriesAnswer { series: series.collect() })
@@ -223,7 +223,7 @@ impl Console {
         range: (Millis, Millis),
         format: muster_series::LineFormat,
     ) -> Result<mpsc::Receiver<Result<String, muster_series::SeriesError>>, Error> {
-        Ok(self.shared.series.export(selector, range, format).await?)
+        Ok(self.shared.measurements.series.export(selector, range, format).await?)
     }
 
     /// Returns the external stores, with the state of their queues.

@@ -20,8 +20,8 @@ use muster_topics::{
 use super::{
     dispatch,
     error::Error,
-    state::{Console, ConsoleState},
-    store::{StoreError, host, realm},
+    state::Console,
+    store::{Store, StoreError, host, realm},
 };
 
 /// The most realms of a fleet. An agent may have as many as its heartbeats have room for.
@@ -31,7 +31,7 @@ impl Console {
     /// Returns all realms, `default` included.
     pub async fn realms(&self) -> Result<Vec<muster_api::Realm>, Error> {
         let db = self.shared.store.read();
-        let (realms, counts) = (all(&self.shared).await?, realm::unit_counts(db).await?);
+        let (realms, counts) = (all(&self.shared.store).await?, realm::unit_counts(db).await?);
         let units = |name: &Name| counts.get(name).copied().unwrap_or_default();
         Ok(realms.iter().map(|realm| shown(&realms, realm, units(&realm.name))).collect())
     }
@@ -118,7 +118,7 @@ impl Console {
             return Err(Error::conflict("realm_in_use", format!("realm {name} has {} units", shown.units))
                 .hint("remove them first; `muster unit ls` lists them"));
         }
-        let realms = all(&self.shared).await?;
+        let realms = all(&self.shared.store).await?;
         let children: Vec<&str> = realms.children(name).into_iter().map(Name::as_str).collect();
         if !children.is_empty() {
             return Err(Error::conflict(
@@ -147,7 +147,7 @@ impl Console {
 }
 
 /// Returns the definitions of realms that hosts need for a verb; see [`muster_topics::command::Command::realms`].
-pub(super) async fn chain(shared: &ConsoleState, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
+pub(super) async fn chain(store: &Store, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
     let names: BTreeSet<Name> = match verb {
         Verb::RealmSet { realm } => [realm.clone()].into(),
         other => other.specs().map(|(unit, _)| unit.realm()).collect(),
@@ -155,7 +155,7 @@ pub(super) async fn chain(shared: &ConsoleState, verb: &Verb) -> Result<Vec<Real
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let known = realm::all(shared.store.read()).await?;
+    let known = realm::all(store.read()).await?;
     let mut chain: Vec<Realm> = Vec::new();
     for realm in names.iter().flat_map(|name| known.chain(name)) {
         if chain.iter().all(|told| told.name != realm.name) {
@@ -165,8 +165,8 @@ pub(super) async fn chain(shared: &ConsoleState, verb: &Verb) -> Result<Vec<Real
     Ok(chain)
 }
 
-async fn all(shared: &ConsoleState) -> Result<Realms, StoreError> {
-    Ok(with_default(realm::all(shared.store.read()).await?))
+async fn all(store: &Store) -> Result<Realms, StoreError> {
+    Ok(with_default(realm::all(store.read()).await?))
 }
 
 /// Adds the realm `default`, which always exists.

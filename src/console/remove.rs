@@ -26,8 +26,8 @@ impl Console {
         let owed = removed::remove(&mut transaction, id, now).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
-        self.shared.tellings.forget(id);
-        self.shared.labels.forget(id);
+        self.shared.hosts.rules.forget(id);
+        self.shared.hosts.labels.forget(id);
         self.shared.left(id, &owed).await;
         Ok(())
     }

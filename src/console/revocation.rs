@@ -244,7 +244,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
     let mut trouble = None;
     let mut known = HashSet::new();
     let mut feed = BrokerFeed {
-        program: shared.config.revocation_command.clone(),
+        program: shared.settings.started_with.revocation_command.clone(),
         path: keeper.path.clone(),
         fed_ms: Millis::MIN,
         failed: None,
@@ -263,13 +263,13 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
                 () = shutdown.cancelled() => return,
                 given = feed.give(keeper.made_ms) => if given {
                     let serials = keeper.of.iter().map(|one| one.serial.clone()).collect();
-                    *shared.told_broker.lock().unwrap_or_else(PoisonError::into_inner) = serials;
+                    *shared.revocation.told_broker.lock().unwrap_or_else(PoisonError::into_inner) = serials;
                 },
             }
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = shared.revoked.notified() => {}
+            () = shared.revocation.requested.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
         match keeper.refresh(&shared.authority, &shared.store, now_ms()).await {

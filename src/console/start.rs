@@ -43,7 +43,10 @@ use super::{
     revocation::{self, ListError},
     server::{CONNECTIONS_MAX, HttpServer},
     signing_time::SigningTime,
-    state::{Console, ConsoleState, StartedBy, Urls},
+    state::{
+        CommandQueue, Console, ConsoleState, ContentFolder, HostMessages, Measurements, PageState, Revocation,
+        Settings, StartedBy, Urls,
+    },
     status_series,
     store::{self, Store, StoreError},
     upkeep, vitals, web,
@@ -343,42 +346,47 @@ impl PreparedConsole {
         files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE)
             .map_err(|source| ConsoleError::Folder { path: path.clone(), source })?;
         register::write_mark(&self.config.data_dir, &self.store).await.map_err(ListError::from)?;
-        let dated = SigningTime::new(self.store.signed_ms().await?, now_ms());
+        let signing_time = SigningTime::new(self.store.signed_ms().await?, now_ms());
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let label_generations = store::label::generations(self.store.read()).await?;
         let has_labels = store::label::heard(self.store.read()).await?;
         let shared = Arc::new(ConsoleState {
-            current: RwLock::new(Arc::new(self.config.clone())),
-            config: self.config,
-            started_by: self.started_by,
-            urls,
+            settings: Settings {
+                current: RwLock::new(Arc::new(self.config.clone())),
+                started_with: self.config,
+                started_by: self.started_by,
+                urls,
+            },
             authority: self.authority,
             store: self.store,
-            series: self.series,
-            external: self.external,
-            received: AtomicU64::new(0),
-            artifacts: self.artifacts,
-            content: tokio::sync::Mutex::default(),
-            link: handle,
-            owed: ingest::OwedAcks::default(),
-            tellings: document_sync::DocumentSync::new(generations),
-            labels: label::Labels::new(document_sync::DocumentSync::new(label_generations), has_labels),
-            labelling: tokio::sync::Mutex::default(),
-            fleet: fleet::LatestMeasurements::default(),
-            dispatch,
-            dated,
-            host_clocks: upkeep::HostClocks::default(),
-            held_back: Mutex::default(),
+            measurements: Measurements {
+                series: self.series,
+                external: self.external,
+                received: AtomicU64::new(0),
+                latest: fleet::LatestMeasurements::default(),
+            },
+            content: ContentFolder { folder: self.artifacts, lock: tokio::sync::Mutex::default() },
+            hosts: HostMessages {
+                link: handle,
+                owed_acks: ingest::OwedAcks::default(),
+                rules: document_sync::DocumentSync::new(generations),
+                labels: label::Labels::new(document_sync::DocumentSync::new(label_generations), has_labels),
+                labelling: tokio::sync::Mutex::default(),
+                signing_time,
+                clocks: upkeep::HostClocks::default(),
+            },
+            commands: CommandQueue { dispatch, held_back: Mutex::default() },
+            revocation: Revocation {
+                requested: Notify::new(),
+                list: self.revocations.list(),
+                told_broker: Mutex::default(),
+            },
             notices: notice::Notices::default(),
-            changes: broadcast::channel(CHANGES).0,
-            tallies: super::web::Tallies::default(),
-            revoked: Notify::new(),
-            revocations: self.revocations.list(),
-            told_broker: Mutex::default(),
+            pages: PageState { changes: broadcast::channel(CHANGES).0, tallies: super::web::Tallies::default() },
             shutdown: shutdown.clone(),
         });
-        if let Some(reason) = shared.series.why_left_out() {
+        if let Some(reason) = shared.measurements.series.why_left_out() {
             let message = format!(
                 "there are no charts, and what hosts measure waits with them, for the store for measurements is left out: {reason}"
             );
@@ -389,15 +397,20 @@ impl PreparedConsole {
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
-        let rules = document_sync::run(Arc::clone(&shared), |shared| &shared.tellings, alert::tell, shutdown.clone());
+        let rules =
+            document_sync::run(Arc::clone(&shared), |shared| &shared.hosts.rules, alert::tell, shutdown.clone());
         tasks.spawn(rules);
-        let labels =
-            document_sync::run(Arc::clone(&shared), |shared| &shared.labels.tellings, label::tell, shutdown.clone());
+        let labels = document_sync::run(
+            Arc::clone(&shared),
+            |shared| &shared.hosts.labels.tellings,
+            label::tell,
+            shutdown.clone(),
+        );
         tasks.spawn(labels);
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }
-        for store in shared.external.stores() {
+        for store in shared.measurements.external.stores() {
             tasks.spawn(external::run(Arc::clone(store), shutdown.clone()));
         }
         tasks.spawn(upkeep::run(Arc::clone(&shared), shutdown.clone()));
@@ -426,7 +439,7 @@ impl PreparedConsole {
         let logins = Arc::<Mutex<RecentLogins>>::default();
         let servers = [web, hosts].map(|server| tokio::spawn(server.run(Arc::clone(&logins), shutdown.clone())));
         tasks.close();
-        tracing::info!(web = %shared.urls.web, hosts = %shared.urls.hosts, "the console is ready");
+        tracing::info!(web = %shared.settings.urls.web, hosts = %shared.settings.urls.hosts, "the console is ready");
         let (web_addr, hosts_addr) = (self.web_addr, self.hosts_addr);
         Ok(RunningConsole {
             console,
@@ -566,12 +579,12 @@ impl RunningConsole {
         let shared = &self.console.shared;
         let config = anchored(config)?;
         let (web, hosts) = servers_tls(&shared.authority, &config)?;
-        let others = other_changes(&shared.config, &config, &TAKEN);
-        *shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        let others = other_changes(&shared.settings.started_with, &config, &TAKEN);
+        *shared.settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
         let [web_tls, hosts_tls] = &self.tls;
         web_tls.send_replace(web);
         hosts_tls.send_replace(hosts);
-        shared.revoked.notify_one();
+        shared.revocation.requested.notify_one();
         Ok(others)
     }
 
@@ -599,7 +612,7 @@ impl RunningConsole {
     /// The revocation list, now and on each change.
     #[must_use]
     pub fn revocations(&self) -> SharedPem {
-        self.console.shared.revocations.clone()
+        self.console.shared.revocation.list.clone()
     }
 
     /// Stops: requests finish, the broker is notified, the stores are closed, the data is unlocked.
@@ -615,7 +628,7 @@ impl RunningConsole {
             tracing::warn!("the console's tasks do not end; they are left behind");
         }
         // After the recorder, which has stored by now what it took.
-        self.console.shared.series.stop().await;
+        self.console.shared.measurements.series.stop().await;
         self.console.shared.store.close().await;
         drop(self.lock);
         tracing::info!("the console has stopped");

@@ -32,58 +32,103 @@ pub struct Console {
     pub(super) shared: Arc<ConsoleState>,
 }
 
-/// The state that all parts of the console share.
+/// The state that all parts of the console share. A function that needs one of its parts takes that part.
 #[derive(Debug)]
 pub(super) struct ConsoleState {
+    pub(super) settings: Settings,
+    pub(super) authority: Authority,
+    pub(super) store: Store,
+    pub(super) measurements: Measurements,
+    pub(super) content: ContentFolder,
+    pub(super) hosts: HostMessages,
+    pub(super) commands: CommandQueue,
+    pub(super) revocation: Revocation,
+    pub(super) notices: super::notice::Notices,
+    pub(super) pages: PageState,
+    pub(super) shutdown: CancellationToken,
+}
+
+/// How the console is configured and reached.
+#[derive(Debug)]
+pub(super) struct Settings {
     /// The configuration at the start.
-    pub(super) config: Config,
+    pub(super) started_with: Config,
     /// The configuration as last read, for settings that can change while the console runs.
     pub(super) current: RwLock<Arc<Config>>,
     pub(super) started_by: StartedBy,
     pub(super) urls: Urls,
-    pub(super) authority: Authority,
-    pub(super) store: Store,
+}
+
+/// What hosts have measured, and where it goes.
+#[derive(Debug)]
+pub(super) struct Measurements {
+    /// The console's own store.
     pub(super) series: SeriesStore,
+    /// Stores of others, which get a copy.
     pub(super) external: super::external::ExternalStores,
     /// The number of values that hosts have sent since the start.
     pub(super) received: AtomicU64,
-    pub(super) artifacts: PathBuf,
+    /// The newest values of each host.
+    pub(super) latest: super::latest_measurements::LatestMeasurements,
+}
+
+/// Where artifacts lie.
+#[derive(Debug)]
+pub(super) struct ContentFolder {
+    pub(super) folder: PathBuf,
     /// Held while content is labelled, ordered or removed.
-    pub(super) content: tokio::sync::Mutex<()>,
+    pub(super) lock: tokio::sync::Mutex<()>,
+}
+
+/// What hosts are told, and how.
+#[derive(Debug)]
+pub(super) struct HostMessages {
     pub(super) link: LinkHandle,
-    pub(super) owed: super::ingest::owed_acks::OwedAcks,
+    pub(super) owed_acks: super::ingest::owed_acks::OwedAcks,
     /// The alert rules that hosts should have.
-    pub(super) tellings: super::owed_documents::DocumentSync,
+    pub(super) rules: super::owed_documents::DocumentSync,
     pub(super) labels: super::confirmed_labels::Labels,
     /// Held while labels of hosts are changed.
     pub(super) labelling: tokio::sync::Mutex<()>,
-    pub(super) fleet: super::latest_measurements::LatestMeasurements,
+    pub(super) signing_time: super::signing_time::SigningTime,
+    pub(super) clocks: super::host_clocks::HostClocks,
+}
+
+/// Commands on their way.
+#[derive(Debug)]
+pub(super) struct CommandQueue {
     pub(super) dispatch: mpsc::Sender<super::dispatch::event::DispatchEvent>,
-    pub(super) dated: super::signing_time::SigningTime,
-    pub(super) host_clocks: super::host_clocks::HostClocks,
     /// Open commands that were not sent to any host, according to the store.
     pub(super) held_back: Mutex<HashSet<CommandId>>,
-    pub(super) notices: super::notice::Notices,
-    pub(super) changes: broadcast::Sender<PageChange>,
-    pub(super) tallies: super::web::tallies::Tallies,
+}
+
+/// Who is not a member any more, and who has been told.
+#[derive(Debug)]
+pub(super) struct Revocation {
     /// Notified after a revocation: a new list is to be made.
-    pub(super) revoked: Notify,
-    pub(super) revocations: SharedPem,
+    pub(super) requested: Notify,
+    pub(super) list: SharedPem,
     /// The serial numbers that `revocation_command` has succeeded with.
     pub(super) told_broker: Mutex<HashSet<String>>,
-    pub(super) shutdown: CancellationToken,
+}
+
+/// What open pages follow.
+#[derive(Debug)]
+pub(super) struct PageState {
+    pub(super) changes: broadcast::Sender<PageChange>,
+    pub(super) tallies: super::web::tallies::Tallies,
 }
 
 impl ConsoleState {
     /// Locks the open commands that were not sent to any host.
     pub(super) fn held_back(&self) -> MutexGuard<'_, HashSet<CommandId>> {
         // No panic leaves it inconsistent.
-        self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commands.held_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The configuration as last read.
     pub(super) fn current(&self) -> Arc<Config> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.settings.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -124,13 +169,13 @@ impl Console {
     /// Subscribes to changes.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<PageChange> {
-        self.shared.changes.subscribe()
+        self.shared.pages.changes.subscribe()
     }
 
     /// The URL of the pages.
     #[must_use]
     pub fn web_url(&self) -> &str {
-        &self.shared.urls.web
+        &self.shared.settings.urls.web
     }
 
     /// Waits until the console stops: endless streams should end with it.
@@ -149,21 +194,21 @@ pub(super) fn is_loopback(url: &str) -> bool {
 impl ConsoleState {
     /// Returns why a host on another machine could not join now, with a hint.
     pub(super) fn join_warning(&self) -> Option<String> {
-        let Urls { hosts, broker, .. } = &self.urls;
+        let Urls { hosts, broker, .. } = &self.settings.urls;
         let (what, url) = match (is_loopback(hosts), is_loopback(broker)) {
             (true, _) => ("the console", hosts),
             (false, true) => ("the broker", broker),
             (false, false) => return None,
         };
-        let hint = self.started_by.listen_hint();
+        let hint = self.settings.started_by.listen_hint();
         Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
     }
 
     /// Notifies all parts that a host is not a member any more, and that these commands are over for it.
     pub(super) async fn left(&self, host: HostId, commands: &[CommandId]) {
-        self.revoked.notify_one();
-        self.fleet.remove(host);
-        let _ = self.dispatch.send(super::dispatch::event::DispatchEvent::Left(host)).await;
+        self.revocation.requested.notify_one();
+        self.measurements.latest.remove(host);
+        let _ = self.commands.dispatch.send(super::dispatch::event::DispatchEvent::Left(host)).await;
         commands.iter().for_each(|command| self.changed(PageChange::Command(*command)));
         self.changed(PageChange::Host(host));
         self.changed(PageChange::Alert(Some(host)));
@@ -172,18 +217,18 @@ impl ConsoleState {
     /// Whether the broker is known to reject revoked certificates, if there are any.
     pub(super) async fn revocations_are_in_force(&self) -> Result<bool, super::store::StoreError> {
         // The broker of `muster up` is in this process, and follows the list at once.
-        if self.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
+        if self.settings.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
             return Ok(true);
         }
         let revoked = super::store::issued::revoked(self.store.read(), now_ms()).await?;
-        let told = self.told_broker.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.revocation.told_broker.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(revoked.iter().all(|one| told.contains(&one.serial)))
     }
 
     /// Notifies pages of a change. There may be no subscriber, which is fine.
     pub(super) fn changed(&self, change: PageChange) {
-        self.tallies.changed(&change);
-        let _ = self.changes.send(change);
+        self.pages.tallies.changed(&change);
+        let _ = self.pages.changes.send(change);
     }
 
     /// Checks that an operator exists. There is one role so far: every operator may do everything.

@@ -48,7 +48,7 @@ const ALERTS_MAX: u32 = 64_000;
 
 /// Writes the states of hosts and alerts until the console stops.
 pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
-    let mut changes = shared.changes.subscribe();
+    let mut changes = shared.pages.changes.subscribe();
     let mut standing = WrittenStatus { looked_ms: now_ms(), ..WrittenStatus::default() };
     let mut changed = BTreeSet::new();
     loop {
@@ -96,7 +96,7 @@ async fn look(
     now: Millis,
 ) -> Result<WrittenStatus, super::Error> {
     // Without a connection to the broker it is unknown which hosts are online.
-    let hosts = match shared.link.lost_ms() {
+    let hosts = match shared.hosts.link.lost_ms() {
         Some(_) => None,
         None => Some(host::standing(shared.store.read()).await?),
     };

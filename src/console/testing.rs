@@ -80,7 +80,7 @@ impl Fixture {
     }
 
     pub(super) fn hosts_url(&self, path: &str) -> String {
-        format!("{}{path}", self.shared().urls.hosts)
+        format!("{}{path}", self.shared().settings.urls.hosts)
     }
 
     /// Returns a member that has joined with a token of its own.

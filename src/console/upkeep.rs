@@ -66,11 +66,11 @@ impl ClockWatch {
             self.set_by_ms += by_ms;
             self.set = Some(Instant::now());
             // Earlier reports were compared with another clock.
-            shared.host_clocks.clear();
-            shared.dated.correct_by(0, false);
-            let _ = shared.dispatch.send(dispatch::DispatchEvent::ClockSet).await;
+            shared.hosts.clocks.clear();
+            shared.hosts.signing_time.correct_by(0, false);
+            let _ = shared.commands.dispatch.send(dispatch::DispatchEvent::ClockSet).await;
         }
-        let signed_ahead_ms = shared.dated.ahead_ms(now);
+        let signed_ahead_ms = shared.hosts.signing_time.ahead_ms(now);
         let bound = match signed_ahead_ms {
             0 => Ok(0),
             _ => store::host::bound_count(shared.store.read()).await,
@@ -80,17 +80,17 @@ impl ClockWatch {
         };
         let evidence = ClockEvidence {
             now_ms: now,
-            consensus: shared.host_clocks.consensus(),
+            consensus: shared.hosts.clocks.consensus(),
             set_by_ms: self.set_by_ms,
             signed_ahead_ms,
             bound,
-            is_refused: shared.link.is_refused_for_time(),
+            is_refused: shared.hosts.link.is_refused_for_time(),
         };
         let found = clock::judge(&evidence);
-        shared.dated.correct_by(found.correction_ms(), found.is_confirmed());
+        shared.hosts.signing_time.correct_by(found.correction_ms(), found.is_confirmed());
         match found {
             ClockFinding::Right => {
-                shared.dated.settle();
+                shared.hosts.signing_time.settle();
                 (self.set_by_ms, self.set) = (0, None);
             }
             ClockFinding::Bound { .. } => (self.set_by_ms, self.set) = (0, None),
@@ -100,7 +100,7 @@ impl ClockWatch {
         let is_open = evidence.consensus.is_none() && found != ClockFinding::Refused;
         let waits = is_open && self.set.is_some_and(|set| set.elapsed() < ANSWER);
         if !waits {
-            shared.dated.trust(now);
+            shared.hosts.signing_time.trust(now);
         }
         let changed = match found.message().filter(|_| !waits) {
             Some(message) => shared.notices.raise(NoticeKind::Clock, message, now),

@@ -65,12 +65,15 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
         Ok(found) => points.extend(found),
         Err(error) => tracing::debug!(%error, "the console cannot count what is in its store"),
     }
-    if let Ok(count) = shared.series.count().await {
+    if let Ok(count) = shared.measurements.series.count().await {
         points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
     }
-    let bytes = ["console.db", "series.db"].map(|name| size(&shared.config.data_dir.join(name))).iter().sum::<u64>();
+    let bytes = ["console.db", "series.db"]
+        .map(|name| size(&shared.settings.started_with.data_dir.join(name)))
+        .iter()
+        .sum::<u64>();
     points.push(point("muster_console_store", None, at_ms).field("bytes", bytes as f64));
-    let received = shared.received.load(Ordering::Relaxed);
+    let received = shared.measurements.received.load(Ordering::Relaxed);
     points.push(point("muster_console_points", None, at_ms).field("received_total", received as f64));
     points.extend(shared.external.status().iter().map(|store| external(store, at_ms)));
     if let Some(bytes) = resident_bytes() {
@@ -84,7 +87,7 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
 
 async fn of_stores(shared: &ConsoleState, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
     let db = shared.store.read();
-    let hosts = store::host::presences(db).await?.known(shared.link.lost_ms());
+    let hosts = store::host::presences(db).await?.known(shared.hosts.link.lost_ms());
     let open = store::command::open_count(db).await?;
     let alerts = alert::list(db, alert::Which { limit: ALERTS_MAX, ..Default::default() }, at_ms).await?;
     let mut points = Vec::new();
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(points.iter().find_map(catalogue::unlisted), None);
         ingest::commit(shared, points).await.unwrap();
         let value = async |selector: &str| {
-            let series = shared.series.query(selector, None, 1).await.unwrap();
+            let series = shared.measurements.series.query(selector, None, 1).await.unwrap();
             assert_eq!(series.len(), 1, "{selector}");
             assert_eq!(series[0].labels["instance"], "console");
             series[0].points[0].1

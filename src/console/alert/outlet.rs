@@ -43,7 +43,7 @@ use crate::{
     notice,
     page_change::PageChange,
     state::ConsoleState,
-    store::{StoreError, alert},
+    store::{Store, StoreError, alert},
 };
 
 /// Delays between failed attempts.
@@ -149,7 +149,7 @@ impl AlertOutlet {
                 let events = round.raised.iter().map(|one| ("raised", one));
                 for (event, one) in events.chain(round.over.iter().map(|one| ("cleared", one))) {
                     self.post(&self.url, webhook_body(event, one), now).await?;
-                    self.note(shared, one, event == "raised").await?;
+                    self.note(&shared.store, one, event == "raised").await?;
                 }
             }
             OutletKind::Alertmanager => {
@@ -160,14 +160,14 @@ impl AlertOutlet {
                     .iter()
                     .map(|one| (one, now + HOLDS_MS))
                     .chain(round.over.iter().map(|one| (one, one.ended_ms.unwrap_or(now).min(now))))
-                    .map(|(one, ends_ms)| alertmanager_body(one, ends_ms, &shared.urls.web))
+                    .map(|(one, ends_ms)| alertmanager_body(one, ends_ms, &shared.settings.urls.web))
                     .collect();
                 if !alerts.is_empty() {
                     self.post(&format!("{}/api/v2/alerts", self.url), Value::Array(alerts), now).await?;
                 }
                 for (one, holds) in holds.iter().map(|one| (one, true)).chain(round.over.iter().map(|one| (one, false)))
                 {
-                    self.note(shared, one, holds).await?;
+                    self.note(&shared.store, one, holds).await?;
                 }
             }
         }
@@ -193,7 +193,7 @@ impl AlertOutlet {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn note(&self, shared: &ConsoleState, one: &muster_api::Alert, holds: bool) -> Result<(), StoreError> {
+    async fn note(&self, store: &Store, one: &muster_api::Alert, holds: bool) -> Result<(), StoreError> {
         if notice::is_one(&one.alert.rule) {
             let mut told = self.told();
             match holds {
@@ -202,7 +202,7 @@ impl AlertOutlet {
             };
             return Ok(());
         }
-        alert::note_told(shared.store.write(), &self.name, one, holds).await
+        alert::note_told(store.write(), &self.name, one, holds).await
     }
 
     async fn post(&self, url: &str, body: Value, now: Millis) -> Result<(), OutletFailure> {
@@ -229,7 +229,7 @@ impl AlertOutlet {
 
 /// Serves an outlet until the console stops.
 pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown: CancellationToken) {
-    let mut changes = shared.changes.subscribe();
+    let mut changes = shared.pages.changes.subscribe();
     let mut attempts = 0;
     let all = async {
         loop {

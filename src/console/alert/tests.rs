@@ -33,7 +33,7 @@ async fn host_rule_overrides_fleet_rule() {
         let rules = alert::rules_for(shared.store.read(), host).await.unwrap();
         rules.iter().map(|(name, rule)| (name.to_string(), rule.threshold)).collect()
     };
-    let generations = || (shared.tellings.of(one), shared.tellings.of(two));
+    let generations = || (shared.hosts.rules.of(one), shared.hosts.rules.of(two));
     assert_eq!(generations(), (0, 0));
     set(None, "disk", 0.8).await.unwrap();
     let first = generations();
@@ -72,12 +72,12 @@ async fn host_ahead_of_the_store_gets_newer_rules() {
     let host = fixture.member("h").await.id;
     let ahead = u64::try_from(now_ms()).unwrap() + 1_000_000;
     tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap();
-    assert!(fixture.shared().tellings.of(host) > ahead);
+    assert!(fixture.shared().hosts.rules.of(host) > ahead);
     // One that claims to be at the end of time stays there alone.
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
-    assert_eq!(fixture.shared().tellings.of(HostId::random()), 0);
+    assert_eq!(fixture.shared().hosts.rules.of(HostId::random()), 0);
     let new = muster_api::NewAlertRule { name: "disk".parse().unwrap(), host: None, rule: rule(0.5) };
     fixture.console.set_alert_rule(&admin(), new).await.unwrap();
-    let of_others = fixture.shared().tellings.of(HostId::random());
+    let of_others = fixture.shared().hosts.rules.of(HostId::random());
     assert!(of_others > 0 && of_others < ahead);
 }

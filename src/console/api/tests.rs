@@ -418,7 +418,7 @@ async fn events_have_state_then_changes_until_the_end() {
 async fn measurements_are_exported() {
     let api = Api::new().await;
     let point = |value| Point::new("m", &[("host", "a")], 1_704_067_200_000).field("f", value);
-    api.fixture.shared().series.append(&[point(0.5)]).await.unwrap();
+    api.fixture.shared().measurements.series.append(&[point(0.5)]).await.unwrap();
     for (format, kind, wanted) in [
         ("", "text/plain; charset=utf-8", "m,host=a f=0.5 1704067200000\n"),
         (

@@ -33,7 +33,7 @@ impl Console {
     /// Adds a config. Adding the same one again changes nothing.
     pub async fn add_config(&self, operator: &Name, new: NewConfig) -> Result<Config, Error> {
         let shared = &self.shared;
-        check_room(shared)?;
+        check_room(&shared.store)?;
         if new.content.len() > CONFIG_MAX_BYTES {
             let message = format!("the config has {} bytes, and {CONFIG_MAX_BYTES} are allowed", new.content.len());
             return Err(
@@ -57,7 +57,7 @@ impl Console {
             (sha256, content) = canonical_text(&salted).map_err(bad)?;
         }
         let config = content::NewConfig { id, version, sha256, content };
-        let _content = shared.content.lock().await;
+        let _content = shared.content.lock.lock().await;
         let removed =
             content::removed_label(shared.store.read(), LabelKind::Config, config.id.as_str(), &config.version).await?;
         // Configs from before salts existed have the bare hash.
@@ -112,7 +112,7 @@ impl Console {
 
     /// Adds a manifest. Adding the same one again changes nothing.
     pub async fn add_manifest(&self, operator: &Name, manifest: &Manifest) -> Result<StoredManifest, Error> {
-        check_room(&self.shared)?;
+        check_room(&self.shared.store)?;
         let bad = |message: String| Error::invalid("bad_manifest", message);
         let (sha256, text) = canonical_text(manifest).map_err(|error| bad(error.to_string()))?;
         if text.len() > MANIFEST_MAX_BYTES {
@@ -122,7 +122,7 @@ impl Console {
         if let Some(wanted) = &manifest.config_schema {
             schema::check_schema(wanted).map_err(|error| bad(format!("config_schema: {error}")))?;
         }
-        let _content = self.shared.content.lock().await;
+        let _content = self.shared.content.lock.lock().await;
         content::add_manifest(self.shared.store.write(), &sha256, &text, operator, now_ms()).await?;
         Ok(StoredManifest { sha256 })
     }

@@ -11,7 +11,7 @@
 //!
 //! **Invariant: a config leaves the console with its secrets masked**, except for the host that installs it.
 //!
-//! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ConsoleState::content`.
+//! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ContentFolder::lock`.
 
 mod config;
 mod reference_check;
@@ -29,7 +29,7 @@ use muster_topics::name::Digest;
 pub(super) use self::reference_check::{check_parts, check_unit, unit_faults};
 use muster_base::files::{PRIVATE_FOLDER, make_folder};
 
-use super::{error::Error, state::ConsoleState};
+use super::{error::Error, state::ContentFolder, store::Store};
 
 /// The prefix of unfinished uploads.
 const UPLOAD_PREFIX: &str = ".upload-";
@@ -47,13 +47,13 @@ pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// The path of the blob with this hash, if it exists.
-pub(super) fn artifact_path(shared: &ConsoleState, sha256: &Digest) -> PathBuf {
-    shared.artifacts.join(sha256.as_str())
+pub(super) fn artifact_path(content: &ContentFolder, sha256: &Digest) -> PathBuf {
+    content.folder.join(sha256.as_str())
 }
 
 /// Refuses uploads on a nearly full disk, whose reserve is for what must be written.
-fn check_room(shared: &ConsoleState) -> Result<(), Error> {
-    if !shared.store.is_short_of_room() {
+fn check_room(store: &Store) -> Result<(), Error> {
+    if !store.is_short_of_room() {
         return Ok(());
     }
     Err(Error::new(

@@ -14,9 +14,9 @@ use muster_topics::{
 use super::disk;
 use crate::{
     error::Error,
-    state::{Console, ConsoleState},
+    state::{Console, ContentFolder},
     store::{
-        StoreError, command,
+        Store, StoreError, command,
         content::{self, ArtifactFilter, LabelKind, RemovedLabel},
         host,
     },
@@ -50,8 +50,8 @@ impl ContentHolder {
 
 /// Returns all holders that the console knows: units on all hosts with their snapshots, and units of open commands. A
 /// unit's report has both its desired state and what snapshots need beyond that, so neither is known without the other.
-async fn holders(shared: &ConsoleState) -> Result<Vec<ContentHolder>, Error> {
-    let db = shared.store.read();
+async fn holders(store: &Store) -> Result<Vec<ContentHolder>, Error> {
+    let db = store.read();
     let units = host::units(db, None, None).await?;
     let snapshots: Vec<ContentHolder> = units.iter().filter_map(ContentHolder::of_snapshots).collect();
     let units = units.into_iter();
@@ -91,7 +91,7 @@ impl Console {
     /// Removes an artifact's label, and its content if it has no other label.
     pub async fn remove_artifact(&self, operator: &Name, role: &Name, version: &Version) -> Result<(), Error> {
         let shared = &self.shared;
-        let _content = shared.content.lock().await;
+        let _content = shared.content.lock.lock().await;
         let filter = ArtifactFilter { sha256: None, role: Some(role.clone()), version: Some(version.clone()) };
         let Some(artifact) = content::artifacts(shared.store.read(), &filter).await?.pop() else {
             return Err(Error::not_found("unknown_artifact", format!("there is no artifact {role}@{version}"))
@@ -103,7 +103,8 @@ impl Console {
             held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
         };
         let needs = |holder: &ContentHolder| holder.and_more || holder.artifacts.iter().any(is_it);
-        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
+        let held: Vec<String> =
+            holders(&shared.store).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("artifact {role}@{version}"), &held)?;
         self.forget(operator, &artifact).await?;
         if is_last {
@@ -115,11 +116,12 @@ impl Console {
     /// Removes a config.
     pub async fn remove_config(&self, operator: &Name, id: &ConfigId, version: &Version) -> Result<(), Error> {
         let shared = &self.shared;
-        let _content = shared.content.lock().await;
+        let _content = shared.content.lock.lock().await;
         let config = self.config(id, version).await?;
         let is_it = |config: &ConfigRef| (&config.id, &config.version) == (id, version);
         let needs = |holder: &ContentHolder| holder.and_more || holder.configs.iter().any(is_it);
-        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
+        let held: Vec<String> =
+            holders(&shared.store).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("config {id}@{version}"), &held)?;
         let label =
             RemovedLabel { kind: LabelKind::Config, name: id.as_str(), version, sha256: &config.sha256, operator };
@@ -131,8 +133,8 @@ impl Console {
     /// Removes every artifact that is not needed; with `dry_run` only lists them.
     pub async fn collect_artifacts(&self, operator: &Name, dry_run: bool) -> Result<Collected, Error> {
         let shared = &self.shared;
-        let _content = shared.content.lock().await;
-        let holders = holders(shared).await?;
+        let _content = shared.content.lock.lock().await;
+        let holders = holders(&shared.store).await?;
         let unclear: Vec<String> =
             holders.iter().filter(|holder| holder.and_more).map(|holder| holder.who.clone()).collect();
         refuse_held("what else there is", &unclear)?;
@@ -148,7 +150,7 @@ impl Console {
                 self.forget(operator, artifact).await?;
             }
         }
-        for (sha256, size_bytes) in blobs(shared).map_err(|error| disk("listing the artifacts", &error))? {
+        for (sha256, size_bytes) in blobs(&shared.content).map_err(|error| disk("listing the artifacts", &error))? {
             if !kept.contains(&sha256) {
                 freed_bytes += size_bytes;
                 if !dry_run {
@@ -178,7 +180,7 @@ impl Console {
     }
 
     fn delete_blob(&self, sha256: &Digest) -> Result<(), Error> {
-        match fs::remove_file(super::artifact_path(&self.shared, sha256)) {
+        match fs::remove_file(super::artifact_path(&self.shared.content, sha256)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("removing the artifact", &error)),
             _ => Ok(()),
         }
@@ -186,9 +188,9 @@ impl Console {
 }
 
 /// Returns all blobs, including those of uploads that were refused in the end.
-fn blobs(shared: &ConsoleState) -> io::Result<Vec<(Digest, u64)>> {
+fn blobs(content: &ContentFolder) -> io::Result<Vec<(Digest, u64)>> {
     let mut blobs = Vec::new();
-    for entry in fs::read_dir(&shared.artifacts)? {
+    for entry in fs::read_dir(&content.folder)? {
         let entry = entry?;
         if let Some(Ok(sha256)) = entry.file_name().to_str().map(str::parse::<Digest>) {
             blobs.push((sha256, entry.metadata()?.len()));

@@ -275,8 +275,8 @@ async fn content_of_a_unit_is_not_removed_and_the_unit_named() {
     assert_eq!(done.artifacts, std::slice::from_ref(&other));
     assert_eq!(console.artifacts(None, None).await.unwrap(), std::slice::from_ref(&till));
     assert!(
-        !artifact_path(fixture.shared(), &other.sha256).exists()
-            && artifact_path(fixture.shared(), &till.sha256).exists()
+        !artifact_path(&fixture.shared().content, &other.sha256).exists()
+            && artifact_path(&fixture.shared().content, &till.sha256).exists()
     );
     assert!(console.manifest(other.manifest.as_ref().unwrap()).await.is_err());
 }
@@ -290,9 +290,9 @@ async fn removed_labels_are_not_reused() {
     let alias = artifact(&fixture, "alias@1", "till", None).await;
     let base = config(&fixture, "base", "1", json!({"a": 1})).await.unwrap();
     console.remove_artifact(&admin(), &till.role, &till.version).await.unwrap();
-    assert!(artifact_path(fixture.shared(), &till.sha256).exists());
+    assert!(artifact_path(&fixture.shared().content, &till.sha256).exists());
     console.remove_artifact(&admin(), &alias.role, &alias.version).await.unwrap();
-    assert!(!artifact_path(fixture.shared(), &till.sha256).exists());
+    assert!(!artifact_path(&fixture.shared().content, &till.sha256).exists());
     console.remove_config(&admin(), &base.id, &base.version).await.unwrap();
     let gone = console.remove_config(&admin(), &base.id, &base.version).await.unwrap_err();
     assert_eq!(gone.problem.code, "unknown_config");

@@ -86,7 +86,7 @@ impl Console {
         E: std::fmt::Display,
     {
         let shared = &self.shared;
-        check_room(shared)?;
+        check_room(&shared.store)?;
         if let Some(manifest) = &labels.manifest {
             self.manifest(manifest).await?;
         }
@@ -100,9 +100,9 @@ impl Console {
             manifest,
             added_ms: now_ms(),
         };
-        let _content = shared.content.lock().await;
+        let _content = shared.content.lock.lock().await;
         self.check_label(&artifact).await?;
-        blob.keep(&shared.artifacts).await.map_err(|error| disk("storing the artifact", &error))?;
+        blob.keep(&shared.content.folder).await.map_err(|error| disk("storing the artifact", &error))?;
         let stored = content::add_artifact(shared.store.write(), &artifact, operator).await?;
         tracing::info!(artifact = stored.sha256.short(), role = %stored.role, version = %stored.version, %operator, size_bytes = stored.size_bytes, "an artifact is here");
         Ok(stored)
@@ -116,7 +116,7 @@ impl Console {
     {
         let max_bytes = self.shared.current().artifact_max_bytes;
         let what = "storing the artifact";
-        let mut upload = Upload::begin(&self.shared.artifacts).map_err(|error| disk(what, &error))?;
+        let mut upload = Upload::begin(&self.shared.content.folder).map_err(|error| disk(what, &error))?;
         loop {
             let piece = match timeout(IDLE, body.next()).await {
                 Ok(None) => break,
@@ -136,7 +136,7 @@ impl Console {
                     .hint("`artifact_max_bytes` in the console's configuration sets the limit"));
             }
             // The upload itself may fill the disk.
-            check_room(&self.shared)?;
+            check_room(&self.shared.store)?;
             upload.write(piece.as_ref()).await.map_err(|error| disk(what, &error))?;
         }
         if upload.size_bytes == 0 {

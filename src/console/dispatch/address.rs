@@ -14,7 +14,7 @@ use super::command_check;
 use crate::{
     error::Error,
     state::ConsoleState,
-    store::{StoreError, host, host_selection},
+    store::{Store, StoreError, host, host_selection},
 };
 
 /// The hosts of a command, with their names.
@@ -25,8 +25,8 @@ pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result
     let db = shared.store.read();
     match wanted {
         NewTarget::Hosts(names) => {
-            let (target, meant) = listed(names, &named(shared, names).await?)?;
-            check_members(shared, &meant.iter().map(|(host, _)| *host).collect::<Vec<_>>()).await?;
+            let (target, meant) = listed(names, &named(&shared.store, names).await?)?;
+            check_members(&shared.store, &meant.iter().map(|(host, _)| *host).collect::<Vec<_>>()).await?;
             Ok((target, meant))
         }
         NewTarget::All => everybody(host::names(db).await?),
@@ -49,16 +49,16 @@ pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result
 }
 
 /// Checks that all of these hosts are members: a revoked host gets no commands.
-pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Result<(), Error> {
+pub(super) async fn check_members(store: &Store, hosts: &[HostId]) -> Result<(), Error> {
     let members = {
-        let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
+        let mut db = store.read().acquire().await.map_err(StoreError::from)?;
         host::members(&mut db, hosts).await?
     };
     let revoked: Vec<HostId> = hosts.iter().filter(|host| !members.contains(host)).copied().collect();
     if revoked.is_empty() {
         return Ok(());
     }
-    let hostnames = host::names_of(shared.store.read(), &revoked).await?;
+    let hostnames = host::names_of(store.read(), &revoked).await?;
     let names = HostNames::new(hostnames.iter().map(|(host, name)| (*host, name.as_str())));
     let name = |host: &HostId| hostnames.get(host).map_or_else(|| host.to_string(), |name| names.show(*host, name));
     let revoked: Vec<String> = revoked.iter().map(name).collect();
@@ -68,11 +68,11 @@ pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Re
 }
 
 /// Returns the hosts that a list of names may mean.
-async fn named(shared: &ConsoleState, names: &[String]) -> Result<TargetHosts, StoreError> {
+async fn named(store: &Store, names: &[String]) -> Result<TargetHosts, StoreError> {
     let mut hosts = Vec::new();
     // One more than allowed is enough for the refusal.
     for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
-        hosts.extend(host::named(shared.store.read(), name).await?);
+        hosts.extend(host::named(store.read(), name).await?);
     }
     hosts.sort();
     hosts.dedup();

@@ -49,6 +49,7 @@ use self::{
     schedule::{Schedule, ScheduleAction, UndeliveredEnd},
 };
 use super::{
+    authority::Authority,
     content,
     error::Error,
     label,
@@ -168,7 +169,7 @@ impl PreparedCommand {
 async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<Vec<muster_api::Command>, Error> {
     let shared = &*console.shared;
     // Content must not be removed between the check and the command.
-    let _content = shared.content.lock().await;
+    let _content = shared.content.lock.lock().await;
     let mut ready = Vec::new();
     for one in authorised {
         ready.push(make_ready(console, one).await?);
@@ -181,14 +182,14 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         )
         .hint("wait until some are over; a shorter expiry keeps them from piling up"));
     }
-    check_crowd(shared, &ready).await?;
+    check_crowd(&shared.store, &ready).await?;
     // A revoked host that a broker still accepts would obey a broadcast: then it is sent to each member alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     // Waiting commands are recorded as such, and recorded again before they are sent; immediate ones, of which many
     // may come at once, are sent at once. A cancellation that no host needs is never sent.
     let (mut waiting, mut unneeded) = (HashSet::new(), HashMap::new());
     for PreparedCommand { command, hosts, .. } in &ready {
-        let without = unneeded_hosts(shared, command, hosts).await?;
+        let without = unneeded_hosts(&shared.store, command, hosts).await?;
         if !hosts.is_empty() && hosts.iter().all(|(host, _)| without.contains(host)) {
             waiting.insert(command.id);
         }
@@ -224,7 +225,7 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
         let open =
             OpenCommand { id, expires_ms, bytes: one.signed.len(), kind: CommandClass::of(&command.verb), hosts };
-        let _ = shared.dispatch.send(DispatchEvent::Submitted { open, broadcast }).await;
+        let _ = shared.commands.dispatch.send(DispatchEvent::Submitted { open, broadcast }).await;
         shared.changed(PageChange::Command(id));
     }
     let to_many = ready.iter().any(|one| one.command.target.broadcast().is_some());
@@ -235,15 +236,11 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
 
 /// Returns the hosts that need not get a cancellation, because they have nothing to do with its command any more. Only
 /// hosts know whom a group or a selector matches.
-async fn unneeded_hosts(
-    shared: &ConsoleState,
-    command: &Command,
-    hosts: &TargetHosts,
-) -> Result<HashSet<HostId>, StoreError> {
+async fn unneeded_hosts(store: &Store, command: &Command, hosts: &TargetHosts) -> Result<HashSet<HostId>, StoreError> {
     match (&command.verb, &command.target) {
         (Verb::Cancel { command }, Target::Hosts(_) | Target::All) => {
             let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
-            store::command::done_with(shared.store.read(), *command, &hosts).await
+            store::command::done_with(store.read(), *command, &hosts).await
         }
         _ => Ok(HashSet::new()),
     }
@@ -255,15 +252,14 @@ pub(crate) async fn target_hosts(shared: &ConsoleState, wanted: &muster_api::New
 }
 
 /// Checks that there is room for commands to hosts by name.
-async fn check_crowd(shared: &ConsoleState, ready: &[PreparedCommand]) -> Result<(), Error> {
+async fn check_crowd(store: &Store, ready: &[PreparedCommand]) -> Result<(), Error> {
     let mut more: HashMap<HostId, u64> = HashMap::new();
     for one in ready.iter().filter(|one| one.command.target.broadcast().is_none()) {
         one.hosts.iter().for_each(|(host, _)| *more.entry(*host).or_default() += 1);
     }
     let hosts: Vec<HostId> = more.keys().copied().collect();
     let most = more.into_values().max().unwrap_or(0);
-    let crowded =
-        store::command::crowded(shared.store.read(), &hosts, (OPEN_OF_HOST_MAX + 1).saturating_sub(most)).await?;
+    let crowded = store::command::crowded(store.read(), &hosts, (OPEN_OF_HOST_MAX + 1).saturating_sub(most)).await?;
     let Some(host) = crowded.first().filter(|_| most > 0) else { return Ok(()) };
     let name = ready.iter().flat_map(|one| &one.hosts).find(|(id, _)| id == host).map_or("", |(_, name)| name);
     Err(Error::new(
@@ -288,10 +284,10 @@ async fn make_ready(
     let issued_ms = date_for(shared, &hosts, given_ms).await?;
     let expires_ms = issued_ms + (given_until_ms - given_ms);
     let (id, mut verb) = (CommandId::new(), command.verb);
-    let (sealed, keys) = seal(shared, id, &mut verb, &hosts).await?;
-    let realms = realm::chain(shared, &verb).await?;
+    let (sealed, keys) = seal(&shared.store, id, &mut verb, &hosts).await?;
+    let realms = realm::chain(&shared.store, &verb).await?;
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
-    let signed = sign(shared, &command)?;
+    let signed = sign(&shared.authority, &command)?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
     Ok(PreparedCommand { command, signed, hosts, keys, signed_ms: issued_ms })
 }
@@ -299,17 +295,18 @@ async fn make_ready(
 /// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was
 /// ahead; whether it was, or is behind now, only hosts can tell.
 async fn date_for(shared: &ConsoleState, hosts: &TargetHosts, now: Millis) -> Result<Millis, StoreError> {
-    if shared.dated.ahead_ms(now) == 0 {
-        return Ok(shared.dated.ms(now));
+    if shared.hosts.signing_time.ahead_ms(now) == 0 {
+        return Ok(shared.hosts.signing_time.ms(now));
     }
     let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
-    let is_free = shared.dated.is_confirmed(now) && !host::is_any_bound(shared.store.read(), &hosts).await?;
-    Ok(if is_free { shared.dated.ms(now) } else { shared.dated.bound_ms(now) })
+    let is_free =
+        shared.hosts.signing_time.is_confirmed(now) && !host::is_any_bound(shared.store.read(), &hosts).await?;
+    Ok(if is_free { shared.hosts.signing_time.ms(now) } else { shared.hosts.signing_time.bound_ms(now) })
 }
 
 /// Seals what only the hosts of a command may read, to each of them. From here on it is in clear only on them.
 async fn seal(
-    shared: &ConsoleState,
+    store: &Store,
     command: CommandId,
     verb: &mut Verb,
     hosts: &TargetHosts,
@@ -318,7 +315,7 @@ async fn seal(
     let secret = verb.secret().unwrap_or("secret");
     let Some((sealed, content)) = sealing::seal(verb, command).map_err(failed)? else { return Ok(Default::default()) };
     let ids: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
-    let known = host::sealing_keys(shared.store.read(), &ids).await?;
+    let known = host::sealing_keys(store.read(), &ids).await?;
     let without: Vec<&str> =
         hosts.iter().filter(|(host, _)| !known.contains_key(host)).map(|(_, name)| name.as_str()).collect();
     if !without.is_empty() {
@@ -340,11 +337,11 @@ async fn seal(
 }
 
 /// Signs a command, if agents will be able to parse it: they parse strictly.
-fn sign(shared: &ConsoleState, command: &Command) -> Result<Vec<u8>, Error> {
+fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error> {
     let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
     readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
     let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
-    let signed = shared.authority.signer().sign(command).and_then(|bytes| match bytes.len() + room {
+    let signed = authority.signer().sign(command).and_then(|bytes| match bytes.len() + room {
         length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length)),
         _ => Ok(bytes),
     });
@@ -408,7 +405,7 @@ pub(crate) async fn run(
     };
     let mut roll_call: Option<RollCall> = None;
     let mut steps = ClockSteps::new(now_ms());
-    let mut remembered_ms = shared.dated.latest_ms();
+    let mut remembered_ms = shared.hosts.signing_time.latest_ms();
     loop {
         let next_ms =
             [schedule.next_ms(), roll_call.as_ref().map(|called| called.until_ms)].into_iter().flatten().min();
@@ -454,14 +451,14 @@ pub(crate) async fn run(
 
 /// Stores the latest signed time now and then. What a crash loses of it is shorter than most commands live.
 async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
-    let latest_ms = shared.dated.latest_ms();
+    let latest_ms = shared.hosts.signing_time.latest_ms();
     if (latest_ms - *remembered_ms).abs() < to_ms(SLEEP_MAX) {
         return;
     }
     match shared.store.set_signed_ms(latest_ms).await {
         Ok(()) => {
             *remembered_ms = latest_ms;
-            if let Err(error) = register::write_mark(&shared.config.data_dir, &shared.store).await {
+            if let Err(error) = register::write_mark(&shared.settings.started_with.data_dir, &shared.store).await {
                 tracing::error!(%error, "the mark that the store may not go back behind cannot be written");
             }
         }
@@ -480,7 +477,7 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
     let online = host::online(shared.store.read()).await?;
     let mut open = store::command::open(shared.store.read()).await?;
     for one in &mut open {
-        mark_unneeded(shared, one).await?;
+        mark_unneeded(&shared.store, one).await?;
     }
     let is_here = |open: &&OpenCommand| open.hosts.iter().all(|(_, reached)| *reached == CommandReach::No);
     shared.held_back().extend(open.iter().filter(is_here).map(|open| open.id));
@@ -490,10 +487,10 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
 }
 
 /// Marks the hosts that need not get a cancellation; see [`unneeded_hosts`]. The console may have ended before it knew.
-async fn mark_unneeded(shared: &ConsoleState, open: &mut OpenCommand) -> Result<(), StoreError> {
+async fn mark_unneeded(store: &Store, open: &mut OpenCommand) -> Result<(), StoreError> {
     let CommandClass::Cancel(which) = open.kind else { return Ok(()) };
     let hosts: Vec<HostId> = open.hosts.iter().map(|(host, _)| *host).collect();
-    let unneeded = store::command::done_with(shared.store.read(), which, &hosts).await?;
+    let unneeded = store::command::done_with(store.read(), which, &hosts).await?;
     for (host, reached) in &mut open.hosts {
         if unneeded.contains(host) && *reached == CommandReach::No {
             *reached = CommandReach::Unneeded;
@@ -563,9 +560,9 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let now = now_ms();
     let (called, mut refresh) = RollCall::new(hosts, now);
-    refresh.issued_ms = shared.dated.another_ms(now);
+    refresh.issued_ms = shared.hosts.signing_time.another_ms(now);
     match shared.authority.signer().sign(&refresh) {
-        Ok(bytes) => shared.link.publish(Topic::CommandAll, bytes).then_some(called),
+        Ok(bytes) => shared.hosts.link.publish(Topic::CommandAll, bytes).then_some(called),
         Err(error) => {
             tracing::error!(%error, "a message cannot be signed");
             None
@@ -577,7 +574,7 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
 /// will was lost with its broker, would count as online forever otherwise. Returns the roll call if it is to be closed
 /// later.
 async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
-    if !shared.link.is_connected() {
+    if !shared.hosts.link.is_connected() {
         // No host can answer. The next connection makes a new request.
         return None;
     }
@@ -606,14 +603,14 @@ async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called:
 /// comes back.
 pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId) -> Result<(), Error> {
     shared.check_operator(operator).await?;
-    address::check_members(shared, &[host]).await?;
-    let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now_ms()), within_ms: 0 };
+    address::check_members(&shared.store, &[host]).await?;
+    let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now_ms()), within_ms: 0 };
     let bytes =
         shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;
-    if shared.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
+    if shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
         return Ok(());
     }
-    let (code, message) = match shared.link.is_connected() {
+    let (code, message) = match shared.hosts.link.is_connected() {
         true => ("busy", "too much waits for the broker"),
         false => ("no_broker", "the console has no connection to the broker"),
     };
@@ -658,11 +655,11 @@ async fn perform(
             crowded.insert(host);
         }
         let bytes = match host {
-            Some(host) if is_sealed => with_key(shared, command, host, bytes).await?,
+            Some(host) if is_sealed => with_key(&shared.store, command, host, bytes).await?,
             _ => bytes,
         };
         let is_crowded = host.is_some_and(|host| crowded.contains(&host));
-        if (is_crowded || !shared.link.publish(topic, bytes)) && shared.link.is_connected() {
+        if (is_crowded || !shared.hosts.link.publish(topic, bytes)) && shared.hosts.link.is_connected() {
             crowded.extend(host);
             host.into_iter().for_each(|host| schedule.no_room(command, host, now_ms()));
         }
@@ -697,13 +694,8 @@ async fn record_first_sends(
 }
 
 /// Adds one host's key of the sealed content to the stored bytes.
-async fn with_key(
-    shared: &ConsoleState,
-    command: CommandId,
-    host: HostId,
-    bytes: Vec<u8>,
-) -> Result<Vec<u8>, StoreError> {
-    let Some(key) = store::command::sealed_key(shared.store.read(), command, host).await? else { return Ok(bytes) };
+async fn with_key(store: &Store, command: CommandId, host: HostId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let Some(key) = store::command::sealed_key(store.read(), command, host).await? else { return Ok(bytes) };
     Ok(envelope::with_key(&bytes, key).unwrap_or_else(|error| {
         tracing::error!(command.id = %command, host.id = %host, %error, "the key of a command cannot go with it");
         bytes
@@ -804,7 +796,7 @@ mod tests {
         assert!(is_sealed && !String::from_utf8_lossy(&stored).contains("s3cret"));
         let keys = [shared.authority.command_key().clone()];
         for (host, other) in [(&one, &two), (&two, &one)] {
-            let bytes = with_key(shared, given.id, host.id, stored.clone()).await.unwrap();
+            let bytes = with_key(&shared.store, given.id, host.id, stored.clone()).await.unwrap();
             let verified = envelope::open(&bytes, &keys).unwrap();
             let mut command: Command = verified.body().unwrap();
             command.sealed.as_mut().unwrap().key = verified.key().map(str::to_owned);
@@ -856,7 +848,7 @@ mod tests {
             kind: CommandClass::Cancel(run.id),
             hosts: vec![(member.id, CommandReach::No)],
         };
-        mark_unneeded(fixture.shared(), &mut loaded).await.unwrap();
+        mark_unneeded(&fixture.shared().store, &mut loaded).await.unwrap();
         assert_eq!(loaded.hosts, [(member.id, CommandReach::Unneeded)]);
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
         assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");

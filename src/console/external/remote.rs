@@ -197,7 +197,7 @@ mod tests {
                 _ => "",
             };
             let open = |authority: &Path| {
-                let url = &fixture.shared().urls.hosts;
+                let url = &fixture.shared().settings.urls.hosts;
                 open(&config(kind, &format!("url = {url:?}\nauthority_file = {authority:?}\n{more}"))).unwrap()
             };
             // A TLS server without measurements: where hosts join.

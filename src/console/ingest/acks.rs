@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     state::ConsoleState,
-    store::{self, StoreError},
+    store::{self, Store, StoreError},
 };
 
 pub use super::owed_acks::{HostAcks, OwedAcks};
@@ -41,10 +41,10 @@ const ALERTS_MAX: usize = 300;
 pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let all = async {
         loop {
-            shared.owed.more.notified().await;
+            shared.hosts.owed_acks.more.notified().await;
             let latest = Instant::now() + GATHER_MAX;
             // Cancel-safe: a notification that is not taken persists.
-            while let Ok(()) = timeout(GATHER, shared.owed.more.notified()).await
+            while let Ok(()) = timeout(GATHER, shared.hosts.owed_acks.more.notified()).await
                 && Instant::now() < latest
             {}
             say(&shared).await;
@@ -57,10 +57,10 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
 }
 
 async fn say(shared: &ConsoleState) {
-    let mut owed = shared.owed.take();
+    let mut owed = shared.hosts.owed_acks.take();
     // Revoked hosts get none. If that is unknown now, hosts are answered when they repeat their messages.
     let hosts: Vec<HostId> = owed.iter().map(|(host, _)| *host).collect();
-    match members(shared, &hosts).await {
+    match members(&shared.store, &hosts).await {
         Ok(members) => owed.retain(|(host, _)| members.contains(host)),
         Err(error) => {
             tracing::error!(%error, "members cannot be read; acknowledgements are left out");
@@ -68,17 +68,17 @@ async fn say(shared: &ConsoleState) {
         }
     }
     for (host, acks) in owed {
-        for ack in messages(host, acks, shared.dated.careful_ms(now_ms())) {
+        for ack in messages(host, acks, shared.hosts.signing_time.careful_ms(now_ms())) {
             match shared.authority.signer().sign(&ack) {
-                Ok(bytes) => drop(shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
+                Ok(bytes) => drop(shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
                 Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
             }
         }
     }
 }
 
-async fn members(shared: &ConsoleState, hosts: &[HostId]) -> Result<HashSet<HostId>, StoreError> {
-    let mut connection = shared.store.read().acquire().await?;
+async fn members(store: &Store, hosts: &[HostId]) -> Result<HashSet<HostId>, StoreError> {
+    let mut connection = store.read().acquire().await?;
     store::host::members(&mut connection, hosts).await
 }
 

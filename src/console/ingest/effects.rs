@@ -93,32 +93,32 @@ impl Effects {
     /// Performs all effects.
     pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
-            shared.tellings.host_connected(*host);
-            shared.labels.tellings.host_connected(*host);
+            shared.hosts.rules.host_connected(*host);
+            shared.hosts.labels.tellings.host_connected(*host);
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
-            shared.host_clocks.note(host, at_ms, now);
+            shared.hosts.clocks.note(host, at_ms, now);
         }
         let events = self.take_events();
-        shared.owed.add(self.acks);
+        shared.hosts.owed_acks.add(self.acks);
         for (host, has) in self.rules {
-            shared.tellings.confirm(host, has, now);
+            shared.hosts.rules.confirm(host, has, now);
         }
         for (host, has) in self.labels {
-            shared.labels.confirm(host, has, now);
+            shared.hosts.labels.confirm(host, has, now);
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");
-                let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now), within_ms: 0 };
+                let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now), within_ms: 0 };
                 match shared.authority.signer().sign(&refresh) {
-                    Ok(bytes) => drop(shared.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
+                    Ok(bytes) => drop(shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
                     Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
                 }
             }
         }
         for event in events {
-            let _ = shared.dispatch.send(event).await;
+            let _ = shared.commands.dispatch.send(event).await;
         }
         let mut told = HashSet::new();
         for change in self.changes {

@@ -35,7 +35,7 @@ use crate::{
     inbound::Inbound,
     page_change::PageChange,
     state::ConsoleState,
-    store::{self, StoreError},
+    store::{self, Store, StoreError},
 };
 
 /// The pause after a failure of the store, so that a full disk does not fill the log, too.
@@ -92,7 +92,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
         // Not cut short by a shutdown: what was taken is stored before the store is closed.
         let (senders, points) = together(batches);
         let values: usize = points.iter().map(|point| point.fields.len()).sum();
-        shared.received.fetch_add(values as u64, Ordering::Relaxed);
+        shared.measurements.received.fetch_add(values as u64, Ordering::Relaxed);
         let stored = commit(&shared, Arc::clone(&points)).await;
         for receipt in receipts {
             receipt.acknowledge();
@@ -109,7 +109,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
         let mut effects = Effects::default();
         for (host, id, of_it) in senders {
             effects.acks(host).metrics.insert(id);
-            shared.fleet.note(host, points.get(of_it).unwrap_or_default());
+            shared.measurements.latest.note(host, points.get(of_it).unwrap_or_default());
             effects.changes.push(PageChange::Metrics(host));
         }
         effects.perform(&shared, &mut RefreshRequests::default(), now_ms()).await;
@@ -147,7 +147,8 @@ pub(crate) async fn commit(shared: &ConsoleState, points: impl Into<Arc<[Point]>
     if shared.store.is_short_of_room() {
         return Err(RecordError::Full);
     }
-    let (stored, queued) = tokio::join!(shared.series.append(&points), shared.external.append(&points));
+    let (stored, queued) =
+        tokio::join!(shared.measurements.series.append(&points), shared.measurements.external.append(&points));
     stored?;
     Ok(queued?)
 }
@@ -201,7 +202,7 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
             }
         }
     }
-    match known(shared, batches.iter().map(|batch| batch.host).collect()).await {
+    match known(&shared.store, batches.iter().map(|batch| batch.host).collect()).await {
         Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
         // They are not acknowledged, so they arrive again.
         Err(error) => {
@@ -213,8 +214,8 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
 }
 
 /// Returns which of these hosts have joined.
-async fn known(shared: &ConsoleState, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
-    let mut connection = shared.store.read().acquire().await?;
+async fn known(store: &Store, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
+    let mut connection = store.read().acquire().await?;
     let hosts: Vec<HostId> = hosts.into_iter().collect();
     store::host::members(&mut connection, &hosts).await
 }

@@ -122,7 +122,7 @@ async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effe
     }
     let effects = together.finish(&mut *transaction).await?;
     if !effects.printed.is_empty() {
-        let limits = shared.config.output_limits();
+        let limits = shared.settings.started_with.output_limits();
         let gone = command::trim_output(&mut transaction, &effects.printed, limits).await?;
         if gone > 0 {
             tracing::info!(bytes = gone, "old output of commands made place for newer (command_output_max_bytes)");

@@ -74,7 +74,7 @@ async fn presence_follows_the_order_of_sessions() {
     assert_eq!((held.state, held.epoch), (HostConnection::Offline, 1));
     // Nobody hears of it: there is no broker.
     let shown = fixture.console.host("h").await.unwrap().presence.unwrap();
-    assert_eq!((Some(shown.since_ms), shown.state), (fixture.shared().link.lost_ms(), HostConnection::Unknown));
+    assert_eq!((Some(shown.since_ms), shown.state), (fixture.shared().hosts.link.lost_ms(), HostConnection::Unknown));
     let status = fixture.console.status().await.unwrap();
     assert_eq!((status.hosts, status.hosts_online, status.broker_connected), (1, 0, false));
 }
@@ -125,7 +125,7 @@ async fn revoked_host_is_not_commanded_and_ignored() {
     // Nobody knows whom the broker lets in, so what all hosts read is not used, until it is known to refuse this one.
     assert!(!fixture.shared().revocations_are_in_force().await.unwrap());
     let revoked = store::issued::revoked(fixture.shared().store.read(), now_ms()).await.unwrap();
-    fixture.shared().told_broker.lock().unwrap().extend(revoked.into_iter().map(|one| one.serial));
+    fixture.shared().revocation.told_broker.lock().unwrap().extend(revoked.into_iter().map(|one| one.serial));
     assert!(fixture.shared().revocations_are_in_force().await.unwrap());
     // Back with a new key, it tells what became of the command after all.
     let token = fixture.token_for(Some(bad)).await;
@@ -454,7 +454,7 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
     assert_eq!(answer.series.len(), 1);
 
     // What is told to pages is told together with the acknowledgement.
-    fixture.shared().series.stop().await;
+    fixture.shared().measurements.series.stop().await;
     batches.send(batch(2)).await.unwrap();
     drop(batches);
     recorder.await.unwrap();

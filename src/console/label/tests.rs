@@ -44,7 +44,7 @@ async fn say(
     .execute(fixture.shared().store.write())
     .await
     .unwrap();
-    fixture.shared().labels.confirm(host, has, 0);
+    fixture.shared().hosts.labels.confirm(host, has, 0);
 }
 
 fn line(host: &LabelledHost) -> String {
@@ -70,7 +70,7 @@ async fn console_label_overrides_own_until_removed() {
         dispatch::target_hosts(fixture.shared(), &target).await.is_ok()
     };
     assert_eq!(change("", false).await.unwrap(), "site=north agent");
-    assert!(fixture.shared().labels.is_confirmed(host), "nothing was ever given");
+    assert!(fixture.shared().hosts.labels.is_confirmed(host), "nothing was ever given");
     assert_eq!(change("site=south", false).await, Err("label_exists".to_owned()));
     assert_eq!(
         change("site=north canary=yes", false).await.unwrap(),
@@ -80,22 +80,22 @@ async fn console_label_overrides_own_until_removed() {
     // Selectors go by it before the host has heard it.
     assert_eq!((picked("label.site=south").await, picked("label.site=north").await), (true, false));
     assert!(dispatch::target_hosts(fixture.shared(), &NewTarget::Group("canary".parse().unwrap())).await.is_ok());
-    let generation = fixture.shared().labels.tellings.of(host);
-    assert!(generation > 0 && !fixture.shared().labels.is_confirmed(host));
+    let generation = fixture.shared().hosts.labels.tellings.of(host);
+    assert!(generation > 0 && !fixture.shared().hosts.labels.is_confirmed(host));
     // The same again changes nothing.
     change("site=south", false).await.unwrap();
-    assert_eq!(fixture.shared().labels.tellings.of(host), generation);
+    assert_eq!(fixture.shared().hosts.labels.tellings.of(host), generation);
     // The host has it, and still tells what its own are.
     let (merged, own) = (serde_json::json!({"site": "south", "canary": "yes"}), serde_json::json!({"site": "north"}));
     say(&fixture, host, merged, Some(own), Some(generation)).await;
-    assert!(fixture.shared().labels.is_confirmed(host));
+    assert!(fixture.shared().hosts.labels.is_confirmed(host));
     assert_eq!(change("", false).await.unwrap(), "canary=yes console, site=south console over north");
     assert_eq!(change("site- canary- nothing-", false).await.unwrap(), "site=north agent");
     assert!(picked("label.site=north").await && !picked("label.canary").await);
     assert_eq!(change("site-", false).await.unwrap(), "site=north agent", "its own cannot be taken from here");
-    assert!(fixture.shared().labels.tellings.of(host) > generation);
+    assert!(fixture.shared().hosts.labels.tellings.of(host) > generation);
     let kept = label::generations(fixture.shared().store.read()).await.unwrap();
-    assert_eq!(kept.of(host), fixture.shared().labels.tellings.of(host), "it survives a restart");
+    assert_eq!(kept.of(host), fixture.shared().hosts.labels.tellings.of(host), "it survives a restart");
 }
 
 #[tokio::test]
@@ -134,12 +134,12 @@ async fn host_that_is_ahead_of_a_store_gets_newer_labels_and_never_its_own_word(
     // It claims labels that nobody here has given it.
     say(&fixture, host, serde_json::json!({"tier": "gold"}), Some(serde_json::json!({})), Some(ahead)).await;
     tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap();
-    assert!(fixture.shared().labels.tellings.of(host) > ahead);
+    assert!(fixture.shared().hosts.labels.tellings.of(host) > ahead);
     assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "");
     let target = NewTarget::Group("tier".parse().unwrap());
     assert!(dispatch::target_hosts(fixture.shared(), &target).await.is_err());
     // One that claims to be at the end of time harms nobody else, and the store takes it.
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
-    assert_eq!(fixture.shared().labels.tellings.of(HostId::random()), 0);
+    assert_eq!(fixture.shared().hosts.labels.tellings.of(HostId::random()), 0);
 }

@@ -131,7 +131,7 @@ mod with_a_broker {
     }
 
     async fn until_connected(fixture: &Fixture) {
-        let mut connected = fixture.shared().link.connected.clone();
+        let mut connected = fixture.shared().hosts.link.connected.clone();
         timeout(PATIENCE, connected.wait_for(|connected| *connected)).await.unwrap().unwrap();
     }
 
@@ -182,7 +182,7 @@ mod with_a_broker {
         until_connected(&fixture).await;
         let listen = first.local_addr();
         first.stop().await;
-        let mut connected = fixture.shared().link.connected.clone();
+        let mut connected = fixture.shared().hosts.link.connected.clone();
         timeout(PATIENCE, connected.wait_for(|connected| !*connected)).await.unwrap().unwrap();
         assert!(!fixture.console.status().await.unwrap().broker_connected);
         let member = fixture.member("h").await;

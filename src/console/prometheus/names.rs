@@ -38,7 +38,7 @@ impl PrometheusState {
         for matchers in selectors {
             let selector =
                 selector(matchers).map_err(|error| QueryRefusal::new(ErrorKind::BadData, error.to_string()))?;
-            let found = self.console.shared.series.select(selector, NAMES_MAX).await?;
+            let found = self.console.shared.measurements.series.select(selector, NAMES_MAX).await?;
             chosen.extend(found.into_iter().map(|one| (one.id, one)));
             if chosen.len() > NAMES_MAX {
                 let message = format!("more than {NAMES_MAX} series are chosen. hint: name a host or a unit");
@@ -71,7 +71,7 @@ pub(super) async fn labels(State(state): State<PrometheusState>, params: FormPar
     check_times(&params)?;
     let selectors = params.selectors()?;
     let names: BTreeSet<String> = if selectors.is_empty() {
-        state.console.shared.series.label_names().await?.into_iter().take(NAMES_MAX).collect()
+        state.console.shared.measurements.series.label_names().await?.into_iter().take(NAMES_MAX).collect()
     } else {
         let chosen = state.chosen(&selectors).await?;
         chosen.into_iter().flat_map(|one| one.labels.into_keys().chain([NAME.to_owned()])).collect()
@@ -92,7 +92,7 @@ pub(super) async fn values(
     }
     let selectors = params.selectors()?;
     let values: BTreeSet<String> = if selectors.is_empty() {
-        state.console.shared.series.label_values(&label).await?.into_iter().take(NAMES_MAX).collect()
+        state.console.shared.measurements.series.label_values(&label).await?.into_iter().take(NAMES_MAX).collect()
     } else {
         let chosen = state.chosen(&selectors).await?;
         let value = |mut one: ChosenSeries| if label == NAME { Some(one.name) } else { one.labels.remove(&label) };
@@ -109,7 +109,7 @@ pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormP
         Some(Ok(limit)) => limit,
         Some(Err(_)) => return Err(QueryRefusal::new(ErrorKind::BadData, "limit must be a number")),
     };
-    let names = state.console.shared.series.label_values(NAME).await?;
+    let names = state.console.shared.measurements.series.label_values(NAME).await?;
     let names = names.into_iter().filter(|name| wanted.as_ref().is_none_or(|wanted| wanted == name)).take(limit);
     let metadata: BTreeMap<String, Value> = names
         .map(|name| {

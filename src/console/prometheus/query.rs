@@ -73,7 +73,7 @@ async fn run<T: Send + 'static>(
         enough: Arc::new(enough),
         ..QueryLimits::default()
     };
-    let source = StoreSource::new(state.console.shared.series.clone(), deadline);
+    let source = StoreSource::new(state.console.shared.measurements.series.clone(), deadline);
     let work = tokio::task::spawn_blocking(move || {
         let answer = ParsedQuery::parse(&text).and_then(|query| ask(&query, &source, &limits));
         drop(place);

@@ -37,7 +37,7 @@ impl ListedCommand {
 
 /// Returns the newest commands.
 pub(in crate::web) async fn newest(console: &Console, limit: u32) -> Result<Vec<ListedCommand>, Error> {
-    let memory = &console.shared.tallies.short;
+    let memory = &console.shared.pages.tallies.short;
     let mut entries = Vec::new();
     for command in console.commands_alone(limit).await? {
         let tally = match memory.find(command.id) {
@@ -62,7 +62,7 @@ async fn tally(console: &Console, id: CommandId) -> Result<HostCounts, Error> {
 
 /// Returns the progress of a command, host by host.
 pub(in crate::web) async fn course(console: &Console, id: CommandId) -> Result<Arc<CommandProgress>, Error> {
-    let memory = &console.shared.tallies.whole;
+    let memory = &console.shared.pages.tallies.whole;
     match memory.find(id) {
         Ok(course) => Ok(course),
         Err(changes) => {

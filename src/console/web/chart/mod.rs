@@ -117,7 +117,7 @@ async fn charts(
     host: Option<HostId>,
     unit: Option<&UnitName>,
 ) -> Result<Charts, Error> {
-    let store = &console.shared.series;
+    let store = &console.shared.measurements.series;
     let chosen = chosen(store, &selector(whose, host, unit)).await?;
     let (span, series) = grouped(store, chosen, asked.span()).await?;
     let marks = match host {
@@ -167,7 +167,7 @@ pub(super) async fn fleet(State(console): State<Console>, PageParams(asked): Pag
 
 /// Returns the latest values of a host, or of a unit on it.
 pub(super) async fn latest(console: &Console, host: HostId, unit: Option<&UnitName>) -> Result<Vec<Latest>, Error> {
-    let store = &console.shared.series;
+    let store = &console.shared.measurements.series;
     let whose = if unit.is_some() { ChartScope::Unit } else { ChartScope::Host };
     let chosen = chosen(store, &selector(whose, Some(host), unit)).await?;
     let ids: Vec<_> = chosen.iter().map(|one| one.id).collect();

@@ -51,7 +51,7 @@ fn values(answer: &Value, word: &str, label: &str) -> Vec<f64> {
 async fn every_range_has_charts_from_the_right_resolution() {
     let browser = Browser::new().await;
     let host = browser.fixture.member("shop-7").await.id;
-    let series = browser.fixture.shared().series.clone();
+    let series = browser.fixture.shared().measurements.series.clone();
     let now = now_ms();
     series.append_columns(columns(host, (now - 400 * DAY_MS, now - HOUR_MS / 4), 300_000)).await.unwrap();
     series.settle().await;
@@ -119,7 +119,7 @@ async fn alerts_and_newest_values_are_there() {
         point("muster_yuno_requests", "total", 30.0, 5_000),
         Point::new("muster_host_cpu", &tags[..2], now - 5_000).field("busy_ratio", 0.5),
     ];
-    shared.series.append(&points).await.unwrap();
+    shared.measurements.series.append(&points).await.unwrap();
 
     let answer = asked(&browser, &format!("/host/{host}/charts?range=15m")).await;
     let mark = &answer["marks"][0];
@@ -147,7 +147,7 @@ async fn first_page_has_fleet_charts() {
     let shared = browser.fixture.shared();
     let now = now_ms();
     let tags = [("hostname", "shop-7")];
-    shared.fleet.note(
+    shared.measurements.latest.note(
         host,
         &[
             Point::new("muster_host_cpu", &tags, now).field("busy_ratio", 0.875),

@@ -118,7 +118,7 @@ async fn large_fleet_is_paged() {
     for (n, id) in ids.iter().enumerate() {
         let busy =
             muster_topics::metric::Point::new("muster_host_cpu", &[("hostname", "shop")], muster_base::clock::now_ms());
-        fixture.shared().fleet.note(*id, &[busy.field("busy_ratio", n as f64 / count as f64)]);
+        fixture.shared().measurements.latest.note(*id, &[busy.field("busy_ratio", n as f64 / count as f64)]);
     }
     assert_eq!(console.overview().measured, count);
     let begin = Instant::now();
