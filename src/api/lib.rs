@@ -12,7 +12,7 @@ use muster_topics::{
     command::{Target, Verb},
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
-    outcome::{Data, Outcome, Stream},
+    outcome::{self, Data, Outcome, Stream},
     presence::PresenceState,
     realm::PortRange,
     select::HostSelect,
@@ -311,21 +311,91 @@ pub struct CommandHost {
     pub host: HostId,
     /// The host's name.
     pub hostname: String,
-    /// The state of the command on the host.
-    pub state: CommandState,
-    /// The terminal answer, with the part of the output that it contains.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Received<Outcome>>,
-    /// Since when the host has been offline, as far as known, if the command waits for it. For a host that has never
-    /// connected: since it joined.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub away_since_ms: Option<Millis>,
-    /// A problem that the host reports and that may be why the command waits: its agent's disk is full.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    /// How far the command is there.
+    #[serde(flatten)]
+    pub progress: HostProgress,
 }
 
-/// The state of a command on one host.
+impl CommandHost {
+    /// The state of the command on the host.
+    #[must_use]
+    pub fn state(&self) -> CommandState {
+        match self.progress {
+            HostProgress::Waiting { .. } => CommandState::Waiting,
+            HostProgress::Accepted => CommandState::Accepted,
+            HostProgress::Running => CommandState::Running,
+            HostProgress::Done { .. } => CommandState::Done,
+            HostProgress::Missing => CommandState::Missing,
+        }
+    }
+
+    /// The terminal answer, if there is one.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Received<Outcome>> {
+        match &self.progress {
+            HostProgress::Done { outcome } => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// How the command ended, if it did.
+    #[must_use]
+    pub fn status(&self) -> Option<&outcome::Status> {
+        self.outcome().map(|outcome| &outcome.value.status)
+    }
+
+    /// Since when the host that the command waits for has been offline.
+    #[must_use]
+    pub fn away_since_ms(&self) -> Option<Millis> {
+        match self.progress {
+            HostProgress::Waiting { away_since_ms, .. } => away_since_ms,
+            _ => None,
+        }
+    }
+
+    /// Why the command may have to wait, as the host reports it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match &self.progress {
+            HostProgress::Waiting { reason, .. } => reason.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing more is expected of the host.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state().is_over()
+    }
+}
+
+/// How far a command is on one host, with what is known in that state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum HostProgress {
+    /// It is sent until it expires; the host has not answered yet.
+    Waiting {
+        /// Since when the host has been offline, as far as known. For a host that has never connected: since it joined.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        away_since_ms: Option<Millis>,
+        /// A problem that the host reports and that may be why the command waits: its agent's disk is full.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The agent has accepted it, and it is not finished.
+    Accepted,
+    /// It runs.
+    Running,
+    /// It has an outcome.
+    Done {
+        /// The terminal answer, with the part of the output that it contains.
+        outcome: Received<Outcome>,
+    },
+    /// It expired without an answer. A late outcome replaces this state.
+    Missing,
+}
+
+/// The state of a command on one host, by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandState {
@@ -339,6 +409,14 @@ pub enum CommandState {
     Done,
     /// It expired without an answer. A late outcome replaces this state.
     Missing,
+}
+
+impl CommandState {
+    /// Whether nothing more is expected of the host.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Missing)
+    }
 }
 
 /// An event of `GET /api/v1/commands/{id}/events` (server-sent events, from the beginning; the last one is `end`, when

@@ -36,7 +36,7 @@ impl Class {
     /// The class of a host's progress.
     #[must_use]
     pub fn of(host: &CommandHost) -> Self {
-        Self::of_state(host.state, host.outcome.as_ref().map(|outcome| &outcome.value.status))
+        Self::of_state(host.state(), host.status())
     }
 
     /// The class of a state and a status.
@@ -142,45 +142,36 @@ mod tests {
     };
 
     use super::*;
-    use crate::Received;
+    use crate::{HostProgress, Received};
 
-    fn host(id: u128, hostname: &str, state: CommandState, status: Option<Status>) -> CommandHost {
-        let outcome = status.map(|status| Outcome {
-            status,
-            started_ms: None,
-            finished_ms: 0,
-            stdout: Output::default(),
-            stderr: Output::default(),
-        });
-        let outcome = outcome.map(|value| Received { at_ms: 0, value });
-        CommandHost {
-            host: HostId(uuid::Uuid::from_u128(id)),
-            hostname: hostname.to_owned(),
-            state,
-            outcome,
-            away_since_ms: None,
-            reason: None,
-        }
+    fn host(id: u128, hostname: &str, progress: HostProgress) -> CommandHost {
+        CommandHost { host: HostId(uuid::Uuid::from_u128(id)), hostname: hostname.to_owned(), progress }
+    }
+
+    fn done(status: Status) -> HostProgress {
+        let (stdout, stderr) = (Output::default(), Output::default());
+        let value = Outcome { status, started_ms: None, finished_ms: 0, stdout, stderr };
+        HostProgress::Done { outcome: Received { at_ms: 0, value } }
     }
 
     #[test]
     fn every_host_is_counted_once_and_named() {
-        use CommandState::{Done, Missing, Running, Waiting};
-        let exited = |code| Some(Status::exited(Exit::Code(code)));
-        let refused = |code| Some(Status::Refused { code, message: String::new() });
-        let batch = |status| Some(Status::Batch { steps: vec![StepOutcome::of(status, 0)] });
+        use HostProgress::{Missing, Running};
+        let exited = |code| done(Status::exited(Exit::Code(code)));
+        let refused = |code| done(Status::Refused { code, message: String::new() });
+        let batch = |status| done(Status::Batch { steps: vec![StepOutcome::of(status, 0)] });
         let hosts = [
-            host(1, "a", Done, exited(0)),
-            host(2, "b", Done, batch(Status::Completed)),
-            host(3, "c", Done, exited(7)),
-            host(4, "d", Done, Some(Status::TimedOut)),
-            host(5, "e", Done, batch(Status::TimedOut)),
-            host(6, "f", Done, refused(RefusalCode::Denied)),
-            host(7, "g", Done, refused(RefusalCode::NotSelected)),
-            host(8, "twin", Missing, None),
-            host(9, "twin", Missing, None),
-            host(10, "h", Waiting, None),
-            host(11, "i", Running, None),
+            host(1, "a", exited(0)),
+            host(2, "b", batch(Status::Completed)),
+            host(3, "c", exited(7)),
+            host(4, "d", done(Status::TimedOut)),
+            host(5, "e", batch(Status::TimedOut)),
+            host(6, "f", refused(RefusalCode::Denied)),
+            host(7, "g", refused(RefusalCode::NotSelected)),
+            host(8, "twin", Missing),
+            host(9, "twin", Missing),
+            host(10, "h", HostProgress::Waiting { away_since_ms: None, reason: None }),
+            host(11, "i", Running),
         ];
         let summary = Summary::of(&hosts);
         assert_eq!(

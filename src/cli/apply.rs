@@ -266,7 +266,7 @@ async fn tell_away(
         let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
         let is_away = |unit: &AppliedUnit| {
             let line = command.hosts.iter().find(|line| line.host == unit.host);
-            unit.command == Some(id) && line.is_some_and(|line| line.away_since_ms.is_some())
+            unit.command == Some(id) && line.is_some_and(|line| line.away_since_ms().is_some())
         };
         let before = away.len();
         away.extend(places().filter(|(_, unit)| is_away(unit)).map(|(place, _)| place));
@@ -347,7 +347,7 @@ fn settled(
     left: &mut BTreeSet<usize>,
     HostResult { command, line }: &HostResult,
 ) -> Vec<(usize, Option<ReachedUnit>)> {
-    let Some(status) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else { return Vec::new() };
+    let Some(status) = line.status() else { return Vec::new() };
     let is_there = |place: usize| units.get(place).filter(|unit| unit.host == line.host);
     let found: Vec<(usize, Option<ReachedUnit>)> = match status {
         Status::AppliedSet { units: done } => {
@@ -377,7 +377,7 @@ async fn listen(
     let heard = async {
         loop {
             match events.next().await? {
-                Some(CommandEvent::Host(line)) if line.outcome.is_some() => {
+                Some(CommandEvent::Host(line)) if line.outcome().is_some() => {
                     // The receiver lives as long as this task.
                     let _ = tell.send(HostResult { command: command.clone(), line }).await;
                 }

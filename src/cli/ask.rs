@@ -199,7 +199,7 @@ async fn ask_host(
         return nobody("unit_unreachable", "its host does not answer".to_owned());
     };
     let (line, output) = gathered?;
-    match line.outcome.map(|outcome| outcome.value.status) {
+    match line.status() {
         Some(Status::Completed) => match serde_json::from_slice(&output) {
             Ok(answers) => Ok(answers),
             Err(error) => nobody("invalid", format!("its host's answer is not understood: {error}")),
@@ -207,9 +207,9 @@ async fn ask_host(
         None => nobody("unit_unreachable", "its host has not answered in time".to_owned()),
         Some(Status::Refused { code, message }) => {
             let code = serde_json::to_value(code).ok().and_then(|code| Some(code.as_str()?.to_owned()));
-            nobody(code.as_deref().unwrap_or("refused"), message)
+            nobody(code.as_deref().unwrap_or("refused"), message.clone())
         }
-        Some(status) => nobody("lost", command_verdict::status(&status)),
+        Some(status) => nobody("lost", command_verdict::status(status)),
     }
 }
 
@@ -229,7 +229,7 @@ async fn gather(session: &CliSession, command: &Command) -> Result<(CommandHost,
             CommandEvent::End => break,
         }
     }
-    if let Some(received) = &line.outcome
+    if let Some(received) = line.outcome()
         && let Some(rest) = &received.value.stdout.rest
     {
         pieces.insert(received.value.stdout.sent_bytes, rest.to_bytes().unwrap_or_default());

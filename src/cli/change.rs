@@ -362,7 +362,7 @@ async fn each<'a>(
     for (unit, asked) in wanted {
         let command = submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await;
         if let (Ok(command), Some(signal)) = (&command, beside)
-            && command.hosts.iter().all(|host| host.away_since_ms.is_none())
+            && command.hosts.iter().all(|host| host.away_since_ms().is_none())
         {
             let asked = Asked::UnitSignal { unit: unit.unit.clone(), signal };
             // A process that has ended meanwhile gets no signal, which is not a failure; the unit's state is awaited
@@ -561,7 +561,7 @@ fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
 /// If it was refused, or if the units do not become as desired in time.
 pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOptions) -> Result<ChangeProgress, Failure> {
     let limit: Duration = waiting.timeout.into();
-    let away = command.hosts.iter().all(|host| host.away_since_ms.is_some());
+    let away = command.hosts.iter().all(|host| host.away_since_ms().is_some());
     if away && !waiting.wait_offline {
         print::say(command_follower::waits(command));
     }
@@ -586,12 +586,12 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
     };
     let hosts = hosts?;
     // They were offline when the command was given, and still are.
-    if !waiting.wait_offline && hosts.iter().all(|host| host.away_since_ms.is_some()) {
+    if !waiting.wait_offline && hosts.iter().all(|host| host.away_since_ms().is_some()) {
         return Ok(ChangeProgress::Waits(command.id));
     }
     report(command, &hosts)?;
     for host in &hosts {
-        let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);
+        let status = host.status();
         match (&command.verb, status) {
             (Asked::UnitRm { unit }, Some(Status::Completed)) => {
                 wait::until_gone(session, host.host, unit, limit).await?;

@@ -1,7 +1,7 @@
 //! `muster command`: the ledger of commands.
 
 use clap::Subcommand;
-use muster_api::{Command, CommandHost, CommandState};
+use muster_api::{Command, CommandHost, CommandState, HostProgress};
 use muster_base::{
     clock,
     failure::{Failure, FailureKind},
@@ -71,7 +71,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
             let cancel = not_gone_out(session, cancel).await?;
             let hosts = command_follower::follow_there(session, &cancel).await?;
             let (away, done): (Vec<_>, Vec<_>) =
-                hosts.into_iter().partition(|host| host.state == CommandState::Waiting);
+                hosts.into_iter().partition(|host| host.state() == CommandState::Waiting);
             if !done.is_empty() {
                 report(&cancel, &done)?;
             }
@@ -111,13 +111,13 @@ fn describe_target(command: &Command) -> String {
 }
 
 fn states(command: &Command, now_ms: Millis) -> String {
-    let away = command.hosts.iter().filter(|host| host.away_since_ms.is_some()).count();
+    let away = command.hosts.iter().filter(|host| host.away_since_ms().is_some()).count();
     let until = format!("expires {}", print::age(command.expires_ms, now_ms));
     match &command.hosts[..] {
         [host] if away == 1 => format!("{}; {until}", state(host, now_ms)),
         [host] => state(host, now_ms),
         hosts => {
-            let done = hosts.iter().filter(|host| host.state == CommandState::Done).count();
+            let done = hosts.iter().filter(|host| host.state() == CommandState::Done).count();
             let away = if away == 0 { String::new() } else { format!("; waits for {away} that are away, {until}") };
             format!("{done} of {} done{away}", hosts.len())
         }
@@ -125,15 +125,15 @@ fn states(command: &Command, now_ms: Millis) -> String {
 }
 
 fn state(host: &CommandHost, now_ms: Millis) -> String {
-    match (&host.outcome, host.state) {
-        (Some(outcome), _) => command_verdict::status(&outcome.value.status),
-        (None, CommandState::Waiting) => match (host.away_since_ms, &host.reason) {
-            (Some(since_ms), _) => format!("waiting for the host, away since {}", print::age(since_ms, now_ms)),
-            (None, Some(reason)) => format!("waiting for the host, which tells: {reason}"),
-            (None, None) => "waiting for the host".to_owned(),
-        },
-        (None, CommandState::Accepted) => "queued on the host".to_owned(),
-        (None, CommandState::Running) => "running".to_owned(),
-        (None, CommandState::Done | CommandState::Missing) => "missing: it expired without an answer".to_owned(),
+    match &host.progress {
+        HostProgress::Waiting { away_since_ms: Some(since_ms), .. } => {
+            format!("waiting for the host, away since {}", print::age(*since_ms, now_ms))
+        }
+        HostProgress::Waiting { reason: Some(reason), .. } => format!("waiting for the host, which tells: {reason}"),
+        HostProgress::Waiting { .. } => "waiting for the host".to_owned(),
+        HostProgress::Accepted => "queued on the host".to_owned(),
+        HostProgress::Running => "running".to_owned(),
+        HostProgress::Done { outcome } => command_verdict::status(&outcome.value.status),
+        HostProgress::Missing => "missing: it expired without an answer".to_owned(),
     }
 }

@@ -16,7 +16,7 @@ pub async fn cancel(session: &CliSession, command: &Command) -> Result<Command, 
     let ids =
         |hosts: &mut dyn Iterator<Item = &CommandHost>| hosts.map(|host| host.host.to_string()).collect::<Vec<_>>();
     // A revoked host has its outcome, and gets no commands.
-    let open = ids(&mut command.hosts.iter().filter(|host| host.state != CommandState::Done));
+    let open = ids(&mut command.hosts.iter().filter(|host| host.state() != CommandState::Done));
     let hosts = if open.is_empty() { ids(&mut command.hosts.iter()) } else { open };
     let target = match hosts.len() {
         ..=TARGET_HOSTS_MAX => NewTarget::Hosts(hosts),
@@ -33,7 +33,7 @@ pub(super) const WITHDRAWN: Duration = Duration::from_secs(2);
 /// rest depends on the host.
 pub(super) async fn not_gone_out(session: &CliSession, mut cancel: Command) -> Result<Command, Failure> {
     let until = Instant::now() + WITHDRAWN;
-    while cancel.hosts.iter().any(|host| host.away_since_ms.is_some()) && Instant::now() < until {
+    while cancel.hosts.iter().any(|host| host.away_since_ms().is_some()) && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(100)).await;
         cancel = session.client.get(&format!("commands/{}", cancel.id), &[]).await?;
     }

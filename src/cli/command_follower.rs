@@ -9,7 +9,7 @@ use muster_api::{Command, CommandEvent, CommandHost, CommandState, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::name::HostId;
 
-use super::command_output::{LogOwner, OutputForm, StreamPrinter, is_over};
+use super::command_output::{LogOwner, OutputForm, StreamPrinter};
 use super::{print, session::CliSession};
 use muster_api::host_names::tell_apart;
 
@@ -78,7 +78,7 @@ pub(super) async fn follow_into(
     };
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
     let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
-    let away = |host: &CommandHost| host.away_since_ms.is_some();
+    let away = |host: &CommandHost| host.away_since_ms().is_some();
     let mut awaited: BTreeSet<HostId> =
         command.hosts.iter().filter(|host| !(leaves && away(host))).map(|host| host.host).collect();
     let mut told = command.hosts.iter().any(away);
@@ -89,7 +89,7 @@ pub(super) async fn follow_into(
         if leaves && awaited.is_empty() {
             output.end()?;
             // Hosts that are not waited for are named as well.
-            hosts.values().filter(|host| !is_over(host)).try_for_each(|host| output.conclude(host))?;
+            hosts.values().filter(|host| !host.is_over()).try_for_each(|host| output.conclude(host))?;
             return Ok(hosts.into_values().collect());
         }
         let next = tokio::time::timeout(SILENCE, events.next()).await;
@@ -98,7 +98,7 @@ pub(super) async fn follow_into(
             // Safe to cancel: unread events stay in the stream.
             Err(_) => {
                 let waits_for = |host: &HostId| {
-                    hosts.get(host).is_some_and(|host| host.state == CommandState::Waiting && !away(host))
+                    hosts.get(host).is_some_and(|host| host.state() == CommandState::Waiting && !away(host))
                 };
                 if leaves && awaited.iter().any(waits_for) {
                     let now: Command =
@@ -130,10 +130,10 @@ pub(super) async fn follow_into(
             }
             CommandEvent::Host(host) => {
                 output.meet(&host);
-                if let Some(received) = &host.outcome {
+                if let Some(received) = host.outcome() {
                     output.rest(host.host, &received.value)?;
                 }
-                if is_over(&host) {
+                if host.is_over() {
                     output.conclude(&host)?;
                     awaited.remove(&host.host);
                 }
@@ -160,7 +160,7 @@ pub fn waits(command: &Command) -> String {
     let now_ms = muster_base::clock::now_ms();
     let away: Vec<String> = tell_apart(command.hosts.clone())
         .iter()
-        .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms?, now_ms))))
+        .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms()?, now_ms))))
         .collect();
     let (what, is) = (command.verb.sentence(), if away.len() == 1 { "is" } else { "are" });
     let until = print::age(command.expires_ms, now_ms);
@@ -180,7 +180,7 @@ pub(super) fn named(names: &[String]) -> String {
 }
 
 pub(super) fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
-    hosts.retain(|host| host.state == CommandState::Waiting);
+    hosts.retain(|host| host.state() == CommandState::Waiting);
     let hosts = tell_apart(hosts);
     if hosts.is_empty() {
         return;
@@ -189,7 +189,7 @@ pub(super) fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
     let named = named(&waiting);
     let until = print::age(command.expires_ms, muster_base::clock::now_ms());
     print::say(format_args!("waiting for {named}; the command expires {until} (Ctrl-C leaves it to wait)"));
-    let reasons = hosts.iter().filter_map(|host| Some((&host.hostname, host.reason.as_ref()?)));
+    let reasons = hosts.iter().filter_map(|host| Some((&host.hostname, host.reason()?)));
     for (hostname, reason) in reasons.take(NAMED_MAX) {
         print::say(format_args!("{hostname} tells: {reason}"));
     }

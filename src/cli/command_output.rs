@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_api::{Command, CommandHost, CommandState};
+use muster_api::{Command, CommandHost};
 use muster_base::{failure::Failure, terminal};
 use muster_topics::{
     name::{HostId, UnitName},
@@ -209,11 +209,6 @@ impl StreamPrinter {
     }
 }
 
-/// Whether nothing more is expected of a host.
-pub(super) fn is_over(host: &CommandHost) -> bool {
-    matches!(host.state, CommandState::Done | CommandState::Missing)
-}
-
 /// Prints the complete lines of a log, and keeps the rest.
 fn log_lines(printer: Printer, of: &LogOwner, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
     line.extend_from_slice(bytes);
@@ -261,7 +256,7 @@ fn write_stream(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use muster_api::CommandState;
+    use muster_api::HostProgress;
 
     use super::*;
 
@@ -269,10 +264,7 @@ mod tests {
         CommandHost {
             host: HostId(uuid::Uuid::from_u128(id)),
             hostname: format!("host-{id}"),
-            state: CommandState::Running,
-            outcome: None,
-            away_since_ms: None,
-            reason: None,
+            progress: HostProgress::Running,
         }
     }
 

@@ -35,8 +35,8 @@ pub(super) fn is_success(host: &CommandHost) -> bool {
 /// Why a command was not successful on a host.
 #[must_use]
 pub fn complaint(host: &CommandHost) -> Option<String> {
-    let Some(received) = &host.outcome else {
-        if host.state == CommandState::Waiting {
+    let Some(received) = host.outcome() else {
+        if host.state() == CommandState::Waiting {
             return Some("not done yet; it gets the command when it is back".to_owned());
         }
         return Some("no answer before the command expired".to_owned());
@@ -91,25 +91,20 @@ pub fn status(status: &Status) -> String {
 /// # Errors
 /// If not every host was successful.
 pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> {
-    if let ([CommandHost { outcome: Some(outcome), .. }], true) = (hosts, passthrough) {
-        match outcome.value.status {
-            Status::Exited(ProcessEnd { exit: Exit::Code(0), .. }) => return Ok(()),
-            Status::Exited(ProcessEnd { exit: Exit::Code(code), .. }) => {
-                return Err(Failure::silent(FailureKind::Code(u8::try_from(code).unwrap_or(1))));
+    if let ([host], true) = (hosts, passthrough) {
+        match host.status() {
+            Some(Status::Exited(ProcessEnd { exit: Exit::Code(0), .. })) => return Ok(()),
+            Some(Status::Exited(ProcessEnd { exit: Exit::Code(code), .. })) => {
+                return Err(Failure::silent(FailureKind::Code(u8::try_from(*code).unwrap_or(1))));
             }
             // As in a shell.
-            Status::Exited(ProcessEnd { exit: Exit::Signal(signal), .. }) => {
+            Some(Status::Exited(ProcessEnd { exit: Exit::Signal(signal), .. })) => {
                 return Err(Failure::silent(FailureKind::Code(u8::try_from(128 + signal).unwrap_or(1))));
             }
             _ => {}
         }
     }
-    let denied = |host: &CommandHost| {
-        matches!(
-            host.outcome.as_ref().map(|outcome| &outcome.value.status),
-            Some(Status::Refused { code: RefusalCode::Denied, .. })
-        )
-    };
+    let denied = |host: &CommandHost| matches!(host.status(), Some(Status::Refused { code: RefusalCode::Denied, .. }));
     // A host that is no longer selected has done what was requested: nothing.
     let mut meant = hosts.iter().filter(|host| Class::of(host) != Class::NotSelected).peekable();
     if meant.peek().is_none() {
@@ -123,7 +118,7 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
 
 #[cfg(test)]
 mod tests {
-    use muster_api::Received;
+    use muster_api::{HostProgress, Received};
     use muster_topics::{
         name::HostId,
         outcome::{Outcome, Output},
@@ -142,10 +137,10 @@ mod tests {
         CommandHost {
             host: HostId(uuid::Uuid::from_u128(id)),
             hostname: format!("host-{id}"),
-            state: if outcome.is_some() { CommandState::Done } else { CommandState::Missing },
-            outcome: outcome.map(|value| Received { at_ms: 0, value }),
-            away_since_ms: None,
-            reason: None,
+            progress: match outcome {
+                Some(value) => HostProgress::Done { outcome: Received { at_ms: 0, value } },
+                None => HostProgress::Missing,
+            },
         }
     }
 

@@ -243,7 +243,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
         print::say(lines.trim_end());
     }
     summarise(&hosts);
-    if hosts.iter().any(|host| host.state == CommandState::Waiting) {
+    if hosts.iter().any(|host| host.state() == CommandState::Waiting) {
         print::say(format_args!("hint: {}", look(&command)));
     }
     verdict(&hosts, exec.passthrough)

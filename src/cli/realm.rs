@@ -272,7 +272,7 @@ async fn told(
         let limit: Duration = wait.timeout.into();
         if let Ok(hosts) = tokio::time::timeout(limit, command_follower::follow_there(session, &command)).await {
             let (away, heard): (Vec<_>, Vec<_>) =
-                hosts?.into_iter().partition(|host| host.state == CommandState::Waiting);
+                hosts?.into_iter().partition(|host| host.state() == CommandState::Waiting);
             if !heard.is_empty() {
                 report(&command, &heard)?;
             }

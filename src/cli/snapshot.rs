@@ -181,7 +181,7 @@ async fn ask(
     let (no_wait, wait_offline) = wait.map_or((false, false), |wait| (wait.no_wait, wait.wait_offline));
     let (mut answers, mut verdict) = (Vec::new(), Ok(()));
     for command in commands {
-        let is_away = command.hosts.iter().any(|host| host.away_since_ms.is_some());
+        let is_away = command.hosts.iter().any(|host| host.away_since_ms().is_some());
         if is_away && !wait_offline {
             print::say(format_args!("{}; {}", command_follower::waits(&command), command_follower::look(&command)));
             verdict = Err(Failure::silent(FailureKind::Failed));
@@ -223,7 +223,7 @@ async fn gather(session: &CliSession, command: &Command, leaves: bool) -> Result
     loop {
         let Ok(event) = tokio::time::timeout(command_follower::SILENCE, events.next()).await else {
             let now: Command = session.client.get(&format!("commands/{}", command.id), &[]).await?;
-            if leaves && now.hosts.iter().all(|host| host.away_since_ms.is_some()) {
+            if leaves && now.hosts.iter().all(|host| host.away_since_ms().is_some()) {
                 print::say(format_args!("{}; {}", command_follower::waits(&now), command_follower::look(&now)));
                 last = now.hosts.into_iter().next();
                 break;
@@ -242,7 +242,7 @@ async fn gather(session: &CliSession, command: &Command, leaves: bool) -> Result
     }
     let host = last.ok_or_else(|| Failure::new(FailureKind::Failed, "the command is for no host"))?;
     let mut output: Vec<u8> = pieces.into_values().flatten().collect();
-    let rest = host.outcome.as_ref().and_then(|outcome| outcome.value.stdout.rest.as_ref());
+    let rest = host.outcome().and_then(|outcome| outcome.value.stdout.rest.as_ref());
     output.extend(rest.and_then(|rest: &Data| rest.to_bytes().ok()).unwrap_or_default());
     Ok((host, output))
 }

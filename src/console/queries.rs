@@ -196,7 +196,7 @@ impl Console {
             return Ok(ingest::output::whole(&[], None));
         };
         let chunks = store::command::output_after(db, id, Some(host), 0, u32::MAX).await?;
-        Ok(ingest::output::whole(&chunks, line.outcome.as_ref().map(|received| &received.value)))
+        Ok(ingest::output::whole(&chunks, line.outcome().map(|received| &received.value)))
     }
 
     /// Returns measurements over time: `range` is start and end; `None` for the last values.
@@ -229,6 +229,6 @@ impl Console {
     /// Returns the external stores, with the state of their queues.
     #[must_use]
     pub fn metric_stores(&self) -> Vec<muster_api::MetricStore> {
-        self.shared.external.status()
+        self.shared.measurements.external.status()
     }
 }

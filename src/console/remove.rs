@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((console.alert_rules().await.unwrap().len(), console.alert_silences().await.unwrap().len()), (0, 0));
         let shown = console.command(command.id).await.unwrap();
         let of = |id| shown.hosts.iter().find(|line| line.host == id).unwrap();
-        assert_eq!((of(gone.id).state, of(stays.id).state), (CommandState::Missing, CommandState::Waiting));
+        assert_eq!((of(gone.id).state(), of(stays.id).state()), (CommandState::Missing, CommandState::Waiting));
         assert_eq!(of(gone.id).hostname, gone.id.to_string(), "nobody knows its name any more");
         let store = &fixture.shared().store;
         assert_eq!(issued::revoked(store.read(), now_ms()).await.unwrap().len(), 1, "it stays on the list");

@@ -115,7 +115,7 @@ fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
 
 /// The result of each step of a batch on a host, one per line; `None` if the outcome is not that of a batch.
 pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
-    let Status::Batch { steps } = &host.outcome.as_ref()?.value.status else { return None };
+    let Status::Batch { steps } = host.status()? else { return None };
     let mut text = String::new();
     for (index, exec) in asked.iter().enumerate() {
         let words = steps.get(index).map_or_else(

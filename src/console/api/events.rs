@@ -10,7 +10,7 @@ use std::{
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, stream};
-use muster_api::{Command, CommandEvent, CommandState};
+use muster_api::{Command, CommandEvent, CommandHost, CommandState};
 use muster_topics::{
     name::{CommandId, HostId},
     outcome::{Data, Stream as Output},
@@ -134,11 +134,11 @@ impl CommandFollower {
             }
         }
         for host in &command.hosts {
-            if self.told.insert(host.host, host.state) != Some(host.state) {
+            if self.told.insert(host.host, host.state()) != Some(host.state()) {
                 self.waiting.push_back(CommandEvent::Host(host.clone()));
             }
         }
-        let over = command.hosts.iter().all(|host| matches!(host.state, CommandState::Done | CommandState::Missing));
+        let over = command.hosts.iter().all(CommandHost::is_over);
         if !over {
             self.done_since = None;
             return Ok(());
@@ -156,7 +156,7 @@ impl CommandFollower {
         let came = output_bytes(self.console.shared.store.read(), self.id).await?;
         let came = |host: HostId, stream: Output| came.get(&(host, stream)).copied().unwrap_or(0);
         Ok(command.hosts.iter().all(|line| {
-            line.outcome.as_ref().is_none_or(|outcome| {
+            line.outcome().is_none_or(|outcome| {
                 let outcome = &outcome.value;
                 came(line.host, Output::Stdout) >= outcome.stdout.sent_bytes
                     && came(line.host, Output::Stderr) >= outcome.stderr.sent_bytes

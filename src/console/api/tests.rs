@@ -384,7 +384,7 @@ async fn events_have_state_then_changes_until_the_end() {
     let id = api.fixture.command(&[host]).await.id;
     let mut follower = CommandFollower::new(api.fixture.console.clone(), id);
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("the present state comes first") };
-    assert_eq!(line.state, CommandState::Waiting);
+    assert_eq!(line.state(), CommandState::Waiting);
     // The outcome overtakes a piece of output that it counts: the end waits for that.
     let mut transaction = shared.store.begin().await.unwrap();
     let one = store::command::SettledOutcome { command: id, host, outcome: outcome(2) };
@@ -392,7 +392,7 @@ async fn events_have_state_then_changes_until_the_end() {
     transaction.commit().await.unwrap();
     shared.changed(PageChange::Command(id));
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("a new state") };
-    assert_eq!(line.state, CommandState::Done);
+    assert_eq!(line.state(), CommandState::Done);
     let mut transaction = shared.store.begin().await.unwrap();
     store::command::add_output(&mut transaction, id, host, muster_topics::outcome::Stream::Stdout, 0, b"ab")
         .await

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use muster_api::{Command, CommandHost, CommandState, NewCommand};
+use muster_api::{Command, CommandHost, NewCommand};
 use muster_topics::{
     command::{SetPart, TARGET_HOSTS_MAX, UnitSet, UnitWish, Verb},
     name::{CommandId, HostId, Name},
@@ -87,7 +87,7 @@ pub(super) async fn ask(
             *command = console.command(command.id).await?;
         }
         stale.clear();
-        if commands.iter().flat_map(|command| &command.hosts).all(is_over) {
+        if commands.iter().flat_map(|command| &command.hosts).all(CommandHost::is_over) {
             break;
         }
         while stale.is_empty() {
@@ -105,15 +105,11 @@ pub(super) async fn ask(
     Ok(answers(&commands))
 }
 
-fn is_over(line: &CommandHost) -> bool {
-    matches!(line.state, CommandState::Done | CommandState::Missing)
-}
-
 fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<String>> {
     let mut answers: BTreeMap<HostId, Option<String>> = BTreeMap::new();
     let lines = || commands.iter().flat_map(|command| &command.hosts);
     for line in lines() {
-        let Some(outcome) = &line.outcome else { continue };
+        let Some(outcome) = line.outcome() else { continue };
         let answer = answers.entry(line.host).or_default();
         match &outcome.value.status {
             status if status.is_success() => {}
@@ -121,7 +117,7 @@ fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<String>> {
             _ => *answer = Some("it did not find out whether it could be so".to_owned()),
         }
     }
-    let silent: BTreeSet<HostId> = lines().filter(|line| line.outcome.is_none()).map(|line| line.host).collect();
+    let silent: BTreeSet<HostId> = lines().filter(|line| line.outcome().is_none()).map(|line| line.host).collect();
     answers.retain(|host, answer| answer.is_some() || !silent.contains(host));
     answers
 }

@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::command_check::{resolve, unknown_host, verb as check_verb};
-use muster_api::NewCommand;
+use muster_api::{HostProgress, NewCommand};
 use muster_base::clock::now_ms;
 use muster_bus::sealing::{self, SealError};
 use muster_fault::planted;
@@ -155,10 +155,7 @@ impl PreparedCommand {
         let line = |(host, hostname)| muster_api::CommandHost {
             host,
             hostname,
-            state: muster_api::CommandState::Waiting,
-            outcome: None,
-            away_since_ms: away.get(&host).copied(),
-            reason: None,
+            progress: HostProgress::Waiting { away_since_ms: away.get(&host).copied(), reason: None },
         };
         let hosts = hosts.into_iter().map(line).collect();
         let target = target.broadcast().is_some().then_some(target);
@@ -827,11 +824,11 @@ mod tests {
         };
         let unit = serde_json::json!({"unit": "default/shop"});
         let run = submit(serde_json::json!({ "unit_run": unit })).await;
-        assert!(run.hosts[0].away_since_ms.is_some(), "it never connected");
+        assert!(run.hosts[0].away_since_ms().is_some(), "it never connected");
         let stop = submit(serde_json::json!({ "unit_stop": unit })).await;
         let cancel = submit(serde_json::json!({"cancel": {"command": stop.id}})).await;
         let status = async |command: &muster_api::Command| loop {
-            let outcome = fixture.console.command(command.id).await.unwrap().hosts[0].outcome.clone();
+            let outcome = fixture.console.command(command.id).await.unwrap().hosts[0].outcome().cloned();
             if let Some(outcome) = outcome {
                 return outcome.value.status;
             }

@@ -97,10 +97,10 @@ async fn revoked_host_is_not_commanded_and_ignored() {
     let shown = fixture.console.command(id).await.unwrap();
     let of = |host: HostId| shown.hosts.iter().find(|line| line.host == host).unwrap();
     assert!(matches!(
-        &of(bad).outcome.as_ref().unwrap().value.status,
+        &of(bad).outcome().unwrap().value.status,
         Status::Refused { code: RefusalCode::Revoked, message } if message.contains("revoked")
     ));
-    assert_eq!((of(bad).state, of(good).state), (CommandState::Done, CommandState::Waiting));
+    assert_eq!((of(bad).state(), of(good).state()), (CommandState::Done, CommandState::Waiting));
     // It goes on talking, for its broker has not heard of it.
     let said = [
         message(bad, HostTopic::Presence, &presence(2, 1, "online")),
@@ -134,7 +134,7 @@ async fn revoked_host_is_not_commanded_and_ignored() {
     assert!(joined.status().is_success());
     stored(&fixture, &[message(bad, HostTopic::Outcome, &outcome(done))]).await;
     let shown = fixture.console.command(done).await.unwrap();
-    assert!(matches!(shown.hosts[0].outcome.as_ref().unwrap().value.status, Status::Exited(_)));
+    assert!(matches!(shown.hosts[0].outcome().unwrap().value.status, Status::Exited(_)));
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn busy_is_no_outcome() {
     let busy = json!({"v": 1, "command": id, "seq": 0, "at_ms": 1, "kind": "busy"});
     let effects = stored(&fixture, &[message(host, HostTopic::Outcome, &busy)]).await;
     assert_eq!((effects.busy, effects.settled, effects.acks.len()), (vec![(id, host)], vec![], 0));
-    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Waiting);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Waiting);
 }
 
 #[tokio::test]
@@ -216,8 +216,8 @@ async fn hosts_of_one_batch_are_separate() {
     let command = fixture.console.command(id).await.unwrap();
     for (n, host) in hosts.iter().enumerate() {
         let line = command.hosts.iter().find(|line| line.host == *host).unwrap();
-        assert_eq!((line.hostname.clone(), line.state), (format!("n{n}"), CommandState::Done));
-        let status = &line.outcome.as_ref().unwrap().value.status;
+        assert_eq!((line.hostname.clone(), line.state()), (format!("n{n}"), CommandState::Done));
+        let status = &line.outcome().unwrap().value.status;
         assert_eq!(status.is_success(), n % 3 == 0, "{n}: {status:?}");
     }
     assert_eq!(presences(fixture.shared().store.read()).await.unwrap().online, 70);
@@ -299,14 +299,14 @@ async fn the_first_outcome_stays_and_every_report_is_acknowledged() {
     let acks: Vec<_> = effects.acks(host).reports.iter().map(|ack| ack.seq).collect();
     assert_eq!(acks, [1, 2]);
     assert_eq!(effects.answered, [(id, host)]);
-    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Running);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Running);
     let mut effects =
         stored(&fixture, &[outcome(3, done(0)), outcome(4, done(1)), outcome(0, json!({"kind": "running"}))]).await;
     assert_eq!(effects.acks(host).reports.len(), 2);
     assert_eq!(effects.settled, [(id, host)], "it is done once");
     let line = fixture.console.command(id).await.unwrap().hosts.remove(0);
-    assert_eq!(line.state, CommandState::Done);
-    assert!(line.outcome.unwrap().value.status.is_success(), "the first one stays");
+    assert_eq!(line.state(), CommandState::Done);
+    assert!(line.outcome().cloned().unwrap().value.status.is_success(), "the first one stays");
     assert_eq!(fixture.console.output(id, host).await.unwrap(), (b"abcdef".to_vec(), Vec::new()));
 }
 
@@ -331,7 +331,7 @@ async fn forged_output_is_held_to_the_commands_limit() {
         "stdout": {"sent_bytes": 0, "rest": {"text": "x".repeat(16_385)}}, "stderr": {"rest": {"text": "short"}}}});
     stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 200, rest))]).await;
     let line = fixture.console.command(id).await.unwrap().hosts.remove(0);
-    let outcome = line.outcome.unwrap().value;
+    let outcome = line.outcome().cloned().unwrap().value;
     assert!(outcome.stdout.rest.is_none() && outcome.stderr.rest.is_some(), "longer than an agent sends");
 }
 
@@ -343,9 +343,9 @@ async fn a_late_outcome_replaces_missing() {
     let mut transaction = fixture.shared().store.begin().await.unwrap();
     crate::store::command::miss(&mut transaction, id, &[host]).await.unwrap();
     transaction.commit().await.unwrap();
-    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Missing);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Missing);
     stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
-    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Done);
 }
 
 #[tokio::test]
@@ -376,7 +376,7 @@ async fn unexpected_answer_to_broadcast_is_added() {
     assert!(effects.settled.contains(&(id, quick)) && effects.changes.contains(&PageChange::Command(id)));
     let states = async || {
         let hosts = fixture.console.command(id).await.unwrap().hosts;
-        let states: std::collections::BTreeMap<_, _> = hosts.iter().map(|line| (line.host, line.state)).collect();
+        let states: std::collections::BTreeMap<_, _> = hosts.iter().map(|line| (line.host, line.state())).collect();
         [one, slow, quick, talker].map(|host| states.get(&host).copied())
     };
     use CommandState::{Accepted, Done, Running, Waiting};
@@ -394,7 +394,7 @@ async fn report_for_another_host_is_refused() {
     // The other host was not asked: its answer is none, and it may forget it.
     let mut effects = stored(&fixture, &[message(other, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
     assert_eq!(effects.acks(other).reports.first(), Some(&ReportAck { command: id, seq: 1 }));
-    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Waiting);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Waiting);
     // A report about a unit that the topic does not name.
     let elsewhere = HostTopic::Unit("default/other".parse().unwrap());
     stored(&fixture, &[message(host, elsewhere, &unit_report(1, 1, 1, "running"))]).await;

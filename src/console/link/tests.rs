@@ -154,7 +154,7 @@ mod with_a_broker {
         let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
         assert_eq!((ack.host, ack.reports), (host, vec![ReportAck { command: id, seq: 1 }]));
         assert_eq!(changes.recv().await.unwrap(), crate::PageChange::Command(id));
-        assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
+        assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state(), CommandState::Done);
         // Said again, it is acknowledged again.
         agent.say_json(HostTopic::Outcome, outcome).await;
         let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use muster_api::CommandState;
+use muster_api::{CommandState, HostProgress};
 use muster_base::clock::now_ms;
 use muster_rules::{intent::CommandClass, presence, time::SLACK_MS};
 use muster_sqlite::rows::{parameters, pieces};
@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::{
     columns::{from_word, json, parsed, signed, to_json, unsigned, word},
-    error::StoreResult,
+    error::{StoreError, StoreResult},
 };
 
 /// Stores a signed command for `hosts`.
@@ -725,19 +725,25 @@ impl CommandHostRow {
             (Some(word), Some(since_ms)) => Some((from_word("presence", &word)?, since_ms)),
             _ => None,
         };
-        let joined_ms = self.joined_ms.filter(|_| state == CommandState::Waiting);
-        let outcome = match (self.outcome, self.outcome_ms) {
-            (Some(outcome), Some(at_ms)) => Some(muster_api::Received { at_ms, value: json("outcome", &outcome)? }),
-            _ => None,
+        let away_since_ms = || self.joined_ms.and_then(|joined_ms| presence::away_since_ms(presence, joined_ms, now));
+        let progress = match (state, self.outcome, self.outcome_ms) {
+            (CommandState::Waiting, ..) => {
+                HostProgress::Waiting { away_since_ms: away_since_ms(), reason: self.reason }
+            }
+            (CommandState::Accepted, ..) => HostProgress::Accepted,
+            (CommandState::Running, ..) => HostProgress::Running,
+            (CommandState::Done, Some(outcome), Some(at_ms)) => {
+                HostProgress::Done { outcome: muster_api::Received { at_ms, value: json("outcome", &outcome)? } }
+            }
+            (CommandState::Done, ..) => {
+                return Err(StoreError::Row {
+                    what: "outcome",
+                    problem: "there is none of a command that is done".into(),
+                });
+            }
+            (CommandState::Missing, ..) => HostProgress::Missing,
         };
-        Ok(muster_api::CommandHost {
-            host: parsed("host id", &self.host)?,
-            hostname: self.hostname,
-            state,
-            outcome,
-            away_since_ms: joined_ms.and_then(|joined_ms| presence::away_since_ms(presence, joined_ms, now)),
-            reason: self.reason,
-        })
+        Ok(muster_api::CommandHost { host: parsed("host id", &self.host)?, hostname: self.hostname, progress })
     }
 }
 
@@ -904,7 +910,8 @@ mod tests {
         assert_eq!(settle(&mut db, &mixed, 7).await.unwrap(), wanted);
         db.commit().await.unwrap();
         let shown = list(store.read(), Which::One(one.id)).await.unwrap().remove(0);
-        let stored: HashMap<_, _> = shown.hosts.into_iter().map(|line| (line.host, line.outcome.unwrap())).collect();
+        let stored: HashMap<_, _> =
+            shown.hosts.into_iter().map(|line| (line.host, line.outcome().cloned().unwrap())).collect();
         assert_eq!(stored.len(), hosts.len());
         for (index, host) in hosts.iter().enumerate() {
             let (at_ms, status) = if index < 300 { (5, &first) } else { (6, &late) };

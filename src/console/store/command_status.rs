@@ -179,6 +179,6 @@ mod tests {
         let some = [hosts[3], hosts[0], hosts[5]];
         let lines = command::of_hosts(store.read(), order.id, &some).await.unwrap();
         assert_eq!(lines.iter().map(|line| line.host).collect::<Vec<_>>(), some, "in their order");
-        assert_eq!(lines[1].outcome.as_ref().unwrap().value, outcome(exited(0), 0), "with all that it said");
+        assert_eq!(lines[1].outcome().unwrap().value, outcome(exited(0), 0), "with all that it said");
     }
 }

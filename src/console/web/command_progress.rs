@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_api::{
-    CommandHost, CommandState,
+    CommandHost,
     summary::{Class, Summary},
 };
 use muster_topics::name::HostId;
@@ -62,7 +62,7 @@ impl CommandProgress {
         let first = standings.first().map(|one| one.hostname.clone());
         let class = |one: &HostCommandStatus| Class::of_state(one.state, one.status.as_deref());
         Self {
-            open: standings.iter().any(|one| !matches!(one.state, CommandState::Done | CommandState::Missing)),
+            open: standings.iter().any(|one| !one.state.is_over()),
             summary: Summary::of_each(standings.iter().map(|one| (one.host, one.hostname.as_str(), class(one)))),
             hosts: order.into_iter().map(|index| standings[index].host).collect(),
             tally: HostCounts::counted(first, progress.into_iter().map(|kind| (kind, 1))),

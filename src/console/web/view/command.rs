@@ -158,7 +158,7 @@ impl CommandView {
             section.output {
                 h2 { a href=(elements::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
                 @if let Some(reason) = elements::reason(line) { p.why { (reason) } }
-                @if line.state == CommandState::Waiting {
+                @if line.state() == CommandState::Waiting {
                     p.note {
                         "It goes out as soon as the host is there and has room for it, until it expires "
                         (ago(self.command.expires_ms, frame.now_ms)) "."
@@ -240,7 +240,7 @@ fn by_name(summary: &Summary) -> Markup {
 
 /// Whether something may still change.
 pub(in crate::web) fn is_open(line: &CommandHost) -> bool {
-    !matches!(line.state, CommandState::Done | CommandState::Missing)
+    !line.is_over()
 }
 
 /// Renders the complete request: for a program each argument is distinguishable.
@@ -291,9 +291,9 @@ fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
     let (tone, words) = elements::progress(line);
     html! {
         (state(tone, &words))
-        @if let Some(since_ms) = line.away_since_ms { " " span.age { "away since " (ago(since_ms, frame.now_ms)) } }
-        @if let Some(reason) = &line.reason { " " span.age { (reason) } }
-        @if let Some(outcome) = &line.outcome {
+        @if let Some(since_ms) = line.away_since_ms() { " " span.age { "away since " (ago(since_ms, frame.now_ms)) } }
+        @if let Some(reason) = line.reason() { " " span.age { (reason) } }
+        @if let Some(outcome) = line.outcome() {
             " "
             span.age title=(written(outcome.at_ms)) {
                 @if let Some(started_ms) = outcome.value.started_ms {
@@ -307,7 +307,7 @@ fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
 
 /// Renders the results of a batch's steps.
 fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
-    let Some(Status::Batch { steps }) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else {
+    let Some(Status::Batch { steps }) = line.status() else {
         return html! {};
     };
     html! {
@@ -336,7 +336,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let output = line.outcome.as_ref().map(|outcome| match stream {
+    let output = line.outcome().map(|outcome| match stream {
         Stream::Stdout => &outcome.value.stdout,
         Stream::Stderr => &outcome.value.stderr,
     });
@@ -368,7 +368,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
 /// Returns the first line of the output in an outcome, or why there is none.
 fn first_line(line: &CommandHost) -> String {
     const MAX_CHARS: usize = 120;
-    let said = line.outcome.as_ref().and_then(|outcome| {
+    let said = line.outcome().and_then(|outcome| {
         let outcome = &outcome.value;
         let rest = [&outcome.stdout, &outcome.stderr].into_iter().find_map(|output| output.rest.as_ref())?;
         let bytes = rest.to_bytes().ok()?;

@@ -184,7 +184,7 @@ fn held(hold: &Hold, (tone, why): (Tone, &str), now_ms: Millis) -> Markup {
 
 /// Returns the progress of a command on a host, or how it ended.
 pub(in crate::web) fn progress(line: &CommandHost) -> (Tone, String) {
-    progress_of(line.state, line.outcome.as_ref().map(|outcome| &outcome.value.status))
+    progress_of(line.state(), line.status())
 }
 
 /// The same, from the state and the status.
@@ -232,7 +232,7 @@ fn batch_words(steps: &[StepOutcome]) -> String {
 
 /// Returns what an outcome says beyond its state.
 pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
-    match &line.outcome.as_ref()?.value.status {
+    match line.status()? {
         Status::Refused { message, .. } | Status::Failed { message } => Some(message),
         Status::Lost => Some("the agent began it, and cannot know what became of it; it is not run again"),
         _ => None,

@@ -8,28 +8,19 @@ pub(super) fn outcome(status: Ended, stdout: &str) -> Outcome {
 }
 
 pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
-    let done = |status| (CommandState::Done, Some(Received { at_ms: ago(6), value: outcome(status, hostname) }));
-    let (state, outcome) = match index % 8 {
+    let done = |status| HostProgress::Done { outcome: Received { at_ms: ago(6), value: outcome(status, hostname) } };
+    let reason = || "file system of the agent's folder used: 100.0 %, above 97.0 %".to_owned();
+    let progress = match index % 8 {
         0 => done(Ended::exited(Exit::Code(0))),
         1 => done(Ended::exited(Exit::Code(3))),
         2 => done(Ended::TimedOut),
         3 => done(Ended::Refused { code: RefusalCode::Denied, message: hostname.to_owned() }),
-        4 => (CommandState::Waiting, None),
-        5 => (CommandState::Running, None),
-        6 => (CommandState::Missing, None),
+        4 => HostProgress::Waiting { away_since_ms: Some(ago(3_600)), reason: (index % 16 == 4).then(reason) },
+        5 => HostProgress::Running,
+        6 => HostProgress::Missing,
         _ => done(Ended::Lost),
     };
-    let away_since_ms = (state == CommandState::Waiting).then(|| ago(3_600));
-    let reason = (state == CommandState::Waiting && index % 16 == 4)
-        .then(|| "file system of the agent's folder used: 100.0 %, above 97.0 %".to_owned());
-    CommandHost {
-        host: HostId::random(),
-        hostname: format!("{hostname}{index}"),
-        state,
-        outcome,
-        away_since_ms,
-        reason,
-    }
+    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), progress }
 }
 
 pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
@@ -69,8 +60,8 @@ pub(super) fn view(mut command: Command, page: usize) -> CommandView {
     let standing = |line: &CommandHost| HostCommandStatus {
         host: line.host,
         hostname: line.hostname.clone(),
-        state: line.state,
-        status: line.outcome.as_ref().map(|outcome| Arc::new(outcome.value.status.clone())),
+        state: line.state(),
+        status: line.status().cloned().map(Arc::new),
     };
     let course = Arc::new(CommandProgress::of(&command.hosts.iter().map(standing).collect::<Vec<_>>()));
     let (hosts, _) = shown(&course, None, page);
@@ -83,9 +74,9 @@ pub(super) fn view(mut command: Command, page: usize) -> CommandView {
 pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
     let select = format!("label.site={text:?}").parse().unwrap_or_else(|_| "label.site".parse().unwrap());
     let mut command = Command { target: Some(Target::Select(select)), ..command("uname", hostname, 24) };
-    command.hosts.retain(|line| !matches!(line.state, CommandState::Waiting | CommandState::Running));
+    command.hosts.retain(|line| !matches!(line.state(), CommandState::Waiting | CommandState::Running));
     let refused = Ended::Refused { code: RefusalCode::NotSelected, message: hostname.to_owned() };
-    command.hosts[0].outcome = Some(Received { at_ms: ago(6), value: outcome(refused, "") });
+    command.hosts[0].progress = HostProgress::Done { outcome: Received { at_ms: ago(6), value: outcome(refused, "") } };
     view(command, 1)
 }
 

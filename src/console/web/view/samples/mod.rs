@@ -31,7 +31,7 @@ use muster_topics::{
 pub(in crate::web) use self::{alert::alert, fleet::host, unit::unit};
 use muster_api::{
     Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config, CreatedToken,
-    Host, HostConnection, HostLabel, HostPresence, LabelOrigin, Problem, Received, Status, Token, Unit,
+    Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, Problem, Received, Status, Token, Unit,
     upgrade::{Offer, Upgrade, upgrade},
 };
 
