@@ -259,7 +259,7 @@ fn unit_is_managed_and_removed_from_its_page() {
         fleet.unit("default/till", |unit| unit["desired"]["spec"]["artifact"]["version"] == "2");
         fleet.unit_in_phase("default/till", "running");
         browser.client.goto(&unit).await.unwrap();
-        browser.see("nothing newer").await;
+        browser.see("No newer version").await;
 
         // What cannot be a label is told, and nothing is changed.
         browser.type_into("#label-name", "Tier!").await;

@@ -14,7 +14,7 @@ use super::{
 use crate::error::Error;
 
 /// The hint on an unknown page.
-const MENU: &str = "the menu above leads to all there are";
+const MENU: &str = "the menu above leads to all pages";
 
 /// Returns markup as a response.
 pub(super) fn html(status: StatusCode, markup: Markup) -> Response {
@@ -28,7 +28,7 @@ pub(super) fn page(session: &WebSession, view: &impl PageView, part: Option<&str
         None => html(StatusCode::OK, frame.page(view)),
         Some(part) => match view.part(&frame, part) {
             Some(markup) => html(StatusCode::OK, markup),
-            None => problem(&frame, &Error::not_found("unknown_part", "this page has no such part")),
+            None => problem(&frame, &Error::not_found("unknown_part", "this page has no such section")),
         },
     }
 }
@@ -80,7 +80,8 @@ pub(super) async fn no_such_page(session: WebSession) -> Response {
 
 /// 405.
 pub(super) async fn wrong_method(session: WebSession) -> Response {
-    let error = Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this page cannot be asked for in this way")
-        .hint("a form was perhaps sent to the wrong place; the menu above leads to all pages");
+    let error =
+        Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this page does not accept this request method")
+            .hint("a form may have been sent to the wrong address; the menu above leads to all pages");
     problem(&session.frame(), &error)
 }

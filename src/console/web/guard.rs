@@ -46,8 +46,9 @@ fn below_path(headers: &HeaderMap) -> Option<Error> {
         return None;
     }
     let prefix: String = prefix.chars().take(100).collect();
-    let message = format!("these pages cannot be below a path, and a proxy has put them below /{prefix}");
-    Some(Error::invalid("below_path", message).hint("give them a host name, or a port, of their own"))
+    let message =
+        format!("these pages must be served from the root of a host, but a proxy serves them below /{prefix}");
+    Some(Error::invalid("below_path", message).hint("give the console its own host name or port in the proxy"))
 }
 
 /// Sets the headers of every response.
@@ -116,7 +117,7 @@ impl<S: Sync> FromRequestParts<S> for FormFields {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        let missing = || Error::invalid("no_form", "a form is wanted").into_response();
+        let missing = || Error::invalid("no_form", "this address accepts a form only").into_response();
         parts.extensions.get().cloned().ok_or_else(missing)
     }
 }
@@ -146,8 +147,8 @@ pub(super) async fn checked_form(request: Request, next: Next) -> Response {
 }
 
 fn stale_form() -> Error {
-    Error::new(StatusCode::FORBIDDEN, "bad_form", "this form is not from a page of your session")
-        .hint("load the page again, and send the form from there")
+    Error::new(StatusCode::FORBIDDEN, "bad_form", "this form does not belong to your session")
+        .hint("reload the page, then send the form again")
 }
 
 /// Refuses requests of pages of another origin, by what the browser reports. A program that reports nothing is not a
@@ -166,24 +167,24 @@ pub(super) fn same_origin(headers: &HeaderMap) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::new(StatusCode::FORBIDDEN, "foreign_origin", "this form was sent by a page of another site")
-        .hint("open the page here, and send the form from there"))
+        .hint("open the page here, then send the form from it"))
 }
 
 /// Reads the fields of a form.
 pub(super) async fn fields(headers: &HeaderMap, body: axum::body::Body) -> Result<FormFields, Error> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/x-www-form-urlencoded") {
-        let message = "a form (application/x-www-form-urlencoded) is wanted";
+        let message = "this address accepts a form (application/x-www-form-urlencoded) only";
         return Err(Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_form", message)
             .hint("programs use the API, which GET /api/openapi.json describes"));
     }
     let bytes = match timeout(COMES_WITHIN, to_bytes(body, FORM_MAX_BYTES)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => {
-            let message = format!("the form did not come whole, or has more than {} KiB", FORM_MAX_BYTES / 1024);
+            let message = format!("the form is incomplete or larger than {} KiB", FORM_MAX_BYTES / 1024);
             return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
         }
-        Err(_) => return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", "the form did not come in time")),
+        Err(_) => return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", "the form did not arrive in time")),
     };
     let request = Request::post("/").header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
     let request =

@@ -83,7 +83,8 @@ fn wanted(form: &SilenceForm, for_s: &str) -> Result<NewAlertSilence, Error> {
         .map(|rule| rule.parse())
         .transpose()
         .map_err(|error: muster_topics::name::NameError| Error::invalid("bad_rule", error.to_string()))?;
-    let for_s = for_s.parse().map_err(|_| Error::invalid("bad_time", format!("{for_s:?} is no number of seconds")))?;
+    let for_s =
+        for_s.parse().map_err(|_| Error::invalid("bad_time", format!("{for_s:?} is not a number of seconds")))?;
     Ok(NewAlertSilence { host: named(&form.host), rule, reason: form.reason.clone(), for_s })
 }
 

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The most units in trouble in the list: a screen of a telephone.
+/// The most units with problems in the list: a screen of a telephone.
 const TROUBLED_MAX: u32 = 10;
 /// The most alerts that are counted by severity; beyond it, the page says that there are more.
 const ALERTS_MAX: u32 = 1_000;

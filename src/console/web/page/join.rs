@@ -31,7 +31,8 @@ pub(in crate::web) async fn create(
 ) -> Response {
     let answer = async {
         let ttl = fields.one("ttl_s");
-        let ttl_s = ttl.parse().map_err(|_| Error::invalid("bad_ttl", format!("{ttl:?} is no number of seconds")))?;
+        let ttl_s =
+            ttl.parse().map_err(|_| Error::invalid("bad_ttl", format!("{ttl:?} is not a number of seconds")))?;
         let created = console.create_token(&session.operator, NewToken { ttl_s: Some(ttl_s), replaces: None }).await?;
         let view = view(&console, Some(created)).await?;
         Ok(answer::html(StatusCode::OK, session.frame().page(&view)))

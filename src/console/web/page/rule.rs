@@ -133,7 +133,7 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
         form.name.parse().map_err(|error: NameError| faults.insert("name", error.to_string())).ok();
     let metric = Metric::ALL.into_iter().find(|metric| metric.as_str() == form.metric);
     if metric.is_none() {
-        faults.insert("metric", format!("{:?} is nothing that is measured", form.metric));
+        faults.insert("metric", format!("{:?} is not a known metric", form.metric));
     }
     let is_flag = metric.is_some_and(|metric| metric.measure() == Measure::Flag);
     let threshold = match form.threshold.as_str() {
@@ -151,12 +151,12 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
         text => number::duration(text).and_then(|ms| u64::try_from(ms).ok()),
     };
     if for_ms.is_none() {
-        faults.insert("lasting", format!("{:?} is no length of time. Hint: such as 30s, 5m or 2h", form.lasting));
+        faults.insert("lasting", format!("{:?} is not a duration. Hint: write 30s, 5m or 2h", form.lasting));
     }
     let severities = [Severity::Info, Severity::Warning, Severity::Critical];
     let severity = severities.into_iter().find(|severity| severity.as_str() == form.severity);
     if severity.is_none() {
-        faults.insert("severity", format!("{:?} is none of info, warning and critical", form.severity));
+        faults.insert("severity", format!("{:?} is not a severity. Hint: info, warning or critical", form.severity));
     }
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     match (name, metric, threshold, clear, for_ms, severity) {

@@ -172,11 +172,11 @@ fn new_command(input: &RunForm) -> Result<NewCommand, Error> {
             NewTarget::Select(select.map_err(|error| Error::invalid("bad_select", error.to_string()))?)
         }
         RunTarget::These if hosts.is_empty() => {
-            return Err(Error::invalid("no_target", "no host is chosen").hint("tick one, or choose all"));
+            return Err(Error::invalid("no_target", "no host is selected").hint("tick one, or choose all"));
         }
         RunTarget::These => NewTarget::Hosts(hosts),
     };
-    let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
+    let expires_in_ms = Some(number("the expiry time", &input.expires_min)?.saturating_mul(60_000));
     Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)? })
 }
 
@@ -191,8 +191,8 @@ fn new_verb(input: &RunForm) -> Result<Verb, Error> {
             Ok(Verb::Exec(Exec { daemon: true, timeout_ms: 0, ..exec }))
         }
         RunMode::Lines if !input.stdin.is_empty() => {
-            Err(Error::invalid("bad_batch", "the commands of a batch read nothing here")
-                .hint("leave the standard input empty, or run one command"))
+            Err(Error::invalid("bad_batch", "a batch cannot read standard input")
+                .hint("leave the standard input empty, or run a single command"))
         }
         RunMode::Lines => {
             let lines = text.lines().filter(|line| !line.trim().is_empty()).zip(1..);
@@ -219,8 +219,7 @@ fn new_exec(input: &RunForm, text: &str) -> Result<Exec, Error> {
     let timeout_ms = number("the time limit", &input.timeout_s)?.saturating_mul(1000);
     let container = given(&input.container).map(|unit| unit.parse::<UnitName>()).transpose();
     let bad_container = |_| {
-        Error::invalid("bad_container", format!("{:?} is no name of a unit", input.container))
-            .hint("REALM/NAME is wanted")
+        Error::invalid("bad_container", format!("{:?} is not a unit name", input.container)).hint("write REALM/NAME")
     };
     let keep = |dropped| if dropped { Keep::Drop } else { Keep::Stream };
     Ok(Exec {

@@ -113,8 +113,8 @@ pub(in crate::web) async fn act(
 fn ordered(newer: Option<Upgrade>, shown: &str) -> Result<Verb, Error> {
     match newer {
         Some(upgrade) if words(&upgrade) == shown => Ok(upgrade.verb),
-        _ => Err(Error::conflict("changed_meanwhile", "what there is to upgrade to has changed meanwhile")
-            .hint("look at the unit again, and then order it")),
+        _ => Err(Error::conflict("changed_meanwhile", "the available upgrade has changed since the page was loaded")
+            .hint("reload the unit's page, then upgrade")),
     }
 }
 
@@ -156,6 +156,6 @@ fn verb(action: &str, unit: UnitName, fields: &FormFields) -> Result<Verb, Error
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines, view: LogView { times: true, ..LogView::default() } })
         }
-        _ => Err(Error::not_found("unknown_action", "this cannot be done with a unit")),
+        _ => Err(Error::not_found("unknown_action", "units have no such action")),
     }
 }

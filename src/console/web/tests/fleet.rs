@@ -55,7 +55,7 @@ async fn enter(fixture: &Fixture, hosts: usize) -> Vec<HostId> {
 fn report(unit: UnitName, troubled: bool) -> UnitReport {
     let sample = samples::unit("", usize::from(troubled));
     let mut observed = sample.observed;
-    // That it went back is enough.
+    // That it rolled back is enough.
     if troubled {
         observed.phase = Phase::Running;
     }

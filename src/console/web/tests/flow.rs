@@ -197,7 +197,7 @@ async fn form_of_other_session_or_origin_is_refused() {
     for wrong in ["", "00", "xyz", "é", &token[2..], &others] {
         let answer = browser.post("/join", &[("csrf", wrong), ttl], &[]).await;
         assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{wrong:?}");
-        assert!(answer.text().await.unwrap().contains("not from a page of your session"));
+        assert!(answer.text().await.unwrap().contains("does not belong to your session"));
     }
     assert_eq!(browser.post("/join", &[ttl], &[]).await.status(), StatusCode::FORBIDDEN);
     let json = browser.client.post(browser.url("/join")).header(header::COOKIE, &browser.cookie).body("{}");
@@ -217,7 +217,7 @@ async fn a_token_is_shown_once_and_can_be_revoked() {
     let made = browser.post("/join", &[("csrf", &token), ("ttl_s", "900")], &[]).await.text().await.unwrap();
     assert!(made.contains("muster agent --join muster1."), "{made}");
     assert!(
-        made.contains("Only this machine can use it") && made.contains("hosts_listen"),
+        made.contains("Only this machine can use the token") && made.contains("hosts_listen"),
         "its address is loopback: {made}"
     );
     let listed = browser.page("/join").await;
@@ -303,14 +303,14 @@ async fn run_form_accepts_a_select_expression() {
     assert!(refused.contains("a number is wanted here") && refused.contains("fact.cpus&gt;many\""), "{refused}");
     fields[2].1 = "host=bar-*";
     assert_eq!(browser.post("/run", &fields, &[]).await.status(), StatusCode::CONFLICT);
-    assert!(browser.page("/commands").await.contains("Nothing has been ordered yet"));
+    assert!(browser.page("/commands").await.contains("No commands yet"));
 
     fields[2].1 = "host=shop-* and fact.cpus>=2";
     let sent = browser.post("/run", &fields, &[]).await;
     let path = location(&sent).to_owned();
     let page = browser.page(&path).await;
     let id = &path["/command/".len()..];
-    assert!(page.contains("hosts picked by <code>host=shop-* and fact.cpus&gt;=2</code>"), "{page}");
+    assert!(page.contains("hosts selected by <code>host=shop-* and fact.cpus&gt;=2</code>"), "{page}");
     assert!(page.contains("shop-7") && page.contains("shop-8") && !page.contains("till-1"), "{page}");
     assert!(!page.contains("id=\"summary\""), "it is not over");
     let again = browser.page(&format!("/run?again={id}")).await;
@@ -396,7 +396,7 @@ async fn alerts_are_silenced_from_their_page() {
     let browser = Browser::new().await;
     let token = browser.token().await;
     let filled = browser.page("/alerts?host=till-7&rule=disk").await;
-    assert!(filled.contains("value=\"till-7\"") && filled.contains("Nothing is wrong"), "{filled}");
+    assert!(filled.contains("value=\"till-7\"") && filled.contains("No alerts are active"), "{filled}");
     let fields =
         [("csrf", token.as_str()), ("rule", "disk"), ("host", ""), ("for_s", "7200"), ("reason", "it is a test")];
     let answer = browser.post("/alerts/silence", &fields, &[]).await;
@@ -429,7 +429,7 @@ async fn pages_below_a_proxy_path_are_refused_with_hint() {
         let answer = secured("/", answer);
         if status == 400 {
             let text = answer.text().await.unwrap();
-            assert!(text.contains("below /muster") && text.contains("a host name, or a port, of their own"), "{text}");
+            assert!(text.contains("below /muster") && text.contains("its own host name or port"), "{text}");
         }
     }
 }

@@ -72,7 +72,7 @@ impl PageView for AlertsView {
             (region("/alerts", "raised", &["alert"], self.raised(frame)))
             section #silence {
                 h2 { "Silences" }
-                p { "An alert that is silenced is kept and shown, and told to nobody. What is left empty means all." }
+                p { "A silenced alert is still recorded and shown here, but nobody is notified. Leave a field empty to match everything." }
                 (self.silence_form(frame))
                 @if !self.silences.is_empty() { (self.silences(frame)) }
             }
@@ -83,7 +83,7 @@ impl PageView for AlertsView {
             section #rules {
                 div.head {
                     h2 { "Rules" }
-                    a.button href="/alerts/rule" { "Set a rule" }
+                    a.button href="/alerts/rule" { "Add a rule" }
                 }
                 (self.rules())
             }
@@ -103,14 +103,14 @@ impl AlertsView {
     fn raised(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.raised.is_empty() {
-                div.empty { p { strong { "Nothing is wrong, as far as any host can tell." } } }
+                div.empty { p { strong { "No alerts are active." } } }
             } @else { (table(&self.raised, frame)) }
         }
     }
 
     fn over(&self, frame: &PageFrame) -> Markup {
         html! {
-            @if self.over.is_empty() { p.note { "No alert has ended within the last three months." } }
+            @if self.over.is_empty() { p.note { "No alert has been cleared within the last three months." } }
             @else { (table(&self.over, frame)) }
         }
     }
@@ -175,7 +175,7 @@ impl AlertsView {
 
     fn rules(&self) -> Markup {
         html! {
-            p { "A rule that is set here stands before one that agents bring along of the same name, and one for a host before one for all." }
+            p { "A rule set here overrides the agents' built-in rule of the same name. A rule for one host overrides a rule for all hosts." }
             (rule::listing(&self.rules, &|host| self.hostname(host)))
         }
     }

@@ -160,7 +160,7 @@ impl CommandView {
                 @if let Some(reason) = elements::reason(line) { p.why { (reason) } }
                 @if line.state() == CommandState::Waiting {
                     p.note {
-                        "It goes out as soon as the host is there and has room for it, until it expires "
+                        "It is sent as soon as the host is online and can take it, until it expires "
                         (ago(self.command.expires_ms, frame.now_ms)) "."
                     }
                 }
@@ -181,7 +181,7 @@ impl CommandView {
         let names = HostNames::new(self.command.hosts.iter().map(|line| (line.host, line.hostname.as_str())));
         html! {
             table.cards {
-                caption.visually-hidden { "Outcomes, host by host" }
+                caption.visually-hidden { "Outcome for each host" }
                 thead { tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Output" } } }
                 tbody {
                     @for line in &self.command.hosts {
@@ -210,7 +210,7 @@ fn render_target(target: Option<&Target>) -> Option<Markup> {
         Target::Hosts(_) => None,
         Target::All => Some(html! { "every host" }),
         Target::Group(label) => Some(html! { "hosts with the label " code { (label) } }),
-        Target::Select(select) => Some(html! { "hosts picked by " code { (select) } }),
+        Target::Select(select) => Some(html! { "hosts selected by " code { (select) } }),
     }
 }
 
@@ -274,7 +274,7 @@ fn full_text(verb: &Verb) -> Markup {
                         }
                     }
                 }
-                @if batch.keep_going { p.note { "goes on after a step that does not succeed" } }
+                @if batch.keep_going { p.note { "continues after a failed step" } }
             }
             other => pre.command { code { (what(other)) } },
         }
@@ -323,7 +323,7 @@ fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
                                 " " span.age { "took " (elements::took(step.finished_ms.saturating_sub(started_ms))) }
                             }
                         }
-                        None => span.age { "not begun" },
+                        None => span.age { "not started" },
                     }
                 }
             }
@@ -350,7 +350,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
                 (word) " "
                 span.age { (bytes(shown.whole_bytes as u64)) ", " a href=(file) download { "download" } }
             }
-            @if shown.whole_bytes > shown.tail.len() { p.note { "The end of it:" } }
+            @if shown.whole_bytes > shown.tail.len() { p.note { "The last part:" } }
             pre.terminal id={ (word) "-" (line.host) } role="region" tabindex="0" aria-label={ (word) " of " (line.hostname) } { (shown.tail) }
         }
         @if dropped > 0 {
@@ -358,7 +358,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
         }
         @if gone > 0 {
             p.note {
-                (bytes(gone)) " of " (word) " are not here (any more): the console keeps only so much output "
+                (bytes(gone)) " of " (word) " are not stored: the console limits how much output it keeps "
                 "(command_output_max_bytes in its configuration)."
             }
         }

@@ -165,7 +165,7 @@ impl PageView for ManifestView {
                 div { dt { "SHA-256" } dd { code { (self.sha256) } } }
             }
             @if let Some(schema) = schema {
-                h2 { "What its config must be" }
+                h2 { "Config schema" }
                 pre.terminal role="region" tabindex="0" aria-label="JSON Schema" { (schema) }
             }
         }

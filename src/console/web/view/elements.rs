@@ -142,7 +142,7 @@ pub(in crate::web) fn phase(phase: Phase) -> Markup {
         Phase::Running => state(Tone::Good, "running"),
         Phase::Playing => state(Tone::Good, "playing"),
         Phase::Stopping => state(Tone::Busy, "stopping"),
-        Phase::Backoff => state(Tone::Bad, "waits to restart"),
+        Phase::Backoff => state(Tone::Bad, "waiting to restart"),
         Phase::Failed => state(Tone::Bad, "failed"),
     }
 }
@@ -234,7 +234,7 @@ fn batch_words(steps: &[StepOutcome]) -> String {
 pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
     match line.status()? {
         Status::Refused { message, .. } | Status::Failed { message } => Some(message),
-        Status::Lost => Some("the agent began it, and cannot know what became of it; it is not run again"),
+        Status::Lost => Some("the agent started it, but its outcome is unknown; it is not run again"),
         _ => None,
     }
 }

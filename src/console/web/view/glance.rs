@@ -46,7 +46,7 @@ impl FleetGlance {
         html! {
             ul.tiles {
                 @if unknown > 0 {
-                    li { a href="/" { span.number { (grouped(unknown)) } " " (state(Tone::Busy, "unknown: the console has lost the broker")) } }
+                    li { a href="/" { span.number { (grouped(unknown)) } " " (state(Tone::Busy, "unknown: the console is not connected to the broker")) } }
                 }
                 li { a href="/?show=online" { span.number { (grouped(online)) } " " (state(Tone::Good, "online")) } }
                 li { a href="/?show=away" { span.number { (grouped(offline)) } " " (state(tone(offline, Tone::Bad), "offline")) } }
@@ -62,7 +62,7 @@ impl FleetGlance {
                     @if info > 0 { span.number { (grouped(info)) (more) } " " (state(Tone::Idle, "info")) }
                 } }
                 li {
-                    span.number { (grouped(troubled)) } " " (state(tone(troubled, Tone::Bad), "units in trouble"))
+                    span.number { (grouped(troubled)) } " " (state(tone(troubled, Tone::Bad), "units with problems"))
                 }
                 li {
                     "broker "
@@ -79,7 +79,7 @@ impl FleetGlance {
         html! {
             @if *measured > 0 {
                 p.note {
-                    "All together: "
+                    "In total: "
                     @if let Some(cpu) = cpu { "processors " strong { (percent(*cpu)) } ", " }
                     @if let Some((used, total)) = memory {
                         "memory " strong { (elements::bytes(*used as u64)) } " of " (elements::bytes(*total as u64)) ", "

@@ -101,7 +101,7 @@ impl HostView {
                 div { dt { "State" } dd { (presence_since(host.presence.as_ref(), now_ms)) } }
                 @if let Some(said) = &host.state {
                     @let (facts, at_ms) = (&said.value.facts, said.at_ms);
-                    div { dt { "Last news" } dd { (ago(at_ms, now_ms)) } }
+                    div { dt { "Last report" } dd { (ago(at_ms, now_ms)) } }
                     div { dt { "Booted" } dd { (ago(facts.boot_ms, now_ms)) } }
                     div { dt { "System" } dd { (facts.os) ", kernel " (facts.kernel) ", " (facts.arch) } }
                     div { dt { "Machine" } dd { (facts.cpus) " × " (facts.cpu_model) ", " (bytes(facts.memory_bytes)) " memory" } }
@@ -117,7 +117,7 @@ impl HostView {
                 div { dt { "Id" } dd { code { (host.id) } } }
             }
             @if host.presence.is_none() {
-                p.note { "It joined, and its agent has never connected to the broker. On the host, its log says why." }
+                p.note { "The host has joined, but its agent has never connected to the broker. The agent's log on the host says why." }
             }
         }
     }
@@ -140,8 +140,8 @@ impl HostView {
                         label for="label-value" { "Value" }
                         input id="label-value" type="text" name="value" placeholder="yes" required autocapitalize="none" spellcheck="false" maxlength=(NAME_MAX_BYTES);
                     }
-                    label { input type="checkbox" name="overwrite" value="yes"; " Change it if it has another value" }
-                    button type="submit" { "Set the label" }
+                    label { input type="checkbox" name="overwrite" value="yes"; " Replace an existing value" }
+                    button type="submit" { "Set label" }
                 }))
                 @for label in given {
                     (frame.form(&url, html! {
@@ -184,9 +184,9 @@ impl HostView {
             @if !others.is_empty() {
                 section {
                     h2 { "Other containers" }
-                    p.note { "Nobody here has made them, and they are left alone. `muster container adopt` makes one a unit." }
+                    p.note { "These containers are not managed by muster and are left alone. `muster container adopt` turns one into a unit." }
                     table.cards {
-                        caption.visually-hidden { "Containers that no unit keeps" }
+                        caption.visually-hidden { "Containers that belong to no unit" }
                         thead { tr { th scope="col" { "Container" } th scope="col" { "Is" } th scope="col" { "Runtime" } th scope="col" { "Image" } } }
                         tbody {
                             @for (name, summary) in others {
@@ -224,7 +224,7 @@ impl HostView {
     fn recent(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.commands.is_empty() {
-                (empty("Nothing has been ordered of this host yet.", "Run a program on it:",
+                (empty("No commands for this host yet.", "Run a program on it:",
                        &format!("muster exec --host {} -- uname -a", self.host.hostname)))
             } @else {
                 (commands::table(&self.commands, frame))
@@ -238,7 +238,7 @@ fn label(label: &HostLabel) -> Markup {
     html! {
         code { (label.name) "=" (label.value) }
         @if let Some(operator) = &label.operator { " set by " (operator) }
-        @if let Some(hides) = &label.hides { " before the agent's own " code { (label.name) "=" (hides) } }
+        @if let Some(hides) = &label.hides { " instead of the agent's own " code { (label.name) "=" (hides) } }
     }
 }
 

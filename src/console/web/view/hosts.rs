@@ -110,7 +110,7 @@ impl HostsView {
         let options = [("all", None), ("online", Some(true)), ("away", Some(false))];
         html! {
             form.search method="get" action="/" role="search" {
-                label.visually-hidden for="q" { "Part of a hostname, or the beginning of an id" }
+                label.visually-hidden for="q" { "Part of a hostname, or the start of an id" }
                 input #q type="search" name="q" value=(self.shown.text) placeholder="hostname or id" autocapitalize="none" spellcheck="false";
                 label.visually-hidden for="show" { "Which hosts" }
                 select #show name="show" {
@@ -138,14 +138,14 @@ impl HostsView {
         html! {
             @if !self.troubled.is_empty() {
                 section {
-                    h2 { "Units in trouble" }
+                    h2 { "Units with problems" }
                     ul.plain {
                         @for unit in &self.troubled {
                             li {
                                 a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
                                 a href=(elements::host_url(unit.host)) { (names.show(unit.host, &unit.hostname)) } " "
                                 (elements::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
-                                @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                                @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
                                 @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                                 @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                                 @if let Some(error) = &unit.observed.error { p.why { (error) } }
@@ -181,7 +181,7 @@ impl HostsView {
                 caption.visually-hidden { "Hosts" }
                 thead {
                     tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Units" } th scope="col" { "System" }
-                         th scope="col" { "Agent" } th scope="col" { "Last news" } }
+                         th scope="col" { "Agent" } th scope="col" { "Last report" } }
                 }
                 tbody { @for host in &self.hosts { (row(host, &names, frame)) } }
             }
@@ -215,7 +215,7 @@ fn row(host: &Host, names: &HostNames<'_>, frame: &PageFrame) -> Markup {
                 @if let Some(state) = state { (state.value.facts.os) ", " (state.value.facts.arch) } @else { "–" }
             }
             td data-label="Agent" { @if let Some(presence) = &host.presence { (presence.agent_version) } @else { "–" } }
-            td data-label="Last news" {
+            td data-label="Last report" {
                 @if let Some(state) = state { (ago(state.at_ms, frame.now_ms)) }
                 @else { "joined " (ago(host.joined_ms, frame.now_ms)) }
             }
@@ -228,6 +228,6 @@ fn units<K>(units: &std::collections::BTreeMap<K, muster_topics::heartbeat::Unit
     let running = units.values().filter(|unit| matches!(unit.phase, Phase::Running | Phase::Playing)).count();
     html! {
         @if units.is_empty() { "none" } @else { (running) " of " (units.len()) " running" }
-        @if troubled > 0 { " " (state(Tone::Bad, &format!("{troubled} in trouble"))) }
+        @if troubled > 0 { " " (state(Tone::Bad, &format!("{troubled} with problems"))) }
     }
 }

@@ -43,15 +43,15 @@ impl PageView for JoinView {
             h1 { "Join a host" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
             @if let Some(created) = &self.created { (once(created, frame)) }
-            p { "A host joins with a one-time token, which also tells it whom to trust. Make one, and run the command that "
-                "it comes with on the new host." }
+            p { "A host joins with a one-time token, which also tells it which console to trust. Create a token, and run the command "
+                "shown with it on the new host." }
             (frame.form("/join", html! {
                 div.row {
-                    label for="ttl" { "Good for" }
+                    label for="ttl" { "Valid for" }
                     select #ttl name="ttl_s" {
                         @for (seconds, words) in TTLS { option value=(seconds) selected[seconds == 3_600] { (words) } }
                     }
-                    button.primary type="submit" { "Make a token" }
+                    button.primary type="submit" { "Create a token" }
                 }
             }))
             section {
@@ -70,8 +70,8 @@ fn once(created: &CreatedToken, frame: &PageFrame) -> Markup {
         section.notice.good role="status" {
             h2 { "Run this on the new host" }
             (elements::cli(&created.command))
-            @if let Some(warning) = &created.warning { p { strong { "Only this machine can use it: " } (warning) } }
-            p { "It is shown this once, is good for one host, and ends " (elements::due(created.expires_ms, frame.now_ms))
+            @if let Some(warning) = &created.warning { p { strong { "Only this machine can use the token: " } (warning) } }
+            p { "The token is shown only once, is valid for one host, and expires " (elements::due(created.expires_ms, frame.now_ms))
                 ". The host then appears under " a href="/" { "Hosts" } "." }
         }
     }

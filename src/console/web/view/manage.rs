@@ -36,7 +36,7 @@ fn newer(newer: Option<&Upgrade>, frame: &PageFrame, url: &str) -> Markup {
         fieldset {
             legend { "Upgrade" }
             @match newer {
-                None => p.note { "There is nothing newer than what it has." },
+                None => p.note { "No newer version is available." },
                 Some(upgrade) => {
                     p { (words(upgrade)) }
                     (frame.form(&format!("{url}/upgrade"), html! {
@@ -94,7 +94,7 @@ fn signals(frame: &PageFrame, url: &str) -> Markup {
                     button type="submit" { "Send" }
                 }
             }))
-            p.note { "Nothing that is desired changes by that: one that ends by it is started again." }
+            p.note { "The desired state does not change: if the process ends, it is started again." }
         }
     }
 }
@@ -112,7 +112,7 @@ fn ending(frame: &PageFrame, url: &str) -> Markup {
                 }
             }))
             (frame.form(&format!("{url}/remove"), html! { button type="submit" { "Remove" } }))
-            p.note { "Once it is retired it can be removed: its host forgets it, its log included." }
+            p.note { "A retired unit can be removed: its host deletes it, with its log." }
         }
     }
 }

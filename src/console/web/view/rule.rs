@@ -147,9 +147,9 @@ impl RuleView {
     fn who(&self) -> Markup {
         let form = &self.form;
         let own = if self.is_set {
-            "The name and the host of a rule stay. Set another one to have it elsewhere too."
+            "A rule's name and host cannot be changed. Add another rule for another host."
         } else {
-            "Small letters, digits, - and _. One that agents bring along under this name is replaced."
+            "Lowercase letters, digits, - and _. Overrides the agents' built-in rule of this name."
         };
         html! {
             fieldset {
@@ -166,7 +166,7 @@ impl RuleView {
         let form = &self.form;
         html! {
             fieldset {
-                legend { "What is looked at" }
+                legend { "Metric" }
                 div.options.explained {
                     (self.field("metric", "Measurement", "", html! {
                         select id="metric" name="metric" aria-describedby="about-metric" {
@@ -175,7 +175,7 @@ impl RuleView {
                             }
                         }
                     }))
-                    (self.text("of", ("Of", "each", "The one file system (where it is mounted) or unit (REALM/NAME) that is meant; each for itself, if left out."), &form.of, false))
+                    (self.text("of", ("Of", "each", "One file system (its mount point) or one unit (REALM/NAME). Leave empty to check each one separately."), &form.of, false))
                 }
             }
         }
@@ -185,11 +185,11 @@ impl RuleView {
         let form = &self.form;
         html! {
             fieldset {
-                legend { "When it is raised" }
+                legend { "Condition" }
                 div.options.explained {
-                    (self.text("threshold", ("Beyond", "90%", "A share (90%), a size (512MiB), or a number; below it, for what is bad if there is little. What is so or not needs none."), &form.threshold, false))
-                    (self.text("clear", ("Cleared at", "85%", "Back at this it is over; at the same, if left out."), &form.clear, false))
-                    (self.text("lasting", ("For", "5m", "How long it has to be so, such as 30s, 5m or 2h; at once, if left out."), &form.lasting, false))
+                    (self.text("threshold", ("Beyond", "90%", "A percentage (90%), a size (512MiB) or a number. Leave empty for on/off metrics."), &form.threshold, false))
+                    (self.text("clear", ("Cleared at", "85%", "The alert is cleared at this value. Leave empty to use the same value."), &form.clear, false))
+                    (self.text("lasting", ("For", "5m", "How long the condition must hold, such as 30s, 5m or 2h. Leave empty to alert at once."), &form.lasting, false))
                     (self.field("severity", "Severity", "", html! {
                         select id="severity" name="severity" aria-describedby="about-severity" {
                             @for severity in [Severity::Info, Severity::Warning, Severity::Critical] {
@@ -200,7 +200,7 @@ impl RuleView {
                 }
                 label.choice {
                     input type="checkbox" name="off" value="yes" checked[form.off];
-                    "Do not look at it at all. So a rule that agents bring along is switched off."
+                    "Disable this rule. This also switches off the agents' built-in rule of this name."
                 }
             }
         }
@@ -213,7 +213,7 @@ fn removal(name: &str, host: &str, frame: &PageFrame) -> Markup {
         html! {
             input type="hidden" name="name" value=(name);
             input type="hidden" name="host" value=(host);
-            p.note { "Without it, what agents bring along under this name holds again, if they do." }
+            p.note { "Without it, the agents' built-in rule of this name applies again, if there is one." }
             button type="submit" aria-label={ "Remove rule " (name) } { "Remove the rule" }
         },
     )

@@ -140,7 +140,7 @@ impl PageView for RunView {
             h1 { "Run a command" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
             @if self.found == 0 {
-                (elements::empty("There is no host to run it on.", "Let one join first:", "muster token create"))
+                (elements::empty("There are no hosts to run a command on.", "Let one join first:", "muster token create"))
             } @else {
                 (frame.form("/run", html! {
                     div.run {
@@ -163,7 +163,7 @@ impl RunView {
                 textarea #command name="command" rows="3" required autofocus spellcheck="false" autocapitalize="none"
                     autocomplete="off" aria-describedby="command-rule" placeholder="uname -a" { (self.input.command) }
                 p #command-rule .note { (argv::RULE) }
-                label.choice { input type="checkbox" name="shell" value="yes" checked[self.input.shell]; " as it stands, for " code { "/bin/sh -c" } }
+                label.choice { input type="checkbox" name="shell" value="yes" checked[self.input.shell]; " as written, for " code { "/bin/sh -c" } }
                 (self.ways())
             }
         }
@@ -179,9 +179,9 @@ impl RunView {
             fieldset {
                 legend { "As" }
                 (way(RunMode::Once, "one command"))
-                (way(RunMode::Lines, &format!("a batch: each line is a command, up to {BATCH_MAX}, one after the other; the time limit is of each")))
-                label.choice { input type="checkbox" name="keep_going" value="yes" checked[self.input.keep_going]; " of a batch, go on after one that failed" }
-                (way(RunMode::Daemon, "a daemon: it stays, without a time limit, as a unit that can be listed and stopped"))
+                (way(RunMode::Lines, &format!("a batch: each line is a command, up to {BATCH_MAX}, run in order; the time limit applies to each")))
+                label.choice { input type="checkbox" name="keep_going" value="yes" checked[self.input.keep_going]; " in a batch, continue after a failed command" }
+                (way(RunMode::Daemon, "a daemon: it keeps running without a time limit, as a unit that can be listed and stopped"))
             }
         }
     }
@@ -201,13 +201,13 @@ impl RunView {
                 }
                 @if more {
                     div.field {
-                        label for="named" { "Other hosts, by name or id, with blanks between them" }
+                        label for="named" { "Other hosts by name or id, separated by spaces" }
                         input #named type="text" name="named" value=(self.input.named) autocapitalize="none" spellcheck="false";
                     }
                 }
                 label.choice {
                     input #picked type="radio" name="target" value="picked" checked[is(RunTarget::Picked)];
-                    " the hosts that this picks"
+                    " the hosts that this expression selects"
                 }
                 div.field {
                     label for="select" { "Expression" }
@@ -250,11 +250,11 @@ impl RunView {
         html! {
             div.options {
                 div.field {
-                    label for="timeout" { "Ended after (s)" }
+                    label for="timeout" { "Time limit (s)" }
                     input #timeout type="number" name="timeout_s" value=(timeout_s) min="1" max="604800" required inputmode="numeric";
                 }
                 div.field {
-                    label for="expires" { "Waits for hosts (min)" }
+                    label for="expires" { "Wait for offline hosts (min)" }
                     input #expires type="number" name="expires_min" value=(expires_min) min="1" max="10080" required inputmode="numeric";
                 }
                 div.field {
@@ -273,13 +273,13 @@ impl RunView {
             details open[!stdin.is_empty() || *no_stdout || *no_stderr] {
                 summary { "Input and output" }
                 div.field {
-                    label for="stdin" { "Reads (standard input)" }
+                    label for="stdin" { "Standard input" }
                     textarea #stdin name="stdin" rows="3" spellcheck="false" autocapitalize="none" autocomplete="off"
                         aria-describedby="stdin-rule" { (stdin) }
                     p #stdin-rule .note { "Up to " (elements::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts that are named: every host would read it." }
                 }
-                label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " drop what it prints" }
-                label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " drop what it complains (standard error)" }
+                label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " discard standard output" }
+                label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " discard standard error" }
             }
         }
     }

@@ -37,7 +37,7 @@ impl PageView for SignInView {
 
 fn with_code(code: &str) -> Markup {
     html! {
-        p { "This link signs one browser in, once." }
+        p { "This link signs in one browser, once." }
         form method="post" action="/sign-in" {
             input type="hidden" name="code" value=(code);
             button.primary type="submit" autofocus { "Sign in" }
@@ -54,6 +54,6 @@ fn without_code() -> Markup {
             input #code name="code" type="text" required autocomplete="off" spellcheck="false" autocapitalize="none";
             button.primary type="submit" { "Sign in" }
         }
-        p.note { "Signed in already, and came here by a link from elsewhere? " a href="/" { "Open muster" } }
+        p.note { "Already signed in, and came here by a link from another site? " a href="/" { "Open muster" } }
     }
 }

@@ -151,7 +151,7 @@ impl UnitView {
         html! {
             (frame.form(&format!("{url}/hold"), html! {
                 div.row {
-                    label for="note" { "Leave it as it is" }
+                    label for="note" { "Hold" }
                     input #note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
                     button type="submit" { "Hold" }
                 }
@@ -179,7 +179,7 @@ impl UnitView {
         let open = self.asked.as_ref().is_some_and(|asked| asked.hosts.iter().any(is_open));
         html! {
             @match &self.log {
-                None => p.note { "The log stays on the host; its last lines are fetched when you ask for them." },
+                None => p.note { "The log stays on the host; its last lines are fetched on request." },
                 Some((log, words)) if log.whole_bytes > 0 => {
                     @for line in words.lines() { p.note { (line) } }
                     @if log.whole_bytes > log.tail.len() {
@@ -191,7 +191,7 @@ impl UnitView {
                     pre #log-text .terminal role="region" tabindex="0" aria-label="Log" { (log.tail) }
                 }
                 Some(_) if open => p.note { "Asking the host…" },
-                Some(_) => p.note { "The host gave no lines." },
+                Some(_) => p.note { "The host returned no lines." },
             }
         }
     }
@@ -206,12 +206,12 @@ impl UnitView {
             @if let Some(back) = &observed.rolled_back {
                 div.notice.bad {
                     p { strong { "It " (back) } " " (ago(back.at_ms, now_ms)) }
-                    p.why { "It stays so until something else is asked of it. To start it is to try that revision once more." }
+                    p.why { "It stays on this revision until it is changed. Start it to try the failed revision again." }
                     @if let Some(lines) = &back.last_lines { pre.terminal { (lines) } }
                 }
             }
             table.compare {
-                caption.visually-hidden { "What the unit should be, and what it is" }
+                caption.visually-hidden { "Desired and observed state of the unit" }
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
                 tbody {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
@@ -230,7 +230,7 @@ impl UnitView {
                          td {
                              @if let Some(revision) = &observed.revision {
                                  code { (revision.short()) }
-                                 @if observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                                 @if observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
                                  @else { (behind(*revision != desired.revision)) }
                                  @if observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                              } @else { "none" }
@@ -242,7 +242,7 @@ impl UnitView {
                 @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(beside) = &observed.beside {
-                    div { dt { "Beside it" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
+                    div { dt { "Successor" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
                 }
                 @if let Some(end) = observed.last_end() { div { dt { "Last exit" } dd { (end) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
@@ -256,7 +256,7 @@ impl UnitView {
                 @if !observed.can.is_empty() {
                     div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
-                @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
+                @if observed.attempts > 0 { div { dt { "Automatic restart" } dd { (observed.attempts) } } }
                 @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (elements::due(retry_ms, now_ms)) } } }
                 @if !observed.endpoints.is_empty() {
                     div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
@@ -299,7 +299,7 @@ fn content(content: &Content) -> Markup {
 }
 
 fn behind(behind: bool) -> Markup {
-    html! { @if behind { " " (state(Tone::Busy, "not there yet")) } }
+    html! { @if behind { " " (state(Tone::Busy, "not present yet")) } }
 }
 
 fn spec(spec: &Spec) -> Markup {
@@ -386,7 +386,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
             caption.visually-hidden { "Units" }
             thead {
                 tr { th scope="col" { "Unit" } th scope="col" { "Should be" } th scope="col" { "Is" } th scope="col" { "What" }
-                     th scope="col" { "Last news" } }
+                     th scope="col" { "Last report" } }
             }
             tbody {
                 @for unit in units {
@@ -396,7 +396,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                         td data-label="Is" {
                             (elements::unit_phase(unit)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
-                            @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                            @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
                             @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                             @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
@@ -406,7 +406,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                             (unit.content().unwrap_or_else(|| unit.wanted()).artifact)
                             @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                         }
-                        td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }
+                        td data-label="Last report" { (ago(unit.at_ms, frame.now_ms)) }
                     }
                 }
             }
