@@ -155,7 +155,7 @@ impl ConsoleShadow {
 struct Sorted<'a> {
     members: BTreeMap<HostId, ()>,
     presences: BTreeMap<HostId, (u64, u64, bool)>,
-    lives: BTreeMap<HostId, u64>,
+    last_heartbeats: BTreeMap<HostId, host::LastHeartbeat>,
     held: BTreeMap<HostId, &'a host::StoredState>,
     with_units: BTreeMap<HostId, ()>,
 }
@@ -165,7 +165,7 @@ impl<'a> Sorted<'a> {
         Self {
             members: known.members.iter().map(|host| (*host, ())).collect(),
             presences: known.presences.iter().map(|(host, order)| (*host, *order)).collect(),
-            lives: known.lives.iter().map(|(host, epoch)| (*host, *epoch)).collect(),
+            last_heartbeats: known.last_heartbeats.iter().map(|(host, last)| (*host, *last)).collect(),
             held: known.held.iter().map(|(host, held)| (*host, held)).collect(),
             with_units: known.with_units.iter().map(|host| (*host, ())).collect(),
         }

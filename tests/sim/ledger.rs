@@ -13,7 +13,7 @@ use muster_console::{
         StoreResult,
         alert::MessageEffect,
         command::{Added, CommandReach, OpenCommand, SettledOutcome},
-        host::{HostKeys, JUST_COME_MS, Known, NewState, StoredState},
+        host::{HostKeys, JUST_COME_MS, Known, LastHeartbeat, NewState, StoredState},
     },
 };
 use muster_rules::intent::CommandClass;
@@ -183,8 +183,9 @@ impl Tables for Ledger {
         for host in &asked.showing {
             if let Some(row) = self.presences.get(host) {
                 known.presences.insert(*host, (row.epoch, row.session, row.state != PresenceState::Online));
-                if let Some((held, _)) = self.heartbeats.get(host) {
-                    known.lives.insert(*host, held.epoch);
+                if let Some((held, at_ms)) = self.heartbeats.get(host) {
+                    let follows_presence = *at_ms > row.since_ms;
+                    known.last_heartbeats.insert(*host, LastHeartbeat { epoch: held.epoch, follows_presence });
                 }
             }
         }

@@ -13,18 +13,42 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::error::FaultyMessage;
-use crate::store::host::StoredState;
+use crate::store::host::{LastHeartbeat, StoredState};
 
-/// Whether a presence replaces the stored one. An old last will may arrive late, and a retained presence arrives again
-/// with each subscription.
+/// What to do with a presence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PresenceVerdict {
+    /// It replaces the stored one.
+    Store,
+    /// It is earlier than the stored one.
+    Old,
+    /// It is either an objection to a claim or a late copy: a heartbeat will tell.
+    Doubtful,
+}
+
+/// Decides whether a presence replaces the stored one. An old last will may arrive late, and a retained presence arrives
+/// again with each subscription.
 ///
 /// A clone that claims its host shows a later instance than the original's, and leaves when that objects. So an online
-/// presence of the instance that sends heartbeats replaces a later instance that has sent nothing.
-pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, lives: Option<u64>, presence: &Presence) -> bool {
-    let Some(held) = held else { return true };
-    let claimed = lives.is_some_and(|lives| lives < held.0);
-    let objects = claimed && lives == Some(presence.epoch) && presence.state == PresenceState::Online;
-    presence.order() > held || objects || planted!(BelieveOldWill)
+/// presence replaces that of a later instance which has sent nothing, if its own instance has sent a heartbeat since the
+/// later one appeared. Without such a heartbeat it may be a late copy of what was published before.
+pub(super) fn presence(
+    held: Option<(u64, u64, bool)>,
+    last: Option<LastHeartbeat>,
+    presence: &Presence,
+) -> PresenceVerdict {
+    let Some(held) = held else { return PresenceVerdict::Store };
+    if presence.order() > held || planted!(BelieveOldWill) {
+        return PresenceVerdict::Store;
+    }
+    match last {
+        Some(last)
+            if last.epoch < held.0 && last.epoch == presence.epoch && presence.state == PresenceState::Online =>
+        {
+            if last.follows_presence { PresenceVerdict::Store } else { PresenceVerdict::Doubtful }
+        }
+        _ => PresenceVerdict::Old,
+    }
 }
 
 /// Returns the presence for a heartbeat that arrived before any presence of its instance.
@@ -134,9 +158,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn presence_follows_epoch_order() {
-        let presence = |epoch, session, state| Presence {
+    fn presence_in(epoch: u64, session: u64, state: PresenceState) -> Presence {
+        Presence {
             v: V1,
             state,
             instance: Uuid::nil(),
@@ -145,13 +168,15 @@ mod tests {
             agent_version: String::new(),
             capabilities: Vec::new(),
             since_ms: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn presence_follows_epoch_order() {
+        let presence = presence_in;
         let check = |held: Option<Presence>, came: Presence, wanted: bool| {
-            assert_eq!(
-                presence_supersedes(held.as_ref().map(Presence::order), None, &came),
-                wanted,
-                "{held:?} {came:?}"
-            );
+            let verdict = super::presence(held.as_ref().map(Presence::order), None, &came);
+            assert_eq!(verdict == PresenceVerdict::Store, wanted, "{held:?} {came:?}");
         };
         use PresenceState::{Offline, Online, Stopped};
         check(None, presence(1, 1, Offline), true);
@@ -162,9 +187,24 @@ mod tests {
         check(Some(presence(1, 2, Online)), presence(1, 1, Offline), false);
         check(Some(presence(1, 9, Online)), presence(2, 1, Online), true);
         check(Some(presence(2, 1, Online)), presence(1, 9, Offline), false);
-        // A clone has claimed the host and sent nothing; the original objects.
-        let objects = |lives, state| presence_supersedes(Some((2, 1, false)), Some(lives), &presence(1, 9, state));
-        assert_eq!([objects(1, Online), objects(1, Offline), objects(2, Online)], [true, false, false]);
+    }
+
+    #[test]
+    fn objection_counts_with_a_heartbeat_after_the_claim() {
+        use PresenceState::{Offline, Online};
+        use PresenceVerdict::{Doubtful, Old, Store};
+        // A later instance has claimed the host and sent nothing.
+        let verdict = |epoch, follows_presence, state| {
+            super::presence(
+                Some((2, 1, false)),
+                Some(LastHeartbeat { epoch, follows_presence }),
+                &presence_in(1, 9, state),
+            )
+        };
+        assert_eq!(verdict(1, true, Online), Store);
+        assert_eq!(verdict(1, false, Online), Doubtful);
+        assert_eq!(verdict(1, true, Offline), Old);
+        assert_eq!(verdict(2, true, Online), Old);
     }
 
     fn state(hostname: &str, labels: Value) -> Value {

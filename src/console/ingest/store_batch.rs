@@ -18,7 +18,7 @@ use muster_topics::{
 };
 
 use super::{
-    decide::{self, HeartbeatVerdict},
+    decide::{self, HeartbeatVerdict, PresenceVerdict},
     effects::Effects,
     error::{ApplyError, FaultyMessage},
     tables::Tables,
@@ -30,7 +30,7 @@ use crate::{
         StoreError,
         alert::MessageEffect,
         command::{Added, SettledOutcome},
-        host::{HostKeys, Known, NewState},
+        host::{HostKeys, Known, LastHeartbeat, NewState},
     },
 };
 
@@ -124,9 +124,18 @@ impl IngestBatch {
 
     fn presence(&mut self, id: HostId, presence: Presence) {
         let held = self.known.presences.get(&id).copied();
-        let lives = self.known.lives.get(&id).copied();
-        if !decide::presence_supersedes(held, lives, &presence) {
-            return;
+        let last = self.known.last_heartbeats.get(&id).copied();
+        match decide::presence(held, last, &presence) {
+            PresenceVerdict::Store => {}
+            PresenceVerdict::Old => return,
+            // Who works answers with a heartbeat and its presence.
+            PresenceVerdict::Doubtful => {
+                self.effects.refresh.insert(id);
+                return;
+            }
+        }
+        if let Some(last) = self.known.last_heartbeats.get_mut(&id) {
+            last.follows_presence = false;
         }
         self.known.presences.insert(id, presence.order());
         self.effects.presences.push((id, presence.state == PresenceState::Online));
@@ -159,7 +168,7 @@ impl IngestBatch {
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
-                self.known.lives.insert(id, epoch);
+                self.known.last_heartbeats.insert(id, LastHeartbeat { epoch, follows_presence: true });
                 self.known.held.insert(id, held.clone());
                 self.states.insert(id, NewState { host: id, held, hostname: state.hostname });
             }

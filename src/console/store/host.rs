@@ -794,6 +794,15 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
     Ok(())
 }
 
+/// What the last stored heartbeat of a host says about its presence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastHeartbeat {
+    /// The instance that sent it.
+    pub epoch: u64,
+    /// Whether it was stored after the presence.
+    pub follows_presence: bool,
+}
+
 /// The known state of the hosts of a batch of messages.
 #[derive(Debug, Default)]
 pub struct Known {
@@ -801,8 +810,8 @@ pub struct Known {
     pub members: HashSet<HostId>,
     /// Their presences' places in the order of [`Presence::order`], where requested.
     pub presences: HashMap<HostId, (u64, u64, bool)>,
-    /// The epochs of their heartbeats, for those with a presence.
-    pub lives: HashMap<HostId, u64>,
+    /// Their last heartbeats, for those with a presence.
+    pub last_heartbeats: HashMap<HostId, LastHeartbeat>,
     /// Their states, where requested.
     pub held: HashMap<HostId, StoredState>,
     /// Those of them that have units.
@@ -836,7 +845,8 @@ pub async fn known(db: &mut SqliteConnection, asked: &HostKeys) -> StoreResult<K
 
 async fn add_presences(db: &mut SqliteConnection, hosts: &[HostId], known: &mut Known) -> StoreResult<()> {
     let rows = sqlx::query!(
-        r#"SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch AS "life?"
+        r#"SELECT presence.host, presence.epoch, session, presence.state,
+                  heartbeat.epoch AS "heartbeat_epoch?", heartbeat.at_ms > presence.since_ms AS "follows?: bool"
            FROM presence LEFT JOIN heartbeat ON heartbeat.host = presence.host
            WHERE presence.host IN (SELECT value FROM json_each($1))"#,
         to_json("hosts", &hosts)?
@@ -847,8 +857,10 @@ async fn add_presences(db: &mut SqliteConnection, hosts: &[HostId], known: &mut 
         let id = parsed("host id", &row.host)?;
         let order = (unsigned("epoch", row.epoch)?, unsigned("session", row.session)?, row.state != "online");
         known.presences.insert(id, order);
-        if let Some(life) = row.life {
-            known.lives.insert(id, unsigned("epoch", life)?);
+        if let Some(epoch) = row.heartbeat_epoch {
+            let last =
+                LastHeartbeat { epoch: unsigned("epoch", epoch)?, follows_presence: row.follows.unwrap_or_default() };
+            known.last_heartbeats.insert(id, last);
         }
     }
     Ok(())
