@@ -101,7 +101,7 @@ pub(super) async fn values(
     Ok(success(values))
 }
 
-/// `metadata`: the kind of each metric, by its suffix.
+/// `metadata`: the kind and unit of each metric, by its suffix, and what it is, from the catalogue.
 pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     let wanted = params.get("metric").map(str::to_owned);
     let limit = match params.get("limit").map(str::parse::<usize>) {
@@ -114,10 +114,16 @@ pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormP
     let metadata: BTreeMap<String, Value> = names
         .map(|name| {
             let (kind, unit) = kind_and_unit(&name);
-            (name, json!([{ "type": kind, "help": "", "unit": unit }]))
+            let entry = json!([{ "type": kind, "help": help(&name), "unit": unit }]);
+            (name, entry)
         })
         .collect();
     Ok(success(metadata))
+}
+
+/// Returns the catalogue's sentence about a metric; nothing for one that is not listed.
+fn help(name: &str) -> &'static str {
+    catalogue::series(name).map_or("", |(_, field)| field.about)
 }
 
 /// Returns the kind and the unit of a metric in Prometheus's words.
@@ -169,5 +175,12 @@ mod tests {
         assert_eq!(kind_and_unit("muster_host_pressure_some_seconds_total"), ("counter", "seconds"));
         assert_eq!(kind_and_unit("muster_host_load_5m"), ("gauge", ""));
         assert_eq!(kind_and_unit("muster_yuno_requests_total"), ("counter", ""));
+    }
+
+    #[test]
+    fn metadata_has_the_catalogue_sentence() {
+        let (_, field) = catalogue::series("muster_host_load_5m").unwrap();
+        assert_eq!((help("muster_host_load_5m"), help("muster_of_nobody")), (field.about, ""));
+        assert!(!field.about.is_empty());
     }
 }
