@@ -1,9 +1,11 @@
 //! The `muster` program: arguments, logging, runtime, signals, and the exit code, which is chosen
 //! here alone. It puts the parts together, each a crate; its features say which of them a build has.
 //!
+//! - `help`: examples, what holds for all verbs, manual pages and completions
 //! - `role`: the long-lived roles as processes of their own
 //! - `up`: broker, console and agent in one process
 
+mod help;
 mod role;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 mod up;
@@ -11,14 +13,12 @@ mod up;
 use std::{
     ffi::OsString,
     io::IsTerminal,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-#[cfg(feature = "cli")]
-use clap::CommandFactory;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use muster_base::failure::{Failure, FailureKind};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -27,19 +27,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// Runs things on a fleet of hosts: one agent per host, a broker, a console.
+/// Run programs and keep services on a fleet of hosts
+///
+/// One agent runs on each host; a broker and a console are the fleet's centre.
 #[derive(Parser, Debug)]
 #[command(version, arg_required_else_help = true, max_term_width = 100)]
-#[command(
-    after_help = "Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:\n  \
-                        muster host ls\n  muster exec -- uname -a\n  muster yuno ls\n\n\
-                        Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable."
-)]
+#[command(after_long_help = help::EVERYWHERE, after_help = "Begin with `muster up`; `muster --help` says more.")]
 struct Cli {
     /// What to log, such as `info` or `muster=debug`
     #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
     log: Option<String>,
-    /// Form of the log, which goes to standard error: text or json
+    /// Format of the log on standard error: text or json
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
     #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     log_format: LogFormat,
@@ -75,10 +73,17 @@ enum MainVerb {
     #[command(flatten)]
     Operator(muster_cli::Verb),
     #[cfg(feature = "cli")]
-    /// Print a script that completes muster's verbs in a shell
+    /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// Shell
         shell: clap_complete::Shell,
+    },
+    #[cfg(feature = "cli")]
+    /// Write the manual pages into a folder
+    Man {
+        /// Folder, which is made if it does not exist
+        #[arg(long = "output", value_name = "FOLDER")]
+        folder: PathBuf,
     },
 }
 
@@ -112,6 +117,7 @@ impl MainVerb {
             #[cfg(feature = "broker")]
             Self::Broker(_) => "broker",
             Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
             #[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
             Self::Up(_) => return Ok(()),
             #[cfg(feature = "simulate")]
@@ -159,7 +165,7 @@ impl MainVerb {
 }
 
 fn main() -> ExitCode {
-    let program = Cli::parse_from(arguments(std::env::args_os()));
+    let program = parse(arguments(std::env::args_os())).unwrap_or_else(|error| error.exit());
     #[cfg(feature = "agent")]
     if program.verb.leaves_orphans() {
         match muster_agent::init::run_if_first() {
@@ -180,6 +186,13 @@ fn main() -> ExitCode {
             ExitCode::from(failure.kind.code())
         }
     }
+}
+
+/// Parses a command line with the whole grammar.
+fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    let mut command = help::for_people(Cli::command());
+    let mut matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// The arguments; if the program is called by its other name, it is one of its verbs.
@@ -222,11 +235,10 @@ fn run(program: Cli) -> Result<(), Failure> {
             }
             #[cfg(feature = "cli")]
             MainVerb::Completions { shell } => {
-                // Generated in memory first, because the generator panics if it cannot write.
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Cli::command(), "muster", &mut script);
-                muster_base::terminal::out(&script)
+                muster_base::terminal::out(&help::pages::completions(Cli::command(), shell))
             }
+            #[cfg(feature = "cli")]
+            MainVerb::Man { folder } => help::pages::write_manual(Cli::command(), &folder),
         }
     });
     // Blocking calls that may still hang are not waited for.
@@ -293,7 +305,8 @@ mod tests {
 
     #[test]
     fn clap_grammar_is_valid() {
-        Cli::command().debug_assert();
+        help::for_people(Cli::command()).debug_assert();
+        help::for_programs(Cli::command()).debug_assert();
     }
 
     #[test]
@@ -320,7 +333,7 @@ mod tests {
             "muster token create --count 100",
             "muster simulate --hosts 1000 --churn 5%/min --fail 1% --ramp 10s --for 5m --takes 2s",
         ] {
-            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+            assert!(parse(line.split(' ')).is_ok(), "{line}");
         }
         for line in [
             "muster exec uname",
@@ -332,7 +345,7 @@ mod tests {
             "muster simulate --hosts 0",
             "muster simulate --hosts 5 --fail 101%",
         ] {
-            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(parse(line.split(' ')).is_err(), "{line}");
         }
     }
 }

@@ -49,38 +49,42 @@ const ROOT_DATA: &str = "/var/lib/muster-up";
 /// The file that marks a folder of `muster up`, and locks it.
 const LOCK: &str = "lock";
 
-/// Run everything in one process: broker, console, and an agent for this host
+/// Run broker, console and an agent for this host in one process
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Everything is in one folder, and secured: mutual TLS, signed commands. Ctrl-C ends it in order and leaves \
-                        yunos running;\nstarted again it goes on where it was.\n\nExamples:\n  muster up\n  \
-                        muster up --listen 192.0.2.5            other hosts may join (see `muster token create`)\n  \
-                        muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0"
+    after_long_help = "Everything is in one folder, and secured by mutual TLS and signed commands. Ctrl-C ends it \
+                    in order and leaves yunos running; the next start goes on from there."
 )]
 pub(crate) struct UpArgs {
-    /// Where everything is kept [default: $XDG_DATA_HOME/muster if that is set, else /var/lib/muster-up for root and
-    /// ~/.local/share/muster for others]
+    /// Folder for all data
+    ///
+    /// [default: $XDG_DATA_HOME/muster if that is set, else /var/lib/muster-up for root and ~/.local/share/muster for
+    /// others]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The address of this machine that other hosts join and connect to
+    /// Address of this machine for other hosts
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     listen: IpAddr,
-    /// The address of the web page and the API: HTTP on loopback, HTTPS elsewhere
+    /// Address of the web page and the API
+    ///
+    /// HTTP on loopback, HTTPS elsewhere.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     web_listen: IpAddr,
-    /// The port of the web page and the API; 0 takes a free one
+    /// Port of the web page and the API; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 7080)]
     web_port: u16,
-    /// The port that hosts join on; 0 takes a free one
+    /// Port on which hosts join; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 7443)]
     hosts_port: u16,
-    /// The broker's port; 0 takes a free one
+    /// Port of the broker; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8883)]
     mqtt_port: u16,
-    /// The socket of Podman's or Docker's HTTP interface, for containers [default: /run/podman/podman.sock]
+    /// Socket of Podman's or Docker's API, for containers
+    ///
+    /// [default: /run/podman/podman.sock]
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
-    /// Leave out the sample yuno, default/hello
+    /// Do not make the sample yuno, default/hello
     #[arg(long)]
     no_sample: bool,
 }

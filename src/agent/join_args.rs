@@ -16,10 +16,12 @@ const TOKEN_MAX_BYTES: u64 = 16 * 1024;
 /// Where the token comes from.
 #[derive(Args, Clone, Debug, Default)]
 pub struct JoinArgs {
-    /// The one-time token to join a fleet with, needed once; `-` reads it from standard input
+    /// One-time token to join a fleet; `-` reads it from standard input
+    ///
+    /// It is needed once: afterwards the agent has a certificate.
     #[arg(long, value_name = "TOKEN", env = "MUSTER_JOIN", hide_env_values = true)]
     join: Option<String>,
-    /// A file with the token, which others then do not see in the list of processes
+    /// File with the token, so that no list of processes shows it
     #[arg(long, value_name = "FILE")]
     join_file: Option<PathBuf>,
 }

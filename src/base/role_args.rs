@@ -14,10 +14,14 @@ use crate::{
 /// What every role understands.
 #[derive(Args, Clone, Debug)]
 pub struct RoleArgs {
-    /// The role's configuration (TOML); `MUSTER_<ROLE>_<KEY>` variables override its keys
+    /// Configuration of the role (TOML)
+    ///
+    /// `MUSTER_<ROLE>_<KEY>` variables override its keys.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print the effective configuration with every key, what it is for and its default, with secrets as ***, and end
+    /// Print the effective configuration, and exit
+    ///
+    /// Each key stands there with what it is for and its default; secrets print as ***.
     #[arg(long)]
     pub print_config: bool,
 }

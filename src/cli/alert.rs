@@ -21,64 +21,69 @@ use muster_api::host_names::HostNames;
 /// Verbs on alerts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum AlertVerb {
-    /// List alerts that hold
+    /// List active alerts
     #[command(alias = "list")]
     Ls {
         /// Which ones
         #[command(flatten)]
         which: AlertFilterOptions,
-        /// How many at most; 1,000 if it is not said
+        /// Show so many at most [default: 1000]
         #[arg(short = 'n', long, value_name = "N")]
         limit: Option<u32>,
     },
-    /// List alerts that hold and those that are over, those that began last first
+    /// List active and past alerts, newest first
     History {
         /// Which ones
         #[command(flatten)]
         which: AlertFilterOptions,
-        /// How many at most
+        /// Show so many at most
         #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
         limit: u32,
     },
-    /// List rules: those that are set on the console, and those that agents bring along
+    /// List rules of alerts
+    ///
+    /// These are the rules that are set on the console, and the built-in ones of agents.
     Rules,
-    /// Set a rule, for all hosts or for one
+    /// Set a rule for all hosts, or for one
     #[command(
-        after_help = "A rule stands before one of the same name that agents bring along, and one for a host before \
-                            one for all. What is not named stays as it is in the rule before, or as agents have it.\n\n\
-                            Examples:\n  muster alert set disk --above 80% --clear 75% --for 10m\n  \
-                            muster alert set till-memory --metric unit_memory --of shop/till --above 512MiB\n  \
-                            muster alert set cpu --host shop-7 --off"
+        after_long_help = "A rule replaces a built-in rule of the same name, and a rule for one host that for all. What \
+                    is not given stays as it is in the rule before, or in the built-in one."
     )]
     Set(RuleOptions),
-    /// Remove a rule: what agents bring along under this name holds again
+    /// Remove a rule that was set on the console
+    ///
+    /// A built-in rule of the same name is in force again.
     Rm {
-        /// Its name
+        /// Name
         rule: Name,
-        /// The one that is for this host
+        /// Remove the one for this host
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
     },
-    /// Keep alerts quiet for a while: they are kept and shown, and told to nobody
+    /// Silence alerts for some time
+    ///
+    /// They are still recorded and shown, but sent to nobody.
     Silence {
-        /// Of this host; of all, if left out
+        /// Silence alerts of this host [default: all hosts]
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
-        /// Of this rule; of all, if left out
+        /// Silence alerts of this rule [default: all rules]
         #[arg(long, value_name = "RULE")]
         rule: Option<Name>,
-        /// For how long
+        /// Silence for so long
         #[arg(long = "for", value_name = "TIME", default_value = "2h")]
         time: humantime::Duration,
-        /// Why
+        /// Reason, for the people who find the silence
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },
-    /// List silences that are not over
+    /// List silences in force
     Silences,
     /// End a silence
     Unsilence {
-        /// Its id, as `muster alert silences` shows it, or as much of it as no other one has
+        /// Id, or the beginning of it
+        ///
+        /// `muster alert silences` shows it.
         id: String,
     },
 }
@@ -86,16 +91,20 @@ pub enum AlertVerb {
 /// Which alerts.
 #[derive(Args, Clone, Debug)]
 pub struct AlertFilterOptions {
-    /// Those of this host
+    /// Show alerts of this host only
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Those of hosts that this picks, such as 'label.site=north'
+    /// Show alerts of the hosts that this selects
+    ///
+    /// Such as 'label.site=north'.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "host")]
     select: Option<HostSelect>,
-    /// Those of this rule
+    /// Show alerts of this rule only
     #[arg(long, value_name = "RULE")]
     rule: Option<Name>,
-    /// In which order: since, those that began last first; severity, the worst first; host
+    /// Order: since, severity or host
+    ///
+    /// `since` shows the newest alerts first, `severity` the worst.
     #[arg(long, value_name = "ORDER", default_value = "since", value_parser = AlertSort::WORDS, hide_possible_values = true)]
     sort: String,
 }
@@ -103,32 +112,36 @@ pub struct AlertFilterOptions {
 /// A rule, or what is to change of one.
 #[derive(Args, Clone, Debug)]
 pub struct RuleOptions {
-    /// Its name
+    /// Name
     rule: Name,
-    /// The one host that it is for; all, if left out
+    /// Host that it is for [default: all hosts]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// What is looked at: disk_used, inodes_used, disk_unresponsive, memory_used, cpu_busy, load_per_core, temperature, files_used,
+    /// What is measured
+    ///
+    /// One of disk_used, inodes_used, disk_unresponsive, memory_used, cpu_busy, load_per_core, temperature, files_used,
     /// pids_used, ports_used, conntrack_used, unit_cpu_busy, unit_memory, unit_disk_used, unit_restarts, unit_broken,
-    /// unit_failed, unit_rolled_back, certificate_left, store_used, clock_off, duplicate
+    /// unit_failed, unit_rolled_back, certificate_left, store_used, clock_off, duplicate.
     #[arg(long, value_parser = metric, value_name = "METRIC")]
     metric: Option<Metric>,
-    /// The one file system (by where it is mounted) or unit (REALM/NAME) that is meant
+    /// Mount point or unit (REALM/NAME) that it is about
     #[arg(long, value_name = "MOUNT|UNIT")]
     of: Option<String>,
-    /// Beyond this an alert is raised: a share such as 90%, a size such as 512MiB, or a number
+    /// Raise the alert beyond this level
+    ///
+    /// A share such as 90%, a size such as 512MiB, or a number.
     #[arg(long, value_parser = words::level, value_name = "LEVEL", visible_alias = "below", allow_negative_numbers = true)]
     above: Option<f64>,
-    /// Back at this it is cleared; at the other level if nothing says so
+    /// Clear the alert at this level [default: that of --above]
     #[arg(long, value_parser = words::level, value_name = "LEVEL", allow_negative_numbers = true)]
     clear: Option<f64>,
-    /// For how long it has to be so
+    /// Raise the alert after the condition has held for so long
     #[arg(long = "for", value_name = "TIME")]
     time: Option<humantime::Duration>,
-    /// How bad it is
+    /// Severity
     #[arg(long, value_enum)]
     severity: Option<HowBad>,
-    /// Do not look at it at all
+    /// Switch the rule off
     #[arg(long)]
     off: bool,
 }

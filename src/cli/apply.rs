@@ -48,31 +48,31 @@ const FOLLOWED: usize = 16;
 
 /// Make units what documents say: create what is missing, change what differs, leave the rest alone.
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Examples:\n  muster unit apply shop.yaml --dry-run\n  muster unit export | muster unit apply - \n  \
-                        muster unit apply till.yaml --select 'label.site=north'\n\nA document is a unit: `unit` \
-                        (REALM/NAME) and `artifact` (ROLE@VERSION), and as wanted `hosts`, `run` (stopped, running or \
-                        playing), `configs` (ID@VERSION) and whatever else a spec has; or a list of them under `units`. \
-                        A file is YAML or JSON and may have several documents. What is left out has its default; \
-                        without `run` it stays as it is. Nothing is changed if anything is wrong, be it that a host has no room for a unit or \
-                        has given its port to another: hosts that are there are asked before, also by --dry-run, and \
-                        each does all of it or nothing. Exit codes: 0 all is \
-                        as it was said, 1 something could not be done, 2 a document is wrong."
-)]
+#[command(after_long_help = "A document is a unit: `unit` (REALM/NAME) and `artifact` (ROLE@VERSION), and as wanted \
+                    `hosts`, `run` (stopped, running or playing), `configs` (ID@VERSION) and whatever else a \
+                    spec has; or a list of them under `units`. A file is YAML or JSON and may have several \
+                    documents. What is left out has its default; without `run` it stays as it is. Nothing is \
+                    changed if anything is wrong, such as a host that has no room for a unit or has given its \
+                    port to another: online hosts are asked before, also by --dry-run, and each does all of it \
+                    or nothing.")]
 pub struct ApplyArgs {
-    /// Files of documents; - is standard input
+    /// Files of documents; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The host of units whose document names none, by id or hostname; may be given several times
+    /// Host for units whose document names none; repeatable
+    ///
+    /// By id or hostname.
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// The hosts of units whose document names none: those that this picks, as for `muster exec`
+    /// Hosts for units whose document names none
+    ///
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
     pub select: Option<HostSelect>,
-    /// Only show what would change, and what that would cost
+    /// Show what would change and which processes it restarts
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask before more than one process is stopped or started anew
+    /// Do not ask before several processes are stopped or restarted
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]

@@ -38,27 +38,33 @@ const MANIFEST_SUFFIX: &str = ".manifest.json";
 /// Verbs on artifacts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ArtifactVerb {
-    /// Add a file under a role and a version; adding the same one again changes nothing
+    /// Add a file under a role and a version
+    ///
+    /// Adding the same file again changes nothing.
     Add(AddArgs),
     /// List artifacts, newest first
     #[command(alias = "list")]
     Ls,
     /// Show one artifact, with its manifest
     Show {
-        /// Its SHA-256 or as much of it as no other one has, ROLE@VERSION, or ROLE for the newest
+        /// ROLE@VERSION, ROLE for the newest, or a SHA-256
+        ///
+        /// Of a SHA-256, the beginning is enough.
         artifact: String,
     },
-    /// Remove an artifact that no unit needs
+    /// Remove an artifact that no unit uses
     Rm {
         /// ROLE@VERSION
         artifact: String,
     },
-    /// Remove every artifact that no unit needs, on the console (hosts do so by themselves, a day later)
+    /// Remove all artifacts that no unit uses
+    ///
+    /// They are removed from the console. A host removes its own copies a day after their last use.
     Gc {
-        /// Only say which
+        /// Show which, and remove nothing
         #[arg(long)]
         dry_run: bool,
-        /// Do not ask
+        /// Do not ask before they are removed
         #[arg(short, long)]
         yes: bool,
     },
@@ -66,34 +72,30 @@ pub enum ArtifactVerb {
 
 /// Add a file.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "A manifest is a JSON file that says what the artifact is. Everything in it may be left out:
-
-  {
-    \"role\": \"till\", \"version\": \"1.4.0\", \"description\": \"The till\",
-    \"channel\": \"notify\",
-    \"args\": [\"--config\", \"{config}\"],
-    \"provides\": {\"web\": {\"port\": 8080, \"protocol\": \"http\"}},
-    \"requires\": {\"db\": {}, \"cache\": {\"optional\": true}},
-    \"config_schema\": {\"type\": \"object\", \"required\": [\"shop\"]}
-  }
-
-It lies beside the artifact as NAME.manifest.json, or is named with --manifest. Nothing is ever learned by running
-the artifact. `muster yuno create` takes arguments and channel from it, and a unit whose config is not what
-config_schema wants is refused.
-
-Examples:
-  muster artifact add ./till                                 (with ./till.manifest.json beside it)
-  muster artifact add ./server --role server --version 1.0.0")]
+#[command(
+    after_long_help = "A manifest is a JSON file that says what the artifact is. Everything in it may be left out:\n\n\
+                    \x20 {\n\
+                    \x20   \"role\": \"till\", \"version\": \"1.4.0\", \"description\": \"The till\",\n\
+                    \x20   \"channel\": \"notify\",\n\
+                    \x20   \"args\": [\"--config\", \"{config}\"],\n\
+                    \x20   \"provides\": {\"web\": {\"port\": 8080, \"protocol\": \"http\"}},\n\
+                    \x20   \"requires\": {\"db\": {}, \"cache\": {\"optional\": true}},\n\
+                    \x20   \"config_schema\": {\"type\": \"object\", \"required\": [\"shop\"]}\n\
+                    \x20 }\n\n\
+                    It lies beside the artifact as NAME.manifest.json, or is given with --manifest. The artifact \
+                    itself is never run to find these out. `muster yuno create` takes arguments and channel from \
+                    it, and a unit whose config does not match config_schema is refused."
+)]
 pub struct AddArgs {
-    /// The file: a program, or a script with `#!`
+    /// Program, or script that begins with `#!`
     file: PathBuf,
-    /// What it is for; the manifest may say so instead
+    /// Role [default: that of the manifest]
     #[arg(long)]
     role: Option<Name>,
-    /// Which one of the role; the manifest may say so instead
+    /// Version [default: that of the manifest]
     #[arg(long = "version", value_name = "VERSION")]
     version: Option<Version>,
-    /// Its manifest; FILE.manifest.json if that is there
+    /// Manifest [default: FILE.manifest.json, if there is one]
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
 }

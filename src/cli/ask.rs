@@ -35,29 +35,30 @@ const EXPIRES_MIN_MS: u64 = 1_000;
 /// Where to ask, and for how long.
 #[derive(Args, Clone, Debug)]
 pub struct AskOptions {
-    /// The host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// On every host that has such a unit
+    /// Every host that has such a unit
     #[arg(long)]
     pub all: bool,
-    /// How long they may take to answer
+    /// Wait so long for the answers
     #[arg(long, default_value = "30s", value_name = "TIME")]
     pub timeout: humantime::Duration,
 }
 
 /// Pass a command of its own on to a yuno, or to several.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  muster yuno command default/till level\n  \
-                        muster yuno command default/till default/scale set-level level=3\n  \
-                        muster yuno command --all default/till load --json '{\"items\": [1, 2]}'\n\n\
-                        A word with a / before the command's name is a unit. Values of K=V are texts; --json gives any \
-                        others. Exit codes: 0 every yuno did it, 1 one did not.")]
+#[command(
+    after_long_help = "A word with a / before the command's name is a unit. Values of K=V are texts; --json gives \
+                    any others."
+)]
 pub struct AskArgs {
-    /// Units (REALM/NAME or HOST:REALM/NAME), the command's name, and its arguments
+    /// Units, the command's name, and its arguments
+    ///
+    /// A unit is REALM/NAME or HOST:REALM/NAME.
     #[arg(required = true, num_args = 2.., value_names = ["UNIT", "NAME", "K=V"])]
     pub words: Vec<String>,
-    /// The arguments as a JSON object
+    /// Arguments as a JSON object
     #[arg(long, value_name = "ARGS")]
     pub json: Option<String>,
     /// Where, and for how long

@@ -34,20 +34,23 @@ pub use super::command_report::report;
 /// Which units a verb changes, and how long to wait for it.
 #[derive(Args, Clone, Debug)]
 pub struct UnitChange {
-    /// REALM/NAME or HOST:REALM/NAME; with --all alone, every one of the kind that is named before the verb
+    /// Units: REALM/NAME or HOST:REALM/NAME
+    ///
+    /// With --all and no unit: every one of the verb's kind.
     #[arg(required_unless_present_any = ["all", "select"])]
     pub units: Vec<UnitRef>,
-    /// Those that this picks, such as 'realm=prod and role=web and not label.tier=gold and version=1.*'; fields are
-    /// host, id, realm, name, role, version (what runs), wanted.version, kind, phase and label.NAME
+    /// Units that this selects
+    ///
+    /// Such as 'realm=prod and role=web and not label.tier=gold'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["units", "all"])]
     pub select: Option<Select>,
-    /// The host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// On every host that has such a unit
+    /// Every host that has such a unit
     #[arg(long)]
     pub all: bool,
-    /// Do not ask before much is stopped or removed
+    /// Do not ask before several units are stopped or removed
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
@@ -57,17 +60,20 @@ pub struct UnitChange {
 /// How long to wait, and how long the command waits.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct WaitOptions {
-    /// Do not wait until it is done, nor for an answer: end as soon as the console has stored it
+    /// Do not wait: end as soon as the console has stored it
     #[arg(long, conflicts_with = "wait_offline")]
     pub no_wait: bool,
-    /// How long to wait until it is done
+    /// Wait so long until it is done
     #[arg(long, default_value = "2m", value_name = "TIME")]
     pub timeout: humantime::Duration,
-    /// Wait for hosts that are away as well, rather than say which they are and leave it to them to do it once they are
-    /// back
+    /// Wait for offline hosts too
+    ///
+    /// Without it they are named, and do it when they are online again.
     #[arg(long)]
     pub wait_offline: bool,
-    /// How long it stays wanted of a host that is away, at most and usually 7 days
+    /// Give up on a host that is offline for so long
+    ///
+    /// At most 7 days, which is also the default.
     #[arg(long, value_name = "TIME")]
     pub expires: Option<humantime::Duration>,
 }

@@ -20,22 +20,24 @@ pub enum CommandVerb {
     /// List commands, newest first
     #[command(alias = "list")]
     Ls {
-        /// How many
+        /// Show so many
         #[arg(short = 'n', long, default_value_t = 20)]
         limit: u32,
-        /// Only those of one host, by id or hostname
+        /// Show those of this host only
         #[arg(long)]
         host: Option<String>,
     },
-    /// Show one command, and what became of it on each host
+    /// Show a command, and how it ended on each host
     Show {
-        /// Its id, or as much of it as no other one has
+        /// Id, or the beginning of it
         id: String,
     },
-    /// Bring a command to its end: a program is ended, a log followed no more, and a host that it has not reached yet
-    /// refuses it
+    /// Cancel a command
+    ///
+    /// A program that runs is ended, a log is no longer followed, and a host that the command has not reached yet
+    /// refuses it.
     Cancel {
-        /// Its id, or as much of it as no other one has
+        /// Id, or the beginning of it
         id: String,
     },
 }

@@ -18,35 +18,39 @@ use super::{print, session::CliSession};
 /// Verbs on configs.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigVerb {
-    /// Add a JSON document; adding the same one again changes nothing
-    #[command(after_help = "What stands under ID@VERSION never changes: other content needs another version.\n\n\
-        A value that is secret is written as {\"$secret\": VALUE}, such as\n\n  \
-        {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
-        The unit's process finds the bare value in its file; everywhere else it is shown as ***.")]
+    /// Add a JSON document under an id and a version
+    ///
+    /// Adding the same document again changes nothing.
+    #[command(after_long_help = "The content of ID@VERSION never changes: other content needs another version.\n\n\
+                    Write a secret as {\"$secret\": VALUE}, such as\n\n\
+                    \x20 {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
+                    The unit's process finds the bare value in its file; everywhere else it is shown as ***.")]
     Add {
-        /// Its id: NAME or ROLE.NAME
+        /// Id: NAME or ROLE.NAME
         id: ConfigId,
-        /// Its version
+        /// Version
         version: Version,
-        /// The file
+        /// File with the document
         file: PathBuf,
     },
     /// List configs
     #[command(alias = "list")]
     Ls,
-    /// Show one config with its content; secrets are shown as ***
+    /// Show a config; secrets print as ***
     Show {
         /// ID@VERSION, or ID for the newest
         config: String,
     },
-    /// Show in what two configs differ; of secrets, that they do
+    /// Show how two configs differ; secrets print as ***
     Diff {
         /// ID@VERSION, or ID for the newest
         from: String,
-        /// The other one
+        /// Config to compare it with
         to: String,
     },
-    /// Remove a config that no unit needs; nothing else can ever be added under its id and version
+    /// Remove a config that no unit uses
+    ///
+    /// Its id and version cannot be used for anything else afterwards.
     Rm {
         /// ID@VERSION
         config: String,

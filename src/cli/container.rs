@@ -23,60 +23,70 @@ pub(super) use super::limit_value::or_none;
 /// Verbs on containers.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ContainerVerb {
-    /// Make a container; with --overwrite, have the one of this name be another
+    /// Create a container, or with --overwrite change one
     Create(Box<create::CreateContainer>),
-    /// Make another container of what one is made of
+    /// Create another container from the image of one
     Clone(Box<create::CloneContainer>),
-    /// Keep a container that somebody else has made, as it is
+    /// Adopt a container that somebody else has made
     Adopt(Box<adopt::AdoptContainer>),
     /// Start a container
     Run(UnitChange),
-    /// Stop a container: its stop signal, its grace, then SIGKILL for all that is in it
+    /// Stop a container
+    ///
+    /// It gets its stop signal, and after its grace everything in it is killed.
     Stop(unit::StopUnits),
-    /// End a container and make it anew
+    /// Restart a container: stop it and make it anew
     Restart(UnitChange),
-    /// Send a signal to a container's first process; nothing that is desired changes by that
+    /// Send a signal to a container's first process
+    ///
+    /// Its desired state does not change.
     Signal {
-        /// Its name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
+        /// Name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
         signal: Signal,
         /// Which
         #[command(flatten)]
         which: UnitChange,
     },
-    /// Suspend a container with all that is in it; it keeps its memory, can be stopped, and is thawed by a restart
+    /// Freeze a container: suspend all its processes
+    ///
+    /// It keeps its memory and can be stopped; a restart thaws it.
     Freeze(UnitChange),
-    /// Let a container go on that was frozen
+    /// Thaw a container that was frozen
     Thaw(UnitChange),
-    /// Change what a container may use, while it runs if its runtime can; to take a limit away, or to give one that it had
-    /// none of, makes it anew, and so does another disk
+    /// Change the limits of a container
+    ///
+    /// They change while it runs if its runtime can do that. It is made anew to take a limit away, to set one that it
+    /// did not have, and for another disk limit.
     Quota {
-        /// The most memory, such as 64M, or `none`
+        /// Memory, such as 64M, or `none`
         #[arg(long, value_name = "BYTES", value_parser = or_none(muster_topics::size::parse))]
         memory: Option<LimitValue<u64>>,
-        /// The most time of processors, such as 0.5, or `none`
+        /// Processors, such as 0.5, or `none`
         #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
         cpu: Option<LimitValue<Cores>>,
-        /// The most processes and threads, or `none`
+        /// Processes and threads, or `none`
         #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
         pids: Option<LimitValue<u32>>,
-        /// The most that it may write beside its image, such as 2G, or `none`
+        /// Disk space beside its image, such as 2G, or `none`
         #[arg(long, value_name = "BYTES", value_parser = or_none(muster_topics::size::parse))]
         disk: Option<LimitValue<u64>>,
         /// Which
         #[command(flatten)]
         which: UnitChange,
     },
-    /// Have a container brought back that is held as broken: its attempts begin anew
+    /// Try again to run a container that is held as broken
     Restore(UnitChange),
-    /// List containers that agents keep
+    /// List containers
     #[command(alias = "list")]
     Ls(unit::UnitListArgs),
-    /// Show what a container should be and what it is
+    /// Show a container: desired and observed state
     Show(unit::ShowUnit),
-    /// Print the last lines that a container said, or several
+    /// Print the last lines of the log of containers
     Logs(logs::Logs),
-    /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote; those
-    /// that were adopted are let go, and stay
+    /// Remove containers that are retired
+    ///
+    /// `muster unit retire` stops and holds them first. What they wrote is deleted; an adopted container is only
+    /// released.
     Rm(UnitChange),
 }
 

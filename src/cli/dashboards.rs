@@ -21,32 +21,34 @@ use super::{
 /// Verbs on dashboards.
 #[derive(Subcommand, Clone, Debug)]
 pub enum DashboardsVerb {
-    /// Write out dashboards for Grafana, with what it needs to find them, and rules for Prometheus
+    /// Write dashboards for Grafana and rules for Prometheus
+    ///
+    /// With the data sources that Grafana needs.
     Export(ExportDashboards),
 }
 
 /// Arguments of `muster dashboards export`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "What is written:\n  \
-                  README.md                   how a Grafana gets from nothing to pictures\n  \
-                  promql/*.json               dashboards over muster's own store, VictoriaMetrics or Prometheus\n  \
-                  influxql/*.json             the same over InfluxDB 1, 2 or 3\n  \
-                  provisioning/               data sources, and where Grafana finds the dashboards\n  \
-                  rules/*.yml                 recording and alerting rules for Prometheus or vmalert\n\n\
-                  Examples:\n  \
-                  muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql\n  \
-                  muster dashboards export /etc/prometheus/muster --for prometheus\n\n\
-                  With Grafana on the same machine (README.md has the whole of it):\n  \
-                  cp -r /var/lib/grafana/muster/provisioning /etc/grafana/\n  \
-                  MUSTER_DASHBOARDS=/var/lib/grafana/muster MUSTER_URL=http://127.0.0.1:7080 MUSTER_TOKEN=… in its environment\n\n\
-                  Dashboards can be imported by hand as well: each asks for its data source.")]
+#[command(after_long_help = "What is written:\n\
+                    \x20 README.md         how to set up a Grafana with these dashboards\n\
+                    \x20 promql/*.json     dashboards over muster's own store, VictoriaMetrics or Prometheus\n\
+                    \x20 influxql/*.json   the same over InfluxDB 1, 2 or 3\n\
+                    \x20 provisioning/     data sources, and where Grafana finds the dashboards\n\
+                    \x20 rules/*.yml       recording and alerting rules for Prometheus or vmalert\n\n\
+                    With Grafana on the same machine (README.md has all steps):\n\
+                    \x20 cp -r /var/lib/grafana/muster/provisioning /etc/grafana/\n\
+                    \x20 MUSTER_DASHBOARDS=/var/lib/grafana/muster MUSTER_URL=http://127.0.0.1:7080 MUSTER_TOKEN=… \
+                    in its environment\n\n\
+                    Dashboards can be imported by hand as well: each asks for its data source.")]
 pub struct ExportDashboards {
-    /// The folder to write into; it is made if there is none, and files of the same names are replaced
+    /// Folder to write into
+    ///
+    /// It is made if it does not exist; files of the same names are replaced.
     folder: PathBuf,
-    /// What is for this program alone
+    /// Write only what is for this program
     #[arg(long = "for", value_enum, value_name = "PROGRAM")]
     program: Option<ReaderProgram>,
-    /// Dashboards that ask in this language alone
+    /// Write only dashboards in this query language
     #[arg(long, value_enum, value_name = "LANGUAGE")]
     flavour: Option<LanguageArg>,
 }

@@ -13,17 +13,17 @@ use super::{
 /// Show what a yuno reads as its configuration.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Without --effective it is what the unit should read: its configs as the console has them, merged. \
-                        With --effective the host is asked, which reads its own files: the two differ while a change is \
-                        on its way, after a change that was rolled back, and if somebody has edited the file by hand."
+    after_long_help = "Without --effective it is what the yuno should read: its configs as the console has them, \
+                    merged. With --effective the host is asked, which reads its own files. The two differ while \
+                    a change is on its way, after a rollback, and if somebody has edited the file by hand."
 )]
 pub struct Config {
     /// REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
-    /// Ask the host what really lies there
+    /// Ask the host for the file that the yuno reads
     #[arg(long)]
     effective: bool,
 }

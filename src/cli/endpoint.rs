@@ -13,14 +13,16 @@ use muster_topics::{
 #[command(next_help_heading = "Endpoints")]
 #[group(id = "endpoints")]
 pub struct EndpointOptions {
-    /// An endpoint that it provides, with a port that its host leases it: NAME, and behind it as wanted =PORT for a
-    /// port of your own, /udp, and /global for other hosts to reach; may be given several times. The port is in
-    /// MUSTER_PORT_NAME, for {port:NAME} in an argument, and under `endpoints` in the configuration
+    /// Endpoint that it provides; repeatable
+    ///
+    /// NAME, and if wanted =PORT for a port of your own, /udp, and /global for other hosts to reach. Its host leases it
+    /// a port, which is in MUSTER_PORT_NAME, in arguments as {port:NAME}, and in the configuration under `endpoints`.
     #[arg(long = "provide", value_name = "NAME[=PORT][/udp][/global]", value_parser = parse_provided)]
     provides: Vec<Provided>,
-    /// An endpoint that it needs of another unit: NAME, and behind it as wanted @REALM/UNIT for the one that provides
-    /// it, and ? if it also runs without; may be given several times. It is in MUSTER_ENDPOINT_NAME as ADDRESS:PORT, for
-    /// {endpoint:NAME} in an argument, and under `connectors` in the configuration
+    /// Endpoint of another unit that it needs; repeatable
+    ///
+    /// NAME, and if wanted @REALM/UNIT for the unit that provides it, and ? if it also runs without. Its ADDRESS:PORT
+    /// is in MUSTER_ENDPOINT_NAME, in arguments as {endpoint:NAME}, and in the configuration under `connectors`.
     #[arg(long = "need", value_name = "NAME[@REALM/UNIT][?]", value_parser = parse_needed)]
     needs: Vec<Needed>,
 }

@@ -31,143 +31,140 @@ pub use super::command_follower::{collect, follow, follow_log, follow_there, loo
 
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = NOTES)]
 pub struct ExecArgs {
-    /// A host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// The hosts that carry a label of this name, whatever its value
+    /// Hosts that have a label of this name, with any value
     #[arg(long, value_name = "LABEL", conflicts_with = "hosts")]
     pub group: Option<Name>,
-    /// The hosts that this picks, such as 'label.tier=gold and fact.cpus>=4'; see below
+    /// Hosts that this selects, such as 'label.tier=gold'
+    ///
+    /// `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "group"])]
     pub select: Option<HostSelect>,
     /// Every host of the fleet
     #[arg(long, conflicts_with_all = ["hosts", "group", "select", "passthrough"])]
     pub all: bool,
-    /// How long it may run before it is ended with everything that it started; time in a host's queue does not count
+    /// End the program and its children after this time
+    ///
+    /// Time in a host's queue does not count.
     #[arg(long, default_value = "60s", value_name = "TIME")]
     pub timeout: humantime::Duration,
-    /// How long the command may wait for a host that is away, and there for its turn
+    /// Give up on a host that is offline or busy for so long
     #[arg(long, default_value = "10m", value_name = "TIME")]
     pub expires: humantime::Duration,
-    /// Of several hosts, wait for those that are away as well. They get the command once they are back in any case
+    /// Wait for offline hosts too
+    ///
+    /// They get the command when they are online again in any case.
     #[arg(long, conflicts_with = "no_wait")]
     pub wait_offline: bool,
-    /// A container of the host, as REALM/NAME, that it runs in: with its files, its programs and its users
+    /// Run inside this container of the host (REALM/NAME)
     #[arg(long, value_name = "UNIT")]
     pub container: Option<UnitName>,
-    /// The user that it runs as, with all groups of that user
+    /// User that it runs as, with all groups of that user
     #[arg(long)]
     pub user: Option<String>,
     /// Working directory
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// A variable of its environment; may be given several times. Not with --all, for every host would read it
+    /// Environment variable; repeatable
+    ///
+    /// Not with --all, for every host would read it.
     #[arg(long = "env", value_name = "K=V", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
-    /// What it reads as standard input, up to 32 KiB; `-` for what this command reads itself. Not with --all
+    /// File for its standard input, up to 32 KiB; `-` for this one's
+    ///
+    /// Not with --all, for every host would read it.
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
-    /// What is given is one line for /bin/sh -c, with pipes, wildcards and all
+    /// Run one line with /bin/sh -c, with pipes and wildcards
     #[arg(long)]
     pub shell: bool,
-    /// What becomes of what it prints
+    /// What to do with its standard output
     #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
     pub stdout: KeepArg,
-    /// What becomes of its complaints
+    /// What to do with its standard error
     #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
     pub stderr: KeepArg,
-    /// How much of each stream is kept, such as 64K; the rest is dropped, and counted
+    /// Keep so much of each stream, such as 64K
+    ///
+    /// The rest is dropped, and counted.
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = muster_topics::size::parse)]
     pub output_max: u64,
-    /// How much of standard error is kept, if not as much
+    /// Keep so much of standard error [default: --output-max]
     #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     pub stderr_max: Option<u64>,
-    /// The most memory, with everything that it forks, such as 64M; what takes more is killed
+    /// Memory for it and its children, such as 64M
+    ///
+    /// It is killed if it takes more.
     #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     pub memory: Option<u64>,
-    /// The most time of processors, such as 0.5
+    /// Processors, such as 0.5
     #[arg(long, value_name = "CORES")]
     pub cpu: Option<Cores>,
-    /// The most processes and threads
+    /// Processes and threads
     #[arg(long, value_name = "COUNT")]
     pub pids: Option<u32>,
-    /// End with the exit code of the one host's program
+    /// Exit with the exit code of the program (one host only)
     #[arg(long)]
     pub passthrough: bool,
-    /// Print the command's id and do not wait
+    /// Print the command's id, and do not wait
     #[arg(long, conflicts_with = "passthrough")]
     pub no_wait: bool,
-    /// It is to stay: make a unit of it that is never timed out, print the unit's name, and do not wait
+    /// Leave it running as a unit, and print the unit's name
+    ///
+    /// It is never timed out.
     #[arg(long, conflicts_with_all = ["batch", "passthrough", "stdin"])]
     pub daemon: bool,
-    /// Run the steps of this file, one after the other, until one does not succeed; `-` for standard input
+    /// Run the steps of this file until one fails; `-` is stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["argv", "shell", "stdin", "passthrough"])]
     pub batch: Option<PathBuf>,
-    /// With --batch: go on after a step that does not succeed
+    /// With --batch: go on after a step that fails
     #[arg(long)]
     pub keep_going: bool,
-    /// The program and its arguments, or with --shell one line
+    /// Program and arguments, or one line with --shell
     #[arg(last = true, required_unless_present = "batch", value_name = "ARGV")]
     pub argv: Vec<String>,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  muster exec -- uname -a                     (where there is but one host)
-  muster exec --all --timeout 10s -- df -h
-  muster exec --host shop-7 --host shop-8 -- uptime
-  muster exec --group canary -- uptime
-  muster exec --select 'label.site=north and not host=shop-7' -- uptime
-  muster exec --select 'fact.os=Debian* and fact.memory_bytes>=8G' -- free
-  muster exec --select 'unit(role=web and phase=failed)' -- df -h
-  muster exec --shell --host shop-7 -- 'journalctl -n 20 | grep error'
-  muster exec --host shop-7 --user www-data --cwd /srv/www --env STAGE=test -- ./check.sh
-  muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf
-  muster exec --batch update.yaml --host shop-7 --timeout 5m
-  muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace
-  muster exec --container default/shop --host shop-7 --user www-data -- ls -l /srv
-  muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo it is there
+/// What `--help` says after the options.
+const NOTES: &str = "\
+Targets: a group, a selector and --all are one message that every host reads. The console expects outcomes of the \
+hosts that it knows to match; each host decides by its own state at that moment. With --env, --stdin or \
+--passthrough the selected hosts are named one by one instead.
 
-What --select takes: FIELD=VALUE and FIELD!=VALUE, where `*` in a value stands for any text and `?` for one character
-and \"quotes\" hold blanks; `and`, `or`, `not` and parentheses. The fields of a host are
-  host                            its id or hostname
-  realm                           a realm that it carries
-  label.NAME                      a label; alone, whether there is one
-  fact.os fact.kernel fact.arch fact.cpus fact.cpu_model fact.memory_bytes fact.agent_version
-Numbers (cpus, memory_bytes, labels that are numbers) and versions (kernel, agent_version) also compare with < <= > >=;
-8G is 8 x 2^30. unit(EXPRESSION) picks the hosts that have a unit for which the expression holds: id (REALM/NAME),
-realm, name, role, version (what runs), wanted.version, kind, phase, label.NAME. unit.phase=failed is short for unit(phase=failed), and
-unit=shop/till for unit(id=shop/till).
-A group, a select expression and --all are one message that every host reads. The console expects an answer of those
-that are meant by what it knows of them; each host decides by what it is at that moment, and says nothing if it is not
-meant. With --env, --stdin or --passthrough the hosts that are picked are named one by one instead.
-Of several hosts only those that are there are waited for. Those that are away are named at once: they get the command
-when they are back, until it expires (`muster command show ID` tells), and count as not done. --wait-offline waits here.
-At the end those that did not succeed are counted and named: failed, timed out, refused, or missing, which have not
-answered before the command expired.
-No shell is involved without --shell: each word reaches the program as it stands, and a `*` stays a `*`.
-Of what it prints, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer
-messages), `drop` nothing: the program writes to /dev/null.
-In a container, program, folder and user are those inside; without --user it is the user of the container's first
-process. The container's limits hold, those of --memory, --cpu and --pids lie below them, and at the end nothing of what
-was run is left inside. A container that does not run is not started for it. A daemon ends with its container.
-A batch is a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed container, cwd, env, user,
-stdin, timeout and limits; what a step does not say is as on the command line:
+Offline hosts: of several hosts only the online ones are waited for. The offline ones are named at once: they get the \
+command when they are online again, until it expires (`muster command show ID`), and count as not done. \
+--wait-offline waits for them. At the end the hosts that did not succeed are counted and named: failed, timed out, \
+refused, or missing, which means that no outcome came before the command expired.
+
+Program: no shell is involved without --shell; each word reaches the program as it stands, and a `*` stays a `*`. Of \
+its output, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer messages), \
+`drop` nothing: the program writes to /dev/null.
+
+Containers: program, folder and user are those inside; without --user it is the user of the container's first process. \
+The container's limits hold, those of --memory, --cpu and --pids lie below them, and at the end every process of the \
+command is ended. A container that does not run is not started for it.
+
+Batches: a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed container, cwd, env, \
+user, stdin, timeout and limits; what a step does not say is as on the command line:
   - argv: [systemctl, stop, shop]
   - shell: cp -a /srv/shop /srv/shop.$(date +%s)
     timeout: 10m
   - argv: [systemctl, start, shop]
     env: {STAGE: test}
-What --daemon leaves running is a unit, default/exec-ID: `muster unit ls`, `muster yuno logs` and `muster yuno stop` know
-it. It does not come back with its host, and is forgotten a day after it ended, or with `muster unit rm`.
-A host runs only so many commands at once; more wait there for their turn, and `muster command ls` shows them as
-queued. `muster command cancel ID` ends one, whether it waits or runs.
-With -o json each line of what is printed is an object, by its `event`: first the `command`, then `output` as it comes, and
-each `host` with its outcome.
-Exit codes: 0 every host's program succeeded, 1 one did not, 2 the command makes no sense, 3 refused, 4 the console
-cannot be reached.";
+
+Daemons: --daemon makes a unit, default/exec-ID, for `muster unit ls`, `muster yuno logs` and `muster yuno stop`. It \
+is never timed out, and not started again after a reboot of its host. It is removed a day after it ended, or by \
+`muster unit rm`. In a container it ends with the container.
+
+Queues: a host runs only so many commands at once; more wait there, and `muster command ls` shows them as queued. \
+`muster command cancel ID` ends one, whether it waits or runs.
+
+With -o json each line of the output is an object, by its `event`: first the `command`, then `output` as it comes, and \
+each `host` with its outcome.";
 
 /// What becomes of an output stream.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]

@@ -19,21 +19,21 @@ use super::{
 /// Print units as documents, which applied again change nothing.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  muster unit export > fleet.yaml\n  muster unit export --select 'realm=shop' -o json\n\n\
-                        A document has what is wanted of a unit; where something else runs, as after a change that was rolled back, a comment \
-                        says so.\n\n\
-                        Values of environments are never shown: *** in a document stands for the value that is there."
+    after_long_help = "A document has the desired state of a unit. If something else runs, as after a rollback, a \
+                    comment says so.\n\n\
+                    Values of environments are never shown: *** in a document stands for the value that is \
+                    stored."
 )]
 pub struct ExportUnits {
-    /// REALM/NAME or HOST:REALM/NAME; without any, every unit there is
+    /// Units: REALM/NAME or HOST:REALM/NAME [default: all]
     pub units: Vec<UnitRef>,
-    /// Those that this picks, such as 'realm=prod and role=web'
+    /// Units that this selects, such as 'realm=prod and role=web'
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
     pub select: Option<Select>,
-    /// The host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// On every host that has such a unit
+    /// Every host that has such a unit
     #[arg(long)]
     pub all: bool,
 }

@@ -16,33 +16,37 @@ pub use super::host_lookup::{one, only};
 /// Verbs on hosts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum HostVerb {
-    /// List all hosts, with the age of what is known of each
+    /// List hosts, and how old their last news is
     #[command(alias = "list")]
     Ls(HostListArgs),
-    /// Show one host
+    /// Show a host
     Show {
-        /// Its id or hostname; the only host if there is but one
+        /// Id or hostname [default: the only host, if there is one]
         host: Option<String>,
     },
-    /// Ask a host to say everything anew
+    /// Ask a host to report its whole state again
     Refresh {
-        /// Its id or hostname; the only host if there is but one
+        /// Id or hostname [default: the only host, if there is one]
         host: Option<String>,
     },
-    /// List labels of hosts, or change them, for --group and --select
+    /// List or change labels of hosts
     Label(label::LabelArgs),
-    /// Lock a host out: its certificates are revoked, and it must join anew with a new token
+    /// Revoke a host's certificates, so that it must join again
+    ///
+    /// It needs a new token for that.
     Revoke {
-        /// Its id or hostname
+        /// Id or hostname
         host: String,
         /// Do not ask first
         #[arg(short, long)]
         yes: bool,
     },
-    /// Remove a host that is gone for good: it is locked out, and forgotten with all that it said
+    /// Remove a host, and all that it has reported
+    ///
+    /// Its certificates are revoked.
     #[command(alias = "remove")]
     Rm {
-        /// Its id or hostname
+        /// Id or hostname
         host: String,
         /// Do not ask first
         #[arg(short, long)]
@@ -53,13 +57,17 @@ pub enum HostVerb {
 /// Hosts that are listed.
 #[derive(Args, Clone, Debug)]
 pub struct HostListArgs {
-    /// Only those that this picks, such as 'label.site=north and fact.cpus>=4'; `muster exec --help` has the fields
+    /// Show hosts that this selects, such as 'label.site=north'
+    ///
+    /// `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION")]
     select: Option<HostSelect>,
-    /// In which order: hostname; presence, those away first; heard, the last news first; units, the most first; joined, the newest first
+    /// Order: hostname, presence, heard, units or joined
+    ///
+    /// `presence` shows offline hosts first, `heard` the last news, `units` the most units, `joined` the newest host.
     #[arg(long, value_name = "ORDER", default_value = "hostname", value_parser = HostSort::WORDS, hide_possible_values = true)]
     sort: String,
-    /// How many at most
+    /// Show so many at most
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u32>,
 }

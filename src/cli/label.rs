@@ -23,33 +23,32 @@ use muster_api::host_names::HostNames;
 /// Which labels of which hosts.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "A host is in the group of each label that it carries (`muster exec --group canary`), whatever the value.\n\
-                        Labels set here stand before those of the same name in the agent's own configuration, which show again\n\
-                        once these are removed. A host that is away hears of them when it is back.\n\nExamples:\n  \
-                        muster host label till-7                          # lists its labels\n  \
-                        muster host label till-7 till-8 canary=yes tier=gold\n  \
-                        muster host label till-7 tier=iron --overwrite\n  \
-                        muster host label till-7 canary-\n  \
-                        muster host label --select 'fact.arch=aarch64' board=pi"
+    after_long_help = "A host is in the group of each label that it has (`muster exec --group canary`), whatever \
+                    the value. Labels that are set here replace those of the same name in the agent's own \
+                    configuration, which are in force again once these are removed. An offline host learns of \
+                    them when it is online again."
 )]
 pub struct LabelArgs {
-    /// Hosts, by id or hostname, and what is to be changed: NAME=VALUE sets a label, NAME- removes one; without a change the labels
-    /// are listed
+    /// Hosts, and labels: NAME=VALUE sets one, NAME- removes it
+    ///
+    /// Hosts are given by id or hostname. Without a label to change, labels are listed.
     #[arg(value_name = "HOST|NAME=VALUE|NAME-")]
     pub words: Vec<String>,
-    /// The hosts that this picks, such as 'label.site=north and fact.cpus>=4'; `muster exec --help` has the fields
+    /// Hosts that this selects, such as 'label.site=north'
+    ///
+    /// `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "all")]
     pub select: Option<HostSelect>,
     /// Every host
     #[arg(long)]
     pub all: bool,
-    /// Change labels that are there with another value
+    /// Replace labels that have another value
     #[arg(long)]
     pub overwrite: bool,
     /// Do not ask before labels of all hosts are changed
     #[arg(short, long)]
     pub yes: bool,
-    /// How long to wait until the hosts that are there have said that they carry the labels
+    /// Wait so long until online hosts confirm their labels
     #[arg(long, default_value = "10s", value_name = "TIME")]
     pub timeout: humantime::Duration,
 }

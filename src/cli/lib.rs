@@ -74,50 +74,50 @@ use self::{client::ConsoleClient, print::Printer};
 /// The verbs of an operator.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
-    /// Hosts: list, show, ask for fresh news
+    /// Manage hosts: list, show, label, revoke, remove
     #[command(subcommand)]
     Host(host::HostVerb),
-    /// One-time tokens, with which hosts join
+    /// Manage the one-time tokens with which hosts join
     #[command(subcommand)]
     Token(token::TokenVerb),
-    /// Run a program on hosts, and see what it prints
+    /// Run a program on hosts, and show its output
     Exec(exec::ExecArgs),
-    /// The ledger of commands: what was asked, and what became of it
+    /// Manage commands: list, show, cancel
     #[command(subcommand)]
     Command(command::CommandVerb),
-    /// Artifacts: immutable files that yunos run, known by their SHA-256
+    /// Manage artifacts: immutable files that yunos run
     #[command(subcommand)]
     Artifact(artifact::ArtifactVerb),
-    /// Configs: immutable documents for yunos
+    /// Manage configs: immutable documents that yunos read
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    /// Realms: namespaces of units, with the address and the ports of their endpoints
+    /// Manage realms: namespaces of units with a range of ports
     #[command(subcommand)]
     Realm(realm::RealmVerb),
-    /// Units of any kind: list, show, hold, retire, remove
+    /// Manage units of any kind: apply, hold, retire, remove
     #[command(subcommand)]
     Unit(unit::UnitVerb),
-    /// Yunos: native processes that an agent keeps
+    /// Manage yunos: processes that agents keep running
     #[command(subcommand)]
     Yuno(unit::YunoVerb),
-    /// Containers that an agent keeps, by Podman, Docker or LXC
+    /// Manage containers of Podman, Docker and LXC
     #[command(subcommand)]
     Container(container::ContainerVerb),
-    /// Snapshots: what the units of a host should be, to go back to
+    /// Save the desired state of a host's units, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotVerb),
-    /// Alerts: what somebody should look at, and when
+    /// Show alerts, set their rules, and silence them
     #[command(subcommand)]
     Alert(alert::AlertVerb),
-    /// Measurements
+    /// Query and export measurements
     #[command(subcommand)]
     Metric(metric::MetricVerb),
-    /// Show what hosts or units do now, the busiest first
+    /// Show what hosts or units use now, the busiest first
     Top(top::TopArgs),
-    /// Dashboards for Grafana, and rules for Prometheus
+    /// Write dashboards for Grafana and rules for Prometheus
     #[command(subcommand)]
     Dashboards(dashboards::DashboardsVerb),
-    /// Do what a line in Yuneta's manner says
+    /// Run commands that are written in Yuneta's syntax
     Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
     Login(login::LoginArgs),

@@ -20,27 +20,25 @@ use super::{
 
 /// Sign the command line in to a console, and see who is signed in.
 #[derive(Args, Clone, Debug)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    after_help = "Examples:\n  muster login --new-link                 on the console's machine: print a link for a browser, or for\n  \
-                        muster login LINK                       a command line elsewhere\n  \
-                        muster login ls                         who is signed in, until when\n  muster login end 0a1b2c3d4e"
-)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct LoginArgs {
-    /// The one-time sign-in link that the console printed
+    /// One-time sign-in link that the console printed
     #[arg(required_unless_present = "new_link")]
     pub link: Option<String>,
-    /// What to call this console from now on
+    /// Name for this console in the context file
     #[arg(long, default_value = "console")]
     pub name: String,
-    /// The certificate (PEM) of the console's authority, for a link that begins with https
+    /// Certificate (PEM) of the authority of an https console
     #[arg(long, value_name = "FILE")]
     pub authority: Option<PathBuf>,
-    /// Print a new one-time sign-in link: on the console's own machine, as the user that it runs as
+    /// Print a new one-time sign-in link
+    ///
+    /// On the console's own machine, as the user that it runs as.
     #[arg(long, conflicts_with = "link")]
     pub new_link: bool,
-    /// The folder of `muster up`, or of the console [default: that of your `muster up`, else /var/lib/muster/console]
+    /// Folder of `muster up`, or of the console
+    ///
+    /// [default: that of your `muster up`, else /var/lib/muster/console]
     #[arg(long, value_name = "DIR", requires = "new_link")]
     pub data_dir: Option<PathBuf>,
     /// Something else than to sign in
@@ -54,10 +52,12 @@ pub enum LoginVerb {
     /// List browsers and programs that are signed in
     #[command(alias = "list")]
     Ls,
-    /// End a sign-in at once
+    /// End a sign-in
     #[command(alias = "revoke")]
     End {
-        /// Its id, as `muster login ls` shows it, or as much of it as no other one has
+        /// Id, or the beginning of it
+        ///
+        /// `muster login ls` shows it.
         id: String,
     },
 }

@@ -34,38 +34,39 @@ const LINES: u32 = 100;
 
 /// Print the last lines of a yuno's log, or of several.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  muster yuno logs default/server -f\n  \
-                        muster yuno logs --select 'realm=prod and role=web' -n 5\n\n\
-  muster yuno logs default/server -t --since 10m\n  \
-                        muster yuno logs default/server --since '2026-01-31 12:00:00' --until 2026-01-31T13:00:00+01:00\n\n\
-                        Of several logs each line has its unit before it. With -o json each line is an object, with its time.\n\
-                        Times are those at which the host took a line from the program; without a zone they are UTC.")]
+#[command(
+    after_long_help = "Of several logs, each line has its unit before it. With -o json each line is an object, with \
+                    its time. Times are those at which the host took a line from the program; without a zone \
+                    they are UTC."
+)]
 pub struct Logs {
     /// REALM/NAME or HOST:REALM/NAME
     #[arg(required_unless_present = "select")]
     pub unit: Option<UnitRef>,
-    /// Those that this picks, such as 'realm=prod and role=web and not phase=running'
+    /// Units that this selects, such as 'realm=prod and role=web'
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "unit")]
     pub select: Option<Select>,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     pub host: Option<String>,
-    /// How many lines, the last ones; 100 if left out, and with --since as many as can be asked for
+    /// Print so many lines [default: 100]
+    ///
+    /// With --since the default is as many as a host sends at once.
     #[arg(short = 'n', long, value_name = "COUNT")]
     pub lines: Option<u32>,
-    /// Only what was written since then: a time, or so long ago, such as 10m
+    /// Print lines since this time, or since so long ago, as 10m
     #[arg(long, value_name = "TIME", value_parser = moment::parse, allow_hyphen_values = true)]
     pub since: Option<Moment>,
-    /// Only what was written up to then
+    /// Print lines up to this time
     #[arg(long, value_name = "TIME", value_parser = moment::parse, allow_hyphen_values = true, conflicts_with = "follow")]
     pub until: Option<Moment>,
-    /// Show before each line when it was written; - where that is not known
+    /// Print the time before each line, or `-` if it is unknown
     #[arg(short, long)]
     pub timestamps: bool,
-    /// Go on with what comes; Ctrl-C ends that
+    /// Follow the log until Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
-    /// For how long at most, an hour at the longest
+    /// Follow for so long, an hour at most
     #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
     pub follow_for: humantime::Duration,
 }

@@ -21,54 +21,51 @@ use muster_api::host_names::HostNames;
 /// Verbs on measurements.
 #[derive(Subcommand, Clone, Debug)]
 pub enum MetricVerb {
-    /// Show the value of an expression (PromQL): now, or over a range
-    #[command(after_help = "Examples:\n  muster metric query muster_host_cpu_busy_ratio\n  \
-                            muster metric query 'topk(3, muster_unit_memory_resident_bytes)'\n  \
-                            muster metric query 'avg by (hostname) (muster_host_cpu_busy_ratio)' --range 1h --step 5m\n  \
-                            muster metric query 'muster_host_load_1m[10m]' --csv")]
+    /// Evaluate a PromQL expression, now or over a range
     Query {
-        /// Series, with label matchers in braces if wanted, and what is to be made of them
+        /// PromQL expression
         expression: String,
-        /// Show its values from this long ago until now, not only the present one
+        /// Show the values from so long ago until now
         #[arg(long, visible_alias = "since", value_name = "TIME")]
         range: Option<humantime::Duration>,
-        /// From one value of a range to the next; a sixtieth of the range if left out, and at least 10s
+        /// Time between values of a range, at least 10s
+        ///
+        /// [default: a sixtieth of the range]
         #[arg(long, value_name = "TIME", requires = "range")]
         step: Option<humantime::Duration>,
-        /// Print lines of comma-separated values: time, series, value
+        /// Print comma-separated lines: time, series, value
         #[arg(long)]
         csv: bool,
     },
-    /// List the metrics that there are, with what they count
-    #[command(after_help = "Examples:\n  muster metric ls\n  muster metric ls disk\n\n\
-                            A counter only grows; ask for its rate: `muster metric query 'rate(NAME[5m])'`.")]
+    /// List metrics, with their kind and unit
+    #[command(after_long_help = "A counter only grows; ask for its rate: `muster metric query 'rate(NAME[5m])'`.")]
     Ls {
-        /// Only those whose names contain this
+        /// Show those whose name contains this
         part: Option<String>,
     },
-    /// Write out everything that was measured, for another database or a spreadsheet
-    #[command(after_help = "Examples:\n  muster metric export muster_host_cpu_busy_ratio --from 7d > cpu.lines\n  \
-                            muster metric export '{hostname=\"web1\"}' --from 2026-01-01 --to '2026-01-31 12:00:00' --format csv\n\n\
-                            Lines are InfluxDB's line protocol with times in milliseconds; VictoriaMetrics makes the same names of \
-                            them. What is older than single values are kept is not in it.")]
+    /// Export samples for a database or a spreadsheet
+    #[command(
+        after_long_help = "Lines are InfluxDB's line protocol with times in milliseconds; VictoriaMetrics makes the \
+                    same names of them. Values older than the retention of single samples are not exported."
+    )]
     Export {
-        /// A series' name, with label matchers in braces if wanted
+        /// Name of a series, and label matchers in braces if wanted
         selector: String,
-        /// From then on: a time (UTC), or so long ago; everything if left out
+        /// Start: a time (UTC), or so long ago [default: the oldest]
         #[arg(long, value_name = "TIME", value_parser = moment::parse)]
         from: Option<Moment>,
-        /// Up to then: a time (UTC), or so long ago; now if left out
+        /// End: a time (UTC), or so long ago [default: now]
         #[arg(long, value_name = "TIME", value_parser = moment::parse)]
         to: Option<Moment>,
-        /// How it is written
+        /// Format
         #[arg(long, value_enum, default_value_t = SampleText::Lines)]
         format: SampleText,
     },
-    /// Show the time-series stores elsewhere that the console feeds, and how that goes
+    /// Show external time-series stores, and their state
     #[command(
-        after_help = "`metric_stores` in the console's configuration says which there are. Counts are lines of line protocol, \
-                            since the console started. What a store refused is in its quarantine, a folder on the console's machine; \
-                            each file there says why."
+        after_long_help = "`metric_stores` in the console's configuration has the list. Counts are lines of line \
+                    protocol, since the console started. What a store refused is in its quarantine, a folder on \
+                    the console's machine; each file there says why."
     )]
     Stores,
 }

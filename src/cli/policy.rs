@@ -15,26 +15,30 @@ use serde::de::DeserializeOwned;
 #[command(next_help_heading = "Order and policy")]
 #[group(id = "policy")]
 pub struct PolicyOptions {
-    /// A unit of the host that it waits for while that is on its way; may be given several times
+    /// Unit of the host to start after; repeatable
+    ///
+    /// It is waited for only while it is starting.
     #[arg(long, value_name = "UNIT")]
     pub after: Vec<UnitName>,
-    /// A unit of the host that has to run before it is started; may be given several times
+    /// Unit of the host that has to run first; repeatable
     #[arg(long, value_name = "UNIT")]
     pub requires: Vec<UnitName>,
-    /// Which of those that start together go first, from 0 to 9: the lower numbers
+    /// Start order among units that start together, 0 (first) to 9
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
     pub priority: u8,
-    /// A label, by which selectors find it; may be given several times
+    /// Label, by which selectors find it; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     pub labels: Vec<(Name, LabelValue)>,
-    /// When it is started again by itself: always, on-failure or never
+    /// Restart it: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
-    /// The signal that asks it to end, by name or number, such as QUIT, SIGRTMIN+3 or 3; if not given, for a container what
-    /// its image says, quit for a yuno with --lines, and term otherwise
+    /// Stop signal, by name or number
+    ///
+    /// Such as QUIT, SIGRTMIN+3 or 3. Without it: for a container what its image says, quit for a yuno with --lines,
+    /// otherwise term.
     #[arg(long, value_name = "SIGNAL")]
     pub stop_signal: Option<Signal>,
-    /// How long it may take to end before it is killed
+    /// Kill it if it has not ended within this time
     #[arg(long, default_value = "30s", value_name = "TIME")]
     grace: humantime::Duration,
 }

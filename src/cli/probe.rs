@@ -11,20 +11,26 @@ use muster_topics::probe::{Check, Http, Port, Probe, Probes, Tcp, Which};
 #[command(next_help_heading = "Probes")]
 #[group(id = "probes")]
 pub struct ProbeOptions {
-    /// How it is found out whether it has come up; until then nothing else is tried, and it is not running. It is ended
-    /// if it takes longer than --start-timeout. Forms: tcp:PORT, a connection; http:PORT/PATH, a request that is
-    /// answered with a status from 200 to 399; exec:'PROGRAM ARG…', a command (no shell) that ends with exit code 0, run
-    /// as the unit is, and inside if that is a container. PORT is the name of an endpoint that it provides, or a number, of
-    /// loopback or as ADDRESS:PORT; of a container in a network of its own it is the port inside to which an endpoint leads
+    /// Probe that finds out whether it has started
+    ///
+    /// Until it succeeds no other probe is tried, and the unit is not running; after --start-timeout it is ended.
+    /// Forms: tcp:PORT, a connection; http:PORT/PATH, a request that is answered with a status from 200 to 399;
+    /// exec:'PROGRAM ARG…', a command (no shell) that ends with exit code 0, run as the unit is, and inside if that is
+    /// a container. PORT is the name of an endpoint that the unit provides, or a number, of loopback or as
+    /// ADDRESS:PORT; of a container in a network of its own it is the port inside to which an endpoint leads.
     #[arg(long = "start", value_name = "PROBE", value_parser = parse)]
     start: Option<Probe>,
-    /// How it is found out whether it can do its work: it is running once it can. After that it goes on if it cannot, is
-    /// shown as unready, and units that require it wait. Before the form there may be settings, each with a comma behind
-    /// it: every=10s, within=5s (for an answer), failures=3 and successes=1 (in a row), and status=204 for http. Such as
-    /// every=5s,failures=2,http:8080/ready
+    /// Probe that finds out whether it can do its work
+    ///
+    /// The unit is running once it succeeds. When it fails later the unit goes on, is shown as unready, and units that
+    /// require it wait. Settings may stand before the form, each with a comma behind it: every=10s, within=5s (for an
+    /// answer), failures=3 and successes=1 (in a row), and status=204 for http. Such as
+    /// every=5s,failures=2,http:8080/ready.
     #[arg(long = "ready", value_name = "PROBE", value_parser = parse)]
     ready: Option<Probe>,
-    /// How it is found out whether it hangs: it is ended if so, and started again as after any other failure
+    /// Probe that finds out whether it hangs
+    ///
+    /// If it fails, the unit is ended, and started again as after any other failure.
     #[arg(long = "live", value_name = "PROBE", value_parser = parse)]
     live: Option<Probe>,
 }

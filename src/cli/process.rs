@@ -13,16 +13,20 @@ use muster_topics::{
 #[derive(Args, Clone, Debug)]
 #[group(id = "limited")]
 pub struct LimitFields {
-    /// The most memory, with everything that it forks, such as 64M; what takes more is killed
+    /// Memory for it and its children, such as 64M
+    ///
+    /// It is killed if it takes more.
     #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     memory: Option<u64>,
-    /// The most time of processors, such as 0.5
+    /// Processors, such as 0.5
     #[arg(long, value_name = "CORES")]
     cpu: Option<Cores>,
-    /// The most processes and threads
+    /// Processes and threads
     #[arg(long, value_name = "COUNT")]
     pids: Option<u32>,
-    /// A limit of each of its processes, such as nofile=1024 or nofile=1024:4096; may be given several times
+    /// Limit of each of its processes; repeatable
+    ///
+    /// Such as nofile=1024 or nofile=1024:4096.
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", value_parser = parse_rlimit)]
     rlimits: Vec<(Resource, Rlimit)>,
 }
@@ -45,56 +49,63 @@ impl LimitFields {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Process")]
 pub struct ProcessOptions {
-    /// Where it works, an absolute path; a folder of its own if not given
+    /// Working directory [default: a folder of its own]
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<String>,
     #[command(flatten)]
     limited: LimitFields,
-    /// A group that it is in, in place of all that its user is in; may be given several times
+    /// Group, in place of all groups of its user; repeatable
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
-    /// The mask of the files that it makes, in octal digits
+    /// Umask, in octal digits
     #[arg(long)]
     umask: Option<Umask>,
-    /// Its nice value
+    /// Nice value
     #[arg(long, allow_negative_numbers = true)]
     nice: Option<i32>,
-    /// A capability that it keeps, such as net_bind_service; all others are dropped; may be given several times
+    /// Capability to keep, such as net_bind_service; repeatable
+    ///
+    /// All others are dropped.
     #[arg(long = "capability", value_name = "NAME", conflicts_with = "no_capabilities")]
     capabilities: Vec<Capability>,
-    /// It has no capabilities at all
+    /// Drop all capabilities
     #[arg(long)]
     no_capabilities: bool,
-    /// It can gain nothing by executing a file, such as one with the setuid bit
+    /// Set no_new_privs, so that setuid programs give it nothing
     #[arg(long)]
     no_new_privs: bool,
-    /// It goes to the background by itself: it is up once the process that was started has ended with exit code 0, and the
-    /// oldest process that is left is kept as its main one. (Better, have it stay in the foreground, if it can)
+    /// Accept that it goes to the background by itself
+    ///
+    /// It is up once the process that was started has ended with exit code 0; the oldest process that is left is its
+    /// main one. It is better to have it stay in the foreground, if it can.
     #[arg(long, conflicts_with = "channel")]
     forking: bool,
-    /// The same, and the program writes in this file which process is its main one
+    /// Like --forking, with the main process from this file
     #[arg(long, value_name = "FILE", conflicts_with = "channel")]
     pid_file: Option<String>,
-    /// It speaks systemd's notify protocol: it is running once it has said READY=1
+    /// Use systemd's notify protocol: it runs after READY=1
     #[arg(long, group = "channel")]
     notify: bool,
-    /// It speaks JSON lines: it is running once it has said `ready`, and can be asked to play, for stats, and more
+    /// Use JSON lines: it runs after it has said `ready`
+    ///
+    /// It can then be asked to play, for stats, and more.
     #[arg(long, group = "channel")]
     lines: bool,
-    /// How long it may take to say so, or to go to the background, and to pass its probes (--start, --ready), before it is
-    /// ended
+    /// Time within which it must be up
+    ///
+    /// That is: say so, or go to the background, and pass --start and --ready. It is ended if it does not.
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
-    /// How long it may be silent after that (WATCHDOG=1, or `alive`) before it is ended
+    /// End it if it is silent for so long (WATCHDOG=1, or `alive`)
     #[arg(long, value_name = "TIME", requires = "channel")]
     watchdog: Option<humantime::Duration>,
-    /// The size at which a new file of its log is begun
+    /// Begin a new file of its log at this size
     #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     log_size: Option<u64>,
-    /// How many old files of its log are kept
+    /// Keep so many old files of its log
     #[arg(long, value_name = "COUNT")]
     log_keep: Option<u32>,
-    /// The age at which a new file of its log is begun, such as 1d
+    /// Begin a new file of its log at this age, such as 1d
     #[arg(long, value_name = "TIME")]
     log_age: Option<humantime::Duration>,
 }

@@ -20,14 +20,14 @@ use super::{command_follower, command_report::report, endpoint::socket, print, s
 /// Verbs on realms.
 #[derive(Subcommand, Clone, Debug)]
 pub enum RealmVerb {
-    /// Make a realm, and tell all hosts
-    #[command(after_help = "A realm is a namespace of units: the part before the slash in REALM/NAME. The ports that \
-                            its units' endpoints are leased come from its range, and global ones listen at its bind \
-                            address. What a realm leaves open it has from its parent.\n\nExample:\n  \
-                            muster realm create shop --bind 10.0.0.7 --ports 12000-12099\n  \
-                            muster realm create shop-test --parent shop --ports 12100-12199")]
+    /// Create a realm
+    #[command(
+        after_long_help = "A realm is a namespace of units: the part before the slash in REALM/NAME. The ports of its \
+                    units' endpoints are leased from its range, and global ones listen at its bind address. What \
+                    a realm leaves open it inherits from its parent."
+    )]
     Create {
-        /// Its name
+        /// Name of the realm
         realm: Name,
         /// What it is
         #[command(flatten)]
@@ -36,27 +36,30 @@ pub enum RealmVerb {
         #[command(flatten)]
         wait: RealmWaitOptions,
     },
-    /// List realms, and what each comes to with its parents
+    /// List realms, with what they have from their parents
     #[command(alias = "list")]
     Ls,
-    /// List where units listen, of all realms or of one
+    /// List addresses and ports on which units listen
     Endpoints {
-        /// Its name
+        /// Name of the realm
         realm: Option<Name>,
     },
-    /// Show one realm
+    /// Show a realm
     Show {
-        /// Its name
+        /// Name of the realm
         realm: Name,
     },
-    /// Change a realm, and tell all hosts; what is not named stays as it is
-    #[command(after_help = "A realm that is disabled keeps its units, and those of the realms below it, from being \
-                            started; what runs goes on until it is stopped. Ports that units have they keep: another \
-                            range is for new endpoints. With another bind address, units with global endpoints, and \
-                            those that connect to these, are restarted.\n\nExample:\n  muster realm update shop \
-                            --disable\n  muster realm update shop --enable --ports inherit")]
+    /// Change a realm
+    ///
+    /// What is not named stays as it is.
+    #[command(
+        after_long_help = "A realm that is disabled keeps its units, and those of the realms below it, from being \
+                    started; what runs goes on until it is stopped. Units keep the ports that they have: another \
+                    range is for new endpoints. With another bind address, units with global endpoints, and \
+                    units that connect to these, are restarted."
+    )]
     Update {
-        /// Its name
+        /// Name of the realm
         realm: Name,
         /// What it becomes
         #[command(flatten)]
@@ -65,9 +68,9 @@ pub enum RealmVerb {
         #[command(flatten)]
         wait: RealmWaitOptions,
     },
-    /// Forget a realm that has no units
+    /// Remove a realm that has no units
     Rm {
-        /// Its name
+        /// Name of the realm
         realm: Name,
         /// How long to wait
         #[command(flatten)]
@@ -78,16 +81,18 @@ pub enum RealmVerb {
 /// What a realm is.
 #[derive(Args, Clone, Debug)]
 pub struct RealmOptions {
-    /// The realm that it has from what it leaves open
+    /// Realm to inherit from
     #[arg(long, value_name = "REALM")]
     parent: Option<Name>,
-    /// Where its global endpoints listen: an address of each host, or 0.0.0.0; 127.0.0.1 if not said
+    /// Address for global endpoints [default: 127.0.0.1]
+    ///
+    /// An address that each host has, or 0.0.0.0.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// The ports of its endpoints; 11100-11199 if not said
+    /// Ports for its endpoints [default: 11100-11199]
     #[arg(long, value_name = "FIRST-LAST")]
     ports: Option<PortRange>,
-    /// Keep its units from being started
+    /// Do not start its units any more
     #[arg(long)]
     disable: bool,
 }
@@ -96,19 +101,19 @@ pub struct RealmOptions {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = true)]
 pub struct RealmChanges {
-    /// The realm that it has from what it leaves open, or `none`
+    /// Realm to inherit from, or `none`
     #[arg(long, value_name = "REALM", value_parser = or::<Name>("none"))]
     parent: Option<ValueOr<Name>>,
-    /// Where its global endpoints listen, or `inherit`
+    /// Address for global endpoints, or `inherit`
     #[arg(long, value_name = "ADDRESS", value_parser = or::<IpAddr>("inherit"))]
     bind: Option<ValueOr<IpAddr>>,
-    /// The ports of its endpoints, or `inherit`
+    /// Ports for its endpoints, or `inherit`
     #[arg(long, value_name = "FIRST-LAST", value_parser = or::<PortRange>("inherit"))]
     ports: Option<ValueOr<PortRange>>,
-    /// Keep its units from being started
+    /// Do not start its units any more
     #[arg(long, conflicts_with = "enable")]
     disable: bool,
-    /// Let its units be started again
+    /// Allow its units to be started again
     #[arg(long)]
     enable: bool,
 }
@@ -132,10 +137,12 @@ fn or<T: std::str::FromStr<Err: std::fmt::Display>>(
 /// How long to wait for the hosts.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct RealmWaitOptions {
-    /// Do not wait until the hosts have heard of it
+    /// Do not wait until the hosts know of it
     #[arg(long)]
     no_wait: bool,
-    /// How long to wait until all hosts have heard of it; those that are away hear of it when they are back
+    /// Wait so long until all online hosts know of it
+    ///
+    /// Offline hosts learn of it when they are online again.
     #[arg(long, default_value = "10s", value_name = "TIME")]
     timeout: humantime::Duration,
 }

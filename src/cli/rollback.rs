@@ -15,8 +15,9 @@ use super::print;
 #[command(next_help_heading = "Replacement and rollback")]
 #[group(id = "replacement")]
 pub struct RollbackOptions {
-    /// How another revision takes the place of what runs: stop-first, or start-first, with which both run until the other is
-    /// up, and with the same endpoints
+    /// Replace a revision: stop-first or start-first
+    ///
+    /// With start-first both run until the new one is up, with the same endpoints.
     #[arg(long, value_name = "HOW", default_value = "stop-first", value_parser = parse_replace)]
     replace: Replace,
     #[command(flatten)]
@@ -27,14 +28,15 @@ pub struct RollbackOptions {
 #[derive(Args, Clone, Copy, Debug)]
 #[group(id = "trial")]
 pub struct OnFailure {
-    /// Stay in a revision that does not work, rather than go back to the last verified one
+    /// Do not roll back from a revision that fails
     #[arg(long)]
     no_rollback: bool,
-    /// How long it has to be up in a revision without a failure before that one is verified
+    /// Verify a revision after it has been up for so long
     #[arg(long, value_name = "TIME", default_value = "10s")]
     verify_after: humantime::Duration,
-    /// How long it may take to be up in another revision before it goes back; as long as it may take to start, and some
-    /// more, unless it is said
+    /// Roll back if another revision is not up within this time
+    ///
+    /// [default: as long as it may take to start, and some more]
     #[arg(long, value_name = "TIME")]
     healthy_within: Option<humantime::Duration>,
 }

@@ -13,15 +13,19 @@ use super::{
 /// What every verb understands.
 #[derive(Args, Clone, Debug)]
 pub struct GlobalOptions {
-    /// Form of what is printed: table, json or yaml. In the latter two standard output has one document and nothing else,
-    /// or one for each item of what goes on; what people are told, errors included, goes to standard error as text
+    /// Output format: table, json or yaml
+    ///
+    /// With json and yaml, standard output has one document and nothing else, or one for each item of an answer that
+    /// goes on. Messages and errors are text on standard error.
     #[arg(short, long, value_enum, default_value_t, global = true, value_name = "FORM")]
     #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     pub output: PrintFormat,
-    /// The console to speak with, by its name in the context file
+    /// Console to use, by its name in the context file
     #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME", help_heading = "Everywhere")]
     pub context: Option<String>,
-    /// A proxy to reach the console through, in place of the context's; http_proxy and the like are not looked at
+    /// HTTP proxy to reach the console through
+    ///
+    /// It replaces that of the context. http_proxy and such variables are ignored.
     #[arg(long, global = true, env = "MUSTER_PROXY", value_name = "URL", help_heading = "Everywhere")]
     #[arg(hide_env_values = true)]
     pub proxy: Option<String>,

@@ -22,13 +22,13 @@ use muster_api::host_names::HostNames;
 
 /// Verbs on snapshots.
 #[derive(Subcommand, Clone, Debug)]
-#[command(after_help = "A snapshot keeps, on its host, what every unit there should be: spec, and whether it runs. \
-                        Activating one makes each unit that differs what it was, all at once; only processes whose \
-                        revision differs are replaced. Deactivating undoes that.\n\nExample:\n  muster snapshot take \
-                        before-upgrade\n  muster snapshot diff before-upgrade\n  muster snapshot activate \
-                        before-upgrade --dry-run")]
+#[command(
+    after_long_help = "A snapshot keeps, on its host, what every unit there should be: spec, and whether it runs. \
+                    Activating one changes all units that differ at once; only processes whose revision differs \
+                    are replaced. Deactivating undoes that."
+)]
 pub enum SnapshotVerb {
-    /// Keep what every unit of a host should be, under a name
+    /// Take a snapshot of the desired state of a host's units
     Take {
         /// Which one
         #[command(flatten)]
@@ -40,22 +40,23 @@ pub enum SnapshotVerb {
     /// List the snapshots of hosts
     #[command(alias = "list")]
     Ls(HostChoice),
-    /// Tell how the units differ from a snapshot
+    /// Show how the units differ from a snapshot
     Diff(NamedSnapshot),
-    /// Make the units again what they were in a snapshot
+    /// Bring the units back to a snapshot
     Activate {
         /// Which one
         #[command(flatten)]
         named: NamedSnapshot,
-        /// Only tell what it would do
+        /// Show what it would do
         #[arg(long)]
         dry_run: bool,
         /// How long to wait
         #[command(flatten)]
         wait: change::WaitOptions,
     },
-    /// Make the units again what they were before a snapshot was activated, but for those of which something else
-    /// was desired since
+    /// Undo the activation of a snapshot
+    ///
+    /// Units that were changed since then stay as they are.
     Deactivate {
         /// Which one
         #[command(flatten)]
@@ -64,7 +65,7 @@ pub enum SnapshotVerb {
         #[command(flatten)]
         wait: change::WaitOptions,
     },
-    /// Forget a snapshot that is not active
+    /// Remove a snapshot that is not active
     Rm {
         /// Which one
         #[command(flatten)]
@@ -78,7 +79,7 @@ pub enum SnapshotVerb {
 /// Which hosts.
 #[derive(Args, Clone, Debug)]
 pub struct HostChoice {
-    /// A host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
     /// Every host of the fleet
@@ -89,7 +90,7 @@ pub struct HostChoice {
 /// Which snapshot, on which hosts.
 #[derive(Args, Clone, Debug)]
 pub struct NamedSnapshot {
-    /// The snapshot's name
+    /// Name of the snapshot
     snapshot: Name,
     #[command(flatten)]
     at: HostChoice,

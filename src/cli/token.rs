@@ -12,24 +12,28 @@ use muster_api::host_names::HostNames;
 /// Verbs on tokens.
 #[derive(Subcommand, Clone, Debug)]
 pub enum TokenVerb {
-    /// Make a token; on the new host, `muster agent --join TOKEN` uses it up
+    /// Create a token, for `muster agent --join TOKEN` on a new host
     Create {
-        /// How long it may be used
+        /// Time until the token expires
         #[arg(long, default_value = "1h", value_name = "TIME")]
         ttl: humantime::Duration,
-        /// How many, each good for one host
+        /// Create so many, each for one host
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// Let a host that is there already join with another key: one that was revoked, or has lost its folder
+        /// Let this host join again with another key
+        ///
+        /// For one that was revoked, or has lost its folder.
         #[arg(long, value_name = "HOST", conflicts_with = "count")]
         replaces: Option<String>,
     },
-    /// List tokens, used ones and unused ones
+    /// List tokens, used and unused
     #[command(alias = "list")]
     Ls,
-    /// Make a token useless
+    /// Revoke a token
     Revoke {
-        /// Its id, as `muster token ls` shows it, or as much of it as no other one has
+        /// Id, or the beginning of it
+        ///
+        /// `muster token ls` shows it.
         id: String,
     },
 }

@@ -33,26 +33,24 @@ pub use super::top_subject::TopSubject;
 /// Show what hosts or units do now, the busiest first
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  muster top\n  muster top units --sort memory\n  muster top --select 'label.site=north'\n  \
-                        muster top --once\n  muster top units -o json\n\n\
-                        Keys: c cpu, m memory, d disk, n network, h name: who comes first; space: now; q: the end.\n\
-                        What --select takes is what `muster exec --select` takes; of units, those of the hosts that it picks.\n\
-                        Where the output is no terminal it is told once."
+    after_long_help = "Keys: c cpu, m memory, d disk, n network, h name set the order; space updates now; q quits.\n\n\
+                    --select takes what `muster exec --select` takes; with `units`, it selects their hosts. If \
+                    the output is no terminal, it is printed once."
 )]
 pub struct TopArgs {
-    /// Of what
+    /// Hosts or units
     #[arg(value_enum, default_value_t = TopSubject::Hosts)]
     pub what: TopSubject,
-    /// Only hosts that this expression picks
+    /// Show hosts that this selects
     #[arg(long, value_name = "EXPRESSION")]
     pub select: Option<HostSelect>,
-    /// Who comes first
+    /// Order
     #[arg(long, value_enum, default_value_t = TopSort::Cpu)]
     pub sort: TopSort,
-    /// How often it is drawn anew; hosts measure every ten seconds
+    /// Time between updates; hosts measure every ten seconds
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub every: humantime::Duration,
-    /// Tell it once, and end
+    /// Print it once, and exit
     #[arg(long)]
     pub once: bool,
 }

@@ -39,121 +39,135 @@ pub enum UnitVerb {
     /// List units
     #[command(alias = "list")]
     Ls(UnitListArgs),
-    /// Show what a unit should be and what it is
+    /// Show a unit: desired and observed state
     Show(ShowUnit),
-    /// Make units what documents say: create what is missing, change what differs, leave the rest alone
+    /// Create and change units as documents say
+    ///
+    /// Units that the documents do not name stay as they are.
     Apply(Box<apply::ApplyArgs>),
-    /// Print units as documents, which applied again change nothing
+    /// Print units as documents for `muster unit apply`
     Export(export::ExportUnits),
-    /// Leave units as they are: what runs goes on, what does not is not started, until they are unheld
+    /// Hold units: pause reconciliation until `unhold`
+    ///
+    /// What runs goes on, and what does not run is not started.
     Hold {
         /// Which
         #[command(flatten)]
         which: UnitChange,
-        /// What for, in a line for whoever wonders
+        /// Reason, for other operators
         #[arg(long)]
         note: Option<String>,
     },
-    /// End a hold, an operator's or that of a unit that is broken; what should run is tried anew
+    /// Unhold units: resume reconciliation
+    ///
+    /// This ends a hold by an operator, and that of a unit that is broken; what should run is tried again.
     Unhold(UnitChange),
-    /// Stop units and hold them, as they have to be before they can be removed
+    /// Retire units: stop and hold them, so that they can be removed
     Retire {
         /// Which
         #[command(flatten)]
         which: UnitChange,
-        /// What for, in a line for whoever wonders
+        /// Reason, for other operators
         #[arg(long)]
         note: Option<String>,
     },
-    /// Change labels of units, by which selectors find them; nothing is restarted for that
-    #[command(after_help = "Examples:\n  muster unit label default/server --set tier=gold --unset site\n  \
-                            muster unit label --select 'realm=prod and label.wave=1' --set wave=2")]
+    /// Change labels of units, without a restart
     Label {
         /// Which
         #[command(flatten)]
         which: UnitChange,
-        /// A label and its value; may be given several times
+        /// Label and its value; repeatable
         #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label, required_unless_present = "unset")]
         set: Vec<(Name, LabelValue)>,
-        /// A label to remove; may be given several times
+        /// Label to remove; repeatable
         #[arg(long, value_name = "NAME")]
         unset: Vec<Name>,
     },
-    /// Make a host forget units that are retired: stopped, and held
+    /// Remove units that are retired
     Rm(UnitChange),
 }
 
 /// Verbs on yunos.
 #[derive(Subcommand, Clone, Debug)]
 pub enum YunoVerb {
-    /// Make a yuno; with --overwrite, have the one of this name be another
+    /// Create a yuno, or with --overwrite change one
     Create(Box<CreateYuno>),
     /// Start a yuno
     Run {
         /// Which
         #[command(flatten)]
         which: UnitChange,
-        /// Have it play as well
+        /// Let it play as well
         #[arg(long)]
         play: bool,
     },
-    /// Have a yuno that runs play, which it confirms
+    /// Let a yuno play, and wait until it confirms that
     Play(UnitChange),
-    /// Have a yuno that plays run on without playing
+    /// Pause a yuno that plays; its process goes on
     Pause(UnitChange),
-    /// Pass a command of its own on to a yuno, or to several
+    /// Send a command of their own to yunos
     Command(ask::AskArgs),
-    /// Ask a yuno, or several, for numbers about itself
+    /// Ask yunos for numbers about themselves
     Stats(ask::StatsArgs),
-    /// Stop a yuno: its stop signal, its grace, then SIGKILL for all that it started
+    /// Stop a yuno
+    ///
+    /// It gets its stop signal, and after its grace all that it started is killed.
     #[command(visible_alias = "kill")]
     Stop(StopUnits),
-    /// End a yuno's process and start it anew
+    /// Restart a yuno
     Restart(UnitChange),
-    /// Bring yunos to newer artifacts and configs; --plan only shows which
+    /// Upgrade yunos to newer artifacts and configs
     Upgrade(Box<upgrade::UpgradeArgs>),
-    /// Send a signal to a yuno's main process; nothing that is desired changes by that
-    #[command(after_help = "Examples:\n  muster yuno signal HUP default/server\n  \
-                            muster yuno signal usr1 --all --yes\n\n\
-                            It ends well if the process was there and got it. One that ends by it is started again.")]
+    /// Send a signal to a yuno's main process
+    ///
+    /// Its desired state does not change.
+    #[command(
+        after_long_help = "The command succeeds if the process was there and got the signal. A process that ends by it \
+                    is started again."
+    )]
     Signal {
-        /// Its name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
+        /// Name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
         signal: Signal,
         /// Which
         #[command(flatten)]
         which: UnitChange,
     },
-    /// Change what a yuno may use, while it runs where the cgroups of its host can; elsewhere, or if it uses more than it
-    /// shall have, it is started anew
-    #[command(after_help = "Example:\n  muster yuno quota default/server --memory 128M --cpu 1.5 --pids none")]
+    /// Change the limits of a yuno
+    ///
+    /// They change while it runs if its host's cgroups can do that. Otherwise, or if it uses more than the new limit,
+    /// it is restarted.
     Quota {
-        /// The most memory, with everything that it forks, such as 64M, or `none`
+        /// Memory for it and its children, such as 64M, or `none`
         #[arg(long, value_name = "BYTES", value_parser = or_none(muster_topics::size::parse))]
         memory: Option<LimitValue<u64>>,
-        /// The most time of processors, such as 0.5, or `none`
+        /// Processors, such as 0.5, or `none`
         #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
         cpu: Option<LimitValue<Cores>>,
-        /// The most processes and threads, or `none`
+        /// Processes and threads, or `none`
         #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
         pids: Option<LimitValue<u32>>,
         /// Which
         #[command(flatten)]
         which: UnitChange,
     },
-    /// Suspend a yuno with all that it started; it keeps its memory, can be stopped, and is thawed by a restart
+    /// Freeze a yuno: suspend all its processes
+    ///
+    /// It keeps its memory and can be stopped; a restart thaws it.
     Freeze(UnitChange),
-    /// Let a yuno go on that was frozen
+    /// Thaw a yuno that was frozen
     Thaw(UnitChange),
     /// List yunos
     #[command(alias = "list")]
     Ls(UnitListArgs),
-    /// Show what a yuno should be and what it is
+    /// Show a yuno: desired and observed state
     Show(ShowUnit),
-    /// Print the last lines of a yuno's log, or of several
+    /// Print the last lines of the log of yunos
     Logs(logs::Logs),
-    /// Show what a yuno reads as its configuration; secrets are shown as ***
+    /// Show the configuration of a yuno; secrets print as ***
     Config(effective::Config),
-    /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
+    /// Remove yunos that are retired
+    ///
+    /// `muster unit retire` stops and holds them first.
     Rm(UnitChange),
 }
 
@@ -163,7 +177,7 @@ pub struct StopUnits {
     /// Which
     #[command(flatten)]
     pub which: UnitChange,
-    /// Send its process this signal as well, as soon as it is asked to end: KILL for one that hangs
+    /// Send this signal as well: KILL for one that hangs
     #[arg(long)]
     pub signal: Option<Signal>,
 }
@@ -171,16 +185,20 @@ pub struct StopUnits {
 /// Units that are listed.
 #[derive(Args, Clone, Debug)]
 pub struct UnitListArgs {
-    /// Only those of one host, by id or hostname
+    /// Show those of this host only
     #[arg(long)]
     host: Option<String>,
-    /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
+    /// Show units that this selects, such as 'realm=prod'
+    ///
+    /// `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION")]
     select: Option<Select>,
-    /// In which order: host; unit; phase, failures first; since, what changed last first
+    /// Order: host, unit, phase or since
+    ///
+    /// `phase` shows failures first, `since` the last change.
     #[arg(long, value_name = "ORDER", default_value = "host", value_parser = UnitSort::WORDS, hide_possible_values = true)]
     sort: String,
-    /// How many at most
+    /// Show so many at most
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u32>,
 }
@@ -207,49 +225,52 @@ impl UnitListArgs {
 pub struct ShowUnit {
     /// REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
 }
 
 /// Make a yuno; with --overwrite, have the one of this name be another.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Example:\n  muster artifact add ./server --role server --version 1.0.0\n  \
-                        muster config add server.main 1 server.json\n  \
-                        muster yuno create default/server --artifact server@1.0.0 --config server.main@1 \
-                            --ready http:8080/ready --live every=5s,tcp:8080 --run")]
 pub struct CreateYuno {
     /// REALM/NAME or HOST:REALM/NAME
     pub unit: UnitRef,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     pub host: Option<String>,
-    /// What runs: ROLE@VERSION, ROLE for the newest, or a SHA-256 or as much of it as no other one has
+    /// Artifact: ROLE@VERSION, ROLE for the newest, or a SHA-256
+    ///
+    /// Of a SHA-256, the beginning is enough.
     #[arg(long)]
     pub artifact: String,
-    /// A config: ID@VERSION, or ID for the newest; may be given several times, and the later ones are
-    /// merged over the earlier (RFC 7386); the path of the merged file is in MUSTER_CONFIG
+    /// Config: ID@VERSION, or ID for the newest; repeatable
+    ///
+    /// Later ones are merged over earlier ones (RFC 7386). MUSTER_CONFIG has the path of the merged file.
     #[arg(long = "config", value_name = "CONFIG")]
     pub configs: Vec<String>,
-    /// An argument; may be given several times; {config} stands for the merged file's path, and {{word}} for the text
-    /// {word}; those of the artifact's manifest if none is given
+    /// Argument; repeatable [default: those of the manifest]
+    ///
+    /// {config} stands for the path of the merged configuration, and {{word}} for the text {word}.
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
-    /// A variable of its environment; may be given several times
+    /// Environment variable; repeatable
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     pub env: Vec<(String, String)>,
-    /// What is done with it when nothing but its configs changes: restart; signal, for one that reads them again then;
-    /// or channel, for one that does so when it is asked to there
+    /// On a new config: restart, signal or channel
+    ///
+    /// `signal` is for a program that reads its configs again at a signal, `channel` for one that does so when it is
+    /// asked to there.
     #[arg(long, default_value = "restart", value_parser = parse_word::<Reload>)]
     pub reload: Reload,
-    /// The signal that asks it to read its files again
+    /// Signal at which it reads its files again
     #[arg(long, default_value = "hup", value_name = "SIGNAL")]
     pub reload_signal: Signal,
-    /// A file outside, such as a certificate, and what is done when its content is another: restart, signal or channel;
-    /// may be given several times
+    /// File to watch, and restart, signal or channel; repeatable
+    ///
+    /// A file such as a certificate, and what is done when its content changes.
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
     pub on_change: Vec<OnChange>,
-    /// The user that it runs as
+    /// User that it runs as
     #[arg(long)]
     pub user: Option<String>,
     /// When it is started, and how it ends
@@ -267,10 +288,12 @@ pub struct CreateYuno {
     /// What becomes of a change that does not work
     #[command(flatten)]
     pub rollback: rollback::RollbackOptions,
-    /// Start it as well
+    /// Start it
     #[arg(long)]
     pub run: bool,
-    /// Have the yuno of this name, if there is one, be this: what is not said gets its default
+    /// Replace a yuno of this name
+    ///
+    /// What is not given gets its default.
     #[arg(long)]
     pub overwrite: bool,
     #[command(flatten)]

@@ -25,37 +25,41 @@ use muster_api::host_names::HostNames;
 
 /// Bring yunos to the newest artifact of their role and the newest version of their configs.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  muster yuno upgrade --plan\n  muster yuno upgrade default/server\n  \
-                        muster yuno upgrade --select 'role=server and label.wave=1' --artifact server@2.1.0 --yes\n\n\
-                        The newest is the one with the highest number, as semantic versioning has it; where a version is \
-                        no number, such as a hash, it is the one that was added last. What comes before a release \
-                        (1.3.0-rc.1) is only taken if it is named, or there is no release. What is older than what a \
-                        yuno has is only taken with --force.")]
+#[command(
+    after_long_help = "The newest is the one with the highest number by semantic versioning; where a version is no \
+                    number, such as a hash, it is the one that was added last. A pre-release (1.3.0-rc.1) is \
+                    only taken if it is named, or if there is no release. A version older than the present one \
+                    is only taken with --force."
+)]
 pub struct UpgradeArgs {
-    /// REALM/NAME or HOST:REALM/NAME; without any, every yuno there is
+    /// Units: REALM/NAME or HOST:REALM/NAME [default: all]
     pub units: Vec<UnitRef>,
-    /// Those that this picks, such as 'realm=prod and role=web'
+    /// Units that this selects, such as 'realm=prod and role=web'
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
     pub select: Option<Select>,
-    /// The host, by id or hostname; may be given several times
+    /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// On every host that has such a unit
+    /// Every host that has such a unit
     #[arg(long, conflicts_with = "select")]
     pub all: bool,
-    /// Only show what would be done
+    /// Show what would be done
     #[arg(long)]
     pub plan: bool,
-    /// This one, for yunos of its role, rather than the newest: ROLE@VERSION or a SHA-256
+    /// Artifact for yunos of its role: ROLE@VERSION or a SHA-256
+    ///
+    /// [default: the newest]
     #[arg(long, value_name = "ROLE@VERSION")]
     pub artifact: Option<String>,
-    /// This one, for yunos that have such a config, rather than the newest: ID@VERSION; may be given several times
+    /// Config for yunos that have it: ID@VERSION; repeatable
+    ///
+    /// [default: the newest]
     #[arg(long = "config", value_name = "ID@VERSION")]
     pub configs: Vec<String>,
-    /// Take what is named even where a yuno has a newer one
+    /// Allow a downgrade to what is named
     #[arg(long)]
     pub force: bool,
-    /// Do not ask before more than one yuno is changed
+    /// Do not ask before several yunos are changed
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]

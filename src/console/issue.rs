@@ -34,7 +34,7 @@ use crate::{
 struct ConsoleFolder {
     #[command(flatten)]
     role_args: RoleArgs,
-    /// The console's data folder
+    /// Data folder of the console
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -123,19 +123,21 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
 pub struct IssueArgs {
     #[command(flatten)]
     folder: ConsoleFolder,
-    /// Whom it is for
+    /// Role of the certificate
     #[arg(long, value_enum)]
     role: IssueRole,
-    /// What to call them
+    /// Name in the certificate
     #[arg(long)]
     name: Name,
-    /// A name or address that a broker is reached under; may be given several times
+    /// Name or address of a broker; repeatable
     #[arg(long = "san", value_name = "NAME")]
     names: Vec<String>,
-    /// How many days a client's certificate is valid
+    /// Days that the certificate of a client is valid
     #[arg(long, default_value_t = 90)]
     days: u32,
-    /// Where to put authority.pem, certificate.pem and key.pem; and, of a broker, revoked.pem
+    /// Folder for authority.pem, certificate.pem and key.pem
+    ///
+    /// For a broker also revoked.pem.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -164,7 +166,9 @@ pub struct IssuedArgs {
 pub struct RevokeArgs {
     #[command(flatten)]
     folder: ConsoleFolder,
-    /// A serial number or a name that `muster console issued` shows, or the id of a host
+    /// Serial number, name, or id of a host
+    ///
+    /// `muster console issued` shows serial numbers and names.
     #[arg(value_name = "SERIAL|NAME|HOST")]
     which: String,
 }

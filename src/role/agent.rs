@@ -28,21 +28,21 @@ use tokio_util::sync::CancellationToken;
 /// The wait before an agent that did not start with a changed configuration is started again.
 const START_PAUSE: Duration = Duration::from_secs(5);
 
-/// Run this host's agent
+/// Run this host's agent, or install it as a service
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  muster agent install --now --join TOKEN    as a service of systemd, from now on\n  \
-                        muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
-                        muster agent --config /etc/muster/agent.toml\n  muster agent --print-config            every key, with its default\n\n\
-                        Yunos and commands go on when the agent stops. On its host it answers at agent.sock in its folder:\n  \
-                        curl --unix-socket /var/lib/muster/agent/agent.sock http://agent/ping"
+    after_long_help = "Yunos and commands go on when the agent stops. On its host it answers at agent.sock in its \
+                    folder:\n\
+                    \x20 curl --unix-socket /var/lib/muster/agent/agent.sock http://agent/ping"
 )]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     role: RoleArgs,
-    /// Where the agent keeps its key, its store and its units [default: without --config $XDG_DATA_HOME/muster-agent if
-    /// that is set, else /var/lib/muster/agent for root and ~/.local/share/muster-agent for others]
+    /// Folder for the agent's key, store and units
+    ///
+    /// [default: without --config $XDG_DATA_HOME/muster-agent if that is set, else /var/lib/muster/agent for root and
+    /// ~/.local/share/muster-agent for others]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -54,9 +54,9 @@ pub(crate) struct AgentArgs {
 /// Operations on this host's agent.
 #[derive(Subcommand, Clone, Debug)]
 enum AgentVerb {
-    /// Make the agent a service of systemd, or bring one up to date
+    /// Install the agent as a systemd service, or upgrade it
     Install(InstallArgs),
-    /// Take the service away again; configuration, data and yunos stay
+    /// Remove the systemd service; data and yunos stay
     Uninstall(UninstallArgs),
 }
 

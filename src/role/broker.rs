@@ -15,11 +15,7 @@ use super::{
 
 /// Run the embedded broker by itself
 #[derive(Args, Clone, Debug)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  muster console init\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
-                        muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default\n  muster broker password operator-anna >> /etc/muster/broker/users"
-)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BrokerArgs {
     #[command(flatten)]
     role: RoleArgs,
@@ -30,13 +26,13 @@ pub(crate) struct BrokerArgs {
 /// Operations that need no running broker.
 #[derive(Subcommand, Clone, Debug)]
 enum BrokerVerb {
-    /// Write another broker's configuration with the same rules
+    /// Write the configuration of another broker
     Render(RenderArgs),
-    /// Print a line of a users file, for somebody who connects with a password
+    /// Print a line of a users file for a name and a password
     ///
     /// The password is asked for, or read from standard input if that is no terminal.
     Password {
-        /// Whom it is for: a host's id, console-NAME, operator-NAME or observer-NAME
+        /// Host's id, console-NAME, operator-NAME or observer-NAME
         name: String,
     },
 }

@@ -18,15 +18,9 @@ use muster_console::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Run the console of a fleet
+/// Run a fleet's console, or make certificates
 #[derive(Args, Clone, Debug)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  muster console --config /etc/muster/console.toml\n  \
-                        muster console --print-config           every key, with its default\n  \
-                        muster console init                     before the broker of a new fleet gets its certificate\n  \
-                        muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker"
-)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConsoleArgs {
     #[command(flatten)]
     role: RoleArgs,
@@ -37,13 +31,17 @@ pub(crate) struct ConsoleArgs {
 /// Operations on a console's data folder.
 #[derive(Subcommand, Clone, Debug)]
 enum ConsoleVerb {
-    /// Make the authority of a new fleet, for certificates that are needed before the console first starts
+    /// Create the authority of a new fleet
+    ///
+    /// For certificates that are needed before the console first starts.
     Init(InitArgs),
-    /// Make a certificate with the fleet's authority: for a broker, or for somebody who reads the bus
+    /// Issue a certificate for a broker, an operator or an observer
     Issue(IssueArgs),
-    /// List the certificates that were made so and have not expired
+    /// List certificates that were issued by hand and are valid
     Issued(IssuedArgs),
-    /// Revoke a certificate; a console that runs hears of it within five seconds
+    /// Revoke a certificate
+    ///
+    /// A console that runs notices it within five seconds.
     Revoke(RevokeArgs),
 }
 

@@ -19,36 +19,34 @@ use muster_topics::{
 
 /// Arguments of `muster broker render`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Examples:\n  muster broker render --for mosquitto --console main --out /etc/mosquitto/muster\n  \
-                        muster broker render --for nats --console main --host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52"
-)]
 pub(crate) struct RenderArgs {
-    /// mosquitto, rabbitmq, nats, emqx or hivemq
+    /// Broker: mosquitto, rabbitmq, nats, emqx or hivemq
     #[arg(long = "for", value_name = "BROKER")]
     kind: BrokerKind,
-    /// The first levels of all topics
+    /// First levels of all topics
     #[arg(long, value_name = "TOPIC", default_value_t = Prefix::default().as_str().to_owned())]
     prefix: String,
-    /// Where clients shall connect
+    /// Address on which clients connect
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = render::default_listen())]
     listen: SocketAddr,
-    /// The folder of authority.pem, certificate.pem and key.pem on the broker's machine [default: /etc/BROKER/muster]
+    /// Folder of its certificates on the broker's machine
+    ///
+    /// It has authority.pem, certificate.pem and key.pem. [default: /etc/BROKER/muster]
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
-    /// A console, by its id; may be given several times
+    /// Console, by its id; repeatable
     #[arg(long = "console", value_name = "NAME")]
     consoles: Vec<Name>,
-    /// Somebody with a certificate operator-NAME
+    /// Operator with a certificate operator-NAME; repeatable
     #[arg(long = "operator", value_name = "NAME")]
     operators: Vec<Name>,
-    /// Somebody with a certificate observer-NAME
+    /// Observer with a certificate observer-NAME; repeatable
     #[arg(long = "observer", value_name = "NAME")]
     observers: Vec<Name>,
-    /// A host, for brokers that must know each (rabbitmq, nats)
+    /// Host, for brokers that must know each (rabbitmq, nats)
     #[arg(long = "host", value_name = "ID")]
     hosts: Vec<HostId>,
-    /// Where to write the files; without it they are printed
+    /// Folder to write the files into [default: print them]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

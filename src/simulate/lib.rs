@@ -78,42 +78,43 @@ const OTHERS_MAX: u64 = 1;
 /// Interval at which it is checked whether all hosts are online.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Simulate a fleet: many hosts in this process, to see how an installation bears them
+/// Simulate many hosts, to load-test an installation
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Each host has its own certificate and connection, checks every signature, and keeps its journal on disk, with an \
-                  agent's own code.\nPrograms are pretended: `muster exec --all -- true` is answered by every host, and nothing runs. \
-                  Hosts are named sim-00000 and\nso on, have the label `simulated`, and stay in the fleet's lists when this ends.\n\n\
-                  Examples:\n  muster up                                     in one terminal, and in another:\n  \
-                  muster simulate --hosts 1000                  until Ctrl-C\n  \
-                  muster simulate --hosts 1000 --churn 5%/min --fail 1% --takes 2s\n  \
-                  muster exec --select 'label.simulated=true' -- true\n  \
-                  muster simulate --hosts 500 --for 10m -o json    a document in each line, the last one the summary\n  \
-                  muster simulate --hosts 1000 --metrics           with measurements, as agents have it: 20 series of each every 10 s, in batches of 30 s\n\n\
-                  For a console elsewhere, have tokens made there and bring them here:\n  \
-                  muster token create --count 500 > tokens      on the console's side\n  \
-                  muster simulate --hosts 500 --tokens tokens"
-)]
+#[command(after_long_help = "Each host has its own certificate and connection, checks every signature, and keeps its \
+                    journal on disk, with an agent's own code. Programs are pretended: every host answers \
+                    `muster exec --all -- true`, and nothing runs. Hosts are named sim-00000 and so on, have the \
+                    label `simulated`, and stay in the fleet's lists when this ends.\n\n\
+                    For a console elsewhere, make tokens there with `muster token create --count N > tokens`, \
+                    and give the file with --tokens. With `-o json` each report is a document in a line, and the \
+                    last one is the summary.")]
 pub struct Simulate {
-    /// How many hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(HOSTS_MAX)))]
     hosts: u32,
-    /// Where hosts keep their certificates and their journal [default: ~/.local/share/muster-simulation]
+    /// Folder for the certificates and journals of the hosts
+    ///
+    /// [default: ~/.local/share/muster-simulation]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Tokens to join with, one in each line (`-` is standard input); without them the console is asked for some
+    /// File of tokens to join with, one in each line; `-` is stdin
+    ///
+    /// Without it, the console is asked for tokens.
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// The share of hosts that leave in a minute, such as 5%/min; they come back within 30 s
+    /// Share of hosts that go offline in a minute, such as 5%/min
+    ///
+    /// They come back within 30 s.
     #[arg(long, value_name = "SHARE", default_value = "0%/min", value_parser = share)]
     churn: f64,
-    /// The share of commands that fail, such as 1%
+    /// Share of commands that fail, such as 1%
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
     fail: f64,
-    /// How long each program takes
+    /// Time that each program takes
     #[arg(long, value_name = "TIME", default_value = "0s")]
     takes: humantime::Duration,
-    /// Have each host measure so many series every 10 s, with made-up values, and send them in batches of 30 s
+    /// Send so many series for each host; 20 without a number
+    ///
+    /// The values are made up, measured every 10 s, and sent in batches of 30 s.
     #[arg(
         long,
         value_name = "SERIES",
@@ -125,16 +126,18 @@ pub struct Simulate {
         value_parser = clap::value_parser!(u32).range(..=i64::from(measure::SERIES_MAX))
     )]
     metrics: u32,
-    /// Over how long the first connections are spread [default: 2 ms for each host]
+    /// Time over which first connections are spread
+    ///
+    /// [default: 2 ms for each host]
     #[arg(long, value_name = "TIME")]
     ramp: Option<humantime::Duration>,
-    /// End after this time; without it, when it is told to
+    /// End after this time [default: at Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     lasts: Option<humantime::Duration>,
-    /// How often to tell how it goes
+    /// Time between progress reports
     #[arg(long, value_name = "TIME", default_value = "5s")]
     every: humantime::Duration,
-    /// Simulate into a fleet that has hosts of its own, too
+    /// Simulate in a fleet that has real hosts, too
     #[arg(long)]
     yes: bool,
 }

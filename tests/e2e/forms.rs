@@ -41,6 +41,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("broker render --for mosquitto --console main", Nothing, 2),
     ("broker password operator-anna", Nothing, 2),
     ("completions bash", Nothing, 2),
+    ("man --output {dir}/man", Nothing, 2),
     ("host ls", Document, 0),
     ("host show", Document, 0),
     ("host refresh", Nothing, 0),

@@ -235,6 +235,7 @@ fn features_are_used_only_in_the_root_package() {
         // Faults that are planted, a clock and a chance that are pretended: only tests have them.
         &[
             "src/main.rs",
+            "src/help.rs",
             "src/role.rs",
             "src/role",
             "src/up.rs",

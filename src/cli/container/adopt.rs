@@ -20,30 +20,31 @@ use crate::{
 /// Keep a container that somebody else has made, as it is.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "One that runs goes on, and one that does not is started; from then on it is kept as any unit is: brought back, probed, \
-                        limited (`quota`), entered (`exec --container`). It is not made anew if somebody removes it, and `rm` lets it \
-                        go and leaves it.\n\nExample:\n  muster host show shop-7                                  lists all containers\n  \
-                        muster container adopt old-web --as default/web --host shop-7"
+    after_long_help = "One that runs goes on, and one that does not run is started. From then on it is kept as any \
+                    unit is: restarted, probed, limited (`quota`), entered (`exec --container`). It is not made \
+                    again if somebody removes it, and `rm` releases it without removing it."
 )]
 pub struct AdoptContainer {
-    /// What its runtime calls it
+    /// Name of the container in its runtime
     name: String,
-    /// The unit that it becomes: REALM/NAME or HOST:REALM/NAME
+    /// Unit that it becomes: REALM/NAME or HOST:REALM/NAME
     #[arg(long = "as", value_name = "UNIT")]
     unit: UnitRef,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
-    /// What keeps it on its host
+    /// Runtime
     #[arg(long, default_value = "podman", value_parser = parse_word::<Runtime>)]
     runtime: Runtime,
-    /// It does not run, and stays stopped
+    /// Adopt one that does not run, and leave it stopped
     #[arg(long)]
     stopped: bool,
     /// How it is found out whether it is well
     #[command(flatten)]
     probes: probe::ProbeOptions,
-    /// How long it may take to pass its probes (--start, --ready), before it is ended
+    /// Time within which --start and --ready must succeed
+    ///
+    /// It is ended if they do not.
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// When it is started, and how it ends

@@ -26,45 +26,48 @@ use crate::{
 
 /// Make a container; with --overwrite, have the one of this name be another.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  muster artifact add shop.tar.gz --role shop --version 1.0.0\n  \
-                        muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80\n  \
-                        muster container create default/web --image docker.io/library/nginx:1.27 --provide http --port http=80 --run")]
 pub struct CreateContainer {
     /// REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
-    /// The host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
     #[command(flatten)]
     made_of: ContainerSource,
-    /// What keeps it on its host
+    /// Runtime
     #[arg(long, default_value = "podman", value_parser = parse_word::<Runtime>)]
     runtime: Runtime,
-    /// The program, in place of the image's own entry point; with its arguments, if it is given several times
+    /// Program in place of the image's entry point; repeatable
+    ///
+    /// Given several times, the first is the program and the others are its arguments.
     #[arg(long = "entry", value_name = "ARG")]
     entry: Vec<String>,
-    /// A variable of its environment, beside the image's own; may be given several times
+    /// Environment variable, in addition to the image's; repeatable
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     env: Vec<(String, String)>,
-    /// The user that it runs as inside, by name or number, with a group behind a colon as wanted
+    /// User inside, by name or number: USER or USER:GROUP
     #[arg(long)]
     user: Option<String>,
-    /// Where it works inside, an absolute path
+    /// Working directory inside
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<String>,
-    /// Something of the host's files that it sees, with absolute paths; may be given several times
+    /// File or folder of the host to mount inside; repeatable
+    ///
+    /// Both paths are absolute.
     #[arg(long = "mount", value_name = "HOST:INSIDE[:ro]", value_parser = parse_mount)]
     mounts: Vec<Mount>,
-    /// Its network: bridge, a network of its own; host, the host's; or none
+    /// Network: bridge (its own), host or none
     #[arg(long, default_value = "bridge", value_parser = parse_word::<Network>)]
     network: Network,
-    /// The port inside to which an endpoint that it provides leads; may be given several times
+    /// Port inside that an endpoint leads to; repeatable
     #[arg(long = "port", value_name = "ENDPOINT=PORT", value_parser = parse_port)]
     ports: Vec<(Name, u16)>,
     /// What it may use
     #[command(flatten)]
     limited: LimitFields,
-    /// The most that it may write beside its image, such as 2G, where its host can limit that
+    /// Disk space beside its image, such as 2G
+    ///
+    /// Only where its host can limit that.
     #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     disk: Option<u64>,
     /// Where it listens, and what it connects to
@@ -73,7 +76,9 @@ pub struct CreateContainer {
     /// How it is found out whether it is well
     #[command(flatten)]
     probes: probe::ProbeOptions,
-    /// How long it may take to pass its probes (--start, --ready), before it is ended
+    /// Time within which --start and --ready must succeed
+    ///
+    /// It is ended if they do not.
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// When it is started, and how it ends
@@ -82,15 +87,17 @@ pub struct CreateContainer {
     /// What becomes of a change that does not work
     #[command(flatten)]
     trial: OnFailure,
-    /// Start it as well
+    /// Start it
     #[arg(long)]
     run: bool,
-    /// Have the container of this name, if there is one, be this: what is not said gets its default
+    /// Replace a container of this name
+    ///
+    /// What is not given gets its default.
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
     wait: WaitOptions,
-    /// Its arguments, or the whole command where its image has no entry point
+    /// Arguments; the whole command if the image has no entry point
     #[arg(last = true, value_name = "ARG")]
     args: Vec<String>,
 }
@@ -99,34 +106,40 @@ pub struct CreateContainer {
 #[derive(Args, Clone, Debug)]
 #[group(id = "made_of", required = true, multiple = false)]
 struct ContainerSource {
-    /// The name of an image that the host's runtime has, or can pull
+    /// Image that the host's runtime has or can pull
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
-    /// An artifact, a tarball of a root file system: ROLE@VERSION, ROLE for the newest, or a SHA-256
+    /// Artifact that is a tarball of a root file system
+    ///
+    /// ROLE@VERSION, ROLE for the newest, or a SHA-256.
     #[arg(long, value_name = "ARTIFACT")]
     rootfs: Option<String>,
-    /// An artifact, an archive of one image (`podman save`, `docker save`)
+    /// Artifact that is an archive of one image
+    ///
+    /// As `podman save` and `docker save` write it.
     #[arg(long, value_name = "ARTIFACT")]
     archive: Option<String>,
 }
 
 /// Make another container of what one is made of.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "What the first one has written stays with it: the other begins with its image.\n\n\
-                        Example:\n  muster container clone default/shop default/shop-2 --run")]
+#[command(after_long_help = "What the first container has written stays with it: the new one begins with its image.")]
 pub struct CloneContainer {
-    /// Which: REALM/NAME or HOST:REALM/NAME
+    /// Container to clone: REALM/NAME or HOST:REALM/NAME
     from: UnitRef,
-    /// What the other is called, and on which host it is: REALM/NAME on the same, or HOST:REALM/NAME
+    /// Name of the new one: REALM/NAME or HOST:REALM/NAME
+    ///
+    /// REALM/NAME is on the same host.
     to: UnitRef,
-    /// The host of the first, by id or hostname
+    /// Host of the first, by id or hostname
     #[arg(long)]
     host: Option<String>,
-    /// A variable of its environment. Values of the first are shown to nobody, so that each has to be said; may be given
-    /// several times
+    /// Environment variable; repeatable
+    ///
+    /// All values have to be given: those of the first container are secret.
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     env: Vec<(String, String)>,
-    /// Start it as well
+    /// Start it
     #[arg(long)]
     run: bool,
     #[command(flatten)]

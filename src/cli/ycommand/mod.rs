@@ -35,33 +35,31 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Number of characters of a hash that form a version: short to read, and unlikely to occur twice.
 const VERSION_HASH_CHARS: usize = 12;
 
-/// Do what a line in Yuneta's manner says
+/// Run commands that are written in Yuneta's syntax
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Examples:\n  muster ycommand -c 'install-binary content64=$$(my_role)'\n  \
-                        muster ycommand -c 'create-yuno realm_id=shop yuno_role=my_role yuno_name=my_name'\n  \
-                        muster ycommand -c 'kill-yuno yuno_role=my_role'\n\n\
-                        `help` lists all verbs. Yunos are selected by id, realm_id, yuno_role, yuno_name, yuno_release, yuno_tag \
-                        and app (app=1: all but those that are tagged `util`); without any, all of them. An id is REALM/NAME, as \
-                        `list-yunos` shows it. `$$(FILE)` stands for what is in a file. Each line of \
-                        muster's own that it comes to is shown. A link to this program named `ycommand` is the same.",
-    after_long_help = long_help()
-)]
+#[command(after_long_help = long_help())]
 pub struct YCommand {
-    /// A verb and its parameters; may be given several times
+    /// Verb and parameters; repeatable
     #[arg(short, long = "command", value_name = "LINE", required = true)]
     command: Vec<String>,
-    /// Only show what it comes to
+    /// Show the muster commands that it stands for
     #[arg(long)]
     dry_run: bool,
 }
+
+/// What `--help` says before the table of verbs.
+const NOTES: &str = "\
+`help` lists all verbs. Yunos are selected by id, realm_id, yuno_role, yuno_name, yuno_release, yuno_tag and app \
+(app=1: all but those that are tagged `util`); without any, all of them. An id is REALM/NAME, as `list-yunos` shows \
+it. `$$(FILE)` stands for the content of a file. Each muster command that a line stands for is shown. A link to this \
+program named `ycommand` does the same.";
 
 fn long_help() -> String {
     let of = |entry: HelpEntry| format!("  {} {}\n      {}\n", entry.verb, entry.parameters.join(" "), entry.says);
     let (done, others): (Vec<HelpEntry>, Vec<HelpEntry>) =
         VERBS.iter().map(|verb| verb.entry()).partition(|entry| entry.is_done);
     let text = |entries: Vec<HelpEntry>| entries.into_iter().map(of).collect::<String>();
-    format!("Verbs:\n{}\nVerbs in whose place there is something else:\n{}", text(done), text(others))
+    format!("{NOTES}\n\nVerbs:\n{}\nVerbs in whose place there is something else:\n{}", text(done), text(others))
 }
 
 /// A line of muster's own, as it is typed.

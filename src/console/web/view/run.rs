@@ -218,7 +218,7 @@ impl RunView {
                     p #select-rule .note {
                         "Of " code { "host" } ", " code { "realm" } ", " code { "label.NAME" } ", " code { "fact.cpus>=4" } ", "
                         code { "unit(role=web and phase=failed)" } " with " code { "and" } ", " code { "or" } ", "
-                        code { "not" } "; " code { "muster exec --help" } " has all of it."
+                        code { "not" } "; " code { "muster --help" } " has all fields."
                     }
                 }
                 label.choice {

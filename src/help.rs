@@ -1,0 +1,105 @@
+//! The grammar of the command line with the parts of its help that no verb has by itself: the examples of each verb, and what
+//! holds for all verbs, which is said once, by `muster --help`. Manual pages and completions are made of it.
+//!
+//! - `examples`: all examples
+//! - `pages`: manual pages and completions
+
+mod examples;
+#[cfg(feature = "cli")]
+pub(crate) mod pages;
+#[cfg(all(test, feature = "simulate"))]
+mod tests;
+
+use clap::{Arg, Command, builder::StyledStr};
+
+use self::examples::{EXAMPLES, Example};
+
+/// What `muster --help` says after the options: what holds for all verbs.
+pub(crate) const EVERYWHERE: &str = "\
+Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:
+  muster host ls
+  muster exec -- uname -a
+  muster yuno ls
+
+Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable.
+
+Selectors (--select): FIELD=VALUE and FIELD!=VALUE, where `*` in a value stands for any text and `?` for one character \
+and \"quotes\" hold blanks; `and`, `or`, `not` and parentheses. Numbers (cpus, memory_bytes, labels that are numbers) and \
+versions (kernel, agent_version) also compare with < <= > >=; 8G is 8 x 2^30.
+Fields of a host:
+  host        its id or hostname
+  realm       a realm on it
+  label.NAME  a label; alone, whether there is one
+  fact.NAME   os, kernel, arch, cpus, cpu_model, memory_bytes or agent_version
+Fields of a unit:
+  host, id (REALM/NAME), realm, name, role, kind, phase, label.NAME,
+  version (what runs), wanted.version
+Hosts by their units: unit(EXPRESSION) selects the hosts that have a unit for which the expression holds. \
+unit.phase=failed is short for unit(phase=failed), and unit=shop/till for unit(id=shop/till).
+
+Times are such as 10s, 5m, 2h or 1d; sizes are such as 64K, 64M or 2G.";
+
+/// What each verb's help ends with.
+const SAID_ONCE: &str = "`muster --help` has what holds for all verbs: options, selectors, exit codes.";
+
+/// The verb whose `--output` is a folder.
+const MAN: &str = "man";
+
+/// The grammar for people, to whom `muster --help` alone shows the options of all verbs.
+pub(crate) fn for_people(command: Command) -> Command {
+    let globals: Vec<Arg> = command.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
+    with_man(command.mut_subcommands(|verb| {
+        globals
+            .iter()
+            .filter(|option| !is_output_of_man(&verb, option))
+            .fold(verb.clone(), |verb, option| verb.arg(option.clone().hide(true)))
+    }))
+}
+
+/// The grammar for shells, which complete the options of all verbs at each.
+#[cfg(feature = "cli")]
+pub(crate) fn for_programs(command: Command) -> Command {
+    with_man(command)
+}
+
+fn is_output_of_man(verb: &Command, option: &Arg) -> bool {
+    verb.get_name() == MAN && option.get_id() == "output"
+}
+
+/// Adds the examples; and leaves `--output` to `muster man`, for the folder that it writes.
+fn with_man(command: Command) -> Command {
+    let output = command.get_arguments().find(|option| option.get_id() == "output").cloned();
+    command.mut_subcommands(|verb| {
+        let path = verb.get_name().to_owned();
+        let verb = match &output {
+            Some(output) if path == MAN => verb.arg(output.clone().long(None::<&'static str>).hide(true)),
+            _ => verb,
+        };
+        with_examples(verb, &path)
+    })
+}
+
+/// Adds their examples to a verb and to those below it.
+fn with_examples(verb: Command, path: &str) -> Command {
+    let notes = verb.get_after_long_help().map(StyledStr::to_string);
+    let examples = EXAMPLES.iter().find(|(name, _)| *name == path).map(|(_, examples)| text(examples));
+    let parts: Vec<String> = [examples, notes].into_iter().flatten().collect();
+    let verb = verb.after_help(SAID_ONCE);
+    let verb =
+        if parts.is_empty() { verb } else { verb.after_long_help(format!("{}\n\n{SAID_ONCE}", parts.join("\n\n"))) };
+    verb.mut_subcommands(|below| {
+        let path = format!("{path} {}", below.get_name());
+        with_examples(below, &path)
+    })
+}
+
+/// Examples as text, one in each line.
+fn text(examples: &[Example]) -> String {
+    let width = examples.iter().filter(|(_, says)| !says.is_empty()).map(|(line, _)| line.len()).max().unwrap_or(0);
+    let line = |(line, says): &Example| match *says {
+        "" => format!("  {line}"),
+        says => format!("  {line:width$}  # {says}"),
+    };
+    let title = if examples.len() == 1 { "Example:" } else { "Examples:" };
+    [title.to_owned()].into_iter().chain(examples.iter().map(line)).collect::<Vec<_>>().join("\n")
+}

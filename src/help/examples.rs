@@ -1,0 +1,388 @@
+//! The examples of `--help` and of the manual pages: all of them, by verb.
+
+/// A line that can be typed, and what it does, if that is not plain from the verb.
+pub(super) type Example = (&'static str, &'static str);
+
+/// Each verb's examples. A verb has its row here, or in [`NEED_NONE`].
+pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "up",
+        &[
+            ("muster up", "a secured fleet of this one host"),
+            ("muster up --listen 192.0.2.5", "other hosts may join (`muster token create`)"),
+            ("muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0", "beside another one"),
+        ],
+    ),
+    (
+        "simulate",
+        &[
+            ("muster simulate --hosts 1000", "until Ctrl-C; `muster up` runs in another terminal"),
+            ("muster simulate --hosts 1000 --churn 5%/min --fail 1% --takes 2s", ""),
+            ("muster simulate --hosts 1000 --metrics", "20 series of each host"),
+            ("muster simulate --hosts 500 --for 10m -o json", "a report in each line"),
+            ("muster simulate --hosts 500 --tokens tokens", "with tokens of a console elsewhere"),
+            ("muster exec --select label.simulated=true -- true", "a command to all of them"),
+        ],
+    ),
+    (
+        "agent",
+        &[
+            ("muster agent install --now --join TOKEN", "join, and stay as a systemd service"),
+            ("muster agent --join TOKEN", "join, and run in this terminal"),
+            ("muster agent --config /etc/muster/agent.toml", ""),
+            ("muster agent --print-config", "every key, with its default"),
+        ],
+    ),
+    (
+        "agent install",
+        &[
+            ("muster agent install --now --join TOKEN", "with a token of `muster token create`"),
+            ("muster agent install --now", "upgrade program and service; yunos go on"),
+            ("muster agent install --dry-run", ""),
+        ],
+    ),
+    ("agent uninstall", &[("muster agent uninstall --dry-run", ""), ("muster agent uninstall", "")]),
+    (
+        "console",
+        &[
+            ("muster console --config /etc/muster/console.toml", ""),
+            ("muster console --print-config", "every key, with its default"),
+        ],
+    ),
+    ("console init", &[("muster console init", "before the broker of a new fleet gets its certificate")]),
+    (
+        "console issue",
+        &[
+            ("muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker", ""),
+            ("muster console issue --role observer --name grafana --days 30 --out ./grafana", ""),
+        ],
+    ),
+    ("console revoke", &[("muster console revoke operator-anna", "")]),
+    (
+        "broker",
+        &[
+            ("muster broker --config /etc/muster/broker.toml", ""),
+            ("muster broker --print-config", "every key, with its default"),
+        ],
+    ),
+    (
+        "broker render",
+        &[
+            ("muster broker render --for mosquitto --console main --out /etc/mosquitto/muster", ""),
+            ("muster broker render --for nats --console main --host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52", ""),
+        ],
+    ),
+    ("broker password", &[("muster broker password operator-anna >> /etc/muster/broker/users", "")]),
+    (
+        "host ls",
+        &[
+            ("muster host ls", ""),
+            ("muster host ls --select 'label.site=north and fact.cpus>=4'", ""),
+            ("muster host ls --sort presence -n 20", "offline hosts first"),
+        ],
+    ),
+    ("host show", &[("muster host show till-7", "")]),
+    ("host refresh", &[("muster host refresh till-7", "")]),
+    (
+        "host label",
+        &[
+            ("muster host label till-7", "list its labels"),
+            ("muster host label till-7 till-8 canary=yes tier=gold", ""),
+            ("muster host label till-7 tier=iron --overwrite", ""),
+            ("muster host label till-7 canary-", "remove a label"),
+            ("muster host label --select 'fact.arch=aarch64' board=pi", ""),
+        ],
+    ),
+    ("host revoke", &[("muster host revoke till-7", "")]),
+    ("host rm", &[("muster host rm till-7", "")]),
+    (
+        "token create",
+        &[
+            ("muster token create", ""),
+            ("muster token create --count 100 --ttl 1d > tokens", "one in each line"),
+            ("muster token create --replaces till-7", "after its disk was replaced"),
+        ],
+    ),
+    ("token revoke", &[("muster token revoke 0a1b2c3d", "")]),
+    (
+        "exec",
+        &[
+            ("muster exec -- uname -a", "on the only host"),
+            ("muster exec --all --timeout 10s -- df -h", ""),
+            ("muster exec --host shop-7 --host shop-8 -- uptime", ""),
+            ("muster exec --group canary -- uptime", ""),
+            ("muster exec --select 'label.site=north and not host=shop-7' -- uptime", ""),
+            ("muster exec --select 'unit(role=web and phase=failed)' -- df -h", ""),
+            ("muster exec --shell --host shop-7 -- 'journalctl -n 20 | grep error'", ""),
+            ("muster exec --host shop-7 --user www-data --cwd /srv/www --env STAGE=test -- ./check.sh", ""),
+            ("muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf", ""),
+            ("muster exec --batch update.yaml --host shop-7 --timeout 5m", ""),
+            ("muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace", ""),
+            ("muster exec --container default/shop --host shop-7 --user www-data -- ls -l /srv", ""),
+            ("muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo found", ""),
+        ],
+    ),
+    ("command ls", &[("muster command ls", ""), ("muster command ls --host till-7 -n 100", "")]),
+    ("command show", &[("muster command show 0198c1f2", "")]),
+    ("command cancel", &[("muster command cancel 0198c1f2", "")]),
+    (
+        "artifact add",
+        &[
+            ("muster artifact add ./till", "with ./till.manifest.json beside it"),
+            ("muster artifact add ./server --role server --version 1.0.0", ""),
+        ],
+    ),
+    ("artifact show", &[("muster artifact show server@1.0.0", ""), ("muster artifact show server", "the newest")]),
+    ("artifact rm", &[("muster artifact rm server@1.0.0", "")]),
+    ("artifact gc", &[("muster artifact gc --dry-run", ""), ("muster artifact gc --yes", "")]),
+    ("config add", &[("muster config add server.main 1 server.json", "")]),
+    ("config show", &[("muster config show server.main@1", ""), ("muster config show server.main", "the newest")]),
+    ("config diff", &[("muster config diff server.main@1 server.main@2", "")]),
+    ("config rm", &[("muster config rm server.main@1", "")]),
+    (
+        "realm create",
+        &[
+            ("muster realm create shop --bind 10.0.0.7 --ports 12000-12099", ""),
+            ("muster realm create shop-test --parent shop --ports 12100-12199", ""),
+        ],
+    ),
+    ("realm show", &[("muster realm show shop", "")]),
+    (
+        "realm update",
+        &[("muster realm update shop --disable", ""), ("muster realm update shop --enable --ports inherit", "")],
+    ),
+    ("realm rm", &[("muster realm rm shop-test", "")]),
+    (
+        "unit ls",
+        &[
+            ("muster unit ls", ""),
+            ("muster unit ls --select 'realm=prod and not phase=running'", ""),
+            ("muster unit ls --sort phase -n 20", "failures first"),
+        ],
+    ),
+    ("unit show", &[("muster unit show default/server", ""), ("muster unit show till-7:default/server", "")]),
+    (
+        "unit apply",
+        &[
+            ("muster unit apply shop.yaml --dry-run", ""),
+            ("muster unit apply till.yaml --select 'label.site=north'", ""),
+            ("muster unit export | muster unit apply -", "changes nothing"),
+        ],
+    ),
+    (
+        "unit export",
+        &[("muster unit export > fleet.yaml", ""), ("muster unit export --select 'realm=shop' -o json", "")],
+    ),
+    (
+        "unit hold",
+        &[
+            ("muster unit hold default/server --note 'debugging with Anna'", ""),
+            ("muster unit hold --select 'realm=prod and role=web' --expires 1h", ""),
+        ],
+    ),
+    ("unit unhold", &[("muster unit unhold default/server", "")]),
+    ("unit retire", &[("muster unit retire default/server", ""), ("muster unit retire --select 'realm=old'", "")]),
+    (
+        "unit label",
+        &[
+            ("muster unit label default/server --set tier=gold --unset site", ""),
+            ("muster unit label --select 'realm=prod and label.wave=1' --set wave=2", ""),
+        ],
+    ),
+    ("unit rm", &[("muster unit rm default/server", "after `muster unit retire default/server`")]),
+    (
+        "yuno create",
+        &[
+            ("muster artifact add ./server --role server --version 1.0.0", ""),
+            ("muster config add server.main 1 server.json", ""),
+            ("muster yuno create default/server --artifact server@1.0.0 --config server.main@1 --run", ""),
+            ("muster yuno create default/web --artifact web --ready http:8080/ready --live every=5s,tcp:8080", ""),
+        ],
+    ),
+    ("yuno run", &[("muster yuno run default/server", ""), ("muster yuno run --play default/till", "")]),
+    ("yuno play", &[("muster yuno play default/till", "")]),
+    ("yuno pause", &[("muster yuno pause default/till", "")]),
+    (
+        "yuno command",
+        &[
+            ("muster yuno command default/till level", ""),
+            ("muster yuno command default/till default/scale set-level level=3", "two yunos"),
+            ("muster yuno command --all default/till load --json '{\"items\": [1, 2]}'", ""),
+        ],
+    ),
+    ("yuno stats", &[("muster yuno stats default/till", ""), ("muster yuno stats --all default/till", "")]),
+    (
+        "yuno stop",
+        &[
+            ("muster yuno stop default/server", ""),
+            ("muster yuno stop --signal KILL default/server", "one that hangs"),
+            ("muster yuno stop --select 'realm=shop and role=web' --yes", ""),
+        ],
+    ),
+    ("yuno restart", &[("muster yuno restart default/server", "")]),
+    (
+        "yuno upgrade",
+        &[
+            ("muster yuno upgrade --plan", "show what is behind"),
+            ("muster yuno upgrade default/server", ""),
+            ("muster yuno upgrade --select 'role=server and label.wave=1' --artifact server@2.1.0 --yes", ""),
+        ],
+    ),
+    ("yuno signal", &[("muster yuno signal HUP default/server", ""), ("muster yuno signal usr1 --all --yes", "")]),
+    ("yuno quota", &[("muster yuno quota default/server --memory 128M --cpu 1.5 --pids none", "")]),
+    ("yuno freeze", &[("muster yuno freeze default/server", "")]),
+    ("yuno thaw", &[("muster yuno thaw default/server", "")]),
+    ("yuno ls", &[("muster yuno ls", ""), ("muster yuno ls --select 'role=web and not phase=running'", "")]),
+    ("yuno show", &[("muster yuno show default/server", "")]),
+    (
+        "yuno logs",
+        &[
+            ("muster yuno logs default/server -f", ""),
+            ("muster yuno logs --select 'realm=prod and role=web' -n 5", ""),
+            ("muster yuno logs default/server -t --since 10m", ""),
+            ("muster yuno logs default/server --since '2026-01-31 12:00:00' --until 2026-01-31T13:00:00+01:00", ""),
+        ],
+    ),
+    (
+        "yuno config",
+        &[("muster yuno config default/server", ""), ("muster yuno config default/server --effective", "")],
+    ),
+    ("yuno rm", &[("muster yuno rm default/server", "after `muster unit retire default/server`")]),
+    (
+        "container create",
+        &[
+            ("muster artifact add shop.tar.gz --role shop --version 1.0.0", ""),
+            ("muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80", ""),
+            ("muster container create default/web --image nginx:1.27 --provide http --port http=80 --run", ""),
+        ],
+    ),
+    ("container clone", &[("muster container clone default/shop default/shop-2 --run", "")]),
+    (
+        "container adopt",
+        &[
+            ("muster host show shop-7", "lists all containers"),
+            ("muster container adopt old-web --as default/web --host shop-7", ""),
+        ],
+    ),
+    ("container run", &[("muster container run default/shop", "")]),
+    ("container stop", &[("muster container stop default/shop", "")]),
+    ("container restart", &[("muster container restart default/shop", "")]),
+    ("container signal", &[("muster container signal HUP default/shop", "")]),
+    ("container freeze", &[("muster container freeze default/shop", "")]),
+    ("container thaw", &[("muster container thaw default/shop", "")]),
+    ("container quota", &[("muster container quota default/shop --memory 128M --disk 2G", "")]),
+    ("container restore", &[("muster container restore default/shop", "")]),
+    ("container ls", &[("muster container ls", ""), ("muster container ls --host shop-7", "")]),
+    ("container show", &[("muster container show default/shop", "")]),
+    ("container logs", &[("muster container logs default/shop -f", "")]),
+    ("container rm", &[("muster container rm default/shop", "after `muster unit retire default/shop`")]),
+    (
+        "snapshot",
+        &[
+            ("muster snapshot take before-upgrade", ""),
+            ("muster snapshot activate before-upgrade --dry-run", ""),
+            ("muster snapshot activate before-upgrade", ""),
+        ],
+    ),
+    ("snapshot take", &[("muster snapshot take before-upgrade --host till-7", "")]),
+    ("snapshot diff", &[("muster snapshot diff before-upgrade", "")]),
+    (
+        "snapshot activate",
+        &[
+            ("muster snapshot activate before-upgrade --dry-run", ""),
+            ("muster snapshot activate before-upgrade --all", ""),
+        ],
+    ),
+    ("snapshot deactivate", &[("muster snapshot deactivate before-upgrade", "")]),
+    ("snapshot rm", &[("muster snapshot rm before-upgrade", "")]),
+    ("alert ls", &[("muster alert ls", ""), ("muster alert ls --select 'label.site=north' --sort severity", "")]),
+    ("alert history", &[("muster alert history --host till-7", "")]),
+    (
+        "alert set",
+        &[
+            ("muster alert set disk --above 80% --clear 75% --for 10m", ""),
+            ("muster alert set till-memory --metric unit_memory --of shop/till --above 512MiB", ""),
+            ("muster alert set cpu --host shop-7 --off", ""),
+        ],
+    ),
+    ("alert rm", &[("muster alert rm disk", "")]),
+    ("alert silence", &[("muster alert silence --host till-7 --for 4h --reason 'new disk'", "")]),
+    ("alert unsilence", &[("muster alert unsilence 0198c1f2", "")]),
+    (
+        "metric query",
+        &[
+            ("muster metric query muster_host_cpu_busy_ratio", ""),
+            ("muster metric query 'topk(3, muster_unit_memory_resident_bytes)'", ""),
+            ("muster metric query 'avg by (hostname) (muster_host_cpu_busy_ratio)' --range 1h --step 5m", ""),
+            ("muster metric query 'muster_host_load_1m[10m]' --csv", ""),
+        ],
+    ),
+    ("metric ls", &[("muster metric ls", ""), ("muster metric ls disk", "")]),
+    (
+        "metric export",
+        &[
+            ("muster metric export muster_host_cpu_busy_ratio --from 7d > cpu.lines", ""),
+            (
+                "muster metric export '{hostname=\"web1\"}' --from 2026-01-01 --to '2026-01-31 12:00:00' --format csv",
+                "",
+            ),
+        ],
+    ),
+    (
+        "top",
+        &[
+            ("muster top", ""),
+            ("muster top units --sort memory", ""),
+            ("muster top --select 'label.site=north'", ""),
+            ("muster top units --once -o json", ""),
+        ],
+    ),
+    (
+        "dashboards export",
+        &[
+            ("muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql", ""),
+            ("muster dashboards export /etc/prometheus/muster --for prometheus", ""),
+        ],
+    ),
+    (
+        "ycommand",
+        &[
+            ("muster ycommand -c 'install-binary content64=$$(my_role)'", ""),
+            ("muster ycommand -c 'create-yuno realm_id=shop yuno_role=my_role yuno_name=my_name'", ""),
+            ("muster ycommand -c 'kill-yuno yuno_role=my_role'", ""),
+        ],
+    ),
+    (
+        "login",
+        &[
+            ("muster login --new-link", "on the console's machine: print a link"),
+            ("muster login LINK", "elsewhere: sign in with it"),
+        ],
+    ),
+    ("login end", &[("muster login end 0a1b2c3d4e", "")]),
+    (
+        "completions",
+        &[
+            ("muster completions bash > /etc/bash_completion.d/muster", ""),
+            ("muster completions zsh > ~/.zfunc/_muster", ""),
+            ("muster completions fish > ~/.config/fish/completions/muster.fish", ""),
+        ],
+    ),
+    ("man", &[("muster man --output /usr/local/share/man/man1", "")]),
+];
+
+/// The verbs that need no example: they take nothing, or nothing that an example could explain.
+#[cfg(test)]
+pub(super) const NEED_NONE: &[&str] = &[
+    "console issued",
+    "token ls",
+    "artifact ls",
+    "config ls",
+    "realm ls",
+    "realm endpoints",
+    "snapshot ls",
+    "alert rules",
+    "alert silences",
+    "metric stores",
+    "login ls",
+];
