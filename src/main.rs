@@ -174,7 +174,8 @@ fn main() -> ExitCode {
             Err(error) => {
                 let failure =
                     Failure::new(FailureKind::Failed, format!("as the first process of this container: {error}"));
-                tell(&failure.hint("have the container begin with an init (`podman run --init`)"));
+                let failure = failure.hint("have the container begin with an init (`podman run --init`)");
+                muster_base::terminal::err(&failure.lines());
                 return ExitCode::from(FailureKind::Failed.code());
             }
         }
@@ -182,7 +183,7 @@ fn main() -> ExitCode {
     match run(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tell(&failure);
+            muster_base::terminal::err(&failure.lines());
             ExitCode::from(failure.kind.code())
         }
     }
@@ -244,16 +245,6 @@ fn run(program: Cli) -> Result<(), Failure> {
     // Blocking calls that may still hang are not waited for.
     runtime.shutdown_background();
     done
-}
-
-/// Prints a failure and its hint.
-fn tell(failure: &Failure) {
-    if let Some(message) = &failure.message {
-        muster_base::terminal::err(&format!("error: {message}\n"));
-    }
-    if let Some(hint) = &failure.hint {
-        muster_base::terminal::err(&format!("hint: {hint}\n"));
-    }
 }
 
 fn start_log(program: &Cli) -> Result<(), Failure> {

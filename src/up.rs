@@ -292,7 +292,7 @@ async fn prepare(up: &UpArgs, data: &Path) -> Result<PreparedConsole, Failure> {
 }
 
 fn start_failure(error: &ConsoleError) -> Failure {
-    let failure = Failure::told(FailureKind::Failed, muster_base::failure::with_causes(error));
+    let failure = Failure::new(FailureKind::Failed, muster_base::failure::with_causes(error));
     match error {
         ConsoleError::Listen { setting, .. } => {
             let flag = if *setting == "web_listen" { "--web-port" } else { "--hosts-port" };
@@ -351,7 +351,7 @@ async fn start_agent(
 ) -> Result<RunningAgent, Failure> {
     let console = running.console();
     let told =
-        |error: &dyn std::error::Error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(error));
+        |error: &dyn std::error::Error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(error));
     let known = join::load(folder).map_err(|error| told(&error))?;
     let mut config =
         muster_agent::config::Config { data_dir: folder.to_owned(), ..muster_agent::config::Config::default() };

@@ -221,7 +221,10 @@ impl Artifacts {
                 return Ok(Some(FileStamp::of(&found)));
             }
             tracing::error!(
-                file = %at.display(), "an artifact that was installed is damaged; it is removed, and fetched again. hint: check this host's disk"
+                file = %at.display(),
+                consequence = "it is removed, and fetched again",
+                hint = "check this host's disk",
+                "an artifact that was installed is damaged",
             );
             if found.is_dir() { fs::remove_dir_all(&at) } else { fs::remove_file(&at) }?;
             Ok(None)

@@ -105,7 +105,7 @@ impl MemberIdentity {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The console refused.
-    #[error("the console at {url} refuses: {}{}", problem.message, hint(problem))]
+    #[error("the console at {url} refuses: {:#}", problem.diagnostic)]
     Refused {
         /// The console's address.
         url: String,
@@ -178,10 +178,6 @@ impl JoinError {
     }
 }
 
-fn hint(problem: &Problem) -> String {
-    problem.hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default()
-}
-
 /// Returns the host's id: generated at the first start, and kept in `folder`.
 ///
 /// # Errors
@@ -198,8 +194,9 @@ pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
         (_, Some(certified)) => {
             tracing::error!(
                 host.id = %certified, file = %folder.join(HOST_FILE).display(),
-                "the file with this host's id is gone or damaged; it is written anew from the host's certificate. hint: check this \
-                 host's disk"
+                consequence = "it is written anew from the host's certificate",
+                hint = "check this host's disk",
+                "the file with this host's id is gone or damaged",
             );
             certified
         }

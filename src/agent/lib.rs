@@ -153,7 +153,9 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     if !reserve.ensure_bytes(START_BYTES) {
         tracing::error!(
             data = %folder.display(),
-            "this host's disk is full, and nothing is left in reserve: no command can be taken in. hint: {}", room::HINT
+            consequence = "no command can be taken in",
+            hint = room::HINT,
+            "this host's disk is full, and nothing is left in reserve"
         );
     }
     let is_member = join::load(&folder)?.is_some();
@@ -324,8 +326,9 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
         (Some(identity), Some(token)) if good(&identity) => {
             if join::fingerprint(&identity.membership.authority)? != token.authority {
                 tracing::warn!(
-                    "this host is a member of another fleet than the token is for, and stays there. hint: to move it, \
-                     stop the agent and give it an empty folder (`data_dir`)"
+                    consequence = "it stays there",
+                    hint = "to move it, stop the agent and give it an empty folder (`data_dir`)",
+                    "this host is a member of another fleet than the token is for",
                 );
                 return Ok(identity);
             }

@@ -357,7 +357,8 @@ impl LinkLoop {
                 Ok(Event::Incoming(Incoming::SubAck(ack))) => {
                     if ack.return_codes.contains(&SubscribeReasonCode::Failure) {
                         tracing::error!(
-                            "the broker refuses a subscription. hint: compare its permissions with the role table"
+                            hint = "compare its permissions with the role table",
+                            "the broker refuses a subscription",
                         );
                     }
                     None

@@ -271,7 +271,9 @@ impl AgentLoop {
         }
         tracing::error!(
             %error,
-            "hint: is there room on the disk of the agent's folder? What was not stored is done again"
+            consequence = "what was not stored is done again",
+            hint = "is there room on the disk of the agent's folder?",
+            "the agent's store failed",
         );
     }
 
@@ -293,8 +295,9 @@ impl AgentLoop {
             }
             Notice::Withdrawn => tracing::error!(
                 host.id = %self.host,
-                "duplicate: another agent works for this host, with the same key; this one withdraws and looks again \
-                 in some minutes. hint: was the disk cloned? Remove the agent's folder on the copy and join with a new token"
+                consequence = "this agent withdraws, and looks again in some minutes",
+                hint = "was the disk cloned? Remove the agent's folder on the copy and join with a new token",
+                "duplicate: another agent works for this host, with the same key",
             ),
             Notice::Rejected(what, reason) => {
                 if let Some(rejected) = self.rejected.count(self.now_ms()) {
@@ -311,9 +314,10 @@ impl AgentLoop {
                 self.lookout.record_loss_alert();
                 tracing::error!(
                     host.id = %self.host, epoch,
-                    "this host has lived since its disk was written: the disk is an older copy, or a clone of it was started. \
-                     Commands issued before now that are not in the journal are refused. hint: look at the host's units, and \
-                     apply them again"
+                    consequence = "commands issued before now that are not in the journal are refused",
+                    hint = "look at the host's units, and apply them again",
+                    "this host has lived since its disk was written: the disk is an older copy, or a clone of it \
+                        was started",
                 );
             }
             Notice::WentBack(time_back) => tracing::warn!(

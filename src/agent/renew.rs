@@ -84,9 +84,10 @@ fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
     if left_ms <= 0 {
         tracing::error!(
             %error, retry_ms,
-            "the host's certificate has expired, so neither broker nor console let it in; its units go on. hint: make \
-             a token with `muster token create` and start the agent with it; the host keeps its id. If the clock is \
-             wrong, set it"
+            consequence = "neither broker nor console let it in; its units go on",
+            hint = "make a token with `muster token create` and start the agent with it; the host keeps its id. \
+                If the clock is wrong, set it",
+            "the host's certificate has expired",
         );
     } else {
         tracing::warn!(%error, retry_ms, left_s = left_ms / 1000, "the host's certificate could not be renewed");

@@ -34,8 +34,10 @@ pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
             let aside = files::set_aside(&path).map_err(failed)?;
             tracing::error!(
                 %error, file = %path.display(), aside = %aside.display(),
-                "the key for what only this host may read is damaged; it is set aside, and a new one is made. Commands that wait and \
-                 have something sealed in them cannot be done. hint: give these again; check this host's disk"
+                consequence = "it is set aside, and a new one is made; commands that wait and have something \
+                    sealed in them cannot be done",
+                hint = "give these again; check this host's disk",
+                "the key for what only this host may read is damaged",
             );
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -235,8 +235,9 @@ impl Shims {
             Err(error) if error.kind() == io::ErrorKind::InvalidData && has_left_nothing(folder) => {
                 tracing::error!(
                     folder = %folder.display(), %error,
-                    "what a shim has recorded is damaged; nothing is left of its program, and how that ended is not known. hint: \
-                     check this host's disk"
+                    consequence = "nothing is left of its program, and how that ended is not known",
+                    hint = "check this host's disk",
+                    "what a shim has recorded is damaged",
                 );
                 return Ok(AdoptedShim::Ended(unknown(None)));
             }

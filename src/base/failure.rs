@@ -1,7 +1,8 @@
-//! The failure of a verb: a message, a hint, and its kind. Only `main`
-//! turns the kind into an exit code.
+//! The failure of a verb: what went wrong, and its kind. Only `main` turns the kind into an exit code.
 
 use std::fmt;
+
+use muster_topics::diagnostic::Diagnostic;
 
 /// Kinds of failure, each with an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,40 +38,53 @@ impl FailureKind {
 pub struct Failure {
     /// Its kind.
     pub kind: FailureKind,
-    /// What failed; `None` if it has already been printed.
-    pub message: Option<String>,
-    /// What the user can do about it.
-    pub hint: Option<String>,
+    /// What failed, what follows and what to do; `None` if it has already been printed.
+    pub diagnostic: Option<Diagnostic>,
 }
 
 impl Failure {
-    /// A failure of the given kind.
+    /// A failure of the given kind, from a message or an error. A consequence and a hint in its text are taken apart.
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
-        Self { kind, message: Some(message.to_string()), hint: None }
-    }
-
-    /// A failure from the text of an error, which may end with `hint: …`.
-    #[must_use]
-    pub fn told(kind: FailureKind, text: String) -> Self {
-        match text.split_once("hint:") {
-            Some((message, hint)) => {
-                Self::new(kind, message.trim_end().trim_end_matches(['.', ';', '\n'])).hint(hint.trim())
-            }
-            None => Self::new(kind, text),
-        }
+        Self { kind, diagnostic: Some(Diagnostic::parse(&message.to_string())) }
     }
 
     /// A failure that has already been printed.
     #[must_use]
     pub fn silent(kind: FailureKind) -> Self {
-        Self { kind, message: None, hint: None }
+        Self { kind, diagnostic: None }
+    }
+
+    /// Adds what follows from it.
+    #[must_use]
+    pub fn consequence(mut self, consequence: impl fmt::Display) -> Self {
+        self.diagnostic = self.diagnostic.map(|diagnostic| diagnostic.with_consequence(consequence));
+        self
     }
 
     /// Adds a hint: what the user can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
-        self.hint = Some(hint.to_string());
+        self.diagnostic = self.diagnostic.map(|diagnostic| diagnostic.with_hint(hint));
         self
+    }
+
+    /// What failed, unless it has already been printed.
+    #[must_use]
+    pub fn cause(&self) -> Option<&str> {
+        self.diagnostic.as_ref().map(|diagnostic| diagnostic.cause.as_str())
+    }
+
+    /// The hint, if there is one.
+    #[must_use]
+    pub fn given_hint(&self) -> Option<&str> {
+        self.diagnostic.as_ref().and_then(|diagnostic| diagnostic.hint.as_deref())
+    }
+
+    /// The lines that a terminal shows: `error: CAUSE`, and below it the consequence and the hint. Nothing if they have
+    /// already been printed.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        self.diagnostic.as_ref().map(|diagnostic| format!("error: {diagnostic}\n")).unwrap_or_default()
     }
 }
 
@@ -96,18 +110,40 @@ impl<T, E: std::error::Error> FailureContext<T> for Result<T, E> {
     }
 }
 
-/// An error and its causes on one line; a cause that the error's own text already contains is not repeated.
+/// An error and its causes on one line; a cause that the error's own text already contains is not repeated. A consequence
+/// and a hint stand behind all causes.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let mut told = Diagnostic::parse(&error.to_string());
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
+        let said = Diagnostic::parse(&error.to_string());
+        if !told.cause.contains(&said.cause) {
+            told.cause.push_str(": ");
+            told.cause.push_str(&said.cause);
         }
+        told.consequence = told.consequence.or(said.consequence);
+        told.hint = told.hint.or(said.hint);
         cause = error.source();
     }
-    text
+    format!("{told:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_printed_on_lines_of_their_own() {
+        let failure = Failure::new(FailureKind::Failed, "no room").consequence("nothing was stored").hint("make room");
+        assert_eq!(failure.lines(), "error: no room\nconsequence: nothing was stored\nhint: make room\n");
+        assert_eq!(Failure::new(FailureKind::Failed, "no room").lines(), "error: no room\n");
+        assert_eq!(Failure::silent(FailureKind::Failed).hint("make room").lines(), "");
+    }
+
+    #[test]
+    fn hint_in_the_text_of_an_error_is_taken_apart() {
+        let failure = Failure::new(FailureKind::Failed, "no room. hint: make some");
+        assert_eq!((failure.cause(), failure.given_hint()), (Some("no room"), Some("make some")));
+    }
 }

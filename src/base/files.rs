@@ -139,7 +139,9 @@ pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result
             if kind == RoleFile::File { "a folder in the place of a file" } else { "a file in the place of a folder" };
         tracing::error!(
             path = %path.display(), aside = %aside.display(),
-            "there is {found}, which is set aside. hint: look what it is; if nobody needs it, delete it"
+            consequence = "it is set aside",
+            hint = "look what it is; if nobody needs it, delete it",
+            "there is {found}",
         );
     }
     Ok(())

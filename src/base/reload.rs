@@ -1,5 +1,6 @@
 //! SIGHUP: each role reloads the settings that it can change while it runs, and reports those that need a restart. It never ends a role.
 
+use muster_topics::diagnostic::Diagnostic;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -53,9 +54,13 @@ pub fn log(role: &str, taken: Result<Vec<String>, Failure>) {
             );
         }
         Err(failure) => {
-            let message = failure.message.unwrap_or_default();
-            let hint = failure.hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-            tracing::error!(role, "the configuration stays what it was: {message}{hint}");
+            let Diagnostic { cause, hint, .. } = failure.diagnostic.unwrap_or_default();
+            tracing::error!(
+                role,
+                consequence = "the configuration stays as it was",
+                hint,
+                "the configuration cannot be read anew: {cause}"
+            );
         }
     }
 }

@@ -53,5 +53,5 @@ impl RoleArgs {
 }
 
 fn failure(error: ConfigError) -> Failure {
-    Failure::told(FailureKind::Usage, error.to_string())
+    Failure::new(FailureKind::Usage, error.to_string())
 }

@@ -414,7 +414,7 @@ fn conclude(
     (failures, away): (FailedUnit, &BTreeSet<usize>),
     no_wait: bool,
 ) -> Result<(), Failure> {
-    let error = |place: &usize| failures.get(place).map(|failure| failure.message.clone().unwrap_or_default());
+    let error = |place: &usize| failures.get(place).map(|failure| failure.cause().unwrap_or_default().to_owned());
     let done = units.iter().enumerate().map(|(place, unit)| {
         let error = error(&place);
         let waits = away.contains(&place);
@@ -438,9 +438,7 @@ fn conclude(
         return failures.into_values().next().map_or(Ok(()), Err);
     }
     for failure in failures.into_values() {
-        if let Some(message) = failure.message {
-            print::say(format_args!("error: {message}"));
-        }
+        print::say_failure(&failure);
     }
     match first {
         None if away.is_empty() || no_wait => Ok(()),

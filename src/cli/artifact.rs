@@ -339,7 +339,8 @@ mod tests {
     #[test]
     fn repeated_label_is_refused() {
         let (one, two) = ("a".to_owned(), "b".to_owned());
-        let check = |flag, says| label("role", flag, says).map_err(|failure| failure.message.unwrap_or_default());
+        let check =
+            |flag, says| label("role", flag, says).map_err(|failure| failure.cause().unwrap_or_default().to_owned());
         assert_eq!(check(Some(&one), None), Ok(one.clone()));
         assert_eq!(check(None, Some(&one)), Ok(one.clone()));
         assert_eq!(check(Some(&one), Some(&one)), Ok(one.clone()));

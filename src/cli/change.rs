@@ -9,6 +9,7 @@ use muster_base::failure::{Failure, FailureKind};
 use muster_rules::start_order;
 use muster_topics::{
     command::{UnitSet, UnitWish, Verb as Asked},
+    diagnostic::Diagnostic,
     name::{CommandId, HostId, LabelValue, Name, UnitName},
     outcome::{AppliedUnit, Status},
     process::{Cores, Limits},
@@ -266,7 +267,7 @@ impl<'a> ChangeResult<'a> {
             done: matches!(result, Ok(ChangeProgress::Done)),
             waits: matches!(result, Ok(ChangeProgress::Waits(_))),
             command: result.as_ref().ok().and_then(|progress| progress.command()),
-            error: result.as_ref().err().and_then(|failure| failure.message.as_deref()),
+            error: result.as_ref().err().and_then(|failure| failure.cause()),
         }
     }
 }
@@ -373,7 +374,7 @@ async fn each<'a>(
             let asked = Asked::UnitSignal { unit: unit.unit.clone(), signal };
             // A process that has ended meanwhile gets no signal, which is not a failure; the unit's state is awaited
             // below.
-            if let Err(Failure { message: Some(why), .. }) =
+            if let Err(Failure { diagnostic: Some(Diagnostic { cause: why, .. }), .. }) =
                 submit(session, vec![unit.host.to_string()], asked, None).await
             {
                 print::say(format_args!("{} is sent no {signal}: {why}", unit.unit));
@@ -474,9 +475,7 @@ fn conclude(session: &CliSession, results: Vec<(&Unit, Result<ChangeProgress, Fa
         _ => FailureKind::Failed,
     };
     for failure in failures {
-        if let Some(message) = failure.message {
-            print::say(format_args!("error: {message}"));
-        }
+        print::say_failure(&failure);
     }
     let some = |count: usize, words: &str| if count == 0 { String::new() } else { format!(", {count} {words}") };
     print::say(format_args!(

@@ -16,6 +16,7 @@ use muster_net::{
     http::{self, Proxy},
     pki,
 };
+use muster_topics::diagnostic::Diagnostic;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -230,10 +231,7 @@ async fn unanswered(response: Response) -> Failure {
         StatusCode::UNAUTHORIZED => FailureKind::Refused,
         _ => FailureKind::Failed,
     };
-    match said.split_once(". hint: ") {
-        Some((message, hint)) => Failure::new(kind, message).hint(hint),
-        None => Failure::new(kind, said),
-    }
+    Failure::new(kind, said)
 }
 
 async fn refusal(response: Response) -> Failure {
@@ -244,11 +242,10 @@ async fn refusal(response: Response) -> Failure {
         return Failure::new(FailureKind::Failed, message)
             .hint(format!("it wants to be asked at {to}; sign in there with `muster login LINK`"));
     }
-    let problem = response.json::<Problem>().await.unwrap_or_else(|_| Problem {
-        code: "unknown".to_owned(),
-        message: format!("the console answered {status}"),
-        hint: None,
-    });
+    let problem = response
+        .json::<Problem>()
+        .await
+        .unwrap_or_else(|_| Problem::new("unknown", format_args!("the console answered {status}")));
     let (kind, hint) = match status {
         _ if is_usage(&problem.code) => (FailureKind::Usage, None),
         StatusCode::UNAUTHORIZED => (FailureKind::Refused, Some("sign in with `muster login LINK`".to_owned())),
@@ -258,7 +255,8 @@ async fn refusal(response: Response) -> Failure {
         }
         _ => (FailureKind::Failed, None),
     };
-    Failure { kind, message: Some(problem.message), hint: problem.hint.or(hint) }
+    let Diagnostic { cause, consequence, hint: given } = problem.diagnostic;
+    Failure { kind, diagnostic: Some(Diagnostic { cause, consequence, hint: given.or(hint) }) }
 }
 
 /// Whether the error code refers to a command-line option, and not to its consequences.

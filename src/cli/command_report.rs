@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_api::{Command, CommandHost};
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::diagnostic::Diagnostic;
 
 use super::command_verdict;
 
@@ -24,12 +25,11 @@ pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
     let complaint = hosts.iter().find_map(|host| Some((host, command_verdict::complaint(host)?)));
     match (verdict, complaint) {
         (Err(failure), Some((host, words))) => {
-            let (message, hint) = match words.split_once("hint:") {
-                Some((message, hint)) => (message.trim_end_matches([' ', ';', '.', '(']), hint.trim()),
-                None => (words.as_str(), "`muster command show` tells more"),
-            };
-            let hint = hint.replace("command show`", &format!("command show {}`", command.id));
-            Err(Failure::new(failure.kind, format!("{}: {message}", host.hostname)).hint(hint))
+            let mut diagnostic = Diagnostic::parse(&words);
+            diagnostic.cause = format!("{}: {}", host.hostname, diagnostic.cause);
+            let hint = diagnostic.hint.unwrap_or_else(|| "`muster command show` tells more".to_owned());
+            diagnostic.hint = Some(hint.replace("command show`", &format!("command show {}`", command.id)));
+            Err(Failure { kind: failure.kind, diagnostic: Some(diagnostic) })
         }
         (verdict, _) => verdict,
     }

@@ -108,7 +108,9 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
     // A host that is no longer selected has done what was requested: nothing.
     let mut meant = hosts.iter().filter(|host| Class::of(host) != Class::NotSelected).peekable();
     if meant.peek().is_none() {
-        return Err(Failure::new(FailureKind::Failed, "no host is picked any more").hint("nothing was done anywhere"));
+        return Err(
+            Failure::new(FailureKind::Failed, "no host is picked any more").consequence("nothing was done anywhere")
+        );
     }
     if meant.clone().all(is_success) {
         return Ok(());

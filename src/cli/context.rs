@@ -158,7 +158,7 @@ mod tests {
         let contexts = Contexts::load(&path).unwrap();
         assert_eq!(contexts.pick(None).unwrap().url, "http://2");
         assert_eq!(contexts.pick(Some("one")).unwrap().url, "http://1");
-        let message = contexts.pick(Some("three")).unwrap_err().message.unwrap();
+        let message = contexts.pick(Some("three")).unwrap_err().cause().unwrap().to_owned();
         assert!(message.contains("one, two"), "{message}");
         assert!(!format!("{contexts:?}").contains("secret"));
     }
@@ -180,6 +180,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("context.toml");
         fs::write(&path, "current = 7").unwrap();
-        assert!(Contexts::load(&path).unwrap_err().message.unwrap().contains("context.toml"));
+        assert!(Contexts::load(&path).unwrap_err().cause().unwrap().to_owned().contains("context.toml"));
     }
 }

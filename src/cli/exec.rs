@@ -355,10 +355,7 @@ mod tests {
         std::fs::write(path, vec![b'\n'; STDIN_MAX_BYTES + 1]).unwrap();
         for path in [path, "/dev/zero", "/no/such/file"] {
             let failure = parsed(&["--stdin", path, "--", "cat"]).unwrap_err();
-            assert!(
-                failure.kind == FailureKind::Usage && failure.message.as_ref().unwrap().contains(path),
-                "{failure:?}"
-            );
+            assert!(failure.kind == FailureKind::Usage && failure.cause().unwrap().contains(path), "{failure:?}");
         }
     }
 

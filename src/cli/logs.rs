@@ -112,9 +112,7 @@ pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), F
     if failures.len() < 2 {
         return failures.pop().map_or(Ok(()), Err);
     }
-    for message in failures.iter().filter_map(|failure| failure.message.as_ref()) {
-        print::say(format_args!("error: {message}"));
-    }
+    failures.iter().for_each(print::say_failure);
     Err(Failure::silent(FailureKind::Failed))
 }
 

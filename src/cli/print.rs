@@ -195,6 +195,11 @@ pub fn say(words: impl Display) {
     terminal::err(&format!("{words}\n"));
 }
 
+/// Writes a failure, one of several.
+pub fn say_failure(failure: &Failure) {
+    terminal::err(&failure.lines());
+}
+
 /// Reports that a list may have more items than the limit.
 pub fn say_if_limited(count: usize, limit: u32) {
     if count > 0 && count >= usize::try_from(limit).unwrap_or(usize::MAX) {

@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(noun.check(&units).is_ok(), noun == Noun::Unit);
             noun.check(&found).unwrap();
         }
-        let message = Noun::Yuno.check(&units).unwrap_err().message.unwrap();
+        let message = Noun::Yuno.check(&units).unwrap_err().cause().unwrap().to_owned();
         assert_eq!(message, "a/c is a container, not a yuno");
     }
 

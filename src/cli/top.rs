@@ -97,7 +97,9 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
             TerminalInput::Now => match ask(&top, session).await {
                 Ok(now) => table = now,
                 // A console that restarts is waited for.
-                Err(failure) if failure.kind == FailureKind::Unreachable => table.trouble = failure.message,
+                Err(failure) if failure.kind == FailureKind::Unreachable => {
+                    table.trouble = failure.cause().map(str::to_owned)
+                }
                 Err(failure) => return Err(failure),
             },
             TerminalInput::Other => {}

@@ -8,6 +8,7 @@ use muster_base::{
 };
 use muster_topics::{
     channel::ToldStats,
+    diagnostic::Diagnostic,
     name::{LabelValue, Name, UnitName},
     probe::Which,
     process::Cores,
@@ -444,6 +445,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
     let [replaced, beside] = rollback::replacement(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
+        let error = Diagnostic::parse(observed.error.as_deref().unwrap_or_default());
         let spec = &desired.spec;
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
         let [image, inside, mounts, network, may_use] = container_text::facts(spec);
@@ -519,7 +521,9 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("does without", observed.missing.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
             ("next start", observed.retry_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
-            ("error", observed.error.clone().unwrap_or_default()),
+            ("error", error.cause),
+            ("consequence", error.consequence.unwrap_or_default()),
+            ("hint", error.hint.unwrap_or_default()),
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })

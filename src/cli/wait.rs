@@ -166,9 +166,13 @@ pub async fn until_reached(
                     return Ok(());
                 }
                 WaitProgress::Stuck { why, verb } => {
-                    let failure = Failure::told(FailureKind::Failed, format!("{unit} on {}: {why}", shown.hostname));
+                    let failure = Failure::new(FailureKind::Failed, format!("{unit} on {}: {why}", shown.hostname));
                     // The host's own message is more specific.
-                    return Err(if failure.hint.is_some() { failure } else { failure.hint(hint(verb, host, unit)) });
+                    return Err(if failure.given_hint().is_some() {
+                        failure
+                    } else {
+                        failure.hint(hint(verb, host, unit))
+                    });
                 }
                 WaitProgress::Going => {
                     tell_far(unit, shown.observed.progress, &mut far);

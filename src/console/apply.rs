@@ -18,6 +18,7 @@ use std::{
 
 use muster_topics::{
     command::{UnitWish, Verb},
+    diagnostic::Diagnostic,
     endpoint::Protocol,
     name::{ConfigId, Digest, HostId, Name, UnitName, Version},
     revision::RevisionKey,
@@ -92,8 +93,9 @@ impl DocumentFaults {
         if error.status >= 500 {
             return Err(error);
         }
-        let hint = error.problem.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-        self.add(source, at, &format!("{}{hint}", error.problem.message));
+        let Diagnostic { cause, hint, .. } = error.problem.diagnostic;
+        let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+        self.add(source, at, &format!("{cause}{hint}"));
         Ok(())
     }
 
@@ -113,7 +115,8 @@ impl DocumentFaults {
             let _ = write!(message, "\n- and {more} more");
         }
         Err(Error::invalid("bad_documents", message)
-            .hint("nothing was changed; mend the documents and apply them again"))
+            .consequence("nothing was changed")
+            .hint("correct the documents and apply them again"))
     }
 }
 

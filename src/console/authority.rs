@@ -271,8 +271,10 @@ impl Authority {
         let aside = set_aside(path).map_err(at)?;
         tracing::error!(
             aside = %aside.display(), bytes = salt.len(),
-            "the authority's salt.key is damaged, and made anew: configs with secrets that are added again get another hash, and until units with \
-             an environment change, what is applied to them counts as a change. hint: check this machine's disk"
+            consequence = "it is made anew: configs with secrets that are added again get another hash, and until \
+                units with an environment change, what is applied to them counts as a change",
+            hint = "check this machine's disk",
+            "the authority's salt.key is damaged",
         );
         read_or_make(path, SECRET_MODE, make)
     }

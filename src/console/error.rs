@@ -7,6 +7,7 @@ use axum::{
 };
 use muster_api::Problem;
 use muster_series::SeriesError;
+use muster_topics::diagnostic::Diagnostic;
 
 use super::store::StoreError;
 
@@ -23,14 +24,20 @@ impl Error {
     /// Creates an error with a code for programs and a message for people.
     #[must_use]
     pub fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        let problem = Problem { code: code.to_owned(), message: message.into(), hint: None };
-        Self { status: status.as_u16(), problem }
+        Self { status: status.as_u16(), problem: Problem::new(code, message.into()) }
+    }
+
+    /// Adds what follows from it.
+    #[must_use]
+    pub fn consequence(mut self, consequence: impl Into<String>) -> Self {
+        self.problem.diagnostic.consequence = Some(consequence.into());
+        self
     }
 
     /// Adds what the caller can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.problem.hint = Some(hint.into());
+        self.problem.diagnostic.hint = Some(hint.into());
         self
     }
 
@@ -42,11 +49,8 @@ impl Error {
 
     /// 400: the same, from an error with its own hint.
     fn told(code: &str, error: &dyn std::error::Error) -> Self {
-        let text = error.to_string();
-        match text.split_once(". hint: ") {
-            Some((message, hint)) => Self::invalid(code, message).hint(hint),
-            None => Self::invalid(code, text),
-        }
+        let problem = Problem { code: code.to_owned(), diagnostic: Diagnostic::parse(&error.to_string()) };
+        Self { status: StatusCode::BAD_REQUEST.as_u16(), problem }
     }
 
     /// 404: there is no such thing.
@@ -78,8 +82,7 @@ impl Error {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.problem.message)?;
-        self.problem.hint.iter().try_for_each(|hint| write!(f, "\nhint: {hint}"))
+        self.problem.diagnostic.fmt(f)
     }
 }
 
@@ -92,18 +95,16 @@ impl From<StoreError> for Error {
             return Self::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "store_full",
-                "the console's store has no room: its disk is full, and nothing of this was done",
+                "the console's store has no room: its disk is full",
             )
+            .consequence("nothing of this was done")
             .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT));
         }
         if error.is_damage() {
             tracing::error!(%error, "the console's store is damaged");
-            return Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "store_damaged",
-                "the console's store is damaged, and this cannot be read or written",
-            )
-            .hint("start the console again, which says what can be done about it; check its machine's disk");
+            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store_damaged", "the console's store is damaged")
+                .consequence("this cannot be read or written")
+                .hint("start the console again, which says what can be done about it; check its machine's disk");
         }
         Self::internal("the console's store", &error)
     }
@@ -148,8 +149,8 @@ mod tests {
         ] {
             let (text, refusal) = (error.to_string(), Error::from(error));
             assert_eq!((refusal.status, refusal.problem.code.as_str()), (400, code));
-            assert_eq!(refusal.problem.hint.is_some(), text.contains("hint:"), "{text}");
-            assert!(!refusal.problem.message.contains("hint:"), "{text}");
+            assert_eq!(refusal.problem.diagnostic.hint.is_some(), text.contains("hint:"), "{text}");
+            assert!(!refusal.problem.diagnostic.cause.contains("hint:"), "{text}");
         }
         assert_eq!(Error::from(SeriesError::Stopped).status, 500);
     }

@@ -87,7 +87,7 @@ pub async fn new_sign_in_link(folders: &[PathBuf]) -> Result<String, Failure> {
         .trying(format_args!("the console's address in {}", folder.display()))?;
     let store = Store::open(&folder.join(STORE))
         .await
-        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
     let link = operator::new_sign_in_link(&store, url.trim()).await.trying("a sign-in link")?;
     store.close().await;
     Ok(link)
@@ -108,7 +108,7 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.path()? else { return Ok(()) };
     let was_there = Authority::exists(&folder.join(AUTHORITY));
     files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
-    let authority = open_authority(&folder).map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+    let authority = open_authority(&folder).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let state = if was_there { "is there already, and stays" } else { "is made" };
     let at = folder.join(AUTHORITY);
     print(&format!(
@@ -232,13 +232,13 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
 /// Opens the authority and the store of a folder; the store is created if needed.
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let authority = Authority::open(&folder.join(AUTHORITY))
-        .map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+        .map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let store = Store::open_in(folder)
         .await
-        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
     register::restore(folder, &store, now_ms())
         .await
-        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
     Ok((authority, store))
 }
 

@@ -149,6 +149,6 @@ pub(super) async fn problem(answer: Response) -> (u16, String) {
     let status = answer.status().as_u16();
     let text = answer.text().await.unwrap();
     let problem: Problem = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{status} {text:?}: {error}"));
-    assert!(!problem.message.is_empty());
+    assert!(!problem.diagnostic.cause.is_empty());
     (status, problem.code)
 }

@@ -42,8 +42,9 @@ pub fn make_room(clients: usize, any: impl AsFd) {
                 tracing::warn!(
                     files,
                     connections_max = clients,
-                    "not as many clients can connect as there are places for, for want of open files; hint: raise the hard limit (LimitNOFILE= \
-                     of systemd, `ulimit -Hn`)"
+                    consequence = "fewer clients can connect than there are places for",
+                    hint = "raise the hard limit (LimitNOFILE= of systemd, `ulimit -Hn`)",
+                    "this process may not open enough files",
                 );
             }
             if let Err(error) = grow(files, any) {

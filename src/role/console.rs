@@ -61,7 +61,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     let Some(config) = load()? else { return Ok(()) };
     let mut hang_ups = HangUpSignals::listen()?;
     let running =
-        muster_console::start(config).await.map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+        muster_console::start(config).await.map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let url = running.console().web_url().to_owned();
     // Output that is not a terminal may be logged, and a log must not contain secrets.
     let link = match io::stderr().is_terminal() {
@@ -75,7 +75,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
         let taken = load().and_then(|config| match config {
             Some(config) => {
-                running.reload(config).map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))
+                running.reload(config).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))
             }
             None => Ok(Vec::new()),
         });

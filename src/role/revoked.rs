@@ -75,7 +75,12 @@ impl RevocationFile {
             }
             if let Err(why) = self.look().await {
                 let path = self.path.display();
-                tracing::warn!(%path, "the revocation list is not taken, the one before stays in force: {why}; hint: {HINT}");
+                tracing::warn!(
+                    %path,
+                    consequence = "the one before stays in force",
+                    hint = HINT,
+                    "the revocation list cannot be used: {why}",
+                );
             }
         }
     }

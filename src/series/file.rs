@@ -53,8 +53,10 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, Serie
                 set_aside(path, now_ms).map_err(|source| SeriesError::SetAside { path: path.to_owned(), source })?;
             tracing::error!(
                 store = %path.display(), aside = %aside.display(), %error,
-                "the time-series store is damaged and was set aside; a new one is made. hint: measurements up to now are \
-                 in the old one, which `sqlite3 … .recover` may read; check this machine's disk"
+                consequence = "a new one is made",
+                hint = "measurements up to now are in the old one, which `sqlite3 … .recover` may read; check \
+                    this machine's disk",
+                "the time-series store is damaged and was set aside",
             );
             (open_writer(path).await?, Some(aside))
         }
@@ -137,7 +139,8 @@ pub(super) fn is_corrupt(error: &sqlx::Error) -> bool {
 pub(super) fn remember_damage(path: &Path) {
     tracing::error!(
         store = %path.display(),
-        "the time-series store is damaged. hint: start the console again; it sets the file aside and makes a new one"
+        hint = "start the console again; it sets the file aside and makes a new one",
+        "the time-series store is damaged",
     );
     if let Err(error) = make_private(&suspicion(path)).and_then(|()| sync_folder(path)) {
         tracing::warn!(store = %path.display(), %error, "the damage could not be noted for the next start");

@@ -176,7 +176,8 @@ impl SeriesStore {
         if batch.untimely + batch.unfit > 0 {
             tracing::warn!(
                 untimely = batch.untimely, unfit = batch.unfit, first = ?points.first(),
-                "measurements were left out. hint: untimely ones come from a host whose clock is wrong"
+                hint = "untimely ones come from a host whose clock is wrong",
+                "measurements were left out",
             );
         }
         self.commit(batch).await

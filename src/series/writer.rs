@@ -241,7 +241,9 @@ impl WriterTask {
         if series.refused > 0 {
             tracing::warn!(
                 series = series.refused,
-                "no new series: there are {SERIES_MAX}. hint: shorten the retention"
+                consequence = "new series are not stored",
+                hint = "shorten the retention",
+                "there are {SERIES_MAX} series, as many as may be",
             );
         }
         if late > 0 {

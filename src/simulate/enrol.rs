@@ -162,7 +162,7 @@ fn failure(error: &JoinError) -> Failure {
         JoinError::Unreachable { .. } => FailureKind::Unreachable,
         _ => FailureKind::Failed,
     };
-    Failure::told(kind, with_causes(error))
+    Failure::new(kind, with_causes(error))
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(read_tokens(&path).unwrap(), [token.clone(), token.clone()]);
         fs::write(&path, format!("{token}\nnonsense\n")).unwrap();
         let error = read_tokens(&path).unwrap_err();
-        assert!(error.kind == FailureKind::Usage && error.message.unwrap().contains("number 2"));
+        assert!(error.kind == FailureKind::Usage && error.lines().contains("number 2"));
         assert!(read_tokens(&folder.path().join("none")).is_err());
     }
 

@@ -125,7 +125,12 @@ async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<QueuedWrite>) {
             match group.commit(&pool).await {
                 Ok(written) => break written,
                 Err(error) => {
-                    tracing::error!(%error, "the simulation's store takes nothing; trying again. hint: is the disk full?");
+                    tracing::error!(
+                        %error,
+                        consequence = "trying again",
+                        hint = "is the disk full?",
+                        "the simulation's store takes nothing",
+                    );
                     tokio::time::sleep(RETRY).await;
                 }
             }

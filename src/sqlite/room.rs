@@ -260,7 +260,9 @@ impl Reserve {
         if is_short {
             tracing::error!(
                 %folder,
-                "the disk is full: only what must be written is written, from the reserve that was kept for it. hint: {HINT}"
+                consequence = "only what must be written is written, from the reserve that was kept for it",
+                hint = HINT,
+                "the disk is full",
             );
         } else {
             tracing::info!(%folder, "the disk has room again, and its reserve is whole");

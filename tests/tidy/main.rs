@@ -347,6 +347,40 @@ fn printing_is_in_one_place() {
 }
 
 #[test]
+fn hints_are_taken_apart_in_one_place() {
+    let splits = ["split_once(\"hint", "split_once(\". hint", "split(\"hint", "find(\"hint", "replace(\". hint"];
+    for folder in ["src", "broker/src", "topics/src"] {
+        check_absent("Diagnostic::parse takes texts apart", folder, &splits, &[]);
+    }
+}
+
+/// The calls of log macros in a text.
+fn log_calls(text: &str) -> Vec<&str> {
+    let starts = text.match_indices("tracing::").filter(|(at, word)| {
+        let name = &text[at + word.len()..];
+        ["error!(", "warn!(", "info!(", "debug!("].iter().any(|macro_name| name.starts_with(macro_name))
+    });
+    // A call ends with its statement, or with its arm.
+    let call = |(at, _)| {
+        let rest: &str = &text[at..];
+        &rest[..rest.find(");").into_iter().chain(rest.find("),\n")).min().unwrap_or(rest.len())]
+    };
+    starts.map(call).collect()
+}
+
+#[test]
+fn hints_of_logs_are_fields() {
+    for folder in ["src", "broker/src"] {
+        for (path, text) in sources(folder) {
+            for call in log_calls(&text) {
+                assert!(!call.contains("hint: "), "{}: `hint` is a field of its own: {call}", path.display());
+            }
+        }
+    }
+    assert_eq!(log_calls("{ tracing::warn!(hint = \"a\", \"b\"); tracing::debug!(\"c. hint: d\"); }").len(), 2);
+}
+
+#[test]
 fn exit_codes_are_chosen_in_main() {
     check_absent("only main ends the process", "src", &["process::exit"], &["src/main.rs", "src/shim"]);
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     V1,
+    diagnostic::Diagnostic,
     envelope::PublicKey,
     heartbeat::Facts,
     name::{Digest, HostId},
@@ -119,11 +120,17 @@ pub struct Membership {
 pub struct Problem {
     /// The reason, for programs, such as `token_used`.
     pub code: String,
-    /// The reason, for people.
-    pub message: String,
-    /// What to do about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
+    /// The reason, for people: `message`, `consequence` and `hint`. Older consoles give no consequence.
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
+}
+
+impl Problem {
+    /// Creates a problem with a cause alone.
+    #[must_use]
+    pub fn new(code: &str, cause: impl std::fmt::Display) -> Self {
+        Self { code: code.to_owned(), diagnostic: Diagnostic::new(cause) }
+    }
 }
 
 #[cfg(test)]

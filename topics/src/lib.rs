@@ -24,6 +24,7 @@
 //! - [`catalogue`]: all metrics; [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
 //!   [`label`]: labels that the console gives a host
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
+//! - [`diagnostic`]: what went wrong, for people
 //! - [`size`]: sizes in bytes, as people read and write them
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
 //!
@@ -41,6 +42,7 @@ pub mod channel;
 pub mod command;
 mod common;
 pub mod container;
+pub mod diagnostic;
 pub mod effective;
 pub mod endpoint;
 pub mod envelope;

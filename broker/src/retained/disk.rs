@@ -367,8 +367,9 @@ impl JournalThread {
             tracing::error!(
                 folder = %self.folder.display(),
                 %error,
-                "retained messages cannot be written; they are kept in memory, and written when that is possible again; \
-                 hint: see to the room on that disk"
+                consequence = "they are kept in memory, and written when that is possible again",
+                hint = "see to the room on that disk",
+                "retained messages cannot be written",
             );
         }
     }

@@ -73,7 +73,9 @@ fn clear_places(folder: &Path) -> io::Result<()> {
         fs::rename(&path, &aside)?;
         tracing::error!(
             path = %path.display(), aside = %aside.display(),
-            "there is a folder in the place of a file, which is set aside; hint: look what it is; if nobody needs it, delete it"
+            consequence = "it is set aside",
+            hint = "look what it is; if nobody needs it, delete it",
+            "there is a folder in the place of a file",
         );
     }
     Ok(())
@@ -112,7 +114,9 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
         tracing::warn!(
             path = %path.display(),
             refused,
-            "retained messages in the journal are beyond the limits and were dropped; hint: retained_max, retained_host_max, and their bytes"
+            consequence = "they were dropped",
+            hint = "retained_max, retained_host_max, and their bytes",
+            "retained messages in the journal are beyond the limits",
         );
     }
     match found {
@@ -138,8 +142,9 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
                 aside = %aside.display(),
                 at,
                 lost_bytes = lost,
-                "the journal of retained messages is damaged; what could be read is kept, and the file stays under another \
-                 name; hint: every party publishes what is its own again, so the file can be deleted"
+                consequence = "what could be read is kept, and the file stays under another name",
+                hint = "every party publishes what is its own again, so the file can be deleted",
+                "the journal of retained messages is damaged",
             );
             Ok(None)
         }

@@ -98,7 +98,7 @@ fn obstacles_are_reported_with_hint() {
         (InstallHost { prefix: "/a%i".into(), ..host() }, "--prefix"),
     ] {
         let failure = install(&wanted(true), &host).unwrap_err();
-        assert!(failure.message.unwrap().contains(words) && failure.hint.is_some(), "{words}");
+        assert!(failure.cause().unwrap().contains(words) && failure.given_hint().is_some(), "{words}");
     }
 }
 

@@ -55,7 +55,7 @@ impl<T: Send + 'static> BlockingProbe<T> {
             self.pending = None;
             seen.ok()
         } else {
-            tracing::warn!("{} does not answer. hint: look for mounts that hang, with `df`", self.what);
+            tracing::warn!(hint = "look for mounts that hang, with `df`", "{} does not answer", self.what,);
             self.pending = Some(pending);
             None
         }

@@ -325,7 +325,11 @@ impl SamplingLoop {
                     self.trim().await;
                 }
             }
-            Err(error) => tracing::warn!(%error, "measurements cannot be stored now. hint: is the disk full?"),
+            Err(error) => tracing::warn!(
+                %error,
+                hint = "is the disk full?",
+                "measurements cannot be stored now",
+            ),
         }
     }
 

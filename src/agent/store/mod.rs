@@ -127,7 +127,11 @@ impl Tx {
             && let Err(error) = mark.follow(reached).await
         {
             // The commit counts: the mark protects against a second fault, and follows with the next step.
-            tracing::error!(%error, "the mark of the agent's store cannot be written. hint: is the agent's folder writable?");
+            tracing::error!(
+                %error,
+                hint = "is the agent's folder writable?",
+                "the mark of the agent's store cannot be written",
+            );
         }
         Ok(())
     }
@@ -214,7 +218,9 @@ impl Store {
                 let aside = aside.map_err(|source| StoreError::SetAside { path: path.to_owned(), source })?;
                 tracing::error!(
                     store = %path.display(), aside = %aside.display(), %error,
-                    "the store is damaged and was set aside; a new one is made. hint: check this host's disk"
+                    consequence = "a new one is made",
+                    hint = "check this host's disk",
+                    "the store is damaged and was set aside",
                 );
                 (Self::open(path).await?, true, row_checksum::Damage::default())
             }
@@ -237,9 +243,10 @@ impl Store {
             note_loss(&mut tx, before, lost_ms, now_ms).await?;
             tracing::error!(
                 store = %path.display(), lost_ms,
-                "the agent's store has lost something: {loss}. Commands issued before that are not in its journal are \
-                 refused from now on, for nothing shows whether they were done. hint: was a backup put back, or a file \
-                 deleted? Otherwise check this host's disk"
+                consequence = "commands issued before that are not in its journal are refused from now on, for \
+                    nothing shows whether they were done",
+                hint = "was a backup put back, or a file deleted? Otherwise check this host's disk",
+                "the agent's store has lost something: {loss}",
             );
         }
         name_store(&mut tx, chance::random()).await?;

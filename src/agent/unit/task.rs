@@ -164,9 +164,10 @@ impl UnitsTask {
                 if at_ms < complete_ms {
                     tracing::warn!(
                         unit = %name,
-                        "there are traces of a unit from before the agent's store was made, or from before it lost something; they \
-                         are left as they are. \
-                         hint: apply the unit again, and it is taken up as it runs"
+                        consequence = "they are left as they are",
+                        hint = "apply the unit again, and it is taken up as it runs",
+                        "there are traces of a unit from before the agent's store was made, or from before it \
+                            lost something",
                     );
                 } else {
                     tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");

@@ -149,7 +149,7 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         read(file.path(), &usual()).map_err(|failure| {
             assert_eq!(failure.kind, FailureKind::Usage);
-            failure.message.unwrap()
+            failure.cause().unwrap().to_owned()
         })
     }
 

@@ -168,7 +168,7 @@ fn impossible_verbs_are_refused_with_reason() {
         ("command-yuno id=a/till-main", FailureKind::Usage, "command"),
     ] {
         let failure = translate(&YunetaLine::parse(text).unwrap(), &world()).unwrap_err();
-        let told = format!("{} {}", failure.message.unwrap(), failure.hint.unwrap_or_default());
+        let told = failure.lines();
         assert!(failure.kind == kind && told.contains(words), "{text}: {told}");
     }
 }
@@ -184,8 +184,8 @@ fn a_manifest_says_what_a_binary_is() {
 fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
     let message = |text: &str| {
         let failure = translate(&YunetaLine::parse(text).unwrap(), &world()).unwrap_err();
-        assert!(failure.hint.is_none(), "{failure:?}");
-        failure.message.unwrap()
+        assert!(failure.given_hint().is_none(), "{failure:?}");
+        failure.cause().unwrap().to_owned()
     };
     assert_eq!(message("create-yuno id=x"), "create-yuno: yuno_role=… and yuno_name=… are wanted");
     assert_eq!(
@@ -211,7 +211,7 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
 #[test]
 fn tagged_yuno_is_deleted_only_with_force() {
     let failure = translate(&YunetaLine::parse("delete-yuno realm_id=a").unwrap(), &world()).unwrap_err();
-    assert_eq!(failure.message.unwrap(), "tagged yunos are not deleted: a/till-second (old)");
+    assert_eq!(failure.cause().unwrap(), "tagged yunos are not deleted: a/till-second (old)");
     check("delete-yuno realm_id=a force=1", &world(), &["yuno rm a/till-main a/till-second --yes"]);
     check("delete-yuno realm_id=b", &world(), &["yuno rm b/till-main --yes"]);
 }
@@ -239,13 +239,7 @@ fn snaps_and_realms() {
     check("deactivate-snap", &there, &["snapshot deactivate before --host shop"]);
     check("deactivate-snap name=x", &there, &["snapshot deactivate x"]);
     let none = TranslationContext { active: Vec::new(), ..world() };
-    assert!(
-        translate(&YunetaLine::parse("deactivate-snap").unwrap(), &none)
-            .unwrap_err()
-            .message
-            .unwrap()
-            .contains("no snap")
-    );
+    assert!(translate(&YunetaLine::parse("deactivate-snap").unwrap(), &none).unwrap_err().lines().contains("no snap"));
     check("create-realm realm_name=shop realm_role=till realm_env=prod", &there, &["realm create shop-till-prod"]);
     check(
         "update-realm id=shop.till.prod bind_ip=10.0.0.1 realm_disabled=0 parent_realm_id=a",
@@ -261,7 +255,9 @@ fn agents_command_is_the_verb_that_it_names() {
     let line = inner("command-agent service=agent command=kill-yuno id=b/till-main force=1").unwrap();
     assert_eq!(line, YunetaLine::parse("kill-yuno id=b/till-main force=1").unwrap());
     assert_eq!(inner("ping").unwrap().verb, "ping");
-    assert!(inner("command-agent command=nothing").unwrap_err().message.unwrap().contains("there is no verb"));
+    assert!(
+        inner("command-agent command=nothing").unwrap_err().cause().unwrap().to_owned().contains("there is no verb")
+    );
     for text in ["command-agent", "command-agent command=command-agent"] {
         assert!(inner(text).is_err(), "{text}");
     }
@@ -329,8 +325,8 @@ fn every_verb_of_yuneta_is_done_or_answered() {
             Translation::Nothing => {
                 let line = YunetaLine::parse(&format!("{name} whatever=1")).unwrap();
                 let failure = translate(&unwrap(line).unwrap(), &world()).unwrap_err();
-                assert_eq!(failure.message.unwrap(), format!("{name}: not here: {says}"));
-                assert!(failure.hint.is_none() && failure.kind == FailureKind::Usage);
+                assert_eq!(failure.cause().unwrap(), format!("{name}: not here: {says}"));
+                assert!(failure.given_hint().is_none() && failure.kind == FailureKind::Usage);
             }
             Translation::Help | Translation::Other => assert!(unwrap(line).is_ok(), "{name}"),
             Translation::Lines(_) => {

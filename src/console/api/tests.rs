@@ -333,7 +333,7 @@ async fn config_version_is_immutable() {
     let same: Value = add("{\"a\":[true],\"x\":1.0}").send().await.unwrap().json().await.unwrap();
     assert_eq!(same, first);
     let other: muster_api::Problem = add("{}").send().await.unwrap().json().await.unwrap();
-    assert_eq!((other.code.as_str(), other.hint.unwrap().contains("a.b@2")), ("version_taken", true));
+    assert_eq!((other.code.as_str(), other.diagnostic.hint.unwrap().contains("a.b@2")), ("version_taken", true));
     for bad in ["", "{", "{\"a\":1,\"a\":2}", "9007199254740993"] {
         assert_eq!(problem(add(bad).send().await.unwrap()).await, (400, "bad_config".to_owned()), "{bad}");
     }

@@ -3,7 +3,10 @@
 
 use muster_api::Artifact;
 use muster_rules::{config, schema};
-use muster_topics::unit::{ArtifactRef, ConfigRef, Spec, YunoSpec};
+use muster_topics::{
+    diagnostic::Diagnostic,
+    unit::{ArtifactRef, ConfigRef, Spec, YunoSpec},
+};
 
 use crate::{
     error::Error,
@@ -75,8 +78,9 @@ fn all(mut faults: Vec<Error>) -> Result<(), Error> {
         1 => faults.pop().map_or(Ok(()), Err),
         count => {
             let line = |fault: &Error| {
-                let hint = fault.problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                format!("\n- {}{hint}", fault.problem.message.replace('\n', "\n  "))
+                let Diagnostic { cause, hint, .. } = &fault.problem.diagnostic;
+                let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                format!("\n- {}{hint}", cause.replace('\n', "\n  "))
             };
             let lines: String = faults.iter().map(line).collect();
             Err(Error::conflict("several_faults", format!("{count} things are wrong:{lines}")))

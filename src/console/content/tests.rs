@@ -115,7 +115,7 @@ async fn secret_is_sent_only_to_its_host() {
     // What is shown is not taken for the secret.
     let error = config(&fixture, "till", "3", shown.content.unwrap()).await.unwrap_err();
     assert_eq!(error.problem.code, "bad_config");
-    assert!(error.problem.message.contains("/db/password"), "{error}");
+    assert!(error.problem.diagnostic.cause.contains("/db/password"), "{error}");
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn merged_config_is_checked_against_the_manifest() {
     let error = apply(&fixture, host, spec(&till, &[&base])).await.unwrap_err();
     assert_eq!(error.problem.code, "config_not_wanted");
     for words in ["/port", "/password", "colour", "shop"] {
-        assert!(error.problem.message.contains(words), "{words}: {error}");
+        assert!(error.problem.diagnostic.cause.contains(words), "{words}: {error}");
     }
     assert!(!error.to_string().contains("hunter2"), "{error}");
     let over = config(&fixture, "over", "1", json!({"port": 80, "password": null, "colour": null, "shop": "7"})).await;
@@ -193,7 +193,7 @@ async fn all_faults_are_reported_at_once() {
     let error = apply(&fixture, host, spec(&moved, &[&nowhere, &other])).await.unwrap_err();
     assert_eq!(error.problem.code, "several_faults");
     for words in ["3 things", "artifact till 1", "config nowhere@1 is not here", "config base@1 is here with another"] {
-        assert!(error.problem.message.contains(words), "{words}: {error}");
+        assert!(error.problem.diagnostic.cause.contains(words), "{words}: {error}");
     }
 }
 
@@ -206,7 +206,7 @@ async fn a_manifest_belongs_to_its_label() {
     for (content, manifest) in [("till", None), ("till", Some(json!({}))), ("other", Some(json!({"args": ["-v"]})))] {
         let error = try_artifact(&fixture, "till@1", content, manifest).await.unwrap_err();
         assert_eq!(error.problem.code, "version_taken");
-        assert!(error.problem.hint.as_ref().unwrap().ends_with("such as 2"), "{error}");
+        assert!(error.problem.diagnostic.hint.as_ref().unwrap().ends_with("such as 2"), "{error}");
     }
     let manifest = fixture.console.manifest(first.manifest.as_ref().unwrap()).await.unwrap();
     assert_eq!(manifest.args, ["-v"]);
@@ -234,7 +234,7 @@ async fn content_of_a_snapshot_is_not_removed() {
     let remove_artifact = async || console.remove_artifact(&admin(), &till.role, &till.version).await;
     let remove_config = async || console.remove_config(&admin(), &base.id, &base.version).await;
     for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
-        assert!(error.problem.message.contains("a snapshot of default/till on shop-7"), "{error}");
+        assert!(error.problem.diagnostic.cause.contains("a snapshot of default/till on shop-7"), "{error}");
     }
     assert_eq!(console.collect_artifacts(&admin(), false).await.unwrap().artifacts, []);
     assert!(console.remove_artifact(&admin(), &other.role, &other.version).await.is_err());
@@ -261,11 +261,11 @@ async fn content_of_a_unit_is_not_removed_and_the_unit_named() {
     let remove_config = async || console.remove_config(&admin(), &base.id, &base.version).await;
     for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
         assert_eq!(error.problem.code, "in_use");
-        assert!(error.problem.message.contains("default/till, which command"), "{error}");
+        assert!(error.problem.diagnostic.cause.contains("default/till, which command"), "{error}");
     }
     report(&fixture, host, spec(&till, &[&base])).await;
     for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
-        assert!(error.problem.message.contains("default/till on shop-7"), "{error}");
+        assert!(error.problem.diagnostic.cause.contains("default/till on shop-7"), "{error}");
     }
     let other = artifact(&fixture, "other@1", "other", Some(json!({}))).await;
     let dry = console.collect_artifacts(&admin(), true).await.unwrap();

@@ -213,7 +213,7 @@ fn check_batch(batch: &Batch) -> Result<(), Error> {
     }
     for (index, exec) in batch.steps.iter().enumerate() {
         check_exec(exec).map_err(|mut error| {
-            error.problem.message = format!("step {}: {}", index + 1, error.problem.message);
+            error.problem.diagnostic.cause = format!("step {}: {}", index + 1, error.problem.diagnostic.cause);
             error
         })?;
     }
@@ -295,10 +295,10 @@ mod tests {
         assert_eq!(found(&[&id]).unwrap(), [hosts[1].0]);
         let unknown = found(&["x", "a", "y"]).unwrap_err();
         assert_eq!(unknown.status, 404);
-        assert!(unknown.problem.message.contains("\"x\", \"y\""), "{unknown}");
+        assert!(unknown.problem.diagnostic.cause.contains("\"x\", \"y\""), "{unknown}");
         let ambiguous = found(&["twin"]).unwrap_err();
         assert_eq!(ambiguous.problem.code, "ambiguous_host");
-        assert!(ambiguous.problem.message.contains(&id), "{ambiguous}");
+        assert!(ambiguous.problem.diagnostic.cause.contains(&id), "{ambiguous}");
         assert_eq!(found(&[&id[..13]]).unwrap(), [hosts[1].0]);
         let alike: Vec<(HostId, String)> =
             ["deadbeef-0000-4000-8000-000000000001", "deadbe11-0000-4000-8000-000000000002"]
@@ -306,7 +306,7 @@ mod tests {
                 .to_vec();
         let several = resolve(&["deadbe".to_owned()], &alike).unwrap_err().problem;
         assert_eq!(
-            several.message,
+            several.diagnostic.cause,
             "\"deadbe\" begins the ids of several hosts: deadbe11-0000-4000-8000-000000000002 (host-2), \
              deadbeef-0000-4000-8000-000000000001 (host-1)"
         );

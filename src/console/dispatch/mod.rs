@@ -807,7 +807,7 @@ mod tests {
         sqlx::query(forget).bind(two.id.to_string()).execute(shared.store.write()).await.unwrap();
         let refused = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap_err();
         assert_eq!((refused.status, refused.problem.code.as_str()), (409, "no_sealing_key"));
-        assert!(refused.problem.message.ends_with("for two"), "{}", refused.problem.message);
+        assert!(refused.problem.diagnostic.cause.ends_with("for two"), "{}", refused.problem.diagnostic.cause);
         assert!(fixture.console.submit(&admin(), to(&["one"])).await.is_ok());
         let plain = NewCommand { verb: exec(&["env"]), ..to(&["two"]) };
         assert!(fixture.console.submit(&admin(), plain).await.is_ok());

@@ -118,7 +118,8 @@ impl ExternalStores {
         for left in others(&folder, &names) {
             tracing::warn!(
                 folder = %left.display(),
-                "a store that is not configured any more has left its queue. hint: remove the folder, if it is not to come back"
+                hint = "remove the folder, if it is not to come back",
+                "a store that is not configured any more has left its queue",
             );
         }
         Ok(Self { stores })
@@ -217,8 +218,9 @@ impl ExternalStore {
             told.dropping = true;
             tracing::error!(
                 store = %self.name, queue_max_bytes = self.queue_max_bytes,
-                "the queue of a store elsewhere is full: the oldest measurements in it make place for new ones, and it will miss them. \
-                 hint: `muster metric export` has them"
+                consequence = "the oldest measurements in it are dropped for new ones, and the store will miss them",
+                hint = "`muster metric export` has them",
+                "the queue of an external store is full",
             );
         }
         drop(told);

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use muster_base::files;
 use muster_net::http::Proxy;
+use muster_topics::diagnostic::Diagnostic;
 
 use super::error::ExternalError;
 use crate::config::MetricStoreConfig;
@@ -70,9 +71,8 @@ impl SendError {
 /// Returns the configured proxy.
 pub(super) fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, ExternalError> {
     Proxy::of(config.proxy.as_deref()).map_err(|error| {
-        let text = error.to_string();
-        let (reason, hint) = text.split_once(". hint: ").unwrap_or((&text, ""));
-        ExternalError::new(config, "proxy", reason.to_owned(), hint)
+        let Diagnostic { cause, hint, .. } = Diagnostic::parse(&error.to_string());
+        ExternalError::new(config, "proxy", cause, &hint.unwrap_or_default())
     })
 }
 

@@ -107,7 +107,7 @@ async fn labels_of_many_hosts_are_all_or_nothing() {
     change(names(&["two"]), "tier=gold").await.unwrap();
     let refused = change(NewTarget::All, "tier=iron").await.unwrap_err();
     assert_eq!((refused.status, refused.problem.code.as_str()), (409, "label_exists"));
-    assert!(refused.problem.message.ends_with("two has tier=gold"), "{}", refused.problem.message);
+    assert!(refused.problem.diagnostic.cause.ends_with("two has tier=gold"), "{}", refused.problem.diagnostic.cause);
     assert_eq!(line(&console.host_labels("one").await.unwrap()), "");
     let picked = NewTarget::Select("not label.tier".parse().unwrap());
     assert_eq!(change(picked, "tier=iron").await.unwrap().iter().map(|host| host.host).collect::<Vec<_>>(), [one]);

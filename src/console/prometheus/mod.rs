@@ -87,7 +87,7 @@ async fn authenticate(State(state): State<PrometheusState>, request: Request, ne
                 ErrorKind::Unauthorised,
                 "this token is not known here. hint: `muster login` gets a new one",
             ),
-            Err(error) => QueryRefusal::new(ErrorKind::Internal, error.problem.message),
+            Err(error) => QueryRefusal::new(ErrorKind::Internal, error.problem.diagnostic.cause),
         },
     };
     refusal.into_response()

@@ -35,7 +35,10 @@ async fn realms_are_created_changed_and_removed() {
     assert_eq!((shop.comes_to.ports.to_string().as_str(), shop.comes_to.disabled_by), ("500-509", Some(name("shop"))));
     let wrong =
         create(&fixture, "x", json!({ "parent": "none", "ports": { "first": 9, "last": 1 } })).await.unwrap_err();
-    assert!(wrong.problem.message.contains("no range") && wrong.problem.message.contains("no realm none"), "{wrong}");
+    assert!(
+        wrong.problem.diagnostic.cause.contains("no range") && wrong.problem.diagnostic.cause.contains("no realm none"),
+        "{wrong}"
+    );
 
     let ring = console.update_realm(&admin(), &name("land"), fields(json!({ "parent": "shop" }))).await.unwrap_err();
     assert_eq!(ring.problem.code, "bad_realm");

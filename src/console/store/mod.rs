@@ -131,8 +131,9 @@ impl Store {
         if !reserve.ensure_bytes(START_BYTES) {
             tracing::error!(
                 folder = %folder.display(),
-                "the disk is full, and nothing is left in reserve: what is there can be read, and nothing be changed. hint: {}",
-                room::HINT
+                consequence = "what is there can be read, and nothing be changed",
+                hint = room::HINT,
+                "the disk is full, and nothing is left in reserve"
             );
         }
         Ok(Self { reserve: Some(reserve), ..Self::open(&folder.join("console.db")).await? })
@@ -348,7 +349,12 @@ async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
     let mut connection = writer.acquire().await?;
     sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *connection).await?;
     if let Err(error) = sqlx::query("VACUUM").execute(&mut *connection).await {
-        tracing::warn!(%error, "the console's store could not be written anew: it does not shrink. hint: as much space as it takes has to be free");
+        tracing::warn!(
+            %error,
+            consequence = "it does not shrink",
+            hint = "as much space as it takes has to be free",
+            "the console's store could not be written anew",
+        );
     }
     Ok(())
 }

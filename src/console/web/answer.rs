@@ -43,8 +43,8 @@ pub(super) fn problem(frame: &PageFrame, error: &Error) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut problem = error.problem.clone();
     // A reader of a page has the menu, and perhaps no command line.
-    if problem.hint.as_ref().is_some_and(|hint| hint.contains("`muster ")) {
-        problem.hint = (status == StatusCode::NOT_FOUND).then(|| MENU.to_owned());
+    if problem.diagnostic.hint.as_ref().is_some_and(|hint| hint.contains("`muster ")) {
+        problem.diagnostic.hint = (status == StatusCode::NOT_FOUND).then(|| MENU.to_owned());
     }
     html(status, frame.page(&ProblemView { status: error.status, problem }))
 }

@@ -93,11 +93,11 @@ pub(in crate::web) async fn set(State(console): State<Console>, session: WebSess
 fn refused(error: Error) -> (FieldFaults, Option<Problem>, StatusCode) {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let problem = error.problem;
-    let words = match &problem.hint {
-        Some(hint) => format!("{}. Hint: {hint}", problem.message),
-        None => problem.message.clone(),
+    let message = &problem.diagnostic.cause;
+    let words = match &problem.diagnostic.hint {
+        Some(hint) => format!("{message}. Hint: {hint}"),
+        None => message.clone(),
     };
-    let message = &problem.message;
     let field = match problem.code.as_str() {
         "unknown_host" | "ambiguous_host" => Some("host"),
         "bad_rule" if message.contains("clear level") => Some("clear"),

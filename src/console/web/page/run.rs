@@ -198,7 +198,8 @@ fn new_verb(input: &RunForm) -> Result<Verb, Error> {
             let lines = text.lines().filter(|line| !line.trim().is_empty()).zip(1..);
             let step = |(line, number): (&str, usize)| {
                 new_exec(input, line).map_err(|mut error| {
-                    error.problem.message = format!("command {number} of the batch: {}", error.problem.message);
+                    error.problem.diagnostic.cause =
+                        format!("command {number} of the batch: {}", error.problem.diagnostic.cause);
                     error
                 })
             };
@@ -291,7 +292,7 @@ mod tests {
         let wrong = RunForm { command: "true\necho 'a".to_owned(), ..input.clone() };
         let problem = new_command(&wrong).unwrap_err().problem;
         assert!(
-            problem.code == "bad_command" && problem.message.starts_with("command 2 of the batch: "),
+            problem.code == "bad_command" && problem.diagnostic.cause.starts_with("command 2 of the batch: "),
             "{problem:?}"
         );
         let reads = RunForm { stdin: "x".to_owned(), ..input };

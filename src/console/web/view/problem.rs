@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use muster_api::Problem;
+use muster_topics::diagnostic::Diagnostic;
 
 use super::frame::{PageFrame, PageView};
 
@@ -42,10 +43,29 @@ impl PageView for ProblemView {
 
 /// Renders a problem within a page.
 pub(in crate::web) fn notice(problem: &Problem) -> Markup {
+    html! { div.notice.bad role="alert" { (parts(&problem.diagnostic)) } }
+}
+
+/// Renders what went wrong, each part as a paragraph.
+pub(in crate::web) fn parts(diagnostic: &Diagnostic) -> Markup {
     html! {
-        div.notice.bad role="alert" {
-            p { strong { (problem.message) } }
-            @if let Some(hint) = &problem.hint { p { "Hint: " (hint) } }
-        }
+        p { strong { (diagnostic.cause) } }
+        @if let Some(consequence) = &diagnostic.consequence { p { "Consequence: " (consequence) } }
+        @if let Some(hint) = &diagnostic.hint { p { "Hint: " (hint) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_a_paragraph() {
+        let whole = Diagnostic::new("no <room>").with_consequence("nothing was stored").with_hint("make room");
+        assert_eq!(
+            parts(&whole).into_string(),
+            "<p><strong>no &lt;room&gt;</strong></p><p>Consequence: nothing was stored</p><p>Hint: make room</p>"
+        );
+        assert_eq!(parts(&Diagnostic::new("no room")).into_string(), "<p><strong>no room</strong></p>");
     }
 }

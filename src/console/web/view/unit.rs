@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use muster_api::{Command, Unit, upgrade::Upgrade};
 use muster_topics::{
     container::{ContainerSpec, Image, Network},
+    diagnostic::Diagnostic,
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
     unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
@@ -20,7 +21,7 @@ use super::{
     commands,
     elements::{self, Tone, ago, bytes, state},
     frame::{PageFrame, PageView, PageWatch, Section},
-    manage, measurements,
+    manage, measurements, problem,
     region::region,
 };
 use crate::web::command_progress::HostCounts;
@@ -201,7 +202,7 @@ impl UnitView {
         let now_ms = frame.now_ms;
         html! {
             @if let (None, Some(error)) = (self.unit.retired(), &observed.error) {
-                div.notice.bad { p { strong { (error) } } }
+                div.notice.bad { (problem::parts(&Diagnostic::parse(error))) }
             }
             @if let Some(back) = &observed.rolled_back {
                 div.notice.bad {

@@ -16,6 +16,7 @@ use muster_topics::{
     channel::{Ability, ToldStats},
     command::{Exec, LogView, Target, Verb},
     container::{ContainerSpec, ContainerState, ContainerSummary, Image, Mount, Runtime},
+    diagnostic::Diagnostic,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
@@ -216,7 +217,8 @@ pub(in crate::web) fn parts() -> Vec<(&'static str, Regions)> {
 }
 
 fn problem(message: &str) -> Problem {
-    Problem { code: "sample".to_owned(), message: message.to_owned(), hint: Some(format!("try {message}")) }
+    let diagnostic = Diagnostic::new(message).with_consequence(format_args!("so {message}"));
+    Problem { code: "sample".to_owned(), diagnostic: diagnostic.with_hint(format_args!("try {message}")) }
 }
 
 fn name(index: usize) -> UnitName {

@@ -1,0 +1,137 @@
+//! What went wrong, for people: a cause, a consequence, and a hint. Refusals of the API, failures of the command line and
+//! pages print it from here.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What stands before a consequence in text.
+const CONSEQUENCE: &str = "consequence: ";
+/// What stands before a hint in text.
+const HINT: &str = "hint: ";
+
+/// What went wrong, for people.
+///
+/// As text it has each part on a line of its own; the alternate form (`{:#}`) has all in one line, for logs, tables and the
+/// texts of outcomes. [`Diagnostic::parse`] reads both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnostic {
+    /// What failed, and why.
+    #[serde(rename = "message")]
+    pub cause: String,
+    /// What follows from it, if that is not plain: what was not done, what goes on without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consequence: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Diagnostic {
+    /// Creates a diagnostic with a cause alone.
+    #[must_use]
+    pub fn new(cause: impl fmt::Display) -> Self {
+        Self { cause: cause.to_string(), consequence: None, hint: None }
+    }
+
+    /// Adds what follows from it.
+    #[must_use]
+    pub fn with_consequence(mut self, consequence: impl fmt::Display) -> Self {
+        self.consequence = Some(consequence.to_string());
+        self
+    }
+
+    /// Adds what the reader can do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Reads a text of either form, such as the text of an outcome. A text without a hint is a cause, and so is one with
+    /// several, which is a list.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let (text, hint) = split(text, HINT);
+        let (cause, consequence) = split(text, CONSEQUENCE);
+        Self { cause: cause.to_owned(), consequence: consequence.map(str::to_owned), hint: hint.map(str::to_owned) }
+    }
+}
+
+/// Splits a text at the only mark that begins a line or a clause.
+fn split<'a>(text: &'a str, mark: &str) -> (&'a str, Option<&'a str>) {
+    let is_part = |at: usize| {
+        let before = text[..at].trim_end();
+        before.len() < at && (before.ends_with(['.', ';', ',']) || text[before.len()..at].contains('\n'))
+    };
+    let mut marks = text.match_indices(mark).map(|(at, _)| at).filter(|at| is_part(*at));
+    match (marks.next(), marks.next()) {
+        (Some(at), None) => {
+            let before = text[..at].trim_end().trim_end_matches(['.', ';', ',']);
+            (before, Some(text[at + mark.len()..].trim()))
+        }
+        _ => (text, None),
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let between = if f.alternate() { ". " } else { "\n" };
+        f.write_str(&self.cause)?;
+        for (mark, part) in [(CONSEQUENCE, &self.consequence), (HINT, &self.hint)] {
+            part.iter().try_for_each(|part| write!(f, "{between}{mark}{part}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Diagnostic {
+        Diagnostic::new("the disk is full").with_consequence("nothing was stored").with_hint("make room (`df -h`)")
+    }
+
+    #[test]
+    fn parts_stand_on_lines_of_their_own_or_in_one() {
+        assert_eq!(full().to_string(), "the disk is full\nconsequence: nothing was stored\nhint: make room (`df -h`)");
+        assert_eq!(
+            format!("{:#}", full()),
+            "the disk is full. consequence: nothing was stored. hint: make room (`df -h`)"
+        );
+        assert_eq!(Diagnostic::new("no").to_string(), "no");
+    }
+
+    #[test]
+    fn both_texts_are_read_back() {
+        let (no_hint, no_consequence) =
+            (Diagnostic { hint: None, ..full() }, Diagnostic { consequence: None, ..full() });
+        for diagnostic in [full(), no_hint, no_consequence, Diagnostic::new("two\nlines")] {
+            assert_eq!(Diagnostic::parse(&diagnostic.to_string()), diagnostic);
+            assert_eq!(Diagnostic::parse(&format!("{diagnostic:#}")), diagnostic);
+        }
+    }
+
+    #[test]
+    fn older_texts_are_read() {
+        for text in ["a: b. hint: c", "a: b; hint: c", "a: b\nhint: c", "a: b\n  hint: c", "a: b, hint: c "] {
+            assert_eq!(Diagnostic::parse(text), Diagnostic::new("a: b").with_hint("c"), "{text}");
+        }
+        for text in ["no such key `hint: x`", "the hint: c", "hint: c", "", "- a. hint: b\n- c. hint: d"] {
+            assert_eq!(Diagnostic::parse(text), Diagnostic::new(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_three_fields() {
+        assert_eq!(
+            serde_json::to_value(full()).unwrap(),
+            serde_json::json!({
+                "message": "the disk is full", "consequence": "nothing was stored", "hint": "make room (`df -h`)",
+            })
+        );
+        assert_eq!(serde_json::to_value(Diagnostic::new("no")).unwrap(), serde_json::json!({"message": "no"}));
+    }
+}
