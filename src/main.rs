@@ -252,7 +252,9 @@ fn start_log(program: &Cli) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         Failure::new(FailureKind::Usage, format!("--log: {error}")).hint("`info`, or `warn,muster=debug`, for example")
     })?;
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let colours = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| muster_base::terminal::LogWriter)

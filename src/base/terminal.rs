@@ -25,6 +25,18 @@ pub fn out(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// The same of a text that was made here and has colours, which stay. The caller has asked whether this is a terminal.
+///
+/// # Errors
+/// As [`out`].
+pub fn out_in_colours(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(&escaped(text.as_bytes(), true)).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(FailureKind::Failed)),
+        result => result.trying("standard output"),
+    }
+}
+
 /// The same to standard error. It is the last resort: if it is gone there is nobody to tell.
 pub fn err(text: &str) {
     err_bytes(text.as_bytes());

@@ -3,7 +3,7 @@
 //! Modules, in reading order:
 //!
 //! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
-//! - [`mod@print`]: tables, JSON, YAML, ages, and messages; [`moment`]: times that people type
+//! - [`mod@print`]: tables (laid out by [`table`]), JSON, YAML, ages, and messages; [`moment`]: times that people type
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
 //!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
 //!   print them
@@ -52,6 +52,7 @@ pub mod realm;
 pub mod rollback;
 mod session;
 pub mod snapshot;
+pub mod table;
 pub mod target;
 pub mod token;
 pub mod top;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::ValueEnum;
-use comfy_table::{Table, TableStyle};
 use muster_base::{
     failure::{Failure, FailureContext},
     terminal,
@@ -16,6 +15,8 @@ use muster_topics::size;
 use muster_topics::{Millis, unit::Progress};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::table::{self, TableForm};
 
 /// The forms of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -85,7 +86,7 @@ impl Printer {
                 say(empty);
                 Ok(())
             }
-            PrintFormat::Table => write_out(&table(header, items.iter().map(row))),
+            PrintFormat::Table => write_table(header, items.iter().map(row)),
             PrintFormat::Json | PrintFormat::Yaml => self.document(&items),
         }
     }
@@ -113,7 +114,7 @@ impl Printer {
         match self.format {
             PrintFormat::Table => {
                 let rows = lines().into_iter().filter(|(_, value)| !value.is_empty());
-                write_out(&table(&[], rows.map(|(name, value)| vec![name.to_owned(), value])))
+                write_table(&[], rows.map(|(name, value)| vec![name.to_owned(), value]))
             }
             PrintFormat::Json | PrintFormat::Yaml => self.document(item),
         }
@@ -130,7 +131,7 @@ impl Printer {
         rows: impl Iterator<Item = Vec<String>>,
     ) -> Result<(), Failure> {
         match self.format {
-            PrintFormat::Table => write_out(&table(header, rows)),
+            PrintFormat::Table => write_table(header, rows),
             PrintFormat::Json | PrintFormat::Yaml => self.document(item),
         }
     }
@@ -158,20 +159,36 @@ impl Printer {
     }
 }
 
-/// A table as text; without a header only its lines.
+/// A table as text, whole and without colours; without a header only its lines.
 #[must_use]
 pub fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(TableStyle::new());
-    if !header.is_empty() {
-        table.set_header(header);
+    table::format(header, rows.collect(), TableForm::default()).text
+}
+
+/// Writes a table to standard output. On a terminal it fits the width, states have colours, and a message says what was cut.
+fn write_table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Result<(), Failure> {
+    let form = table_form();
+    if form == TableForm::default() {
+        return write_out(&table(header, rows));
     }
-    for row in rows {
-        table.add_row(row);
+    // What a terminal would obey is made text here, before anything is measured.
+    let shown = |cell: String| String::from_utf8_lossy(&terminal::shown(cell.as_bytes())).into_owned();
+    let rows = rows.map(|row| row.into_iter().map(shown).collect()).collect();
+    let table = table::format(header, rows, form);
+    terminal::out_in_colours(&table.text)?;
+    table.notice().iter().for_each(say);
+    Ok(())
+}
+
+/// How tables are printed here: as they are where standard output is no terminal.
+fn table_form() -> TableForm {
+    if !io::stdout().is_terminal() {
+        return TableForm::default();
     }
-    // Each cell is padded by one space; the first column has no indentation.
-    let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
-    lines.fold(String::new(), |text, line| text + &line + "\n")
+    let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    let variable = |name: &str| std::env::var(name).ok();
+    let colours = table::wants_colours(variable("NO_COLOR").as_deref(), variable("TERM").as_deref());
+    TableForm { width: width.filter(|width| *width > 0), colours }
 }
 
 /// Writes to standard output.
@@ -280,13 +297,5 @@ mod tests {
     fn times_are_formatted() {
         assert_eq!(time(1_700_000_000_123), "2023-11-14T22:13:20Z");
         assert_eq!(time(Millis::MAX), Millis::MAX.to_string());
-    }
-
-    #[test]
-    fn tables_line_up() {
-        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "2".to_owned()]];
-        assert_eq!(table(&["NAME", "N"], rows.into_iter()), "NAME    N\na       1\nlonger  2\n");
-        let rows = [vec!["content".to_owned(), "{\n  \"a\": 1\n}".to_owned()]];
-        assert_eq!(table(&[], rows.into_iter()), "content  {\n           \"a\": 1\n         }\n");
     }
 }
