@@ -98,7 +98,7 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
                 Ok(now) => table = now,
                 // A console that restarts is waited for.
                 Err(failure) if failure.kind == FailureKind::Unreachable => {
-                    table.trouble = failure.cause().map(str::to_owned)
+                    table.trouble = failure.cause().map(str::to_owned);
                 }
                 Err(failure) => return Err(failure),
             },

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use clap::{Arg, Command, CommandFactory, error::ErrorKind};
 
+use muster_base::argv::{self, ArgvError};
+
 use super::{
     pages::{completions, manual},
     *,
@@ -96,11 +98,11 @@ fn each_leaf_verb_has_examples_or_needs_none() {
 }
 
 /// The commands of a line of a shell that are muster's.
-fn commands(line: &str) -> Vec<Vec<String>> {
-    let words = muster_base::argv::split(line).unwrap();
+fn commands(line: &str) -> Result<Vec<Vec<String>>, ArgvError> {
+    let words = argv::split(line)?;
     let commands = words.split(|word| word == "|" || word == "&&");
-    let own = commands.map(|words| words.split(|word| word == ">" || word == ">>").next().unwrap().to_vec());
-    own.filter(|words: &Vec<String>| words.first().is_some_and(|word| word == "muster")).collect()
+    let own = commands.map(|words| words.split(|word| word == ">" || word == ">>").next().unwrap_or_default().to_vec());
+    Ok(own.filter(|words: &Vec<String>| words.first().is_some_and(|word| word == "muster")).collect())
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn examples_parse() {
     let (mut faults, mut parsed) = (Vec::new(), 0);
     for (path, examples) in EXAMPLES {
         for (line, _) in *examples {
-            for mut words in commands(line) {
+            for mut words in commands(line).unwrap() {
                 words.iter_mut().filter(|word| *word == "TOKEN").for_each(|word| *word = token.to_string());
                 parsed += 1;
                 if let Err(error) = for_people(Cli::command()).try_get_matches_from(words) {
@@ -131,7 +133,7 @@ fn examples_parse() {
 
 #[test]
 fn wrong_example_is_found() {
-    let [words] = &commands("muster host ls --no-such > x")[..] else { panic!() };
+    let [words] = &commands("muster host ls --no-such > x").unwrap()[..] else { panic!() };
     let error = for_people(Cli::command()).try_get_matches_from(words).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownArgument);
 }
