@@ -10,8 +10,12 @@ use muster_dashboards::{
     QueryLanguage, files, list,
     panel::{Dashboard, Panel, PanelKind},
 };
+use muster_test_support::committed;
 use muster_topics::catalogue::{Field, MEASUREMENTS, Measurement};
 use serde_json::Value;
+
+/// The command that writes generated files anew.
+const COMMAND: &str = "cargo test -p muster-dashboards";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
@@ -21,16 +25,7 @@ fn folder() -> PathBuf {
 fn committed_files_equal_generated_ones() {
     let made = files::made();
     for file in &made {
-        let path = folder().join(&file.path);
-        if std::env::var_os("MUSTER_REWRITE").is_some() {
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, &file.text).unwrap();
-        }
-        assert!(
-            fs::read_to_string(&path).is_ok_and(|text| text == file.text),
-            "{} is not what the list gives; `MUSTER_REWRITE=1 cargo test -p muster-dashboards` writes it anew",
-            file.path
-        );
+        committed::check(&folder().join(&file.path), &file.text, COMMAND);
     }
     for flavour in QueryLanguage::ALL {
         for entry in fs::read_dir(folder().join(flavour.word())).unwrap() {
@@ -51,14 +46,7 @@ fn the_readme_has_all_series() {
     let end = start + text[start..].find("\n\n").expect("the end of the table") + 1;
     let rows: String = MEASUREMENTS.iter().map(readme_rows).collect();
     let wanted = format!("{}{rows}{}", &text[..start], &text[end..]);
-    if std::env::var_os("MUSTER_REWRITE").is_some() {
-        fs::write(&path, &wanted).unwrap();
-        return;
-    }
-    assert!(
-        text == wanted,
-        "README.md's table is not the catalogue's; `MUSTER_REWRITE=1 cargo test -p muster-dashboards` writes it anew"
-    );
+    committed::check(&path, &wanted, COMMAND);
 }
 
 fn readme_rows(one: &Measurement) -> String {

@@ -11,13 +11,13 @@ mod client;
 mod server;
 
 use std::{
-    env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
 };
 
 use muster_broker::render::{BrokerKind, RenderInputs, default_listen, render};
+use muster_test_support::committed;
 use muster_topics::topic::Prefix;
 
 use self::{
@@ -51,17 +51,7 @@ fn committed_files_equal_rendered_ones() {
         let folder = folder.join(kind.as_str());
         for file in render(kind, &fleet).unwrap() {
             let path = folder.join(file.name);
-            if env::var_os("MUSTER_REWRITE").is_some() {
-                fs::create_dir_all(&folder).unwrap();
-                fs::write(&path, &file.text).unwrap();
-            }
-            let committed = fs::read_to_string(&path).unwrap_or_default();
-            assert!(
-                committed == file.text,
-                "{} is not what the table gives; `MUSTER_REWRITE=1 cargo test -p muster-broker --test configs committed` \
-                 writes it anew",
-                path.display()
-            );
+            committed::check(&path, &file.text, "cargo test -p muster-broker --test configs committed");
         }
     }
 }
