@@ -40,7 +40,7 @@ unit.phase=failed is short for unit(phase=failed), and unit=shop/till for unit(i
 Times are such as 10s, 5m, 2h or 1d; sizes are such as 64K, 64M or 2G.";
 
 /// What each verb's help ends with.
-const SAID_ONCE: &str = "`muster --help` has what holds for all verbs: options, selectors, exit codes.";
+pub(crate) const SAID_ONCE: &str = "`muster --help` has what holds for all verbs: options, selectors, exit codes.";
 
 /// The verb whose `--output` is a folder.
 const MAN: &str = "man";

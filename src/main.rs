@@ -6,6 +6,9 @@
 //! - `up`: broker, console and agent in one process
 
 mod help;
+#[cfg(test)]
+#[cfg(feature = "simulate")]
+mod reference_tests;
 mod role;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 mod up;

@@ -28,6 +28,7 @@ mod apply;
 pub mod host_names;
 mod label;
 mod list;
+pub mod problem_codes;
 mod store;
 pub mod summary;
 mod unit;

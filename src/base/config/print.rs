@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use super::fields;
 
-/// Width of comments, in characters.
-const WIDTH: usize = 110;
+/// Width of comments, in characters, without their mark: with it they fit into the 100 columns of a document.
+const WIDTH: usize = 96;
 /// Placeholder for a name that the user chooses.
 const ANY_NAME: &str = "NAME";
 /// The same placeholder, as a name that can be parsed.

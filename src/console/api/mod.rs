@@ -3,7 +3,7 @@
 //!
 //! Modules: [`extract`] (parts of a request), [`handlers`], [`content`] and [`alerts`] (one
 //! function for each route), [`events`] (progress of a command), [`openapi`] (the
-//! document, which a test compares with the committed one).
+//! document, which a test compares with the committed one), `reference` (a page for people, likewise).
 //!
 //! **Invariant: unless the table marks a route as open, the operator is authenticated before
 //! anything else of the request is read.**
@@ -14,6 +14,8 @@ mod events;
 pub(super) mod extract;
 mod handlers;
 mod openapi;
+#[cfg(test)]
+mod reference;
 mod route;
 
 use axum::{

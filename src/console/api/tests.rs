@@ -15,6 +15,7 @@ use crate::{
     store,
     testing::{Fixture, admin, problem},
 };
+use muster_test_support::committed;
 
 /// A console, and a client that is signed in.
 struct Api {
@@ -51,18 +52,19 @@ impl Api {
     }
 }
 
+/// The command that writes generated files of the API anew.
+const COMMAND: &str = "cargo test -p muster-console --lib api::";
+
 #[test]
 fn committed_document_is_current() {
-    let document = openapi::generate();
-    if std::env::var_os("MUSTER_REWRITE").is_some() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/openapi.json");
-        std::fs::write(path, &document).unwrap();
-        return;
-    }
-    assert!(
-        document == openapi::DOCUMENT,
-        "src/console/api/openapi.json is not what the routes say; run `MUSTER_REWRITE=1 cargo test -p muster-console api::`"
-    );
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/openapi.json");
+    committed::check(&path, &openapi::generate(), COMMAND);
+}
+
+#[test]
+fn committed_reference_is_current() {
+    let path = committed::reference(env!("CARGO_MANIFEST_DIR"), 2, "api.md");
+    committed::check(&path, &reference::page(COMMAND), COMMAND);
 }
 
 #[test]
