@@ -9,6 +9,7 @@
 mod fleet;
 
 mod container;
+mod pictures;
 
 use std::{env, fs, future::Future, path::PathBuf, process::Command, str::FromStr, time::Duration};
 

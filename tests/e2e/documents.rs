@@ -20,9 +20,8 @@ use crate::{
     fleet::{Fleet, Home, MUSTER, Run, Running, eventually},
 };
 
-/// What people read, in the order in which they do. Decisions are dated records, and not among it.
-const DOCUMENTS: [&str; 6] = [
-    "README.md",
+/// What people read besides README and the pages below `docs`. Decisions are dated records, and not among it.
+const OTHER_DOCUMENTS: [&str; 5] = [
     "dashboards/README.md",
     "broker/README.md",
     "broker/configs/README.md",
@@ -35,6 +34,22 @@ const OTHERS: [&str; 1] = ["muster version 0.1.0"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The paths of all documents, in the order in which people read them: the pages below `docs` as their index has them,
+/// which a tidy test holds complete.
+fn documents() -> Vec<String> {
+    let index = fs::read_to_string(root().join("docs/README.md")).unwrap();
+    let targets = index.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let pages = targets.filter(|target| target.ends_with(".md") && !target.starts_with("../"));
+    let mut documents = vec!["README.md".to_owned(), "docs/README.md".to_owned()];
+    for page in pages.map(|page| format!("docs/{page}")) {
+        if !documents.contains(&page) {
+            documents.push(page);
+        }
+    }
+    documents.extend(OTHER_DOCUMENTS.map(str::to_owned));
+    documents
 }
 
 /// A fenced block.
@@ -91,17 +106,21 @@ fn purpose(block: &Block) -> Result<Use<'_>, String> {
             _ => Err(format!("the comment {marker:?} says neither `not run: REASON` nor `run on: NAME`")),
         },
         ("console", _) => Err("a `console` block without a line that begins with `$ `".to_owned()),
-        ("text" | "json" | "toml", _) if !has_commands => Ok(Use::Pass),
+        ("text" | "json" | "toml" | "yaml", _) if !has_commands => Ok(Use::Pass),
         (language, _) => Err(format!("{language:?}: commands stand in `console` blocks, each after `$ `")),
     }
 }
 
-/// A command, and what is shown below it.
-fn commands(block: &Block) -> Vec<(&str, String)> {
-    let mut commands: Vec<(&str, String)> = Vec::new();
+/// A command, and what is shown below it. A backslash at the end of its line has it go on in the next one.
+fn commands(block: &Block) -> Vec<(String, String)> {
+    let mut commands: Vec<(String, String)> = Vec::new();
     for line in &block.lines {
         match (line.strip_prefix("$ "), commands.last_mut()) {
-            (Some(command), _) => commands.push((command, String::new())),
+            (_, Some((command, _))) if command.ends_with('\\') => {
+                command.pop();
+                command.push_str(line.trim_start());
+            }
+            (Some(command), _) => commands.push((command.to_owned(), String::new())),
             (None, Some((_, shown))) => {
                 let _ = writeln!(shown, "{line}");
             }
@@ -116,11 +135,17 @@ fn shown_file(command: &str) -> Option<&str> {
     command.strip_prefix("cat ").map(str::trim).filter(|name| !name.contains([' ', '|', '>', '#', '/']))
 }
 
+/// What goes on on another host.
+struct OtherHost {
+    name: String,
+    line: String,
+    running: Running,
+}
+
 /// Where the lines are run.
 struct Sandbox {
     fleet: Fleet,
-    /// What goes on on other hosts.
-    others: Vec<(String, Running)>,
+    others: Vec<OtherHost>,
 }
 
 impl Sandbox {
@@ -159,7 +184,8 @@ impl Sandbox {
         let script = "hostname \"$0\" && exec bash -c \"exec $1\"";
         command.env("XDG_CONFIG_HOME", folder.join("config")).env("XDG_DATA_HOME", folder.join("share"));
         command.args(["--uts", "sh", "-c", script, host, line]);
-        self.others.push((line.to_owned(), Running::start(&mut command)));
+        let running = Running::start(&mut command);
+        self.others.push(OtherHost { name: host.to_owned(), line: line.to_owned(), running });
         eventually("the other host", || {
             let hosts = self.fleet.json(&["host", "ls"]);
             let is_online = |one: &serde_json::Value| one["hostname"] == host && one["presence"]["state"] == "online";
@@ -170,6 +196,7 @@ impl Sandbox {
     /// Runs a block; what fails is said.
     fn run_block(&mut self, block: &Block, host: Option<&str>) -> Result<(), String> {
         for (line, shown) in commands(block) {
+            let line = line.as_str();
             if let Some(name) = shown_file(line).filter(|_| !shown.is_empty()) {
                 let path = self.fleet.home.path().join(name);
                 fs::write(&path, &shown).unwrap();
@@ -180,6 +207,8 @@ impl Sandbox {
                 continue;
             }
             let run = self.run(line);
+            // The agent of a host that is revoked ends.
+            self.others.retain(|other| !line.contains(&format!("host revoke {}", other.name)));
             if run.code != 0 {
                 return Err(format!("`{line}` ended with {}: {}{}", run.code, run.stdout, run.stderr));
             }
@@ -197,8 +226,8 @@ fn every_console_line_of_the_documents_works() {
     let mut sandbox = Sandbox::new();
     let mut wrong = Vec::new();
     let mut runs = 0;
-    for name in DOCUMENTS {
-        for block in blocks(name, &fs::read_to_string(root().join(name)).unwrap()) {
+    for name in documents() {
+        for block in blocks(&name, &fs::read_to_string(root().join(&name)).unwrap()) {
             let done = purpose(&block).and_then(|purpose| match purpose {
                 Use::Run { host } => {
                     runs += 1;
@@ -209,11 +238,11 @@ fn every_console_line_of_the_documents_works() {
             wrong.extend(done.err().map(|problem| format!("{}: {problem}", block.place)));
         }
     }
-    for (line, other) in &mut sandbox.others {
-        assert!(!other.ended(), "`{line}` goes on: {}", other.printed());
+    for other in &mut sandbox.others {
+        assert!(!other.running.ended(), "`{}` goes on: {}", other.line, other.running.printed());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(runs >= 10, "{runs} blocks");
+    assert!(runs >= 30, "{runs} blocks");
     // What the documents leave running.
     sandbox.fleet.ok(&["yuno", "stop", "--all", "--yes"]);
 }
@@ -276,38 +305,48 @@ fn check_span(home: &Home, known: &mut BTreeMap<Vec<String>, Help>, span: &str) 
     Ok(())
 }
 
+/// What stands in backquotes outside of blocks, with the line where its paragraph begins: it may go on in the next line.
+fn code_spans(text: &str) -> Vec<(usize, String)> {
+    let (mut spans, mut is_fenced, mut paragraph, mut begin) = (Vec::new(), false, String::new(), 1);
+    for (index, line) in text.lines().chain([""]).enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        if is_fence || is_fenced || line.trim().is_empty() {
+            spans.extend(paragraph.split('`').skip(1).step_by(2).map(|span| (begin, span.to_owned())));
+            paragraph.clear();
+            begin = index + 2;
+        } else {
+            paragraph.push_str(line.trim());
+            paragraph.push(' ');
+        }
+    }
+    spans
+}
+
 #[test]
 fn documented_verbs_and_options_exist() {
     let home = Home::new();
     let (mut known, mut wrong, mut spans) = (BTreeMap::new(), Vec::new(), 0);
-    for name in DOCUMENTS {
-        let text = fs::read_to_string(root().join(name)).unwrap();
-        let mut is_fenced = false;
-        for (index, line) in text.lines().enumerate() {
-            if line.trim_start().starts_with("```") {
-                is_fenced = !is_fenced;
-            }
-            if is_fenced {
-                continue;
-            }
-            let quoted = line.split('`').skip(1).step_by(2);
-            for span in quoted.filter(|span| span.starts_with("muster ") && !OTHERS.contains(span)) {
+    for name in documents() {
+        let text = fs::read_to_string(root().join(&name)).unwrap();
+        for (line, span) in code_spans(&text) {
+            if span.starts_with("muster ") && !OTHERS.contains(&span.as_str()) {
                 spans += 1;
-                let problem = check_span(&home, &mut known, span).err();
-                wrong.extend(problem.map(|problem| format!("{name}:{}: `{span}`: {problem}", index + 1)));
+                let problem = check_span(&home, &mut known, &span).err();
+                wrong.extend(problem.map(|problem| format!("{name}:{line}: `{span}`: {problem}")));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(spans >= 40, "{spans} of them");
+    assert!(spans >= 100, "{spans} of them");
 }
 
 #[test]
 fn documented_configurations_are_accepted() {
     let home = Home::new();
     let mut taken = 0;
-    for name in DOCUMENTS {
-        for block in blocks(name, &fs::read_to_string(root().join(name)).unwrap()) {
+    for name in documents() {
+        for block in blocks(&name, &fs::read_to_string(root().join(&name)).unwrap()) {
             let path: PathBuf = home.path().join("role.toml");
             fs::write(&path, block.lines.join("\n")).unwrap();
             let print = |role: &str| home.muster(&[role, "--print-config", "--config", path.to_str().unwrap()]);
@@ -327,6 +366,12 @@ fn documented_configurations_are_accepted() {
         }
     }
     assert!(taken > 0);
+}
+
+#[test]
+fn code_of_paragraphs_is_found() {
+    let text = "a `b\nc` d\n\n```text\n`e`\n```\n- `f`\n";
+    assert_eq!(code_spans(text), [(1, "b c".to_owned()), (7, "f".to_owned())]);
 }
 
 #[test]
@@ -353,7 +398,8 @@ fn unmarked_block_is_refused() {
     }
     // A comment elsewhere is of no block.
     assert!(check("<!-- not run: it takes a year -->\n\n```console\n$ a\n```\n")[0].contains("Run"));
-    let block = &blocks("A.md", "```console\n$ cat a\n1\n2\n$ b # c\nshown\n```\n")[0];
-    assert_eq!(commands(block), [("cat a", "1\n2\n".to_owned()), ("b # c", "shown\n".to_owned())]);
+    let block = &blocks("A.md", "```console\n$ cat a\n1\n2\n$ b # c\nshown\n$ d \\\n    e\n```\n")[0];
+    let wanted = [("cat a", "1\n2\n"), ("b # c", "shown\n"), ("d e", "")];
+    assert_eq!(commands(block), wanted.map(|(command, shown)| (command.to_owned(), shown.to_owned())));
     assert_eq!((shown_file("cat a"), shown_file("cat a b"), shown_file("b")), (Some("a"), None, None));
 }
