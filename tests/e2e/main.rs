@@ -43,6 +43,7 @@ mod forms;
 mod full_disk;
 mod guard;
 mod holds;
+mod install_script;
 mod limits;
 mod links;
 mod local;
