@@ -72,6 +72,7 @@ enum MainVerb {
     Console(role::console::ConsoleArgs),
     #[cfg(feature = "broker")]
     Broker(role::broker::BrokerArgs),
+    Doctor(role::doctor::DoctorArgs),
     #[cfg(feature = "cli")]
     #[command(flatten)]
     Operator(muster_cli::Verb),
@@ -104,6 +105,8 @@ impl MainVerb {
             // The messages of rumqttd's router are useless to an operator, and their spans cost a third of the broker's
             // throughput (measured). If the router ends, the front reports that.
             Self::Broker(_) => "info,rumqttd=off,rustls=error",
+            // What it meets it says in its findings.
+            Self::Doctor(_) => "off",
             #[cfg(feature = "cli")]
             _ => "warn,rumqttd=off,rustls=error",
         }
@@ -125,7 +128,7 @@ impl MainVerb {
             Self::Up(_) => return Ok(()),
             #[cfg(feature = "simulate")]
             Self::Simulate(_) => return Ok(()),
-            Self::Operator(_) => return Ok(()),
+            Self::Operator(_) | Self::Doctor(_) => return Ok(()),
         };
         if form == muster_cli::print::PrintFormat::Table {
             return Ok(());
@@ -141,7 +144,6 @@ impl MainVerb {
             #[cfg(all(feature = "broker", feature = "cli", feature = "console"))]
             Self::Up(_) => true,
             Self::Agent(_) => true,
-            #[cfg(any(feature = "broker", feature = "cli", feature = "console"))]
             _ => false,
         }
     }
@@ -161,7 +163,6 @@ impl MainVerb {
             }
             #[cfg(feature = "broker")]
             Self::Broker(_) => Builder::new_multi_thread().enable_all().build(),
-            #[cfg(any(feature = "agent", feature = "cli"))]
             _ => one(),
         }
     }
@@ -229,6 +230,14 @@ fn run(program: Cli) -> Result<(), Failure> {
             MainVerb::Console(args) => role::console::console(args, shutdown).await,
             #[cfg(feature = "broker")]
             MainVerb::Broker(args) => role::broker::broker(args, shutdown).await,
+            MainVerb::Doctor(args) => {
+                let report = role::doctor::examine(&args).await?;
+                #[cfg(feature = "cli")]
+                muster_cli::print::Printer::new(program.options.output).line(&report, report.text().trim_end())?;
+                #[cfg(not(feature = "cli"))]
+                muster_base::terminal::out(report.text().as_bytes())?;
+                report.outcome()
+            }
             #[cfg(feature = "cli")]
             MainVerb::Operator(verb) => {
                 #[cfg(feature = "console")]

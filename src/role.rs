@@ -1,6 +1,6 @@
 //! The long-lived roles as processes of their own, each with a configuration of its own; and what the broker needs besides:
 //! [`embedded_broker`] (starts it), [`revoked`] (its revocation list), [`render`] (other brokers'
-//! configurations), [`password`] (lines of its users file).
+//! configurations), [`password`] (lines of its users file). [`doctor`] says what of all this is installed here.
 
 #[cfg(feature = "agent")]
 pub(crate) mod agent;
@@ -8,6 +8,7 @@ pub(crate) mod agent;
 pub(crate) mod broker;
 #[cfg(feature = "console")]
 pub(crate) mod console;
+pub(crate) mod doctor;
 #[cfg(feature = "broker")]
 pub(crate) mod embedded_broker;
 #[cfg(feature = "broker")]

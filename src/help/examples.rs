@@ -49,6 +49,14 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster console --print-config", "every key, with its default"),
         ],
     ),
+    (
+        "doctor",
+        &[
+            ("muster doctor", "as root, or as the user that the roles run as"),
+            ("muster doctor --bundle muster.tar.gz", "for somebody who helps, without secrets"),
+            ("muster doctor -o json", ""),
+        ],
+    ),
     ("console init", &[("muster console init", "before the broker of a new fleet gets its certificate")]),
     (
         "console issue",

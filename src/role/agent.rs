@@ -159,6 +159,11 @@ fn default_folder() -> PathBuf {
     Config::default().data_dir
 }
 
+/// The folder of an agent that this user starts by hand, without options.
+pub(crate) fn own_folder() -> PathBuf {
+    folder_of_user(&UserFolders::from_environment(), geteuid().is_root())
+}
+
 /// The default data folder of an agent that is started by hand: this user's data folder, or for root the host's agent
 /// folder.
 fn folder_of_user(folders: &UserFolders, is_root: bool) -> PathBuf {

@@ -42,6 +42,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("broker password operator-anna", Nothing, 2),
     ("completions bash", Nothing, 2),
     ("man --output {dir}/man", Nothing, 2),
+    ("doctor", Document, 0),
     ("host ls", Document, 0),
     ("host show", Document, 0),
     ("host refresh", Nothing, 0),

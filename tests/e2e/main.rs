@@ -29,6 +29,7 @@ mod daemon;
 mod dashboards;
 mod delivery;
 mod digest;
+mod doctor;
 mod documents;
 mod doors;
 mod exec;

@@ -1,0 +1,412 @@
+//! `muster doctor`: says to [`muster_doctor`] what is installed here, by the configurations of the roles that this program has.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use muster_base::{
+    config::{self, ConfigError},
+    failure::Failure,
+};
+use muster_doctor::{
+    bundle, check, collect,
+    report::Report,
+    setup::{Part, PartSetup, Trouble},
+};
+use muster_topics::diagnostic::Diagnostic;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+/// Check this installation and say what helps
+///
+/// What is installed is found by the usual places: configurations below /etc/muster, the folder of `muster up`, the folder
+/// of an agent, and the context file. Nothing is changed. The exit code is 1 if there is a problem.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Write findings, versions, configurations and recent logs to FILE (tar.gz), without secrets
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
+    /// The folder of a `muster up` [default: that of this user]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The agent's configuration [default: /etc/muster/agent.toml]
+    #[arg(long, value_name = "FILE")]
+    agent_config: Option<PathBuf>,
+    /// The console's configuration [default: /etc/muster/console.toml]
+    #[arg(long, value_name = "FILE")]
+    console_config: Option<PathBuf>,
+    /// The broker's configuration [default: /etc/muster/broker.toml]
+    #[arg(long, value_name = "FILE")]
+    broker_config: Option<PathBuf>,
+}
+
+/// Checks everything, and writes the bundle.
+///
+/// # Errors
+/// If the bundle cannot be written.
+pub(crate) async fn examine(args: &DoctorArgs) -> Result<Report, Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    let parts = parts(args);
+    let facts = collect::collect(version, &parts).await;
+    let report = Report::new(version, check::examine(&facts));
+    if let Some(path) = &args.bundle {
+        let names = bundle::write(path, &report, &parts).await?;
+        let words = format!("{} has {}; look into it before you send it\n", path.display(), names.join(", "));
+        muster_base::terminal::err(&words);
+    }
+    Ok(report)
+}
+
+/// Everything that is installed here.
+fn parts(args: &DoctorArgs) -> Vec<(Part, PartSetup)> {
+    let mut all = Vec::new();
+    let up = up_folder(args);
+    let usual = |given: &Option<PathBuf>, name: &str| {
+        let usual = Path::new("/etc/muster").join(name);
+        // What is named is looked at even if it is not there, which is then said.
+        given.clone().or_else(|| (args.data.is_none() && usual.exists()).then_some(usual))
+    };
+    #[cfg(feature = "agent")]
+    {
+        all.extend(usual(&args.agent_config, "agent.toml").map(|path| (Part::Agent, agent::of_config(&path))));
+        all.extend(up.as_deref().map(|data| (Part::Agent, agent::of_up(data))));
+        if all.is_empty() && args.data.is_none() {
+            all.extend(agent::of_user().map(|setup| (Part::Agent, setup)));
+        }
+    }
+    #[cfg(feature = "console")]
+    {
+        all.extend(usual(&args.console_config, "console.toml").map(|path| (Part::Console, console::of_config(&path))));
+        all.extend(up.as_deref().map(|data| (Part::Console, console::of_up(data))));
+    }
+    #[cfg(feature = "broker")]
+    {
+        all.extend(usual(&args.broker_config, "broker.toml").map(|path| (Part::Broker, broker::of_config(&path))));
+        all.extend(up.as_deref().map(|data| (Part::Broker, broker::of_up(data))));
+    }
+    #[cfg(feature = "cli")]
+    all.extend(cli::of_context().map(|setup| (Part::Cli, setup)));
+    all
+}
+
+/// The folder of a `muster up` that there is.
+fn up_folder(args: &DoctorArgs) -> Option<PathBuf> {
+    #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+    let usual = crate::up::default_data().ok().filter(|folder| folder.join("lock").exists());
+    #[cfg(not(all(feature = "agent", feature = "broker", feature = "cli", feature = "console")))]
+    let usual = None;
+    let is_named = [&args.agent_config, &args.console_config, &args.broker_config].iter().any(|given| given.is_some());
+    args.data.clone().or(usual.filter(|_| !is_named))
+}
+
+/// Reads a configuration as its role does, or says why that cannot.
+fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> (T, Option<Trouble>) {
+    let environment =
+        env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    match config::load(role, Some(path), environment) {
+        Ok(config) => (config, None),
+        Err(error) => (T::default(), Some(trouble(&error))),
+    }
+}
+
+fn trouble(error: &ConfigError) -> Trouble {
+    trouble_of(error.to_string(), "correct the file; `--print-config` of its role shows every key")
+}
+
+/// Splits a message from its hint.
+fn trouble_of(message: String, usual: &str) -> Trouble {
+    let told = Diagnostic::parse(&message);
+    Trouble { message: told.cause, remedy: told.hint.unwrap_or_else(|| usual.to_owned()) }
+}
+
+#[cfg(feature = "agent")]
+mod agent {
+    use std::path::Path;
+
+    use muster_agent::{config::Config, join, local};
+    use muster_base::failure::with_causes;
+    use muster_doctor::setup::{CertificateSetup, CertificateSource, MemberSetup, PartSetup, ServerSetup, Trouble};
+
+    use super::{load, trouble_of};
+
+    /// Open files of an agent: its store, sockets, and pipes of the programs that it may run at once.
+    const OPEN_FILES: (u64, &str) = (1_024, "an agent");
+
+    pub(super) fn of_config(path: &Path) -> PartSetup {
+        let (config, trouble): (Config, _) = load("agent", path);
+        let mut setup = of_folder(&config.data_dir);
+        setup.config = Some(path.to_owned());
+        if config.join.is_some() || trouble.is_some() {
+            setup.private.push(path.to_owned());
+        }
+        setup.podman_socket = Some(config.containers.podman_socket.clone());
+        "systemctl start muster-agent".clone_into(&mut setup.start);
+        setup.service = Some("muster-agent");
+        if !config.local.socket {
+            setup.agent_socket = None;
+        }
+        if config.join.is_some() {
+            setup.missing = setup.missing.map(|missing| Trouble {
+                remedy: "it has a token: start it (systemctl start muster-agent), and see its log if that does not \
+                         help: journalctl -u muster-agent -n 50"
+                    .to_owned(),
+                ..missing
+            });
+        }
+        if trouble.is_some() {
+            // What is said of default folders would mislead.
+            return PartSetup { trouble, missing: None, folders: Vec::new(), stores: Vec::new(), lock: None, ..setup };
+        }
+        setup
+    }
+
+    pub(super) fn of_up(data: &Path) -> PartSetup {
+        PartSetup { start: format!("muster up --data {}", data.display()), ..of_folder(&data.join("agent")) }
+    }
+
+    /// An agent that is started by hand, in the default folder of this user.
+    pub(super) fn of_user() -> Option<PartSetup> {
+        let folder = crate::role::agent::own_folder();
+        let start = format!("muster agent --data-dir {}", folder.display());
+        folder.join("host").exists().then(|| PartSetup { start, ..of_folder(&folder) })
+    }
+
+    fn of_folder(folder: &Path) -> PartSetup {
+        let at = |name: &str| folder.join(name);
+        let mut setup = PartSetup {
+            lock: Some(at("lock")),
+            folders: vec![folder.to_owned()],
+            stores: vec![at("agent.db")],
+            private: ["identity.json", "sealing.key", "token.sha256"].map(at).to_vec(),
+            agent_socket: Some(at(local::SOCKET)),
+            open_files: Some(OPEN_FILES),
+            ..PartSetup::default()
+        };
+        match join::load(folder) {
+            Ok(Some(identity)) => add_member(&mut setup, identity),
+            Ok(None) => {
+                setup.missing = Some(Trouble {
+                    message: "this host has not joined a fleet".to_owned(),
+                    remedy: "`muster token create` on the console's side, and here `muster agent install --now --join \
+                             TOKEN`"
+                        .to_owned(),
+                });
+            }
+            Err(error) => {
+                let usual = "run this as root, or as the user that the agent runs as";
+                setup.trouble = Some(trouble_of(with_causes(&error), usual));
+            }
+        }
+        setup
+    }
+
+    fn add_member(setup: &mut PartSetup, identity: join::MemberIdentity) {
+        let membership = identity.membership;
+        let authority = Some(membership.authority.clone());
+        let server = |what, url: &str, remedy: &str| ServerSetup {
+            what,
+            url: url.to_owned(),
+            authority: authority.clone(),
+            remedy: remedy.to_owned(),
+        };
+        setup.servers = vec![
+            server(
+                "console",
+                &membership.console_url,
+                "start the console (systemctl status muster-console on its machine), and let its port for hosts through \
+                 the firewall",
+            ),
+            server(
+                "broker",
+                &membership.broker_url,
+                "start the broker (systemctl status muster-broker on its machine), and let its port through the firewall",
+            ),
+        ];
+        let certificate = |what, pem: &str, remedy: &str| CertificateSetup {
+            what,
+            source: CertificateSource::Text(pem.to_owned()),
+            remedy: remedy.to_owned(),
+        };
+        setup.certificates = vec![
+            certificate(
+                "the host's",
+                &membership.certificate,
+                "a running agent renews it while it reaches the console; once it has expired, join anew: `muster token \
+                 create --replaces HOST` on the console's side, and `muster agent --join TOKEN` here",
+            ),
+            certificate(
+                "the authority's",
+                &membership.authority,
+                "the fleet needs a new authority, and every host a new token: ask whoever runs the console",
+            ),
+        ];
+        setup.member = Some(MemberSetup {
+            host: membership.host,
+            prefix: membership.prefix,
+            broker_url: membership.broker_url,
+            authority: membership.authority,
+            certificate: membership.certificate,
+            key: identity.key,
+        });
+    }
+}
+
+#[cfg(feature = "console")]
+mod console {
+    use std::path::Path;
+
+    use muster_console::config::Config;
+    use muster_doctor::setup::{CertificateSetup, CertificateSource, ListenerSetup, PartSetup, ServerSetup};
+
+    use super::load;
+
+    /// Open files of a console: its stores, and connections of hosts that join or fetch content.
+    const OPEN_FILES: (u64, &str) = (4_096, "a console");
+
+    pub(super) fn of_config(path: &Path) -> PartSetup {
+        let (config, trouble): (Config, _) = load("console", path);
+        let mut setup = of_folder(&config.data_dir);
+        setup.config = Some(path.to_owned());
+        "systemctl start muster-console".clone_into(&mut setup.start);
+        setup.service = Some("muster-console");
+        setup.listeners = vec![
+            ListenerSetup { key: "web_listen", address: config.web_listen },
+            ListenerSetup { key: "hosts_listen", address: config.hosts_listen },
+        ];
+        let authority = std::fs::read_to_string(config.data_dir.join("authority/authority.pem")).ok();
+        setup.servers = vec![ServerSetup {
+            what: "broker",
+            url: config.broker_url.clone(),
+            authority,
+            remedy: "start the broker (systemctl status muster-broker on its machine), or correct `broker_url`"
+                .to_owned(),
+        }];
+        let outlets = config.alert_outlets.iter().filter_map(|outlet| outlet.secret_file.clone());
+        let stores = config.metric_stores.iter();
+        let of_stores = stores.flat_map(|store| [store.password_file.clone(), store.token_file.clone()]).flatten();
+        setup.private.extend(outlets.chain(of_stores));
+        if trouble.is_some() {
+            return PartSetup { trouble, start: setup.start, config: setup.config, ..PartSetup::default() };
+        }
+        setup
+    }
+
+    pub(super) fn of_up(data: &Path) -> PartSetup {
+        PartSetup { start: format!("muster up --data {}", data.display()), ..of_folder(&data.join("console")) }
+    }
+
+    fn of_folder(folder: &Path) -> PartSetup {
+        let at = |name: &str| folder.join(name);
+        PartSetup {
+            lock: Some(at("lock")),
+            folders: vec![folder.to_owned()],
+            stores: vec![at("console.db"), at("series.db")],
+            certificates: vec![CertificateSetup {
+                what: "the authority's",
+                source: CertificateSource::File(at("authority/authority.pem")),
+                remedy: "bring it back from a backup; if it has expired, the fleet needs a new authority".to_owned(),
+            }],
+            private: ["authority/authority.key", "authority/signing.key", "authority/salt.key"].map(at).to_vec(),
+            open_files: Some(OPEN_FILES),
+            ..PartSetup::default()
+        }
+    }
+}
+
+#[cfg(feature = "broker")]
+mod broker {
+    use std::path::Path;
+
+    use muster_doctor::setup::{CertificateSetup, CertificateSource, ListenerSetup, PartSetup};
+
+    use super::load;
+    use crate::role::embedded_broker::Config;
+
+    /// Open files of a broker: one for each client, and some thousand hosts.
+    const OPEN_FILES: (u64, &str) = (10_000, "a broker of some thousand hosts");
+
+    pub(super) fn of_config(path: &Path) -> PartSetup {
+        let (config, trouble): (Config, _) = load("broker", path);
+        let issue = "`muster console issue --role broker --name NAME --san ADDRESS --out DIR` on the console's machine makes \
+                     a new one; the broker reads it after kill -HUP";
+        let mut setup = of_folder(&config.data_dir);
+        setup.config = Some(path.to_owned());
+        "systemctl start muster-broker".clone_into(&mut setup.start);
+        setup.service = Some("muster-broker");
+        let listeners = [
+            ("listen", Some(config.listen)),
+            ("websocket", config.websocket),
+            ("plain", config.plain),
+            ("monitor", config.monitor),
+        ];
+        let listener = |(key, address): (&'static str, Option<_>)| Some(ListenerSetup { key, address: address? });
+        setup.listeners = listeners.into_iter().filter_map(listener).collect();
+        let certificate = |what, path: &Path| CertificateSetup {
+            what,
+            source: CertificateSource::File(path.to_owned()),
+            remedy: issue.to_owned(),
+        };
+        setup.certificates =
+            vec![certificate("the broker's", &config.certificate), certificate("the authority's", &config.authority)];
+        setup.private.push(config.key.clone());
+        setup.private.extend(config.plain.map(|_| config.users.clone()));
+        if trouble.is_some() {
+            return PartSetup { trouble, start: setup.start, config: setup.config, ..PartSetup::default() };
+        }
+        setup
+    }
+
+    pub(super) fn of_up(data: &Path) -> PartSetup {
+        PartSetup {
+            start: format!("muster up --data {}", data.display()),
+            lock: Some(data.join("lock")),
+            ..of_folder(&data.join("broker"))
+        }
+    }
+
+    fn of_folder(folder: &Path) -> PartSetup {
+        PartSetup {
+            lock: Some(folder.join("lock")),
+            folders: vec![folder.to_owned()],
+            open_files: Some(OPEN_FILES),
+            ..PartSetup::default()
+        }
+    }
+}
+
+#[cfg(feature = "cli")]
+mod cli {
+    use muster_cli::context::{self, Contexts};
+    use muster_doctor::setup::{PartSetup, ServerSetup};
+
+    use super::trouble_of;
+
+    /// The consoles that this user's command line knows.
+    pub(super) fn of_context() -> Option<PartSetup> {
+        let path = context::path().ok().filter(|path| path.exists())?;
+        let mut setup = PartSetup { config: Some(path.clone()), private: vec![path.clone()], ..PartSetup::default() };
+        match Contexts::load(&path) {
+            Ok(contexts) => {
+                let known = contexts.contexts.into_values();
+                setup.servers = known
+                    .map(|context| ServerSetup {
+                        what: "console",
+                        url: context.url,
+                        authority: context.authority,
+                        remedy: "start that console (or `muster up`); if it has another address now, sign in again: \
+                                 `muster login LINK`"
+                            .to_owned(),
+                    })
+                    .collect();
+            }
+            Err(failure) => {
+                let message = failure.diagnostic.map(|told| format!("{told:#}")).unwrap_or_default();
+                let usual = format!("move {} away, and sign in again: `muster login LINK`", path.display());
+                setup.trouble = Some(trouble_of(message, &usual));
+            }
+        }
+        Some(setup)
+    }
+}
