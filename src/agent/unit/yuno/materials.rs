@@ -22,9 +22,9 @@ use muster_topics::{
     name::{Digest, UnitName},
     unit::ConfigRef,
 };
-use nix::{
-    errno::Errno,
-    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -108,10 +108,10 @@ impl Materials {
         if !self.folder.exists() {
             fs::rename(fresh, &self.folder)?;
         } else {
-            match renameat2(AT_FDCWD, fresh, AT_FDCWD, &self.folder, RenameFlags::RENAME_EXCHANGE) {
+            match renameat_with(CWD, fresh, CWD, &self.folder, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
                 // A file system without this operation: for a moment there is no folder.
-                Err(Errno::EINVAL | Errno::ENOSYS) => {
+                Err(Errno::INVAL | Errno::NOSYS) => {
                     remove(&self.folder)?;
                     fs::rename(fresh, &self.folder)?;
                 }
