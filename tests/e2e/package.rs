@@ -1,9 +1,17 @@
-//! The Debian package, on a machine of its own. `tests/package` builds it, and runs this.
+//! What is shipped: the Debian package, on a machine of its own; the static program, where there is nothing else; and the
+//! container image. `tests/package` builds them, and runs this.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
 
 use crate::{
-    fleet::{eventually, file, machine::Machine},
+    containers::stage::Podman,
+    fleet::{Home, Run, eventually, file, machine::Machine},
     roles::Roles,
 };
 
@@ -76,4 +84,122 @@ fn package_upgrade_leaves_yunos_running() {
     assert!(told.contains("yunos still run"), "{told}");
     assert_eq!(machine.start_ticks(pid), Some(began));
     assert!(starts.exists() && !config.exists());
+}
+
+/// The static program that `tests/package` has built.
+fn static_program() -> PathBuf {
+    PathBuf::from(std::env::var_os("MUSTER_TEST_STATIC").expect("tests/package runs this"))
+}
+
+/// A server of names, which knows one of them.
+const NAMES: &str = r#"
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+while True:
+    query, peer = server.recvfrom(512)
+    end = query.index(b"\0", 12) + 5
+    is_known = query[12:end - 4] == b"\7console\5fleet\4test\0"
+    is_address = query[end - 4:end - 2] == b"\0\1"
+    answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\x7f\0\0\1" if is_known and is_address else b""
+    flags = b"\x81\x80" if is_known else b"\x81\x83"
+    count = b"\0\1" if answer else b"\0\0"
+    server.sendto(query[:2] + flags + b"\0\1" + count + b"\0\0\0\0" + query[12:end] + answer, peer)
+"#;
+
+#[test]
+#[ignore = "tests/package gives it a static program"]
+fn static_program_needs_nothing_and_resolves_names() {
+    let home = Home::new();
+    let data = home.path().join("console");
+    home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
+    let root = home.path().join("root");
+    fs::create_dir_all(root.join("etc")).unwrap();
+    fs::copy(static_program(), root.join("muster")).unwrap();
+    fs::copy(data.join("authority/authority.pem"), root.join("authority.pem")).unwrap();
+    fs::write(root.join("etc/resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
+    fs::write(root.join("etc/hosts"), "127.0.0.1 here.fleet.test\n").unwrap();
+    file(&home, "names.py", NAMES);
+    // A network of its own, in which port 53 is free and nothing listens on port 9.
+    let script = "ip link set lo up && python3 names.py & until ss -lun | grep -q :53; do sleep 0.05; done; \
+                  chroot root /muster login \"https://$0:9/sign-in?code=x\" --authority /authority.pem; \
+                  code=$?; kill $!; exit $code";
+    let login = |name: &str| {
+        let mut command = Command::new("unshare");
+        home.dress(&mut command);
+        Run::of(&[name], command.args(["--net", "sh", "-c", script, name])).expect_code(4)
+    };
+    for known in ["console.fleet.test", "here.fleet.test"] {
+        login(known).expect_stderr("onnection refused");
+    }
+    let unknown = login("nowhere.fleet.test");
+    assert!(!unknown.stderr.contains("onnection refused"), "{unknown:?}");
+}
+
+/// Builds the image of the static program in a Podman's own storage.
+#[track_caller]
+fn build_image(podman: &Podman, tag: &str) {
+    let base = podman.command();
+    let words: Vec<&str> =
+        std::iter::once(base.get_program()).chain(base.get_args()).map(|word| word.to_str().unwrap()).collect();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/image");
+    let mut command = Command::new(script);
+    command.env_clear().env("PODMAN", words.join(" "));
+    for (name, value) in base.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let program = static_program();
+    Run::of(&["packaging/image"], command.arg(program).arg(tag)).expect_code(0);
+}
+
+#[test]
+#[ignore = "tests/package gives it a static program"]
+fn image_runs_up_and_an_agent_and_reaps() {
+    let podman = Podman::start();
+    build_image(&podman, "localhost/muster:test");
+    let run = |name: &str, args: &[&str]| {
+        let options = ["run", "--detach", "--name", name, "--network", "host", "localhost/muster:test"];
+        podman.run(&[&options[..], args].concat())
+    };
+    let up = ["up", "--listen", "127.0.0.1", "--no-sample", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"];
+    run("up", &up);
+    eventually("a muster up", || {
+        let said = podman.run(&["logs", "up"]);
+        if said.contains("Ctrl-C") { Ok(()) } else { Err(said) }
+    });
+    let muster = |args: &[&str]| podman.run(&[&["exec", "up", "muster", "-o", "json"], args].concat());
+    let json = |args: &[&str]| serde_json::from_str::<Value>(&muster(args)).unwrap();
+    let token = json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    run("agent", &["agent", "--join", &token]);
+    eventually("two hosts", || {
+        let hosts = json(&["host", "ls"]);
+        let online = hosts.as_array().unwrap().iter().filter(|host| host["presence"]["state"] == "online").count();
+        if online == 2 { Ok(()) } else { Err(hosts.to_string()) }
+    });
+
+    // Programs that leave others behind, which are the first process's then: of a command, and of somebody who looks in.
+    let leaves = "(sleep 0.1 >/dev/null 2>&1 & echo $!)";
+    let commanded = muster(&["exec", "--all", "--", "sh", "-c", leaves]);
+    let outputs = commanded.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let texts: Vec<String> = outputs.filter_map(|event| event["data"]["text"].as_str().map(str::to_owned)).collect();
+    assert_eq!(texts.len(), 2, "{commanded}");
+    for name in ["up", "agent"] {
+        let seen = podman.run(&["exec", name, "sh", "-c", leaves]);
+        // Each has process ids of its own, and a dead one that nobody reaped keeps its name.
+        let state = |pid: &str| {
+            format!("[ \"$(cat /proc/{pid}/comm 2>/dev/null)\" != sleep ] || grep State /proc/{pid}/status")
+        };
+        for pid in texts.iter().map(|text| text.trim()).chain([seen.as_str()]) {
+            eventually("the end of what was left, with nothing that remains of it", || {
+                match podman.run(&["exec", name, "sh", "-c", &state(pid)]) {
+                    gone if gone.is_empty() => Ok(()),
+                    state => Err(format!("{name} {pid}: {state}")),
+                }
+            });
+        }
+    }
+    for name in ["agent", "up"] {
+        podman.run(&["stop", "--time", "30", name]);
+        assert_eq!(podman.inspect(name)["State"]["ExitCode"], 0, "{}", podman.run(&["logs", name]));
+    }
 }

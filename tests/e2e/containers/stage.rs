@@ -125,7 +125,8 @@ impl Podman {
         self.folder.path().join("s")
     }
 
-    fn command(&self) -> Command {
+    /// `podman` with this storage.
+    pub(crate) fn command(&self) -> Command {
         let at = |name: &str| self.folder.path().join(name);
         let mut command = Command::new("podman");
         command
