@@ -25,7 +25,9 @@ use serde::de::DeserializeOwned;
 /// of an agent, and the context file. Nothing is changed. The exit code is 1 if there is a problem.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Write findings, versions, configurations and recent logs to FILE (tar.gz), without secrets
+    /// Write a bundle for somebody who helps (tar.gz), without secrets
+    ///
+    /// It has the findings, versions, configurations and recent logs. Look into it before you send it.
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
     /// The folder of a `muster up` [default: that of this user]
