@@ -7,7 +7,8 @@
 mod examples;
 #[cfg(feature = "cli")]
 pub(crate) mod pages;
-#[cfg(all(test, feature = "simulate"))]
+#[cfg(test)]
+#[cfg(feature = "simulate")]
 mod tests;
 
 use clap::{Arg, Command, builder::StyledStr};
