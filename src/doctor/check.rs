@@ -73,6 +73,10 @@ pub struct Finding {
 /// A finding of a part that is still to be named.
 struct CheckResult(&'static str, Verdict, String, Option<String>);
 
+/// The server of [`ServerFacts`] whose rules are checked too.
+const BROKER: &str = "broker";
+const BROKER_RULES: &str = "broker rules";
+
 fn fine(check: &'static str, finding: impl Into<String>) -> CheckResult {
     CheckResult(check, Verdict::Ok, finding.into(), None)
 }
@@ -182,7 +186,11 @@ fn check_part(part: Part, found: &PartFacts, facts: &Facts) -> Vec<CheckResult> 
     for server in &found.servers {
         all.extend(check_server(server, facts.now_ms));
     }
-    all.extend(found.broker.as_ref().map(check_broker));
+    let is_unreached = |server: &ServerFacts| server.setup.what == BROKER && !matches!(server.reach, Reach::Answers(_));
+    all.extend(found.broker.as_ref().map(|broker| match found.servers.iter().any(is_unreached) {
+        true => not_applicable(BROKER_RULES, "the broker cannot be reached"),
+        false => check_broker(broker),
+    }));
     all.extend(found.certificates.iter().map(|one| check_certificate("certificate", one, facts.now_ms)));
     let is_open = |(_, mode): &&(PathBuf, u32)| mode & 0o077 != 0;
     all.extend(found.private.iter().filter(is_open).map(|(path, mode)| check_permissions(path, *mode)));
@@ -384,7 +392,7 @@ fn check_certificate(check: &'static str, one: &CertificateFacts, now_ms: Millis
 }
 
 fn check_broker(broker: &BrokerFacts) -> CheckResult {
-    let check = "broker rules";
+    let check = BROKER_RULES;
     let remedy = "give the broker muster's permissions: `muster broker render --for BROKER --console main` writes them; \
                   topics below another prefix need the same `prefix` everywhere";
     let (refused, reads_others, publishes) = match broker {
