@@ -133,6 +133,14 @@ pub struct Host {
     pub labels: Vec<HostLabel>,
 }
 
+impl Host {
+    /// Whether it is revoked, so that it gets no commands.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.certificate_expires_ms == 0
+    }
+}
+
 /// Whether a host is connected, as far as the console knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

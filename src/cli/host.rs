@@ -147,7 +147,7 @@ async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure>
 /// `online (since 5 min ago)`.
 fn presence(host: &Host, now_ms: i64) -> String {
     let word = connection(host, now_ms);
-    if host.certificate_expires_ms == 0 { format!("revoked; {word}") } else { word }
+    if host.is_revoked() { format!("revoked; {word}") } else { word }
 }
 
 fn connection(host: &Host, now_ms: i64) -> String {

@@ -155,7 +155,7 @@ fn forecast(diff: &SnapshotDiff) -> String {
 async fn hosts(session: &CliSession, at: &HostChoice) -> Result<Vec<String>, Failure> {
     if at.all {
         let all: Vec<Host> = session.client.get("hosts", &[]).await?;
-        return Ok(all.iter().map(|host| host.id.to_string()).collect());
+        return Ok(all.iter().filter(|host| !host.is_revoked()).map(|host| host.id.to_string()).collect());
     }
     if at.hosts.is_empty() { Ok(vec![host_lookup::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
 }

@@ -118,7 +118,7 @@ pub async fn picked(session: &CliSession, wanted: &HostSelect) -> Result<Vec<Str
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     let units: Vec<Unit> = if wanted.asks_units() { session.client.get("units", &[]).await? } else { Vec::new() };
     // Revoked hosts get no commands.
-    let members = hosts.iter().filter(|host| host.certificate_expires_ms != 0);
+    let members = hosts.iter().filter(|host| !host.is_revoked());
     let picked: Vec<String> =
         members.filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
     if picked.is_empty() {

@@ -62,6 +62,7 @@ fn revoked_host_is_locked_out() {
         .expect_code(1)
         .expect_stderr("revoked, and so given no commands");
     fleet.ok(&["exec", "--all", "--", "true"]);
+    fleet.ok(&["snapshot", "take", "all", "--all"]);
 
     // A token that was made for it brings it back, with the same folder; any other does not, and is an alert.
     agent.kill();
