@@ -16,7 +16,7 @@ mod up;
 use std::{
     ffi::OsString,
     io::IsTerminal,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -87,7 +87,7 @@ enum MainVerb {
     Man {
         /// Folder, which is made if it does not exist
         #[arg(long = "output", value_name = "FOLDER")]
-        folder: PathBuf,
+        folder: std::path::PathBuf,
     },
 }
 
