@@ -17,7 +17,7 @@ use crate::store::host::{LastHeartbeat, StoredState};
 
 /// What to do with a presence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PresenceVerdict {
+pub(super) enum PresenceUpdate {
     /// It replaces the stored one.
     Store,
     /// It is earlier than the stored one.
@@ -36,18 +36,18 @@ pub(super) fn presence(
     held: Option<(u64, u64, bool)>,
     last: Option<LastHeartbeat>,
     presence: &Presence,
-) -> PresenceVerdict {
-    let Some(held) = held else { return PresenceVerdict::Store };
+) -> PresenceUpdate {
+    let Some(held) = held else { return PresenceUpdate::Store };
     if presence.order() > held || planted!(BelieveOldWill) {
-        return PresenceVerdict::Store;
+        return PresenceUpdate::Store;
     }
     match last {
         Some(last)
             if last.epoch < held.0 && last.epoch == presence.epoch && presence.state == PresenceState::Online =>
         {
-            if last.follows_presence { PresenceVerdict::Store } else { PresenceVerdict::Doubtful }
+            if last.follows_presence { PresenceUpdate::Store } else { PresenceUpdate::Doubtful }
         }
-        _ => PresenceVerdict::Old,
+        _ => PresenceUpdate::Old,
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let presence = presence_in;
         let check = |held: Option<Presence>, came: Presence, wanted: bool| {
             let verdict = super::presence(held.as_ref().map(Presence::order), None, &came);
-            assert_eq!(verdict == PresenceVerdict::Store, wanted, "{held:?} {came:?}");
+            assert_eq!(verdict == PresenceUpdate::Store, wanted, "{held:?} {came:?}");
         };
         use PresenceState::{Offline, Online, Stopped};
         check(None, presence(1, 1, Offline), true);
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn objection_counts_with_a_heartbeat_after_the_claim() {
         use PresenceState::{Offline, Online};
-        use PresenceVerdict::{Doubtful, Old, Store};
+        use PresenceUpdate::{Doubtful, Old, Store};
         // A later instance has claimed the host and sent nothing.
         let verdict = |epoch, follows_presence, state| {
             super::presence(

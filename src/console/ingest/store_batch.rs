@@ -18,7 +18,7 @@ use muster_topics::{
 };
 
 use super::{
-    decide::{self, HeartbeatVerdict, PresenceVerdict},
+    decide::{self, HeartbeatVerdict, PresenceUpdate},
     effects::Effects,
     error::{ApplyError, FaultyMessage},
     tables::Tables,
@@ -126,10 +126,10 @@ impl IngestBatch {
         let held = self.known.presences.get(&id).copied();
         let last = self.known.last_heartbeats.get(&id).copied();
         match decide::presence(held, last, &presence) {
-            PresenceVerdict::Store => {}
-            PresenceVerdict::Old => return,
+            PresenceUpdate::Store => {}
+            PresenceUpdate::Old => return,
             // Who works answers with a heartbeat and its presence.
-            PresenceVerdict::Doubtful => {
+            PresenceUpdate::Doubtful => {
                 self.effects.refresh.insert(id);
                 return;
             }
