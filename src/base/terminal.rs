@@ -9,6 +9,8 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+
 use crate::failure::{Failure, FailureContext, FailureKind};
 
 /// Writes to standard output at once: as it is, or shown as text where that is a terminal.
@@ -136,6 +138,31 @@ fn colours(text: &str) -> usize {
     match end {
         Some(end) if rest.as_bytes().get(end) == Some(&b'm') => end + 3,
         _ => 0,
+    }
+}
+
+/// A terminal without echo, for something secret that is typed, until this is dropped.
+#[derive(Debug)]
+pub struct SilentTerminal(Termios);
+
+impl SilentTerminal {
+    /// Switches the echo of standard input off.
+    ///
+    /// # Errors
+    /// If standard input is no terminal.
+    pub fn begin() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut quiet = before.clone();
+        quiet.local_flags.remove(LocalFlags::ECHO);
+        tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &quiet)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for SilentTerminal {
+    fn drop(&mut self) {
+        // If the terminal is gone, nothing needs to be restored.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &self.0);
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::io::{self, BufRead, IsTerminal, Read, stdin};
 
-use muster_base::failure::{Failure, FailureContext, FailureKind};
-use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use muster_base::{
+    failure::{Failure, FailureContext, FailureKind},
+    terminal::SilentTerminal,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The longest password that MQTT can send.
@@ -64,24 +66,4 @@ async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
         return Err(Failure::new(FailureKind::Usage, format!("a password has at most {PASSWORD_MAX_BYTES} bytes")));
     }
     Ok(line)
-}
-
-/// A terminal without echo, until this is dropped.
-struct SilentTerminal(Termios);
-
-impl SilentTerminal {
-    fn begin() -> nix::Result<Self> {
-        let before = tcgetattr(stdin())?;
-        let mut quiet = before.clone();
-        quiet.local_flags.remove(LocalFlags::ECHO);
-        tcsetattr(stdin(), SetArg::TCSAFLUSH, &quiet)?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for SilentTerminal {
-    fn drop(&mut self) {
-        // If the terminal is gone, nothing needs to be restored.
-        let _ = tcsetattr(stdin(), SetArg::TCSAFLUSH, &self.0);
-    }
 }
