@@ -1,4 +1,4 @@
-//! Downloads artifacts and configs from the console, verifies them and stores each once.
+//! Downloads artifacts, configs and sealed secrets from the console, verifies them and stores each once.
 //!
 //! An artifact is identified by the SHA-256 of its bytes and stored in `<data>/artifacts/<sha256>`, read-only and
 //! executable. The download goes to a partial file beside it, is hashed on the way, compared, synced and renamed, so a
@@ -35,7 +35,8 @@ use std::{
 
 use bytes::Bytes;
 use muster_topics::{
-    name::Digest,
+    name::{Digest, Name},
+    secret::{SealedSecret, SecretRef},
     unit::{ArtifactRef, ConfigRef, Progress},
 };
 use reqwest::{
@@ -98,6 +99,18 @@ pub fn install(data_dir: &Path, content: &[u8]) -> io::Result<ArtifactRef> {
     let (role, version) = ("transient".parse(), "1".parse());
     let (Ok(role), Ok(version)) = (role, version) else { return Err(io::ErrorKind::InvalidInput.into()) };
     Ok(ArtifactRef { sha256, size_bytes: content.len() as u64, role, version, manifest: None })
+}
+
+/// Reads a document that is held in memory.
+async fn read_whole(what: &str, mut response: reqwest::Response) -> Result<Vec<u8>, ArtifactError> {
+    let mut content = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(transport(what))? {
+        if content.len() + chunk.len() > CONFIG_MAX_BYTES {
+            return Err(ArtifactError::TooLong { what: what.to_owned(), size_bytes: CONFIG_MAX_BYTES as u64 });
+        }
+        content.extend_from_slice(&chunk);
+    }
+    Ok(content)
 }
 
 /// Computes the SHA-256 of a file.
@@ -284,15 +297,20 @@ impl Artifacts {
         self.document(what, "manifests", sha256).await.map(Some)
     }
 
+    /// Fetches a version of a secret, sealed to this host.
+    ///
+    /// # Errors
+    /// If it cannot be fetched, or is no such document.
+    pub async fn secret(&self, realm: &Name, secret: &SecretRef) -> Result<SealedSecret, ArtifactError> {
+        let what = format!("secret {realm}/{secret}");
+        let path = format!("secrets/{realm}/{}/{}", secret.name, secret.version);
+        let content = read_whole(&what, self.get(&what, &path, None).await?).await?;
+        serde_json::from_slice(&content)
+            .map_err(|error| ArtifactError::Transport { what: what.clone(), source: error.into() })
+    }
+
     async fn document(&self, what: String, kind: &str, sha256: &Digest) -> Result<Vec<u8>, ArtifactError> {
-        let mut response = self.get(&what, kind, sha256, 0).await?;
-        let mut content = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(transport(&what))? {
-            if content.len() + chunk.len() > CONFIG_MAX_BYTES {
-                return Err(ArtifactError::TooLong { what, size_bytes: CONFIG_MAX_BYTES as u64 });
-            }
-            content.extend_from_slice(&chunk);
-        }
+        let content = read_whole(&what, self.get(&what, &format!("{kind}/{sha256}"), None).await?).await?;
         let found = Digest::of(&content);
         if found == *sha256 { Ok(content) } else { Err(ArtifactError::WrongHash { what, found, resumed: false }) }
     }
@@ -346,13 +364,12 @@ impl Artifacts {
         flight
     }
 
-    /// Requests content from the console, from an offset on.
+    /// Requests content from the console; of what its hash names, from an offset on.
     async fn get(
         &self,
         what: &str,
-        kind: &str,
-        sha256: &Digest,
-        offset_bytes: u64,
+        path: &str,
+        from: Option<(&Digest, u64)>,
     ) -> Result<reqwest::Response, ArtifactError> {
         let identity = self.shared.identity.borrow().clone();
         let tls = identity.tls().map_err(|error| ArtifactError::Client(error.into()))?;
@@ -363,9 +380,9 @@ impl Artifacts {
             .build()
             .map_err(|error| ArtifactError::Client(error.into()))?;
         let base = identity.membership.console_url.trim_end_matches('/');
-        let url = Url::parse(&format!("{base}/v1/{kind}/{sha256}"));
+        let url = Url::parse(&format!("{base}/v1/{path}"));
         let mut request = client.get(url.map_err(|error| ArtifactError::Client(error.into()))?);
-        if offset_bytes > 0 {
+        if let Some((sha256, offset_bytes)) = from.filter(|(_, offset_bytes)| *offset_bytes > 0) {
             // The name is the hash, so the content cannot have changed.
             request = request.header(RANGE, format!("bytes={offset_bytes}-")).header(IF_RANGE, format!("\"{sha256}\""));
         }
@@ -398,11 +415,12 @@ impl Artifacts {
             drop(chunks);
             return write(receiving, queue, alone).await;
         }
-        let response = match self.get(&what, "artifacts", &artifact.sha256, begun_bytes).await {
+        let from = format!("artifacts/{}", artifact.sha256);
+        let response = match self.get(&what, &from, Some((&artifact.sha256, begun_bytes))).await {
             // The partial file is as long as the whole, or longer: it cannot be right.
             Err(ArtifactError::Status { status: StatusCode::RANGE_NOT_SATISFIABLE, .. }) if begun_bytes > 0 => {
                 fs::remove_file(&partial).map_err(write_error(&what, &partial))?;
-                self.get(&what, "artifacts", &artifact.sha256, 0).await?
+                self.get(&what, &from, None).await?
             }
             other => other?,
         };

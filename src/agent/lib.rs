@@ -191,7 +191,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
     let units = Units::start(
         store.clone(),
-        host,
+        (host, sealing.clone()),
         shims.clone(),
         artifacts,
         (folder.clone(), &config.containers),

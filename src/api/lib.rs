@@ -29,6 +29,7 @@ pub mod host_names;
 mod label;
 mod list;
 pub mod problem_codes;
+mod secret;
 mod store;
 pub mod summary;
 mod unit;
@@ -41,6 +42,10 @@ pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;
 
 pub use muster_rules::{cost::ChangeCost, spec_comparison::FieldDifference};
+pub use secret::{
+    KeyRotation, NewSecret, Secret, SecretConfig, SecretDetail, SecretSet, SecretUser, SecretVersion,
+    SecretVersionState,
+};
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
 
 /// `GET /api/v1/status`: an overview of the installation.

@@ -1,4 +1,4 @@
-//! Newer artifacts and configs for yunos that there are: what there is to have, and what a unit would get of it.
+//! Newer artifacts, configs and secrets for yunos that there are: what there is to have, and what a unit would get of it.
 //!
 //! Versions are ordered by their numbers, as semantic versioning has it, and by the time at which they were added where one of
 //! them is no number, such as a hash ([`version_order::age`]); what is older than what a unit has is only taken by force.
@@ -17,7 +17,7 @@ use muster_topics::{
 };
 use serde::Serialize;
 
-use super::{Artifact, Config};
+use super::{Artifact, Config, Secret};
 
 /// Available upgrades: one artifact for each role, one version for each config.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub struct Offer {
     artifacts: BTreeMap<Name, Artifact>,
     /// Configs.
     configs: BTreeMap<ConfigId, Config>,
+    /// The newest version of each secret, by realm and name.
+    secrets: BTreeMap<(Name, Name), u32>,
     /// Whether older versions are allowed.
     force: bool,
     /// When each version of each role was added.
@@ -67,10 +69,18 @@ impl Offer {
         Self {
             artifacts: artifacts.into_iter().map(|one| (one.role.clone(), one)).collect(),
             configs: configs.into_iter().map(|one| (one.id.clone(), one)).collect(),
+            secrets: BTreeMap::new(),
             force,
             artifacts_added: all_artifacts.iter().map(added).collect(),
             configs_added: all_configs.iter().map(config_added).collect(),
         }
+    }
+
+    /// The same with secrets, of which a unit always gets the newest version.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Vec<Secret>) -> Self {
+        self.secrets = secrets.into_iter().map(|one| ((one.realm, one.name), one.version)).collect();
+        self
     }
 
     fn takes_artifact(&self, has: &ArtifactRef, found: &Artifact) -> bool {
@@ -117,6 +127,8 @@ pub struct Upgrade {
     pub artifact: Option<Step>,
     /// The new configs.
     pub configs: Vec<Step>,
+    /// The newer secrets.
+    pub secrets: Vec<Step>,
     /// The effect on its process.
     pub cost: ChangeCost,
     /// The command for it.
@@ -139,7 +151,19 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
         .filter_map(|has| Some((has, offer.configs.get(&has.id)?)))
         .filter(|(has, found)| has.sha256 != found.sha256 && offer.takes_config(has, found))
         .collect();
-    if artifact.is_none() && configs.is_empty() {
+    let mut secrets = spec.secrets().to_vec();
+    let mut newer_secrets = Vec::new();
+    for secret in &mut secrets {
+        let newest = offer.secrets.get(&(unit.realm(), secret.name.clone())).copied();
+        if let Some(newest) = newest.filter(|newest| *newest > secret.version) {
+            let versions = [secret.version, newest].map(|version| version.to_string().parse().ok());
+            if let [Some(from), Some(to)] = versions {
+                newer_secrets.push(Step { what: format!("secret {}", secret.name), from, to });
+            }
+            secret.version = newest;
+        }
+    }
+    if artifact.is_none() && configs.is_empty() && newer_secrets.is_empty() {
         return None;
     }
     let step = |what: String, from: &Version, to: &Version| Step { what, from: from.clone(), to: to.clone() };
@@ -155,12 +179,14 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
             place.clone_from(config);
         }
     }
+    after.set_secrets(secrets);
     let (unit, from) = (unit.clone(), desired.revision.clone());
     Some(Upgrade {
         artifact: artifact.map(|(has, found)| step(found.role.to_string(), &has.version, &found.version)),
         configs: steps,
+        secrets: newer_secrets,
         cost: cost((&desired.spec, desired.run), (&after, desired.run)),
-        verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs },
+        verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs, secrets: None },
     })
 }
 
@@ -178,6 +204,7 @@ fn config_ref(found: &Config) -> ConfigRef {
 mod tests {
     use muster_topics::{
         name::Digest,
+        secret::SecretRef,
         unit::{Run, Spec, YunoSpec},
     };
 
@@ -219,6 +246,30 @@ mod tests {
         check("1.10.0", &["1.2.0"], false, None);
         check("1.10.0", &["1.2.0"], true, Some("web 1.10.0 → 1.2.0"));
         check("1.10.0", &["1.10.0"], true, None);
+    }
+
+    #[test]
+    fn newer_secrets_of_its_realm_are_an_upgrade() {
+        let secret = |realm: &str, version| Secret {
+            realm: realm.parse().unwrap(),
+            name: "db".parse().unwrap(),
+            version,
+            set_ms: 0,
+            operator: "admin".parse().unwrap(),
+            readable: true,
+            units: 1,
+            behind: 1,
+        };
+        let mut yuno = YunoSpec::new(artifact_ref(&artifact("1")));
+        yuno.secrets = vec![SecretRef { name: "db".parse().unwrap(), version: 2 }];
+        let spec = Spec::Yuno(yuno);
+        let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
+        let planned = |secrets: Vec<Secret>| {
+            let plan = upgrade(&"prod/web".parse().unwrap(), &desired, &Offer::default().with_secrets(secrets))?;
+            Some((plan.secrets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "), plan.cost))
+        };
+        assert_eq!(planned(vec![secret("prod", 2), secret("default", 3)]), None);
+        assert_eq!(planned(vec![secret("prod", 3)]), Some(("secret db 2 → 3".to_owned(), ChangeCost::Restart)));
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! - That key is sealed to each host (HPKE, RFC 9180: base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305), with the ids of command and host
 //!   as associated data: what was sealed for one host or one command opens nothing of another.
 //!
-//! HPKE names its purpose in `info`, so that a host's key can serve other purposes later without mixing them.
+//! A secret that a unit uses is sealed to its host directly ([`seal_secret`]).
+//!
+//! HPKE names its purpose in `info`, so that a host's key serves both without mixing them.
 //!
 //! **Invariant: a content key encrypts one content**, which is why its nonce may be zero.
 
@@ -14,19 +16,28 @@ use hpke::{
     kem::X25519HkdfSha256,
 };
 use muster_topics::{
+    V1,
     command::{Command, Verb},
-    name::{CommandId, HostId},
+    name::{CommandId, HostId, Name},
     sealed::{Misfit, Sealed, SealingKey, pack, unpack},
+    secret::{SealedSecret, SecretRef},
 };
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
     rand::{SecureRandom, SystemRandom},
 };
+use zeroize::Zeroizing;
 
 type Kem = X25519HkdfSha256;
 
 /// The `info` parameter of HPKE for keys of commands.
 const COMMANDS: &[u8] = b"muster command 1";
+
+/// The same for secrets that units use.
+const SECRETS: &[u8] = b"muster secret 1";
+
+/// Sealed secrets are padded to a multiple of this, so that their length says little.
+const SECRET_BLOCK_BYTES: usize = 64;
 
 /// Length of the sender's public key, which precedes a sealed key.
 const ENCAPSULATED_BYTES: usize = 32;
@@ -42,7 +53,7 @@ pub enum OpenError {
     /// The command carries no key.
     #[error("the key to what is sealed in the command did not come with it")]
     NoKey,
-    /// It was sealed to another key, or for another host or command.
+    /// It was sealed to another key, or for another host, command or secret.
     #[error(
         "what is sealed in the command is not sealed to this host's present key. hint: give the command again; the console \
          has the key once this agent has told it"
@@ -128,21 +139,45 @@ impl HostKey {
         Ok(verb)
     }
 
-    fn content_key(&self, sealed: &Sealed, command: CommandId, host: HostId) -> Result<ContentKey, OpenError> {
-        let text = sealed.key.as_deref().ok_or(OpenError::NoKey)?;
-        let bytes = BASE64.decode(text).map_err(|_| OpenError::WrongKey)?;
-        let (encapsulated, sealed_key) = bytes.split_at_checked(ENCAPSULATED_BYTES).ok_or(OpenError::WrongKey)?;
+    /// The value of a version of a secret that was sealed to this key for `host`.
+    ///
+    /// # Errors
+    /// If this key does not open it, or it was sealed for another secret or host.
+    pub fn open_secret(
+        &self,
+        sealed: &SealedSecret,
+        (realm, secret): (&Name, &SecretRef),
+        host: HostId,
+    ) -> Result<Zeroizing<String>, OpenError> {
+        let bytes = BASE64.decode(&sealed.sealed).map_err(|_| OpenError::Damaged)?;
+        let padded = Zeroizing::new(self.open_bytes(&bytes, SECRETS, &secret_place(realm, secret, host))?);
+        let (length, rest) = padded.split_first_chunk().ok_or(OpenError::Damaged)?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| OpenError::Damaged)?;
+        let value = rest.get(..length).and_then(|value| std::str::from_utf8(value).ok()).ok_or(OpenError::Damaged)?;
+        Ok(Zeroizing::new(value.to_owned()))
+    }
+
+    /// Opens what was sealed for a purpose (`info`) with this associated data.
+    fn open_bytes(&self, bytes: &[u8], info: &[u8], associated: &[u8]) -> Result<Vec<u8>, OpenError> {
+        let (encapsulated, sealed) = bytes.split_at_checked(ENCAPSULATED_BYTES).ok_or(OpenError::WrongKey)?;
         let encapsulated =
             <Kem as hpke::Kem>::EncappedKey::from_bytes(encapsulated).map_err(|_| OpenError::WrongKey)?;
-        let key = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, Kem>(
+        hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, Kem>(
             &OpModeR::Base,
             &self.0,
             &encapsulated,
-            COMMANDS,
-            sealed_key,
-            &meant_for(command, host),
-        );
-        key.ok().and_then(|key| key.try_into().ok()).map(ContentKey).ok_or(OpenError::WrongKey)
+            info,
+            sealed,
+            associated,
+        )
+        .map_err(|_| OpenError::WrongKey)
+    }
+
+    fn content_key(&self, sealed: &Sealed, command: CommandId, host: HostId) -> Result<ContentKey, OpenError> {
+        let text = sealed.key.as_deref().ok_or(OpenError::NoKey)?;
+        let bytes = BASE64.decode(text).map_err(|_| OpenError::WrongKey)?;
+        let key = self.open_bytes(&bytes, COMMANDS, &meant_for(command, host))?;
+        key.try_into().map(ContentKey).map_err(|_| OpenError::WrongKey)
     }
 }
 
@@ -165,18 +200,43 @@ impl ContentKey {
     /// # Errors
     /// If the host's key is invalid.
     pub fn seal_to(&self, key: &SealingKey, command: CommandId, host: HostId) -> Result<String, SealError> {
-        let key = <Kem as hpke::Kem>::PublicKey::from_bytes(key.as_bytes())
-            .map_err(|_| SealError("the host's key is none"))?;
-        let (encapsulated, sealed) = hpke::single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(
-            &OpModeS::Base,
-            &key,
-            COMMANDS,
-            &self.0,
-            &meant_for(command, host),
-        )
-        .map_err(|_| SealError("the host's key is none"))?;
-        Ok(BASE64.encode([&encapsulated.to_bytes()[..], &sealed].concat()))
+        Ok(BASE64.encode(seal_bytes(key, &self.0, COMMANDS, &meant_for(command, host))?))
     }
+}
+
+/// Seals bytes to a host's key for a purpose (`info`), with associated data.
+fn seal_bytes(key: &SealingKey, bytes: &[u8], info: &[u8], associated: &[u8]) -> Result<Vec<u8>, SealError> {
+    let none = |_| SealError("the host's key is none");
+    let key = <Kem as hpke::Kem>::PublicKey::from_bytes(key.as_bytes()).map_err(none)?;
+    let (encapsulated, sealed) =
+        hpke::single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(&OpModeS::Base, &key, info, bytes, associated)
+            .map_err(none)?;
+    Ok([&encapsulated.to_bytes()[..], &sealed].concat())
+}
+
+/// Seals the value of a version of a secret to its host.
+///
+/// # Errors
+/// If the host's key is invalid.
+pub fn seal_secret(
+    key: &SealingKey,
+    (realm, secret): (&Name, &SecretRef),
+    host: HostId,
+    value: &str,
+) -> Result<SealedSecret, SealError> {
+    let length = u32::try_from(value.len()).map_err(|_| SealError("it is too long"))?;
+    let mut padded = Zeroizing::new(length.to_be_bytes().to_vec());
+    padded.reserve_exact(value.len() + SECRET_BLOCK_BYTES);
+    padded.extend_from_slice(value.as_bytes());
+    let whole = padded.len().next_multiple_of(SECRET_BLOCK_BYTES);
+    padded.resize(whole, 0);
+    let sealed = seal_bytes(key, &padded, SECRETS, &secret_place(realm, secret, host))?;
+    Ok(SealedSecret { v: V1, sealed: BASE64.encode(sealed) })
+}
+
+/// The associated data of a sealed secret.
+fn secret_place(realm: &Name, secret: &SecretRef, host: HostId) -> Vec<u8> {
+    format!("{realm}/{secret} {host}").into_bytes()
 }
 
 /// Removes from a verb what only its hosts may read, and encrypts it; `None` if there is no such part. The remaining
@@ -300,5 +360,35 @@ mod tests {
         assert!("nonsense".parse::<HostKey>().is_err());
         assert_eq!(HostKey::derived_from(b"a").public(), HostKey::derived_from(b"a").public());
         assert!(!format!("{key:?}").contains(&key.to_text()));
+    }
+
+    #[test]
+    fn secret_is_opened_by_its_host_alone() {
+        let (host, key) = (HostId::random(), HostKey::generate().unwrap());
+        let realm: Name = "prod".parse().unwrap();
+        let secret = |name: &str, version| SecretRef { name: name.parse().unwrap(), version };
+        let db = secret("db", 3);
+        for value in ["", "hunter2", "ключ\n", &"x".repeat(64 * 1024)] {
+            let sealed = seal_secret(&key.public(), (&realm, &db), host, value).unwrap();
+            assert_eq!(&**key.open_secret(&sealed, (&realm, &db), host).unwrap(), value);
+            let refused = |key: &HostKey, place, host| key.open_secret(&sealed, place, host).unwrap_err();
+            let default = Name::default_realm();
+            for (key, place, host) in [
+                (&HostKey::generate().unwrap(), (&realm, &db), host),
+                (&key, (&realm, &db), HostId::random()),
+                (&key, (&realm, &secret("db", 2)), host),
+                (&key, (&realm, &secret("api", 3)), host),
+                (&key, (&default, &db), host),
+            ] {
+                assert_eq!(refused(key, place, host), OpenError::WrongKey);
+            }
+        }
+        let lengths = ["a", "twenty characters ok"]
+            .map(|value| seal_secret(&key.public(), (&realm, &db), host, value).unwrap().sealed.len());
+        assert_eq!(lengths[0], lengths[1]);
+        for bad in ["", "!", "AAAA"] {
+            let sealed = SealedSecret { v: V1, sealed: bad.to_owned() };
+            assert!(key.open_secret(&sealed, (&realm, &db), host).is_err());
+        }
     }
 }

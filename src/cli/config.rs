@@ -24,7 +24,9 @@ pub enum ConfigVerb {
     #[command(after_long_help = "The content of ID@VERSION never changes: other content needs another version.\n\n\
                     Write a secret as {\"$secret\": VALUE}, such as\n\n\
                     \x20 {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
-                    The unit's process finds the bare value in its file; everywhere else it is shown as ***.")]
+                    The unit's process finds the bare value in its file; everywhere else it is shown as ***. The console \
+                    keeps it as part of the config. To keep a secret encrypted, and to change it without another config, \
+                    name it as {\"$secret\": {\"name\": NAME}}, and set it with `muster secret set NAME`.")]
     Add {
         /// Id: NAME or ROLE.NAME
         id: ConfigId,

@@ -7,7 +7,7 @@
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
 //!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
 //!   print them
-//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`],
+//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`], [`secret`],
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
@@ -50,6 +50,7 @@ pub mod probe;
 pub mod process;
 pub mod realm;
 pub mod rollback;
+pub mod secret;
 mod session;
 pub mod snapshot;
 pub mod table;
@@ -92,6 +93,9 @@ pub enum Verb {
     /// Manage configs: immutable documents that yunos read
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    /// Manage secrets: values that configs name and nobody sees
+    #[command(subcommand)]
+    Secret(secret::SecretVerb),
     /// Manage realms: namespaces of units with a range of ports
     #[command(subcommand)]
     Realm(realm::RealmVerb),
@@ -180,6 +184,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Command(verb) => command::run(verb, session).await,
         Verb::Artifact(verb) => artifact::run(verb, session).await,
         Verb::Config(verb) => config::run(verb, session).await,
+        Verb::Secret(verb) => secret::run(verb, session).await,
         Verb::Realm(verb) => realm::run(verb, session).await,
         Verb::Snapshot(verb) => snapshot::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,

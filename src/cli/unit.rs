@@ -466,6 +466,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             network,
             mounts,
             ("configs", configs.collect::<Vec<_>>().join(", ")),
+            ("secrets", spec.secrets().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
             ("arguments", spec.args().join(" ")),
             ("user", spec.host_user().unwrap_or_default().to_owned()),
             inside,

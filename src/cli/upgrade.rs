@@ -3,7 +3,7 @@
 
 use clap::Args;
 use muster_api::{
-    Artifact, ChangeCost, Config, Unit,
+    Artifact, ChangeCost, Config, Secret, Unit,
     upgrade::{self, Offer, Step, Upgrade},
 };
 use muster_base::failure::{Failure, FailureKind};
@@ -20,10 +20,11 @@ use super::{
     config, print,
     session::CliSession,
     target::{Noun, UnitRef},
+    unit_lookup,
 };
 use muster_api::host_names::HostNames;
 
-/// Bring yunos to the newest artifact of their role and the newest version of their configs.
+/// Bring yunos to the newest artifact of their role and the newest version of their configs and secrets.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "The newest is the one with the highest number by semantic versioning; where a version is no \
@@ -76,6 +77,8 @@ struct UnitUpgrade {
     artifact: Option<Step>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<Step>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<Step>,
     /// The effect on its process.
     cost: ChangeCost,
     #[serde(skip)]
@@ -105,18 +108,46 @@ pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failur
     if wanted.plan || shown.is_empty() {
         return show(session, &shown);
     }
-    show_table(&shown);
-    if plans.len() > 1 && !which.yes {
+    carry_out(session, plans, which.yes, which.wait).await
+}
+
+/// Brings units to the newest version of a secret, after a plan was shown.
+///
+/// # Errors
+/// As [`run`].
+pub(super) async fn with_secret(
+    session: &CliSession,
+    secret: &Secret,
+    yes: bool,
+    wait: WaitOptions,
+) -> Result<(), Failure> {
+    let offer = Offer::default().with_secrets(vec![secret.clone()]);
+    let units = unit_lookup::units(session, None).await?;
+    let plans: Vec<(&Unit, UnitUpgrade)> = units.iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
+    if plans.is_empty() {
+        return Ok(());
+    }
+    carry_out(session, plans, yes, wait).await
+}
+
+async fn carry_out(
+    session: &CliSession,
+    plans: Vec<(&Unit, UnitUpgrade)>,
+    yes: bool,
+    wait: WaitOptions,
+) -> Result<(), Failure> {
+    show_table(&plans.iter().map(|(_, plan)| plan.clone()).collect::<Vec<_>>());
+    if plans.len() > 1 && !yes {
         ask_first(&format!("upgrade {} yunos", plans.len()), plans.iter().map(|(unit, _)| *unit))?;
     }
     let wanted = plans.into_iter().filter_map(|(unit, plan)| Some((unit, plan.asks?))).collect();
-    change_each(session, wanted, which.wait).await
+    change_each(session, wanted, wait).await
 }
 
-const HEADER: [&str; 5] = ["HOST", "UNIT", "ARTIFACT", "CONFIG", "COST"];
+const HEADER: [&str; 5] = ["HOST", "UNIT", "ARTIFACT", "CONFIG AND SECRETS", "COST"];
 
 fn row(plan: &UnitUpgrade, names: &HostNames<'_>) -> Vec<String> {
-    let configs: Vec<String> = plan.configs.iter().map(Step::to_string).collect();
+    let configs: Vec<String> = plan.configs.iter().chain(&plan.secrets).map(Step::to_string).collect();
     let artifact = plan.artifact.as_ref().map(Step::to_string).unwrap_or_default();
     vec![
         names.show(plan.host, &plan.hostname),
@@ -146,9 +177,10 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     }
     let all: (Vec<Artifact>, Vec<Config>) =
         (session.client.get("artifacts", &[]).await?, session.client.get("configs", &[]).await?);
-    // If something is named, only that is upgraded.
+    let secrets: Vec<Secret> = session.client.get("secrets", &[]).await?;
+    // If something is named, only that is upgraded, with the secrets of its units.
     if named.is_none() && configs.is_empty() {
-        return Ok(Offer::newest(all.0, all.1));
+        return Ok(Offer::newest(all.0, all.1).with_secrets(secrets));
     }
     let (mut of_roles, mut of_ids) = (Vec::new(), Vec::new());
     if let Some(named) = named {
@@ -157,14 +189,14 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     for named in configs {
         of_ids.push(config::find(session, named).await?);
     }
-    Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force))
+    Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force).with_secrets(secrets))
 }
 
 /// The upgrade of a yuno, if there is one.
 fn plan(unit: &Unit, offer: &Offer) -> Option<UnitUpgrade> {
-    let Upgrade { artifact, configs, cost, verb } = upgrade::upgrade(&unit.unit, &unit.desired, offer)?;
+    let Upgrade { artifact, configs, secrets, cost, verb } = upgrade::upgrade(&unit.unit, &unit.desired, offer)?;
     let (host, hostname, unit) = (unit.host, unit.hostname.clone(), unit.unit.clone());
-    Some(UnitUpgrade { host, hostname, unit, artifact, configs, cost, asks: Some(verb) })
+    Some(UnitUpgrade { host, hostname, unit, artifact, configs, secrets, cost, asks: Some(verb) })
 }
 
 #[cfg(test)]

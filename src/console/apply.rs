@@ -43,6 +43,7 @@ use muster_rules::{
 use super::{
     content, dispatch,
     error::Error,
+    secret,
     state::Console,
     store::{command, host},
 };
@@ -238,8 +239,18 @@ impl Console {
             Some(manifest) => self.manifest(manifest).await?,
             None => muster_topics::manifest::Manifest::default(),
         };
+        let secrets = match secret::secrets_of(self, &wanted.unit.realm(), &configs).await {
+            Ok(secrets) => secrets,
+            Err(error) => {
+                faults.add_error(source, &at("configs"), error)?;
+                return Ok(None);
+            }
+        };
         let spec = match wanted.spec(artifact, configs, &says) {
-            Ok(spec) => spec,
+            Ok(mut spec) => {
+                spec.set_secrets(secrets);
+                spec
+            }
             Err(DocumentFault { at, message }) => {
                 faults.add(source, &at, &message);
                 return Ok(None);

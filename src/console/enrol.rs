@@ -30,16 +30,17 @@ use muster_rules::hostname;
 use muster_topics::{
     Millis, V1,
     join::{JoinRequest, Membership, RenewRequest},
-    name::{Digest, HostId},
+    name::{Digest, HostId, Name},
     role::Identity,
     sealed::SealingKeyNotice,
+    secret::SecretRef,
 };
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::{
     alert,
-    api::extract::JsonBody,
+    api::extract::{JsonBody, PathSegments},
     authority::{CheckedCsr, IssuedPem},
     content,
     error::Error,
@@ -75,6 +76,7 @@ pub(super) fn router(console: Console) -> Router {
         .route("/v1/revoked.pem", get(revoked))
         .route("/v1/artifacts/{sha256}", get(artifact))
         .route("/v1/configs/{sha256}", get(config))
+        .route("/v1/secrets/{realm}/{name}/{version}", get(secret))
         .route("/v1/manifests/{sha256}", get(manifest))
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
         .method_not_allowed_fallback(async || {
@@ -265,6 +267,21 @@ async fn config(
         Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
         None => Err(Error::not_found("unknown_config", format!("there is no config {sha256}"))),
     }
+}
+
+/// Returns the value of a version of a secret that the host was told to use, sealed to it.
+async fn secret(
+    State(console): State<Console>,
+    MemberHost(host): MemberHost,
+    PathSegments((realm, name, version)): PathSegments<(Name, Name, u32)>,
+) -> Result<Response, Error> {
+    let secret = SecretRef { name, version };
+    let sealed = console.secret_for(host, &realm, &secret).await.inspect_err(|error| {
+        if error.status == StatusCode::FORBIDDEN {
+            log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %realm, %secret, "a host asks for a secret that it was not told to use");
+        }
+    })?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(sealed)).into_response())
 }
 
 async fn manifest(

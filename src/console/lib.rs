@@ -12,7 +12,8 @@
 //! - [`ingest`]: stores what hosts report, and then acknowledges it
 //! - [`dispatch`]: turns an operator's request into a signed command, and sends it until it is answered
 //! - `apply`: applies documents to units; `realm`: realms; `alert`: alerts and their rules; `label`: labels of hosts (`document_sync`: sends
-//!   both to hosts until confirmed); [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//!   both to hosts until confirmed); [`content`]: artifacts and configs; `secret`: secrets that units
+//!   use by name; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `status_series`: the state of hosts and alerts as series
 //! - [`fleet`]: the latest measurements and their totals; `vitals`: the console's own metrics; [`external`]: external stores
 //! - `upkeep`: disk room and clock; `host_clocks`; `notice`: faults of the console itself
@@ -63,6 +64,7 @@ mod realm;
 pub mod register;
 mod remove;
 pub mod revocation;
+mod secret;
 mod server;
 mod signing_time;
 pub mod start;

@@ -41,6 +41,7 @@ use super::{
     link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
     revocation::{self, ListError},
+    secret,
     server::{CONNECTIONS_MAX, HttpServer},
     signing_time::SigningTime,
     state::{
@@ -109,6 +110,9 @@ pub enum ConsoleError {
     /// A new certificate or key cannot be used.
     #[error("the console's own certificates cannot be used: {0}")]
     Tls(String),
+    /// The keys that secrets are encrypted with cannot be opened.
+    #[error(transparent)]
+    SecretKeys(#[from] secret::KeyringError),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -146,6 +150,7 @@ pub struct PreparedConsole {
     config: Config,
     started_by: StartedBy,
     authority: Authority,
+    secret_keys: secret::Keyring,
     store: Store,
     series: SeriesStore,
     external: ExternalStores,
@@ -183,12 +188,14 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let store = Store::open_in(&dir).await?;
     register::restore(&dir, &store, now_ms()).await.map_err(ListError::from)?;
     let series = open_series(&dir.join("series.db"), &config.series()).await;
+    let secret_keys = secret::Keyring::open(&dir, store::secret::last_key(store.read()).await?)?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::ListKeeper::open(&dir, &authority, &store).await?;
     Ok(PreparedConsole {
         config,
         started_by: StartedBy::Console,
         authority,
+        secret_keys,
         store,
         series,
         external,
@@ -367,6 +374,7 @@ impl PreparedConsole {
                 latest: fleet::LatestMeasurements::default(),
             },
             content: ContentFolder { folder: self.artifacts, lock: tokio::sync::Mutex::default() },
+            secret_keys: RwLock::new(self.secret_keys),
             hosts: HostMessages {
                 link: handle,
                 owed_acks: ingest::OwedAcks::default(),
@@ -394,6 +402,8 @@ impl PreparedConsole {
         }
         let console = Console { shared: Arc::clone(&shared) };
         let tasks = TaskTracker::new();
+        let of_secrets = console.clone();
+        tasks.spawn(async move { of_secrets.finish_secret_key_rotation().await });
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
@@ -504,6 +514,7 @@ async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
             let issued = store::issued::sweep(store.write(), before).await?;
             let issued = issued + store::removed::sweep(store.write(), now).await?;
             let issued = issued + store::content::sweep_assigned(store.write()).await?;
+            let issued = issued + store::secret::sweep_assigned(store.write()).await?;
             if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
                 shared.changed(super::page_change::PageChange::Alert(None));
             }

@@ -40,6 +40,8 @@ pub(super) struct ConsoleState {
     pub(super) store: Store,
     pub(super) measurements: Measurements,
     pub(super) content: ContentFolder,
+    /// The keys that secrets are encrypted with.
+    pub(super) secret_keys: RwLock<super::secret::Keyring>,
     pub(super) hosts: HostMessages,
     pub(super) commands: CommandQueue,
     pub(super) revocation: Revocation,
@@ -76,7 +78,7 @@ pub(super) struct Measurements {
 #[derive(Debug)]
 pub(super) struct ContentFolder {
     pub(super) folder: PathBuf,
-    /// Held while content is labelled, ordered or removed.
+    /// Held while content is labelled or removed, secrets are set or removed, and both are ordered.
     pub(super) lock: tokio::sync::Mutex<()>,
 }
 

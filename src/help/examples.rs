@@ -148,6 +148,17 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ("config diff", &[("muster config diff server.main@1 server.main@2", "")]),
     ("config rm", &[("muster config rm server.main@1", "")]),
     (
+        "secret set",
+        &[
+            ("muster secret set db-password", "asks for the value at a terminal"),
+            ("muster secret set tls-key --realm prod --file key.pem", ""),
+            ("openssl rand -hex 32 | muster secret set session-key --yes", ""),
+        ],
+    ),
+    ("secret show", &[("muster secret show db-password --realm prod", "")]),
+    ("secret history", &[("muster secret history db-password", "")]),
+    ("secret rm", &[("muster secret rm db-password", "")]),
+    (
         "realm create",
         &[
             ("muster realm create shop --bind 10.0.0.7 --ports 12000-12099", ""),
@@ -386,6 +397,8 @@ pub(super) const NEED_NONE: &[&str] = &[
     "token ls",
     "artifact ls",
     "config ls",
+    "secret ls",
+    "secret rotate-key",
     "realm ls",
     "realm endpoints",
     "snapshot ls",

@@ -1,18 +1,24 @@
 //! Configs: merges several into one, masks secrets, and compares two.
 //!
 //! A secret value is written as `{"$secret": VALUE}`, at any place of a value. Programs find the bare
-//! value in the merged file; everything that is shown has [`MASK`] in its place.
+//! value in the merged file; everything that is shown has [`MASK`] in its place. `{"$secret": {"name": NAME}}` is a
+//! reference to a secret of the unit's realm, whose value its host puts there ([`with_values`]); it hides nothing itself.
 //!
 //! **Invariant: a secret is one value.** It is never merged or traversed: a value that overrides it replaces it
 //! as a whole, or a part of it would remain without its mark.
 
-use muster_topics::unit::MASK;
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{name::Name, unit::MASK};
 use serde_json::{Map, Value};
 
 use super::merge_patch;
 
 /// The only key of an object that holds a secret value.
 pub const SECRET: &str = "$secret";
+
+/// The only key of a reference.
+const NAME: &str = "name";
 
 /// The one key that may accompany [`SECRET`] in a stored document: a salt for the document's hash, without a meaning of
 /// its own.
@@ -49,8 +55,13 @@ pub fn check_secrets(document: &Value) -> Vec<String> {
             Some(Value::String(text)) if text == MASK => mistakes.push(format!(
                 "{at}: {MASK} is what is shown in place of a secret, not the secret. hint: put the secret itself there"
             )),
-            Some(Value::Object(_) | Value::Array(_) | Value::Null) => {
-                mistakes.push(format!("{at}: a secret is a text, a number or a boolean"));
+            Some(Value::Object(reference)) => {
+                mistakes.extend(check_reference(reference).map(|what| format!("{at}: {what}")));
+            }
+            Some(Value::Array(_) | Value::Null) => {
+                mistakes.push(format!(
+                    "{at}: a secret is a text, a number or a boolean, or {{\"{NAME}\": NAME}}, which names one of the unit's realm"
+                ));
             }
             _ => {}
         }
@@ -58,13 +69,59 @@ pub fn check_secrets(document: &Value) -> Vec<String> {
     mistakes
 }
 
-/// Returns the document with a salt beside its first secret, so that its hash cannot be matched against guesses; `None`
-/// if it has no secret.
+fn check_reference(reference: &Map<String, Value>) -> Option<String> {
+    match (reference.get(NAME).and_then(Value::as_str), reference.len()) {
+        (Some(name), 1) => name.parse::<Name>().err().map(|error| format!("the secret's name: {error}")),
+        _ => Some(format!(
+            "a reference to a secret has the key \"{NAME}\" and no other, such as {{\"{NAME}\": \"db-password\"}}"
+        )),
+    }
+}
+
+/// Returns the name in the content of a [`SECRET`], if it is a reference.
+fn reference(secret: &Map<String, Value>) -> Option<Name> {
+    match secret.get(SECRET)? {
+        // Anything beside the name might be a value.
+        Value::Object(reference) if secret.len() == 1 && reference.len() == 1 => {
+            reference.get(NAME)?.as_str()?.parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// Returns the names of all secrets that documents refer to.
+#[must_use]
+pub fn references<'a>(documents: impl IntoIterator<Item = &'a Value>) -> BTreeSet<Name> {
+    let mut names = BTreeSet::new();
+    for document in documents {
+        walk(document, &mut String::new(), &mut |_, secret| names.extend(reference(secret)));
+    }
+    names
+}
+
+/// Returns a document with each reference replaced by the value of its secret, which is marked as one.
+///
+/// # Errors
+/// The first name without a value.
+pub fn with_values(document: &Value, values: &BTreeMap<Name, impl AsRef<str>>) -> Result<Value, Name> {
+    if let Some(missing) = references([document]).into_iter().find(|name| !values.contains_key(name)) {
+        return Err(missing);
+    }
+    Ok(map_secrets(document, &|secret| match reference(secret).and_then(|name| values.get(&name)) {
+        Some(value) => Value::from(Map::from_iter([(SECRET.to_owned(), value.as_ref().into())])),
+        None => Value::Object(secret.clone()),
+    }))
+}
+
+/// Returns the document with a salt beside its first secret value, so that its hash cannot be matched against guesses;
+/// `None` if it has none.
 #[must_use]
 pub fn salted(document: &Value, salt: &str) -> Option<Value> {
     let mut first = None;
-    walk(document, &mut String::new(), &mut |pointer, _| {
-        first.get_or_insert_with(|| pointer.to_owned());
+    walk(document, &mut String::new(), &mut |pointer, secret| {
+        if reference(secret).is_none() {
+            first.get_or_insert_with(|| pointer.to_owned());
+        }
     });
     let mut salted = document.clone();
     salted.pointer_mut(&first?)?.as_object_mut()?.insert(SALT.to_owned(), salt.into());
@@ -81,10 +138,16 @@ pub fn unsalted(document: &Value) -> Value {
     })
 }
 
-/// Returns the document with every secret masked, for pages, lists, diffs and logs.
+/// Returns the document with every secret value masked, for pages, lists, diffs and logs.
 #[must_use]
 pub fn masked(document: &Value) -> Value {
-    map_secrets(document, &|_| Value::from(Map::from_iter([(SECRET.to_owned(), MASK.into())])))
+    map_secrets(document, &|secret| {
+        let shown = match reference(secret) {
+            Some(_) => secret.get(SECRET).cloned().unwrap_or_default(),
+            None => MASK.into(),
+        };
+        Value::from(Map::from_iter([(SECRET.to_owned(), shown)]))
+    })
 }
 
 /// Returns the document as programs read it, with the bare values of secrets.
@@ -295,11 +358,39 @@ mod tests {
     }
 
     #[test]
+    fn references_are_shown_and_replaced_by_their_values() {
+        let document =
+            json!({"db": {"password": {SECRET: {"name": "db"}}}, "keys": [{SECRET: 7}, {SECRET: {"name": "api"}}]});
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        assert_eq!(check_secrets(&document), [""; 0]);
+        assert_eq!(references([&document, &json!(1)]), [name("api"), name("db")].into());
+        let shown = masked(&document);
+        assert_eq!((&shown["db"], &shown["keys"][0]), (&document["db"], &json!({SECRET: MASK})));
+        let mut values = BTreeMap::from([(name("db"), "hunter2".to_owned())]);
+        assert_eq!(with_values(&document, &values), Err(name("api")));
+        values.insert(name("api"), "k".to_owned());
+        let whole = with_values(&document, &values).unwrap();
+        assert_eq!(revealed(&whole), json!({"db": {"password": "hunter2"}, "keys": [7, "k"]}));
+        assert!(!masked(&whole).to_string().contains("hunter2"));
+        // What is no reference may be a value.
+        let mistake = json!({SECRET: {"name": "db", "password": "hunter2"}});
+        assert_eq!((masked(&mistake), references([&mistake])), (json!({SECRET: MASK}), BTreeSet::new()));
+        // Only a value needs a salt.
+        assert_eq!(salted(&json!({SECRET: {"name": "db"}}), "s"), None);
+        let both = json!({"a": {SECRET: {"name": "db"}}, "b": {SECRET: 1}});
+        assert_eq!(salted(&both, "s").unwrap()["b"], json!({SECRET: 1, SALT: "s"}));
+    }
+
+    #[test]
     fn malformed_secrets_are_refused() {
         for (document, complaint) in [
+            (json!({"a": {SECRET: {"name": "Db 1"}}}), "/a: the secret's name"),
+            (json!({"a": {SECRET: {"name": "db", "version": 2}}}), "/a: a reference to a secret has the key"),
+            (json!({"a": {SECRET: {}}}), "/a: a reference to a secret has the key"),
+            (json!({"a": {SECRET: [1]}}), "/a: a secret is"),
             (json!({"a": {SECRET: "x", "b": 1}}), "/a: beside"),
             (json!({"a/b": [{SECRET: MASK}]}), "/a~1b/0: *** is what is shown"),
-            (json!({SECRET: {SECRET: "x"}}), "the whole document: a secret is"),
+            (json!({SECRET: {SECRET: "x"}}), "the whole document: a reference"),
             (json!({"a": {SECRET: null}}), "/a: a secret is"),
         ] {
             let mistakes = check_secrets(&document);

@@ -48,12 +48,10 @@ pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
         (false, false) => ChangeCost::InPlace,
         (false, true) => ChangeCost::Start,
         (true, false) => ChangeCost::Stop,
-        // As in the planner: another revision is another process, unless only limits differ, or configs that the
-        // unit reloads.
+        // As in the planner: another revision is another process, unless only limits differ, or configs and
+        // secrets that the unit reloads.
         (true, true) if before.0.revision().ok() == after.0.revision().ok() => ChangeCost::InPlace,
-        (true, true) if has_same_frame(before.0, after.0) && before.0.configs() == after.0.configs() => {
-            ChangeCost::InPlace
-        }
+        (true, true) if has_same_frame(before.0, after.0) && has_same_files(before.0, after.0) => ChangeCost::InPlace,
         (true, true) if has_same_frame(before.0, after.0) => ChangeCost::Reload,
         (true, true) if starts_first(after.0) => ChangeCost::Replace,
         (true, true) => ChangeCost::Restart,
@@ -87,6 +85,11 @@ fn has_same_frame(before: &Spec, after: &Spec) -> bool {
     };
     let is_open = before.yuno().is_some() || has(before) == has(after);
     is_open && before.frame().ok() == after.frame().ok()
+}
+
+/// Whether its configs would be the same.
+fn has_same_files(before: &Spec, after: &Spec) -> bool {
+    before.configs() == after.configs() && before.secrets() == after.secrets()
 }
 
 /// Whether the process continues until its successor is up. One that is not up, or is suspended, is stopped first.

@@ -13,6 +13,7 @@ use muster_topics::{
     container::ContainerSpec,
     manifest::Manifest,
     name::{Digest, UnitName, Version},
+    secret::SecretRef,
     unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
     version_order,
 };
@@ -303,6 +304,8 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
     let bare = all_fields(&bare, run);
     let is_said = |key: &str| matches!(key, "artifact" | "image" | "kind" | "run");
     fields.retain(|key, value| is_said(key) || bare.get(key) != Some(value));
+    // The console finds them by the configs.
+    fields.remove("secrets");
     // Values that come from the manifest are left out.
     if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
         fields.entry("args").or_insert_with(|| json!(yuno.args));
@@ -344,6 +347,10 @@ pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
     } else {
         fields.insert("configs".to_owned(), json!(configs));
     }
+    if !spec.secrets().is_empty() {
+        let secrets: Vec<String> = spec.secrets().iter().map(SecretRef::to_string).collect();
+        fields.insert("secrets".to_owned(), json!(secrets));
+    }
     fields.insert("run".to_owned(), json!(run));
     fields
 }
@@ -361,6 +368,7 @@ pub fn schema(kind: DocumentKind) -> Value {
     let forms = image_forms(&schema, &artifact);
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.remove("restart_epoch");
+        properties.remove("secrets");
         let texts = |about: &str| json!({ "description": about, "type": "array", "items": { "type": "string" } });
         properties.extend([
             ("unit".to_owned(), name),

@@ -22,6 +22,7 @@ use muster_topics::{
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
+    secret::SecretRef,
     unit::{
         ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
     },
@@ -133,8 +134,8 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         Verb::UnitUnhold { .. } if current.hold.is_none() => Ok(UnitEdit::Keep),
         Verb::UnitUnhold { .. } => Ok(set(current.desired, current.desired.run, HoldChange::End)),
         Verb::UnitLabel { labels, .. } => label(current.desired, labels),
-        Verb::UnitUpgrade { from, artifact, configs, .. } => {
-            upgrade(unit, current.desired, from, artifact.as_ref(), configs)
+        Verb::UnitUpgrade { from, artifact, configs, secrets, .. } => {
+            upgrade(unit, current.desired, from, (artifact.as_ref(), configs, secrets.as_deref()))
         }
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
@@ -219,8 +220,7 @@ fn upgrade(
     unit: &UnitName,
     desired: &Desired,
     from: &Digest,
-    artifact: Option<&ArtifactRef>,
-    configs: &[ConfigRef],
+    (artifact, configs, secrets): (Option<&ArtifactRef>, &[ConfigRef], Option<&[SecretRef]>),
 ) -> Result<UnitEdit, CommandRefusal> {
     let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
     let mut spec = desired.spec.clone();
@@ -235,6 +235,9 @@ fn upgrade(
             return conflict(format!("{unit} has no config {}", config.id));
         };
         *place = config.clone();
+    }
+    if let Some(secrets) = secrets {
+        spec.set_secrets(secrets.to_vec());
     }
     if spec == desired.spec {
         return Ok(UnitEdit::Keep);

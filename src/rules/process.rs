@@ -7,6 +7,7 @@ use muster_topics::{
     probe::{Check, Which},
     process::{Forking, Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
+    secret::SECRETS_MAX,
     signal::Signal,
     unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, YunoSpec},
 };
@@ -75,6 +76,7 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
     let checks = [
         check_texts(spec),
         check_configs(spec),
+        most("secrets", "", spec.secrets.len(), SECRETS_MAX),
         check_reload(spec),
         check_limits(&spec.limits),
         check_attributes(&spec.process),

@@ -41,7 +41,7 @@ fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
     let index = compiler.compile(HERE, &mut schemas).map_err(|error| match &error {
         boon::CompileError::ValidationError { src, .. } => {
             let mut complaints = Vec::new();
-            collect(src, &[], &mut complaints);
+            collect(src, (&[], &[]), &mut complaints);
             complaints.join("; ")
         }
         _ => told(&error),
@@ -55,30 +55,37 @@ fn told(error: &boon::CompileError) -> String {
     format!("{error}{source}").replace(HERE, "the schema")
 }
 
-/// Returns where a config violates a schema, with JSON pointers and without secrets.
+/// Returns where a config violates a schema, with JSON pointers and without secrets. What the config refers to by name
+/// has no value yet, and is not checked.
 #[must_use]
 pub fn check(schema: &Value, document: &Value) -> Vec<String> {
     let (schemas, index) = match compile(schema) {
         Ok(compiled) => compiled,
         Err(error) => return vec![format!("the schema itself is not one: {error}")],
     };
-    let secrets: Vec<String> = config::secrets(document).into_iter().map(|(pointer, _)| pointer).collect();
+    let secrets = config::secrets(document);
+    let (unknown, known): (Vec<_>, Vec<_>) = secrets.into_iter().partition(|(_, value)| value.is_object());
+    let [unknown, known] =
+        [unknown, known].map(|list| list.into_iter().map(|(pointer, _)| pointer).collect::<Vec<_>>());
     let bare = config::revealed(document);
     let mut complaints = Vec::new();
     if let Err(error) = schemas.validate(&bare, index) {
-        collect(&error, &secrets, &mut complaints);
+        collect(&error, (&known, &unknown), &mut complaints);
     }
     complaints.truncate(COMPLAINTS_MAX);
     complaints
 }
 
 /// Collects the leaf causes of an error.
-fn collect(error: &ValidationError<'_, '_>, secrets: &[String], complaints: &mut Vec<String>) {
+fn collect(error: &ValidationError<'_, '_>, (secrets, unknown): (&[String], &[String]), complaints: &mut Vec<String>) {
     if !error.causes.is_empty() {
-        error.causes.iter().for_each(|cause| collect(cause, secrets, complaints));
+        error.causes.iter().for_each(|cause| collect(cause, (secrets, unknown), complaints));
         return;
     }
     let pointer = error.instance_location.to_string();
+    if unknown.contains(&pointer) {
+        return;
+    }
     let what = if secrets.contains(&pointer) { discreet(&error.kind) } else { error.kind.to_string() };
     let at = if pointer.is_empty() { "the whole" } else { &pointer };
     let complaint = format!("{at}: {what}");
@@ -140,6 +147,14 @@ mod tests {
             assert!(complaints.iter().any(|complaint| complaint.starts_with(words)), "{words}: {complaints:#?}");
         }
         assert!(complaints.iter().any(|complaint| complaint.contains("a/b")), "{complaints:#?}");
+    }
+
+    #[test]
+    fn what_is_referred_to_is_not_checked() {
+        let schema = json!({"properties": {"p": {"type": "string"}, "n": {"type": "integer"}}, "required": ["p"]});
+        check_says(&schema, &json!({"p": {"$secret": {"name": "db"}}}), &[]);
+        check_says(&schema, &json!({"p": {"$secret": {"name": "db"}}, "n": "x"}), &["/n"]);
+        check_says(&schema, &json!({"n": {"$secret": {"name": "db"}}}), &["the whole: "]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use fantoccini::{
     actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction},
     wd::WebDriverCompatibleCommand,
 };
-use fleet::{Fleet, PATIENCE, Running};
+use fleet::{Fleet, PATIENCE, Running, file};
 use hyper_util::client::legacy::connect::HttpConnector;
 use reqwest::Url;
 use serde_json::{Value, json};
@@ -333,6 +333,8 @@ fn every_page_fits_a_telephone_in_the_dark() {
     let fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
     fleet.ok(&["exec", "--", "uname", "-a"]);
+    let value = file(&fleet.home, "value", "hunter2");
+    fleet.ok(&["secret", "set", "db", "--file", &value]);
     let host = fleet.host();
     let command = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
     run(async {
@@ -349,6 +351,8 @@ fn every_page_fits_a_telephone_in_the_dark() {
             ("join", "/join".to_owned()),
             ("artifacts", "/artifacts".to_owned()),
             ("configs", "/configs".to_owned()),
+            ("secrets", "/secrets".to_owned()),
+            ("secret", "/secret/default/db".to_owned()),
             ("alerts", "/alerts".to_owned()),
             ("rule", "/alerts/rule?name=disk".to_owned()),
             ("config", "/config/hello.main/1".to_owned()),

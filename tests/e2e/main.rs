@@ -63,6 +63,7 @@ mod revoke;
 mod roles;
 mod rollback;
 mod sealed;
+mod secrets;
 mod servers;
 mod service;
 mod simulate;

@@ -18,7 +18,7 @@ const OF_UNIT: &str = "xk3-the-value-of-a-unit";
 const OF_ARGS: &str = "xk3-the-value-of-an-argument";
 
 /// What `sha256sum` prints of a text: how a test sees that a program was given it, without printing it.
-fn sum(text: &str) -> String {
+pub(crate) fn sum(text: &str) -> String {
     use std::io::Write;
     let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -27,7 +27,7 @@ fn sum(text: &str) -> String {
 
 /// Fails if a file in or below a folder holds one of the texts.
 #[track_caller]
-fn assert_absent(folder: &Path, texts: &[&str]) {
+pub(crate) fn assert_absent(folder: &Path, texts: &[&str]) {
     let mut folders = vec![folder.to_owned()];
     let mut files = 0;
     while let Some(folder) = folders.pop() {

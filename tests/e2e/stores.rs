@@ -158,6 +158,7 @@ const TABLE: &[Row] = &[
     row(Role::Console, "authority/signing.key", KEY),
     row(Role::Console, "authority/authority.pem", &[(&ALL, Refuses("hint")), (&[Deleted, Older], NOTHING)]),
     row(Role::Console, "authority/salt.key", HOLDS),
+    row(Role::Console, "authority/secrets.key", HOLDS),
     row(Role::Console, "authority/register.json", HOLDS),
     row(Role::Console, "authority/mark.json", HOLDS),
     row(Role::Console, "authority/lock", HOLDS),

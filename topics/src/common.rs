@@ -8,6 +8,7 @@ use crate::{
     name::{LabelValue, Name, UnitName},
     probe::Probes,
     process::Limits,
+    secret::SecretRef,
     unit::{ArtifactRef, Channel, ConfigRef, Spec, YunoSpec},
 };
 
@@ -141,6 +142,19 @@ impl Spec {
         match self {
             Self::Yuno(spec) => &mut spec.configs,
             Self::Container(_) => &mut [],
+        }
+    }
+
+    /// Returns the secrets that its configs name; some kinds have none.
+    #[must_use]
+    pub fn secrets(&self) -> &[SecretRef] {
+        self.yuno().map_or(&[], |yuno| &yuno.secrets)
+    }
+
+    /// Replaces these, for a kind that has any.
+    pub fn set_secrets(&mut self, secrets: Vec<SecretRef>) {
+        if let Self::Yuno(spec) = self {
+            spec.secrets = secrets;
         }
     }
 

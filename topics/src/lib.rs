@@ -17,7 +17,8 @@
 //! - [`manifest`]: the description of an artifact by its author
 //! - [`command`], [`verb`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
 //!   run once; [`signal`]: signals for a unit's process
-//! - [`sealed`]: secrets of a command, which only its host can read; [`revision`]: revisions that do not reveal them
+//! - [`sealed`]: secrets of a command, which only its host can read; [`secret`]: those that units use by name;
+//!   [`revision`]: revisions that do not reveal them
 //! - [`select`]: expressions that select units and hosts
 //! - [`channel`]: messages between a yuno and its agent, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
@@ -63,6 +64,7 @@ pub mod revision;
 pub mod role;
 pub mod schema;
 pub mod sealed;
+pub mod secret;
 pub mod select;
 pub mod signal;
 pub mod size;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis,
     name::{Name, UnitName},
+    secret::SecretRef,
     unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
 
@@ -20,12 +21,15 @@ pub struct Pins {
     /// Configs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ConfigRef>,
+    /// Secrets of the unit's realm.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRef>,
     /// Whether there is more, which is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub and_more: bool,
 }
 
-/// The most artifacts and configs that a unit's report lists of its snapshots: with some 250 bytes for each, a quarter
+/// The most artifacts, configs and secrets that a unit's report lists of its snapshots: with some 250 bytes for each, a quarter
 /// of a message. More changes between snapshots are hardly ever restored.
 pub const PINS_MAX: usize = 64;
 
@@ -49,13 +53,18 @@ impl Pins {
                     pins.configs.push(config.clone());
                 }
             }
+            for secret in spec.secrets() {
+                if !now.secrets().contains(secret) && !pins.secrets.contains(secret) && pins.has_room() {
+                    pins.secrets.push(secret.clone());
+                }
+            }
         }
         pins
     }
 
     /// Whether there is room for one more; records it if there is not.
     fn has_room(&mut self) -> bool {
-        self.and_more |= self.artifacts.len() + self.configs.len() >= PINS_MAX;
+        self.and_more |= self.artifacts.len() + self.configs.len() + self.secrets.len() >= PINS_MAX;
         !self.and_more
     }
 
@@ -64,7 +73,8 @@ impl Pins {
     pub fn words(&self) -> Vec<String> {
         let artifacts = self.artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
         let configs = self.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
-        artifacts.chain(configs).chain(self.and_more.then(|| "and more".to_owned())).collect()
+        let secrets = self.secrets.iter().map(|secret| format!("secret {secret}"));
+        artifacts.chain(configs).chain(secrets).chain(self.and_more.then(|| "and more".to_owned())).collect()
     }
 
     /// Whether they need nothing more than the unit itself.

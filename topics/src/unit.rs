@@ -14,6 +14,7 @@ use crate::{
     probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
+    secret::SecretRef,
     signal::Signal,
     snapshot::Pins,
 };
@@ -58,7 +59,7 @@ impl Spec {
         }
     }
 
-    /// Returns the digest of the frame: specs with other limits, or a yuno with other configs that it reloads, have the
+    /// Returns the digest of the frame: specs with other limits, or a yuno with other configs or secrets that it reloads, have the
     /// same frame. A process of one revision can then be changed to the other without a restart.
     ///
     /// # Errors
@@ -66,8 +67,12 @@ impl Spec {
     pub fn frame(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
             Self::Yuno(spec) => {
-                let configs = if spec.reload.is_restart() { spec.configs.clone() } else { Vec::new() };
-                Self::Yuno(YunoSpec { configs, limits: Limits::default(), ..spec.clone() }).revision()
+                let mut frame = YunoSpec { limits: Limits::default(), ..spec.clone() };
+                if !spec.reload.is_restart() {
+                    frame.configs.clear();
+                    frame.secrets.clear();
+                }
+                Self::Yuno(frame).revision()
             }
             Self::Container(spec) => spec.identity(self.kind(), false),
         }
@@ -86,6 +91,7 @@ impl Spec {
                 artifact: &spec.artifact.sha256,
                 config: spec.configs.first().filter(|_| spec.configs.len() == 1).map(|config| &config.sha256),
                 configs: several(&spec.configs),
+                secrets: &spec.secrets,
                 args: &spec.args,
                 env: &spec.env,
                 user: spec.user.as_deref(),
@@ -125,6 +131,8 @@ struct YunoIdentity<'a> {
     /// Several configs: their order matters for merging, and their ids name files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<(&'a ConfigId, &'a Digest)>,
+    #[serde(skip_serializing_if = "<[SecretRef]>::is_empty")]
+    secrets: &'a [SecretRef],
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
     user: Option<&'a str>,
@@ -183,7 +191,11 @@ pub struct YunoSpec {
     /// (RFC 7386), and `MUSTER_CONFIG` has the path of the result. Older specs have one, as `config`.
     #[serde(default, alias = "config", deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ConfigRef>,
-    /// How a change of only its configs is applied to a running process.
+    /// The secrets of its realm that its configs name, each with the version that it gets, by name; at most
+    /// [`SECRETS_MAX`](crate::secret::SECRETS_MAX). The console fills this in, whatever a command says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRef>,
+    /// How a change of only its configs and secrets is applied to a running process.
     #[serde(default, skip_serializing_if = "Reload::is_restart")]
     pub reload: Reload,
     /// The signal that asks it to read its files again.
@@ -326,6 +338,7 @@ impl YunoSpec {
         Self {
             artifact,
             configs: Vec::new(),
+            secrets: Vec::new(),
             reload: Reload::default(),
             reload_signal: reload_signal(),
             on_change: Vec::new(),

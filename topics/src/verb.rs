@@ -10,6 +10,7 @@ use crate::{
     command::{Batch, Exec, Forward, LogView, OUTPUT_MAX_BYTES, UnitSet},
     name::{CommandId, Digest, LabelValue, Name, UnitName},
     outcome::Stream,
+    secret::SecretRef,
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
@@ -79,7 +80,7 @@ pub enum Verb {
         /// Each label with its new value, or with null to remove it.
         labels: BTreeMap<Name, Option<LabelValue>>,
     },
-    /// Give a unit another artifact or other configs, and change nothing else.
+    /// Give a unit another artifact, other configs or newer secrets, and change nothing else.
     UnitUpgrade {
         /// The unit.
         unit: UnitName,
@@ -91,6 +92,9 @@ pub enum Verb {
         /// The new configs, each in place of the one with its id.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         configs: Vec<ConfigRef>,
+        /// The secrets of its configs, all of them; if left out, they stay. The console fills this in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secrets: Option<Vec<SecretRef>>,
     },
     /// Freeze a unit that should run, with all its processes. It can still be stopped.
     UnitFreeze {
@@ -421,6 +425,16 @@ impl Verb {
             _ => (None, &[][..]),
         };
         one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
+    }
+
+    /// Returns the specs that it contains, mutable, each with its unit.
+    pub fn specs_mut(&mut self) -> impl Iterator<Item = (&UnitName, &mut Spec)> {
+        let (one, several) = match self {
+            Self::UnitApply { unit, spec, .. } => (Some((&*unit, &mut **spec)), &mut [][..]),
+            Self::UnitsApply(set) => (None, &mut set.units[..]),
+            _ => (None, &mut [][..]),
+        };
+        one.into_iter().chain(several.iter_mut().map(|wish| (&wish.unit, &mut *wish.spec)))
     }
 
     /// Returns the containers that its programs run in.

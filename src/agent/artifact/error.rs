@@ -88,7 +88,11 @@ impl ArtifactError {
             Self::Transport { .. } | Self::Write { .. } | Self::Client(_) => true,
             Self::Status { status, .. } => {
                 status.is_server_error()
-                    || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+                    || matches!(
+                        *status,
+                        // A conflict: the host's key for secrets has not reached the console yet.
+                        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT
+                    )
             }
             Self::WrongHash { resumed, .. } => *resumed,
             Self::TooLong { .. } => false,

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use muster_bus::sealing::HostKey;
 use muster_topics::{name::HostId, unit::Spec};
 
 use super::super::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
@@ -18,13 +19,13 @@ pub(super) struct Kinds {
 impl Kinds {
     pub(super) fn open(
         data_dir: &std::path::Path,
-        host: HostId,
+        (host, key): (HostId, HostKey),
         shims: Shims,
         artifacts: Artifacts,
         containers: &ContainersConfig,
     ) -> io::Result<Self> {
         let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
-        let yunos = Yunos::new(data_dir, host, artifacts, shims, containers.clone())?;
+        let yunos = Yunos::new(data_dir, (host, key), artifacts, shims, containers.clone())?;
         // Yunos come last: they remove artifacts after all other kinds have marked what they need.
         Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
     }

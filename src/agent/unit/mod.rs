@@ -74,6 +74,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_bus::sealing::HostKey;
 use muster_rules::{CommandRefusal, edit, plan::Slot};
 use muster_topics::{
     channel::{Complaint, ToldStats},
@@ -175,13 +176,13 @@ impl Units {
     /// If the store is unreadable or the folders of units cannot be created.
     pub async fn start(
         store: Store,
-        host: HostId,
+        (host, key): (HostId, HostKey),
         shims: Shims,
         artifacts: Artifacts,
         (data_dir, containers): (PathBuf, &ContainersConfig),
         shutdown: CancellationToken,
     ) -> Result<Self, UnitsError> {
-        let kinds = Kinds::open(&data_dir, host, shims, artifacts, containers)
+        let kinds = Kinds::open(&data_dir, (host, key), shims, artifacts, containers)
             .map_err(|source| UnitsError::Folder { data_dir, source })?;
         Self::keep(store, kinds, shutdown).await
     }

@@ -37,6 +37,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_bus::sealing::HostKey;
 use muster_shim::cgroup::Cgroup;
 use muster_topics::{
     canonical,
@@ -63,7 +64,7 @@ use self::{
     channel::ChannelRegistry,
     instance::{YunoInstance, ends_with_host, from_ended},
     launch::{LaunchRequest, find_user},
-    materials::Materials,
+    materials::{Materials, RevisionConfigs},
     place::{InstanceFolder, StartRecord},
 };
 use super::{
@@ -93,8 +94,9 @@ pub(super) struct Yunos {
     shims: Shims,
     tree: CgroupTree,
     switchboard: ChannelRegistry,
-    /// The host's name in the welcome of yunos.
-    host: String,
+    host: HostId,
+    /// The host's key, to which secrets are sealed.
+    key: HostKey,
     /// The containers, for yunos that run in one.
     containers: Arc<Containers>,
 }
@@ -102,7 +104,7 @@ pub(super) struct Yunos {
 impl Yunos {
     pub(super) fn new(
         data_dir: &Path,
-        host: HostId,
+        (host, key): (HostId, HostKey),
         artifacts: Artifacts,
         shims: Shims,
         containers: Arc<Containers>,
@@ -111,7 +113,7 @@ impl Yunos {
         // A yuno of another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (tree, switchboard) = (CgroupTree::detect(data_dir), ChannelRegistry::default());
-        Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string(), containers })
+        Ok(Self { folder, artifacts, shims, tree, switchboard, host, key, containers })
     }
 
     fn place(&self, unit: &UnitName, slot: Slot) -> InstanceFolder {
@@ -130,12 +132,13 @@ impl Yunos {
         let place = self.place(unit, Slot::First);
         self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
-        if materials.are_there(&spec.configs) {
+        if materials.are_there(&spec.configs, &spec.secrets) {
             return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
+        let configs = self.with_secrets(unit, spec, configs).await?;
         self.check(spec, &configs).await?;
-        place.prepare(&desired.revision, keep, Some(&configs))
+        place.prepare(&desired.revision, keep, Some(RevisionConfigs { configs: &configs, secrets: &spec.secrets }))
     }
 
     /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older
@@ -172,6 +175,36 @@ impl Yunos {
             configs.push((config.clone(), document));
         }
         Ok(configs)
+    }
+
+    /// Fetches the secrets of a unit, and puts their values where its configs name them.
+    async fn with_secrets(
+        &self,
+        unit: &UnitName,
+        spec: &YunoSpec,
+        configs: Vec<(ConfigRef, Value)>,
+    ) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+        let realm = unit.realm();
+        let mut values = BTreeMap::new();
+        for secret in &spec.secrets {
+            let sealed = self.artifacts.secret(&realm, secret).await.map_err(from_artifact)?;
+            let value = self.key.open_secret(&sealed, (&realm, secret), self.host).map_err(|_| {
+                // The console seals it to another key if this host has made a new one, which it hands over.
+                may_heal(format!("secret {realm}/{secret} cannot be read: it is not sealed to this host's present key"))
+            })?;
+            values.insert(secret.name.clone(), value);
+        }
+        let reveal = |(config, document): (ConfigRef, Value)| match config::with_values(&document, &values) {
+            Ok(document) => Ok((config, document)),
+            Err(name) => Err(Failure {
+                error: format!(
+                    "config {}@{} names the secret {name}, which the unit was not given. hint: apply the unit again",
+                    config.id, config.version
+                ),
+                may_heal: false,
+            }),
+        };
+        configs.into_iter().map(reveal).collect()
     }
 
     async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<YunoInstance, StartError> {
@@ -211,7 +244,9 @@ impl Yunos {
             Reload::Signal | Reload::Channel => place.behind_link(&desired.revision, &path),
         };
         let config = config.map(found);
-        let (host, config) = (self.host.as_str(), config.as_deref());
+        // The name in the welcome of yunos.
+        let host = self.host.to_string();
+        let (host, config) = (host.as_str(), config.as_deref());
         let wanted = LaunchRequest {
             unit,
             host,

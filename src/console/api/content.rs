@@ -1,4 +1,4 @@
-//! Routes for artifacts, manifests and configs.
+//! Routes for artifacts, manifests, configs and secrets.
 
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use muster_topics::{
@@ -124,4 +124,39 @@ pub(super) async fn config_differences(
     let other_id: ConfigId = other_id.parse().map_err(|error| bad(format!("{error}")))?;
     let other_version: Version = other_version.parse().map_err(|error| bad(format!("{error}")))?;
     Ok(Json(console.config_differences((&id, &version), (&other_id, &other_version)).await?))
+}
+
+pub(super) async fn secrets(State(console): State<Console>) -> JsonResult<Vec<muster_api::Secret>> {
+    Ok(Json(console.secrets().await?))
+}
+
+pub(super) async fn set_secret(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(new): JsonBody<muster_api::NewSecret>,
+) -> JsonResult<muster_api::SecretSet> {
+    Ok(Json(console.set_secret(&operator, new).await?))
+}
+
+pub(super) async fn secret(
+    State(console): State<Console>,
+    PathSegments((realm, name)): PathSegments<(Name, Name)>,
+) -> JsonResult<muster_api::SecretDetail> {
+    Ok(Json(console.secret(&realm, &name).await?))
+}
+
+pub(super) async fn remove_secret(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments((realm, name)): PathSegments<(Name, Name)>,
+) -> Result<StatusCode, Error> {
+    console.remove_secret(&operator, &realm, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn rotate_secret_key(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+) -> JsonResult<muster_api::KeyRotation> {
+    Ok(Json(console.rotate_secret_key(&operator).await?))
 }

@@ -62,7 +62,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
 }
 
 /// The path parameters.
-pub(super) struct PathSegments<T>(pub(super) T);
+pub(crate) struct PathSegments<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathSegments<T> {
     type Rejection = Error;

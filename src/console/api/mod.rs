@@ -50,6 +50,7 @@ fn routes() -> Vec<Route> {
     let mut routes = fleet_routes();
     routes.extend(realm_routes());
     routes.extend(content_routes());
+    routes.extend(secret_routes());
     routes.extend(series_routes());
     routes.extend(alert_routes());
     routes
@@ -263,6 +264,44 @@ fn content_routes() -> Vec<Route> {
         )
         .query(&[Parameter { name: "to", about: "The other one: ID@VERSION. (Required.)", whole: false }])
         .gives(BodyShape::list::<muster_api::ConfigDifference>()),
+    ]
+}
+
+/// Secrets that units use by name.
+fn secret_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use content as h;
+    vec![
+        Route::new(Get, "/v1/secrets", "All secrets that have a value, without it.", get(h::secrets))
+            .gives(BodyShape::list::<muster_api::Secret>()),
+        Route::new(
+            Post,
+            "/v1/secrets",
+            "Sets a secret: a new version, unless it has that value. Units get it with their next change.",
+            post(h::set_secret),
+        )
+        .takes(BodyShape::of::<muster_api::NewSecret>())
+        .gives(BodyShape::of::<muster_api::SecretSet>()),
+        Route::new(
+            Get,
+            "/v1/secrets/{realm}/{name}",
+            "One secret: its versions, the units that use it, and the configs that name it. No value.",
+            get(h::secret),
+        )
+        .gives(BodyShape::of::<muster_api::SecretDetail>()),
+        Route::new(
+            Delete,
+            "/v1/secrets/{realm}/{name}",
+            "Erases all values of a secret, unless a unit needs one.",
+            delete(h::remove_secret),
+        ),
+        Route::new(
+            Post,
+            "/v1/secrets/rotate-key",
+            "Makes a new key for secrets at rest, and encrypts all values with it.",
+            post(h::rotate_secret_key),
+        )
+        .gives(BodyShape::of::<muster_api::KeyRotation>()),
     ]
 }
 

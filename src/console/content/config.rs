@@ -136,7 +136,7 @@ impl Console {
     }
 
     /// Returns the content of configs unmasked: for checking, never to be shown.
-    pub(super) async fn documents(&self, configs: &[muster_topics::unit::ConfigRef]) -> Result<Vec<Value>, Error> {
+    pub(crate) async fn documents(&self, configs: &[muster_topics::unit::ConfigRef]) -> Result<Vec<Value>, Error> {
         let mut documents = Vec::new();
         for config in configs {
             documents.push(self.bare_config(&config.id, &config.version).await?.content.unwrap_or_default());

@@ -1,7 +1,7 @@
 //! Artifacts, their manifests, and configs: the content that hosts download.
 //!
 //! Modules, in reading order: [`upload`] (adds artifacts), [`config`] (adds and shows configs and manifests),
-//! [`reference_check`] (validates a unit's references), [`removal`] (removes unused content).
+//! [`reference_check`] (validates a unit's references), [`holder`] (who needs what), [`removal`] (removes unused content).
 //!
 //! **Invariant: a file in the folder `artifacts` whose name is a hash is complete and has that hash.** It
 //! is written under another name, synced, and renamed.
@@ -14,6 +14,7 @@
 //! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ContentFolder::lock`.
 
 mod config;
+mod holder;
 mod reference_check;
 mod removal;
 mod upload;
@@ -26,7 +27,10 @@ use std::{
 use axum::http::StatusCode;
 use muster_topics::name::Digest;
 
-pub(super) use self::reference_check::{check_parts, check_unit, unit_faults};
+pub(super) use self::{
+    holder::{ContentHolder, holders, refuse_held},
+    reference_check::{check_parts, check_unit, unit_faults},
+};
 use muster_base::files::{PRIVATE_FOLDER, make_folder};
 
 use super::{error::Error, state::ContentFolder, store::Store};
@@ -52,7 +56,7 @@ pub(super) fn artifact_path(content: &ContentFolder, sha256: &Digest) -> PathBuf
 }
 
 /// Refuses uploads on a nearly full disk, whose reserve is for what must be written.
-fn check_room(store: &Store) -> Result<(), Error> {
+pub(super) fn check_room(store: &Store) -> Result<(), Error> {
     if !store.is_short_of_room() {
         return Ok(());
     }

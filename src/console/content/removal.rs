@@ -2,90 +2,25 @@
 
 use std::{collections::BTreeSet, fs, io};
 
-use muster_api::{Artifact, Collected, Unit};
+use muster_api::{Artifact, Collected};
 use muster_base::clock::now_ms;
 use muster_topics::{
-    command::Verb,
     name::{ConfigId, Digest, Name, Version},
-    snapshot::Pins,
-    unit::{ArtifactRef, ConfigRef, Spec},
+    unit::{ArtifactRef, ConfigRef},
 };
 
-use super::disk;
+use super::{
+    disk,
+    holder::{ContentHolder, holders, refuse_held},
+};
 use crate::{
     error::Error,
     state::{Console, ContentFolder},
     store::{
-        Store, StoreError, command,
+        StoreError,
         content::{self, ArtifactFilter, LabelKind, RemovedLabel},
-        host,
     },
 };
-
-/// The most holders that a refusal names.
-const NAMED_MAX: usize = 5;
-
-/// A holder that needs artifacts and configs.
-struct ContentHolder {
-    who: String,
-    artifacts: Vec<ArtifactRef>,
-    configs: Vec<ConfigRef>,
-    /// Whether it may need further content that is not listed.
-    and_more: bool,
-}
-
-impl ContentHolder {
-    fn of(who: String, spec: Spec) -> Self {
-        let artifacts = spec.artifact().cloned().into_iter().collect();
-        Self { who, artifacts, configs: spec.configs().to_vec(), and_more: false }
-    }
-
-    /// The snapshots of a unit.
-    fn of_snapshots(unit: &Unit) -> Option<Self> {
-        let Pins { artifacts, configs, and_more } = unit.pins.clone();
-        let who = format!("a snapshot of {} on {}", unit.unit, unit.hostname);
-        Some(Self { who, artifacts, configs, and_more }).filter(|_| !unit.pins.is_empty())
-    }
-}
-
-/// Returns all holders that the console knows: units on all hosts with their snapshots, and units of open commands. A
-/// unit's report has both its desired state and what snapshots need beyond that, so neither is known without the other.
-async fn holders(store: &Store) -> Result<Vec<ContentHolder>, Error> {
-    let db = store.read();
-    let units = host::units(db, None, None).await?;
-    let snapshots: Vec<ContentHolder> = units.iter().filter_map(ContentHolder::of_snapshots).collect();
-    let units = units.into_iter();
-    let units = units.map(|unit| ContentHolder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
-    let ordered = command::open_verbs(db).await?.into_iter().flat_map(|(id, verb)| match verb {
-        Verb::UnitApply { .. } | Verb::UnitsApply(_) => verb
-            .specs()
-            .map(|(unit, spec)| ContentHolder::of(format!("{unit}, which command {id} makes"), spec.clone()))
-            .collect::<Vec<_>>(),
-        Verb::UnitUpgrade { unit, artifact, configs, .. } => {
-            let artifacts = artifact.into_iter().collect();
-            vec![ContentHolder {
-                who: format!("{unit}, which command {id} upgrades"),
-                artifacts,
-                configs,
-                and_more: false,
-            }]
-        }
-        _ => Vec::new(),
-    });
-    Ok(units.chain(snapshots).chain(ordered).collect())
-}
-
-/// Refuses a removal because of holders.
-fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
-    if holders.is_empty() {
-        return Ok(());
-    }
-    let named = holders.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-    let more =
-        if holders.len() > NAMED_MAX { format!(" and {} more", holders.len() - NAMED_MAX) } else { String::new() };
-    Err(Error::conflict("in_use", format!("{what} is needed by {named}{more}"))
-        .hint("change or remove these first; what they need is not removed"))
-}
 
 impl Console {
     /// Removes an artifact's label, and its content if it has no other label.

@@ -229,7 +229,7 @@ async fn content_of_a_snapshot_is_not_removed() {
     let other = artifact(&fixture, "till@2", "other till", None).await;
     let base = config(&fixture, "base", "1", json!({})).await.unwrap();
     let YunoSpec { artifact: pinned, configs, .. } = spec(&till, &[&base]);
-    let pins = Pins { artifacts: vec![pinned], configs, and_more: false };
+    let pins = Pins { artifacts: vec![pinned], configs, ..Pins::default() };
     report_with(&fixture, host, spec(&other, &[]), pins.clone()).await;
     let remove_artifact = async || console.remove_artifact(&admin(), &till.role, &till.version).await;
     let remove_config = async || console.remove_config(&admin(), &base.id, &base.version).await;

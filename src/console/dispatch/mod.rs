@@ -30,7 +30,8 @@ use muster_topics::{
     envelope::{self, EnvelopeError},
     name::{CommandId, Digest, HostId, Name},
     outcome::{Outcome, Output, RefusalCode, Status},
-    sealed::Sealed,
+    sealed::{Sealed, SealingKey},
+    secret::SecretRef,
     topic::{HostTopic, Topic},
     unit::{ArtifactRef, ConfigRef},
 };
@@ -54,7 +55,7 @@ use super::{
     error::Error,
     label,
     page_change::PageChange,
-    realm, register,
+    realm, register, secret,
     signing_time::ClockSteps,
     state::{Console, ConsoleState},
     store::{
@@ -143,6 +144,8 @@ struct PreparedCommand {
     hosts: TargetHosts,
     /// For each host the key of the sealed content; empty if nothing is sealed.
     keys: HashMap<HostId, String>,
+    /// Secrets, each with its realm, that its units use.
+    secrets: Vec<(Name, SecretRef)>,
     /// The signed time; the command's own times are by the console's clock, by which it expires here.
     signed_ms: Millis,
 }
@@ -198,7 +201,7 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
     }
     shared.held_back().extend(&waiting);
     let mut transaction = shared.store.begin().await?;
-    for PreparedCommand { command, signed, hosts, keys, signed_ms } in &ready {
+    for PreparedCommand { command, signed, hosts, keys, secrets, signed_ms } in &ready {
         Store::note_signed_ms(&mut transaction, *signed_ms).await?;
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
@@ -206,6 +209,7 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
             store::command::hold_back(&mut transaction, command.id).await?;
         }
         store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
+        store::secret::assign(&mut transaction, &hosts, secrets).await?;
         if !keys.is_empty() {
             store::command::set_sealed_keys(&mut transaction, command.id, keys).await?;
         }
@@ -276,17 +280,22 @@ async fn make_ready(
     let (target, hosts) = address::resolve(shared, &command.target).await?;
     command_check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
+    let mut verb = command.verb;
+    let secrets = secret::resolve(console, &mut verb, hosts.iter().map(|(host, _)| *host)).await?;
+    if !secrets.is_empty() {
+        sealing_keys(&shared.store, &hosts, "secrets").await?;
+    }
     let given_ms = now_ms();
-    let given_until_ms = command_check::expiry(given_ms, &command.verb, command.expires_in_ms)?;
+    let given_until_ms = command_check::expiry(given_ms, &verb, command.expires_in_ms)?;
     let issued_ms = date_for(shared, &hosts, given_ms).await?;
     let expires_ms = issued_ms + (given_until_ms - given_ms);
-    let (id, mut verb) = (CommandId::new(), command.verb);
+    let id = CommandId::new();
     let (sealed, keys) = seal(&shared.store, id, &mut verb, &hosts).await?;
     let realms = realm::chain(&shared.store, &verb).await?;
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
     let signed = sign(&shared.authority, &command)?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
-    Ok(PreparedCommand { command, signed, hosts, keys, signed_ms: issued_ms })
+    Ok(PreparedCommand { command, signed, hosts, keys, secrets, signed_ms: issued_ms })
 }
 
 /// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was
@@ -311,6 +320,15 @@ async fn seal(
     let failed = |error: SealError| Error::internal("sealing the command", &error);
     let secret = verb.secret().unwrap_or("secret");
     let Some((sealed, content)) = sealing::seal(verb, command).map_err(failed)? else { return Ok(Default::default()) };
+    let mut keys = HashMap::new();
+    for (host, key) in sealing_keys(store, hosts, secret).await? {
+        keys.insert(host, content.seal_to(&key, command, host).map_err(failed)?);
+    }
+    Ok((Some(sealed), keys))
+}
+
+/// Returns the keys of all hosts of a command that carries, or refers to, something that only its hosts may read.
+async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Result<HashMap<HostId, SealingKey>, Error> {
     let ids: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
     let known = host::sealing_keys(store.read(), &ids).await?;
     let without: Vec<&str> =
@@ -326,11 +344,7 @@ async fn seal(
             "an agent of this version hands its key over when it starts and reaches the console; upgrade the agent, or name other hosts",
         ));
     }
-    let mut keys = HashMap::new();
-    for (host, key) in known {
-        keys.insert(host, content.seal_to(&key, command, host).map_err(failed)?);
-    }
-    Ok((Some(sealed), keys))
+    Ok(known)
 }
 
 /// Signs a command, if agents will be able to parse it: they parse strictly.

@@ -3,7 +3,7 @@
 //! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
 //! commands), [`content`] (labels of artifacts, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`removed`] (removed hosts), [`register`] (what no one else could restore). Each
+//! (people and their secrets), [`realm`], [`alert`], [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
 //! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -33,6 +33,7 @@ pub mod operator;
 pub mod realm;
 pub mod register;
 pub mod removed;
+pub mod secret;
 pub mod token;
 
 use columns::unsigned;

@@ -52,7 +52,7 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::tallies::Tallies;
 use self::{
-    page::{alerts, command, commands, content, host, hosts, join, rule, run, sign_in, unit},
+    page::{alerts, command, commands, content, host, hosts, join, rule, run, secret, sign_in, unit},
     session::Cookie,
 };
 use super::state::Console;
@@ -104,6 +104,10 @@ pub fn router(console: Console) -> Router {
         .route("/manifest/{sha256}", get(content::manifest))
         .route("/configs", get(content::configs))
         .route("/config/{id}/{version}", get(content::config))
+        .route("/secrets", get(secret::list).post(secret::set))
+        .route("/secret/{realm}/{name}", get(secret::show))
+        .route("/secret/{realm}/{name}/upgrade", post(secret::give))
+        .route("/secret/{realm}/{name}/remove", post(secret::remove))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/live", get(live::follow))
         .fallback(answer::no_such_page)

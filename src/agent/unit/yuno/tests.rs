@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use muster_base::clock::now_ms;
+use muster_bus::sealing::HostKey;
 use muster_rules::CommandRefusal;
 use muster_session::unit_state::UnitState;
 use muster_topics::{
@@ -72,7 +73,7 @@ impl Host {
         let artifacts = Artifacts::open(folder, identity, None).unwrap();
         let units = Units::start(
             store.clone(),
-            host,
+            (host, HostKey::generate().unwrap()),
             shims,
             artifacts,
             (folder.to_owned(), &Default::default()),
@@ -358,9 +359,9 @@ fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
     let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
-    place.prepare(&first, None, Some(&[])).unwrap();
+    place.prepare(&first, None, Some(RevisionConfigs { configs: &[], secrets: &[] })).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
-        place.prepare(revision, Some(&first), Some(&[])).unwrap();
+        place.prepare(revision, Some(&first), Some(RevisionConfigs { configs: &[], secrets: &[] })).unwrap();
         let mut left = left.map(Digest::short);
         let mut there = folders::names(&folder.path().join("rev")).unwrap();
         left.sort_unstable();

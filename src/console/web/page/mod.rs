@@ -10,6 +10,7 @@ pub(super) mod hosts;
 pub(super) mod join;
 pub(super) mod rule;
 pub(super) mod run;
+pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
 

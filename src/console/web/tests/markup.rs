@@ -183,7 +183,7 @@ fn every_region_is_served_alone() {
 fn environments_show_only_names() {
     let (_, unit) = pages().into_iter().find(|(name, _)| *name == "unit").unwrap();
     let html = unit.into_string();
-    assert!(html.contains("LOG_LEVEL") && !html.contains("secret"));
+    assert!(html.contains("LOG_LEVEL") && !html.contains("value-of-it"));
 }
 
 /// What the module's prose promises, as far as the source text shows it.

@@ -72,11 +72,21 @@ pub(in super::super::super) enum Section {
     Artifacts,
     /// Configs.
     Configs,
+    /// Secrets.
+    Secrets,
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Hosts, Self::Alerts, Self::Commands, Self::Run, Self::Join, Self::Artifacts, Self::Configs];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Hosts,
+        Self::Alerts,
+        Self::Commands,
+        Self::Run,
+        Self::Join,
+        Self::Artifacts,
+        Self::Configs,
+        Self::Secrets,
+    ];
 
     pub(super) fn word_and_path(self) -> (&'static str, &'static str) {
         match self {
@@ -87,6 +97,7 @@ impl Section {
             Self::Join => ("Join", "/join"),
             Self::Artifacts => ("Artifacts", "/artifacts"),
             Self::Configs => ("Configs", "/configs"),
+            Self::Secrets => ("Secrets", "/secrets"),
         }
     }
 }

@@ -11,8 +11,8 @@ use super::{frame::PageFrame, unit::url};
 
 /// Describes newer content for a unit: a form carries this, so that what is ordered is what was shown.
 pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
-    let steps: Vec<String> = upgrade.artifact.iter().chain(&upgrade.configs).map(Step::to_string).collect();
-    steps.join(", ")
+    let steps = upgrade.artifact.iter().chain(&upgrade.configs).chain(&upgrade.secrets);
+    steps.map(Step::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Renders the section.

@@ -27,6 +27,7 @@ pub(super) mod rule;
 pub(super) mod run;
 #[cfg(test)]
 pub(super) mod samples;
+pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
 

@@ -270,7 +270,7 @@ impl UnitView {
                         }
                     } }
                 }
-                (spec(&desired.spec))
+                (spec(&self.unit.unit.realm(), &desired.spec))
                 @if !self.unit.pins.is_empty() {
                     div { dt { "Snapshots need" } dd { @for word in self.unit.pins.words() { code { (word) } " " } } }
                 }
@@ -303,7 +303,7 @@ fn behind(behind: bool) -> Markup {
     html! { @if behind { " " (state(Tone::Busy, "not present yet")) } }
 }
 
-fn spec(spec: &Spec) -> Markup {
+fn spec(realm: &Name, spec: &Spec) -> Markup {
     let (configs, args, env, labels) = (spec.configs(), spec.args(), spec.env(), spec.labels());
     let user = match spec {
         Spec::Yuno(yuno) => yuno.user.as_ref(),
@@ -317,6 +317,11 @@ fn spec(spec: &Spec) -> Markup {
         @if !configs.is_empty() {
             div { dt { "Configs" } dd { @for config in configs {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
+            } } }
+        }
+        @if !spec.secrets().is_empty() {
+            div { dt { "Secrets" } dd { @for secret in spec.secrets() {
+                a href=(super::secret::url(realm, &secret.name)) { (secret) } " "
             } } }
         }
         @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_topics::argv::join(args)) } } } }

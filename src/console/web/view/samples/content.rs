@@ -64,3 +64,38 @@ pub(super) fn config(content: Option<serde_json::Value>) -> Config {
         content,
     }
 }
+
+pub(super) fn secret() -> Secret {
+    Secret {
+        realm: "default".parse().unwrap(),
+        name: "db-password".parse().unwrap(),
+        version: 3,
+        set_ms: ago(60),
+        operator: "admin".parse().unwrap(),
+        readable: false,
+        units: 2,
+        behind: 1,
+    }
+}
+
+pub(super) fn secret_view() -> SecretView {
+    let Secret { realm, name, set_ms, operator, .. } = secret();
+    let version = |version, state| SecretVersion { version, set_ms, operator: operator.clone(), state };
+    let user = |version| SecretUser {
+        host: TOKEN_HOST,
+        hostname: HOSTILE.to_owned(),
+        unit: "default/till".parse().unwrap(),
+        version,
+    };
+    let detail = SecretDetail {
+        secret: Some(secret()),
+        versions: vec![
+            version(3, SecretVersionState::Unreadable),
+            version(2, SecretVersionState::Stored),
+            version(1, SecretVersionState::Erased),
+        ],
+        users: vec![user(2), user(3)],
+        configs: vec![SecretConfig { id: "till.main".parse().unwrap(), version: "7".parse().unwrap() }],
+    };
+    SecretView { realm, name, detail, problem: Some(problem(HOSTILE)) }
+}

@@ -32,7 +32,8 @@ use muster_topics::{
 pub(in crate::web) use self::{alert::alert, fleet::host, unit::unit};
 use muster_api::{
     Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config, CreatedToken,
-    Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, Problem, Received, Status, Token, Unit,
+    Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, Problem, Received, Secret, SecretConfig,
+    SecretDetail, SecretUser, SecretVersion, SecretVersionState, Status, Token, Unit,
     upgrade::{Offer, Upgrade, upgrade},
 };
 
@@ -50,6 +51,7 @@ use super::{
     problem::ProblemView,
     rule::{RuleForm, RuleView},
     run::{RunForm, RunTarget, RunView},
+    secret::{SecretView, SecretsView},
     sign_in::SignInView,
     unit::UnitView,
 };
@@ -191,6 +193,11 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
     add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("secrets", &|| {
+        frame().page(&SecretsView { secrets: vec![secret()], realms: vec![], problem: Some(problem("x")) })
+    });
+    add("secrets-empty", &|| frame().page(&SecretsView { secrets: vec![], realms: vec![], problem: None }));
+    add("secret", &|| frame().page(&secret_view()));
     add("manifest", &|| frame().page(&ManifestView { sha256: Digest::of(b"manifest"), manifest: manifest() }));
     add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
     add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));

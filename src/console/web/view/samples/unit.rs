@@ -20,7 +20,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
     let spec = YunoSpec {
         configs: ["till.main", "shop"].map(config_ref).to_vec(),
         args: vec!["--config".to_owned(), text("{config}")],
-        env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
+        env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
         user: Some(text("till")),
         labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         channel: Channel::Lines,
@@ -96,7 +96,7 @@ pub(in crate::web) fn container(hostname: &str) -> Unit {
     let spec = ContainerSpec {
         entry: Some(vec![text("/bin/till"), "--fast".to_owned()]),
         args: vec![text("--config"), "/etc/till.conf".to_owned()],
-        env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
+        env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
         user: Some(text("till")),
         mounts: [true, false]
             .map(|read_only| Mount { host: text("/srv/till"), inside: "/data".to_owned(), read_only })

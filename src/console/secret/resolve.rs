@@ -1,0 +1,107 @@
+//! Fills in which version of each secret a unit gets: the newest of those that its configs name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_rules::config;
+use muster_topics::{
+    command::Verb,
+    name::{Digest, HostId, Name, UnitName},
+    secret::{SECRETS_MAX, SecretRef},
+    unit::{ConfigRef, Spec},
+};
+
+use super::{unknown, unreadable};
+use crate::{error::Error, state::Console, store::host};
+
+/// Returns the newest version of each secret that configs name for units of a realm, by name.
+///
+/// # Errors
+/// If a config or a secret is not here.
+pub(crate) async fn secrets_of(
+    console: &Console,
+    realm: &Name,
+    configs: &[ConfigRef],
+) -> Result<Vec<SecretRef>, Error> {
+    let documents = console.documents(configs).await?;
+    let names = config::references(&documents);
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    if names.len() > SECRETS_MAX {
+        let message = format!("the configs name {} secrets, and {SECRETS_MAX} are allowed", names.len());
+        return Err(Error::invalid("too_many_secrets", message).hint("put several values into one secret"));
+    }
+    newest(console, realm, names).await
+}
+
+async fn newest(console: &Console, realm: &Name, names: BTreeSet<Name>) -> Result<Vec<SecretRef>, Error> {
+    let stored = crate::store::secret::newest(console.shared.store.read()).await?;
+    let mut known: BTreeMap<_, _> =
+        stored.into_iter().filter(|row| row.realm == *realm).map(|row| (row.secret.name.clone(), row)).collect();
+    names
+        .into_iter()
+        .map(|name| {
+            let row = known.remove(&name).ok_or_else(|| unknown(realm, &name))?;
+            match console.shared.value(&row) {
+                Some(_) => Ok(row.secret),
+                None => Err(unreadable(realm, &row.secret)),
+            }
+        })
+        .collect()
+}
+
+/// Fills in the secrets of all units of a verb, whatever it says of them, and returns them.
+///
+/// # Errors
+/// If a config or a secret is not here.
+pub(crate) async fn resolve(
+    console: &Console,
+    verb: &mut Verb,
+    hosts: impl Iterator<Item = HostId>,
+) -> Result<Vec<(Name, SecretRef)>, Error> {
+    let mut all = Vec::new();
+    if let Verb::UnitUpgrade { unit, from, configs, secrets, .. } = verb {
+        let desired = desired_of(console, unit, hosts, from).await?;
+        let all_configs = match &desired {
+            Some(spec) => with_configs(spec, configs),
+            // Its host refuses the command, or has not reported the unit yet.
+            None => configs.clone(),
+        };
+        let realm = unit.realm();
+        let found = secrets_of(console, &realm, &all_configs).await?;
+        all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
+        // An older agent would not understand the field: a unit that has no secrets gets none of it.
+        let has_any = desired.is_some_and(|spec| !spec.secrets().is_empty());
+        *secrets = Some(found).filter(|found| has_any || !found.is_empty());
+        return Ok(all);
+    }
+    for (unit, spec) in verb.specs_mut() {
+        let realm = unit.realm();
+        let found = secrets_of(console, &realm, spec.configs()).await?;
+        all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
+        spec.set_secrets(found);
+    }
+    Ok(all)
+}
+
+/// Returns the spec of a unit on the first host that reports it in the right revision.
+async fn desired_of(
+    console: &Console,
+    unit: &UnitName,
+    hosts: impl Iterator<Item = HostId>,
+    revision: &Digest,
+) -> Result<Option<Spec>, Error> {
+    for host in hosts {
+        let found = host::units(console.shared.store.read(), Some(host), Some(unit)).await?.into_iter().next();
+        if let Some(found) = found.filter(|found| found.desired.revision == *revision) {
+            return Ok(Some(found.desired.spec));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the configs of a spec after an upgrade.
+fn with_configs(spec: &Spec, configs: &[ConfigRef]) -> Vec<ConfigRef> {
+    let upgraded = |has: &ConfigRef| configs.iter().find(|config| config.id == has.id).unwrap_or(has).clone();
+    spec.configs().iter().map(upgraded).collect()
+}

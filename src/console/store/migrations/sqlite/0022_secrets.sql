@@ -1,0 +1,22 @@
+-- Secrets that units use by name. Values are encrypted with a key that lies outside of this database
+-- (authority/secrets.key); a version whose value was erased keeps its row, so that its number is not used again.
+CREATE TABLE secret (
+    realm    TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    version  INTEGER NOT NULL CHECK (version > 0),
+    key_id   INTEGER,
+    value    BLOB,
+    operator TEXT NOT NULL,
+    set_ms   INTEGER NOT NULL,
+    PRIMARY KEY (realm, name, version),
+    CHECK ((key_id IS NULL) = (value IS NULL))
+) STRICT;
+
+-- Which version the console has told which host to use: a host is given no other.
+CREATE TABLE assigned_secret (
+    host    TEXT NOT NULL,
+    realm   TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (host, realm, name, version)
+) WITHOUT ROWID, STRICT;
