@@ -18,8 +18,9 @@ Usage: sh install.sh [OPTION]...
   --from PLACE      the release: a folder, or a URL [default: the folder of this script]
   --key KEY         the public key that the release must be signed with: a PEM file, or its base64
                     [default: the key in this script, if it came with a release]
-  --program         install the whole program and no service: for `muster up`, a console, or the
-                    command line [default: the agent, as a service of systemd]
+  --program         install the whole program, its manual pages and completions for shells, and no
+                    service: for `muster up`, a console, or the command line
+                    [default: the agent, as a service of systemd]
   --prefix DIR      the program goes into DIR/bin [default: /usr/local]
   --join TOKEN      join a fleet with a token of `muster token create`; - reads it from standard input
   --now             start the agent now, rather than at the next boot
@@ -86,6 +87,7 @@ fi
 [ -z "$purge" ] || [ -n "$undo" ] || fail 2 "--purge goes with --undo"
 
 program=$prefix/bin/muster
+share=$prefix/share
 # What this script installed: its part, and the sums of the files that it may remove again.
 record=$prefix/lib/muster/installed
 config=/etc/muster/agent.toml
@@ -134,6 +136,16 @@ remove() {
     say "removed $1"
 }
 
+# Manual pages and completions, by their paths below the folder of such files.
+remove_pages() {
+    for page in $1; do
+        case "$page" in
+            /* | *..*) ;;
+            *) rm -f "$share/$page" ;;
+        esac
+    done
+}
+
 # Folders that are empty now; others stay.
 remove_folders() {
     for folder in "$@"; do
@@ -148,6 +160,7 @@ undo() {
     fi
     was=$(recorded part)
     its_config=$(recorded config)
+    its_pages=$(recorded page)
     can_write "$program"
     say "This will be done:"
     if [ "$was" = agent ] && [ -x "$program" ]; then
@@ -155,6 +168,7 @@ undo() {
     else
         say "  remove $program"
     fi
+    [ -z "$its_pages" ] || say "  remove its manual pages and completions below $share"
     if [ -n "$purge" ]; then
         say "  remove $config and $data"
     elif [ -n "$its_config" ]; then
@@ -167,6 +181,10 @@ undo() {
         "$program" agent uninstall --prefix "$prefix"
     fi
     [ ! -e "$program" ] || remove "$program"
+    if [ -n "$its_pages" ]; then
+        remove_pages "$its_pages"
+        say "removed its manual pages and completions"
+    fi
     if [ "$was" = agent ]; then
         if [ -n "$purge" ]; then
             remove "$config"
@@ -226,6 +244,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/muster-install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
+pages=
 
 # The public key in PEM.
 [ -n "$key" ] || fail 2 "no key is named that the release must be signed with" "say --key with a PEM file, or its base64"
@@ -317,8 +336,22 @@ if [ "$part" = agent ]; then
         exit 1
     }
     plan=$(sed -n 's/^would /  /p' "$work/plan" | sed "s,$work/$name,$from/$name,")
-elif [ "$new" != "$program" ]; then
-    plan="  copy $from/$name to $program"
+else
+    # Of the new program's own grammar. One that has no verb for them has none.
+    mkdir -p "$work/share/man/man1" "$work/share/bash-completion/completions" "$work/share/zsh/site-functions" \
+        "$work/share/fish/vendor_completions.d"
+    if "$new" man --output "$work/share/man/man1" && "$new" completions bash >"$work/bash" &&
+        "$new" completions zsh >"$work/zsh" && "$new" completions fish >"$work/fish"; then
+        mv "$work/bash" "$work/share/bash-completion/completions/muster"
+        mv "$work/zsh" "$work/share/zsh/site-functions/_muster"
+        mv "$work/fish" "$work/share/fish/vendor_completions.d/muster.fish"
+    fi 2>/dev/null
+    pages=$(cd "$work/share" && find . -type f | sed 's,^\./,,' | sort)
+    [ "$new" = "$program" ] || plan="  copy $from/$name to $program"
+    if [ -n "$pages" ] && { [ "$new" != "$program" ] || [ "$pages" != "$(recorded page)" ]; }; then
+        plan="$plan${plan:+
+}  write its manual pages and completions below $share"
+    fi
 fi
 say "$("$new" --version), from $from, signed with the key $(openssl pkey -pubin -in "$work/key.pem" -outform DER | sha256sum | cut -c1-16)…"
 if [ -z "$plan" ] && [ -f "$record" ]; then
@@ -331,6 +364,7 @@ say "  write $record, by which --undo knows what to remove"
 [ -z "$dry" ] || exit 0
 can_write "$program"
 can_write "$record"
+[ -z "$pages" ] || can_write "$share"
 confirm "Go on?"
 
 # --- Do it.
@@ -348,23 +382,43 @@ missing() {
         folder=$(dirname "$folder")
     done
 }
-folders=$(recorded folder)
-[ -f "$record" ] || folders=$({ missing "$(dirname "$record")"; missing "$prefix/bin"; } | sort -ru)
+folders=$(
+    {
+        recorded folder
+        missing "$(dirname "$record")"
+        missing "$prefix/bin"
+        for page in $pages; do missing "$share/$(dirname "$page")"; done
+    } | sort -ru
+)
+earlier=$(recorded page)
 mkdir -p "$prefix/bin" "$(dirname "$record")"
 {
     echo "part $part"
     printf '%s\n' "$folders" | sed '/^$/d; s/^/folder /'
+    # Also those of an earlier program, until they are removed.
+    printf '%s\n' "$earlier" "$pages" | sed '/^$/d; s/^/page /' | sort -u
 } >"$record.new"
 mv "$record.new" "$record"
 if [ "$part" = agent ]; then
     "$new" "$@"
     [ -z "$is_its_config" ] || its_config=$(sum_of "$config")
     [ -z "$its_config" ] || echo "config $its_config" >>"$record"
-elif [ "$new" != "$program" ]; then
-    # A running program cannot be overwritten, and half a one must not be run.
-    cp "$new" "$program.new"
-    chmod 755 "$program.new"
-    mv "$program.new" "$program"
-    say "copied to $program"
+else
+    if [ "$new" != "$program" ]; then
+        # A running program cannot be overwritten, and half a one must not be run.
+        cp "$new" "$program.new"
+        chmod 755 "$program.new"
+        mv "$program.new" "$program"
+        say "copied to $program"
+    fi
+    remove_pages "$earlier"
+    for page in $pages; do
+        mkdir -p "$share/$(dirname "$page")"
+        cp "$work/share/$page" "$share/$page"
+        chmod 644 "$share/$page"
+    done
+    { sed '/^page /d' "$record" && printf '%s\n' "$pages" | sed '/^$/d; s/^/page /'; } >"$record.new"
+    mv "$record.new" "$record"
+    [ -z "$pages" ] || say "wrote its manual pages and completions below $share"
 fi
 say "done. \`sh install.sh --undo --prefix $prefix\` removes it again"

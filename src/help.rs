@@ -5,7 +5,6 @@
 //! - `pages`: manual pages and completions
 
 mod examples;
-#[cfg(feature = "cli")]
 pub(crate) mod pages;
 #[cfg(test)]
 #[cfg(feature = "simulate")]
@@ -58,7 +57,6 @@ pub(crate) fn for_people(command: Command) -> Command {
 }
 
 /// The grammar for shells, which complete the options of all verbs at each.
-#[cfg(feature = "cli")]
 pub(crate) fn for_programs(command: Command) -> Command {
     with_man(command)
 }

@@ -76,13 +76,11 @@ enum MainVerb {
     #[cfg(feature = "cli")]
     #[command(flatten)]
     Operator(muster_cli::Verb),
-    #[cfg(feature = "cli")]
     /// Print a completion script for a shell
     Completions {
         /// Shell
         shell: clap_complete::Shell,
     },
-    #[cfg(feature = "cli")]
     /// Write the manual pages into a folder
     Man {
         /// Folder, which is made if it does not exist
@@ -107,7 +105,6 @@ impl MainVerb {
             Self::Broker(_) => "info,rumqttd=off,rustls=error",
             // What it meets it says in its findings.
             Self::Doctor(_) => "off",
-            #[cfg(feature = "cli")]
             _ => "warn,rumqttd=off,rustls=error",
         }
     }
@@ -246,11 +243,9 @@ fn run(program: Cli) -> Result<(), Failure> {
                 let new_link = None;
                 muster_cli::run(verb, &program.options, new_link, shutdown).await
             }
-            #[cfg(feature = "cli")]
             MainVerb::Completions { shell } => {
                 muster_base::terminal::out(&help::pages::completions(Cli::command(), shell))
             }
-            #[cfg(feature = "cli")]
             MainVerb::Man { folder } => help::pages::write_manual(Cli::command(), &folder),
         }
     });

@@ -20,7 +20,21 @@ use crate::{
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/install.sh");
 /// A small program in the place of the real one.
-const PROGRAM: &str = "#!/bin/sh\necho 'muster 7.0'\n";
+const PROGRAM: &str = r#"#!/bin/sh
+case "$1" in
+    man) mkdir -p "$3" && echo "a page" >"$3/muster.1" && echo "a page" >"$3/muster-host.1" ;;
+    completions) echo "completions for $2" ;;
+    *) echo 'muster 7.0' ;;
+esac
+"#;
+/// Where it has manual pages and completions, below its prefix.
+const PAGES: [&str; 5] = [
+    "share/bash-completion/completions/muster",
+    "share/fish/vendor_completions.d/muster.fish",
+    "share/man/man1/muster-host.1",
+    "share/man/man1/muster.1",
+    "share/zsh/site-functions/_muster",
+];
 
 fn machine_name() -> &'static str {
     std::env::consts::ARCH
@@ -158,6 +172,11 @@ fn release_is_installed_from_folder_and_url_and_removed() {
         let program = prefix.join("bin/muster");
         assert_eq!(fs::read_to_string(&program).unwrap(), PROGRAM);
         assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
+        let pages = tree(&prefix.join("share")).into_keys().filter(|path| path.is_file());
+        assert_eq!(pages.collect::<Vec<_>>(), PAGES.map(|page| prefix.join(page)));
+        assert!(plan.contains("manual pages and completions below"), "{plan}");
+        let bash = fs::read_to_string(prefix.join(PAGES[0])).unwrap();
+        assert_eq!(bash, "completions for bash\n");
         let installed = tree(&home.path().join("opt"));
         let again = with(&["--yes"]).expect_code(0).stdout;
         assert!(again.contains("nothing is changed"), "{again}");
@@ -178,11 +197,31 @@ fn new_release_replaces_the_program() {
         ["--program", "--yes", "--from", release.folder.to_str().unwrap(), "--key", release.key.to_str().unwrap()];
     let args = [&args[..], &["--prefix", &prefix]].concat();
     install(&home, &args).expect_code(0);
-    let newer = PROGRAM.replace("7.0", "7.1");
-    fs::write(release.folder.join(format!("muster-{}-linux", machine_name())), &newer).unwrap();
+    let installed = home.path().join("opt/bin/muster");
+    let pages = || PAGES.map(|page| home.path().join("opt").join(page).exists());
+    // A verb goes, and its page with it; and a program that makes no pages has none.
+    let newer = PROGRAM.replace("7.0", "7.1").replace("muster-host", "muster-node");
+    for (program, has) in
+        [(&newer, [true, true, false, true, true]), (&newer.replace("mkdir", "exit 2; mkdir"), [false; 5])]
+    {
+        fs::write(release.folder.join(format!("muster-{}-linux", machine_name())), program).unwrap();
+        release.sign();
+        install(&home, &args).expect_code(0);
+        assert_eq!(&fs::read_to_string(&installed).unwrap(), program);
+        assert_eq!(pages(), has);
+        assert_eq!(home.path().join("opt/share/man/man1/muster-node.1").exists(), program == &newer);
+    }
+    // An earlier script installed the program without pages: this one adds them.
+    let record = home.path().join("opt/lib/muster/installed");
+    fs::write(release.folder.join(format!("muster-{}-linux", machine_name())), PROGRAM).unwrap();
     release.sign();
     install(&home, &args).expect_code(0);
-    assert_eq!(fs::read_to_string(home.path().join("opt/bin/muster")).unwrap(), newer);
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.lines().filter(|line| !line.starts_with("page ")).collect::<Vec<_>>().join("\n") + "\n")
+        .unwrap();
+    let again = install(&home, &args).expect_code(0).stdout;
+    assert!(again.contains("wrote its manual pages") && !again.contains("copied to"), "{again}");
+    assert_eq!(fs::read_to_string(&record).unwrap(), text);
     install(&home, &["--undo", "--yes", "--prefix", &prefix]).expect_code(0);
     assert!(tree(&home.path().join("opt")).is_empty());
 }
