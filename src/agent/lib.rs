@@ -14,7 +14,7 @@
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: limits of units; `rootfs`: reads files of containers
 //! - [`mod@unit`], [`artifact`]: units, and their programs
 //! - [`local`]: the HTTP interface on the host itself
-//! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`service_manager`]: notices to the service manager
+//! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`service_status`]: notices to the service manager
 //! - [`install`]: the agent as a service of its host; [`join_args`]: reads the join token; [`init`]: the first process of a container
 //! - `crash`: crash points for tests
 //!
@@ -58,7 +58,7 @@ mod renew;
 mod rootfs;
 mod running;
 mod sealing;
-pub mod service_manager;
+pub mod service_status;
 pub mod shim;
 pub mod store;
 mod store_limits;
@@ -73,6 +73,7 @@ pub use error::AgentError;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
+use muster_base::service_manager::ServiceManager;
 use muster_base::{
     chance, clock,
     files::{self, RoleFile},
@@ -100,7 +101,6 @@ use self::{
     local::{LocalServer, LoopHandle},
     main_loop::{AgentLoop, AgentParts, Inputs},
     metric::{MetricsTask, QueueLengths, figures::MetricSources},
-    service_manager::ServiceManager,
     shim::Shims,
     store::{
         Store, StoreError,

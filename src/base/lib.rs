@@ -5,7 +5,7 @@
 //! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place
 //! - [`files`]: atomic writes; [`folders`]: folders from the environment
 //! - [`terminal`]: printing for people; [`argv`]: parses a typed command line
-//! - [`memory_release`]: gives memory back
+//! - [`service_manager`]: notices to the service manager; [`memory_release`]: gives memory back
 
 pub mod argv;
 pub mod chance;
@@ -17,4 +17,5 @@ pub mod folders;
 pub mod memory_release;
 pub mod reload;
 pub mod role_args;
+pub mod service_manager;
 pub mod terminal;

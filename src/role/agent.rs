@@ -1,7 +1,6 @@
 //! `muster agent`: a host's agent as a process of its own, and its installation.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -14,13 +13,14 @@ use muster_agent::{
     install::{self, InstallArgs, UninstallArgs},
     join::{self, JoinError},
     join_args::JoinArgs,
-    service_manager::ServiceManager,
+    service_status,
 };
 use muster_base::{
     failure::{Failure, FailureKind},
     folders::UserFolders,
     reload::{self, HangUpSignals},
     role_args::RoleArgs,
+    service_manager::ServiceManager,
 };
 use nix::unistd::geteuid;
 use tokio_util::sync::CancellationToken;
@@ -95,8 +95,7 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
     }
     tracing::info!(folder = %config.data_dir.display(), "the agent's key, store and units (`--data-dir`)");
     let mut hang_ups = HangUpSignals::listen()?;
-    let manager = ServiceManager::from_environment(|name| env::var_os(name), std::process::id())
-        .map_err(|error| Failure::new(FailureKind::Usage, error))?;
+    let manager = ServiceManager::of_this_process()?;
     let mut running = tokio::select! {
         running = muster_agent::start_managed(config.clone(), &manager) => running.map_err(|error| start_failure(&error))?,
         () = shutdown.cancelled() => return Ok(()),
@@ -105,7 +104,7 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
         let life = shutdown.child_token();
         tokio::spawn(muster_base::memory_release::release_after_batches(running.measured(), life.clone()));
         tokio::select! {
-            () = manager.follow(&running, &shutdown) => break,
+            () = service_status::follow(&manager, &running, &shutdown) => break,
             () = hang_ups.next() => (),
         }
         match load() {

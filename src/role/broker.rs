@@ -5,6 +5,7 @@ use muster_base::{
     failure::Failure,
     reload::{self, HangUpSignals},
     role_args::RoleArgs,
+    service_manager::ServiceManager,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,16 +50,18 @@ pub(crate) async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Res
     }
     let load = || args.role.load("broker", |_: &mut embedded_broker::Config| Ok(()));
     let Some(config) = load()? else { return Ok(()) };
-    let mut hang_ups = HangUpSignals::listen()?;
+    let (mut hang_ups, manager) = (HangUpSignals::listen()?, ServiceManager::of_this_process()?);
     let mut running = embedded_broker::start(config).await?;
     let broker = running.broker();
     tell("mqtts", broker.local_addr());
     broker.websocket_addr().into_iter().for_each(|address| tell("wss", address));
     broker.plain_addr().into_iter().for_each(|address| tell("mqtt", address));
+    manager.ready(&format!("listens on {}", broker.local_addr()));
     while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
         let taken = load().and_then(|config| config.map_or(Ok(Vec::new()), |config| running.reload(config)));
         reload::log("broker", taken);
     }
+    manager.stopping("the broker ends");
     running.stop().await;
     Ok(())
 }

@@ -11,6 +11,7 @@ use muster_base::{
     failure::{Failure, FailureKind},
     reload::{self, HangUpSignals},
     role_args::RoleArgs,
+    service_manager::ServiceManager,
 };
 use muster_console::{
     config::Config,
@@ -59,7 +60,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     }
     let load = || args.role.load("console", |_: &mut Config| Ok(()));
     let Some(config) = load()? else { return Ok(()) };
-    let mut hang_ups = HangUpSignals::listen()?;
+    let (mut hang_ups, manager) = (HangUpSignals::listen()?, ServiceManager::of_this_process()?);
     let running =
         muster_console::start(config).await.map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let url = running.console().web_url().to_owned();
@@ -71,6 +72,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
         false => None,
     };
     tell(&url, link.as_deref());
+    manager.ready(&format!("pages and API at {url}"));
     tokio::spawn(muster_base::memory_release::trim_heaps_each_minute(shutdown.clone()));
     while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
         let taken = load().and_then(|config| match config {
@@ -81,6 +83,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
         });
         reload::log("console", taken);
     }
+    manager.stopping("the console ends");
     running.stop().await;
     Ok(())
 }

@@ -80,17 +80,37 @@ fn parts(args: &DoctorArgs) -> Vec<(Part, PartSetup)> {
     }
     #[cfg(feature = "console")]
     {
-        all.extend(usual(&args.console_config, "console.toml").map(|path| (Part::Console, console::of_config(&path))));
+        let setup = usual(&args.console_config, "console.toml").map(|path| console::of_config(&path));
+        let setup = setup.filter(|setup| args.console_config.is_some() || is_in_use(setup));
+        all.extend(setup.map(|setup| (Part::Console, setup)));
         all.extend(up.as_deref().map(|data| (Part::Console, console::of_up(data))));
     }
     #[cfg(feature = "broker")]
     {
-        all.extend(usual(&args.broker_config, "broker.toml").map(|path| (Part::Broker, broker::of_config(&path))));
+        let setup = usual(&args.broker_config, "broker.toml").map(|path| broker::of_config(&path));
+        let setup = setup.filter(|setup| args.broker_config.is_some() || is_in_use(setup));
+        all.extend(setup.map(|setup| (Part::Broker, setup)));
         all.extend(up.as_deref().map(|data| (Part::Broker, broker::of_up(data))));
     }
     #[cfg(feature = "cli")]
     all.extend(cli::of_context().map(|setup| (Part::Cli, setup)));
     all
+}
+
+/// Whether somebody has begun to use a role: the package of the whole program brings configurations of broker and console
+/// to every host. Then its service is enabled, or there is something in its folder, or something is wrong with its
+/// configuration.
+#[cfg(any(feature = "console", feature = "broker"))]
+fn is_in_use(setup: &PartSetup) -> bool {
+    let wanted = Path::new("/etc/systemd/system/multi-user.target.wants");
+    let link = setup.service.map(|service| wanted.join(format!("{service}.service")));
+    let is_empty = |folder: &PathBuf| match folder.read_dir() {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    setup.trouble.is_some()
+        || link.is_some_and(|link| link.symlink_metadata().is_ok())
+        || !setup.folders.iter().all(is_empty)
 }
 
 /// The folder of a `muster up` that there is.

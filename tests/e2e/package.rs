@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -84,6 +85,128 @@ fn package_upgrade_leaves_yunos_running() {
     assert!(told.contains("yunos still run"), "{told}");
     assert_eq!(machine.start_ticks(pid), Some(began));
     assert!(starts.exists() && !config.exists());
+}
+
+/// A free port on loopback, of this range.
+fn free_port(mut range: impl Iterator<Item = u16>) -> u16 {
+    let port = range.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok());
+    port.expect("a free port").port()
+}
+
+/// A machine with the package of the whole program, whose broker and console have ports of their own.
+fn machine_with_whole_package(home: &Home) -> Machine {
+    let packages = PathBuf::from(std::env::var_os("MUSTER_TEST_PACKAGES").expect("tests/package runs this"));
+    let machine = Machine::boot(home).expect("a package is tried on a machine of its own");
+    for name in ["muster", "0.1.0-2"] {
+        fs::copy(packages.join(format!("{name}.deb")), machine.path(&format!("/root/{name}.deb"))).unwrap();
+    }
+    machine.run(&["rm", "-f", "/usr/sbin/policy-rc.d"]);
+    let told = machine.ok(&["dpkg", "--install", "/root/muster.deb"]);
+    assert!(told.contains("production.md"), "{told}");
+    let any = || free_port(std::iter::once(0));
+    let (mqtt, hosts, web) = (format!(":{}", any()), format!(":{}", any()), format!(":{}", any()));
+    for role in ["broker", "console"] {
+        let path = machine.path(&format!("/etc/muster/{role}.toml"));
+        let text = fs::read_to_string(&path).unwrap().replace("0.0.0.0", "127.0.0.1");
+        fs::write(&path, text.replace(":8883", &mqtt).replace(":7443", &hosts).replace(":7080", &web)).unwrap();
+    }
+    machine
+}
+
+#[test]
+#[ignore = "tests/package gives it packages"]
+fn package_runs_broker_and_console_as_services() {
+    const ROLES: [&str; 2] = ["muster-broker", "muster-console"];
+    let home = Home::new();
+    let machine = machine_with_whole_package(&home);
+    let state = |service| (machine.property(service, "ActiveState"), machine.property(service, "UnitFileState"));
+    let expect_state = |active: &str, enabled: &str| {
+        for role in ROLES {
+            assert_eq!(state(role), (active.to_owned(), enabled.to_owned()), "{role}");
+        }
+    };
+    let parts = || {
+        let report = machine.run(&["muster", "-o", "json", "doctor"]).stdout;
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let findings = report["findings"].as_array().unwrap().clone();
+        ["broker", "console"].map(|part| findings.iter().any(|one| one["part"] == part))
+    };
+
+    // Nothing begins by itself, and what nobody has begun to use is no fault.
+    expect_state("inactive", "disabled");
+    assert_eq!(parts(), [false, false]);
+    for service in ["agent", "broker", "console"] {
+        let unit = format!("/usr/lib/systemd/system/muster-{service}.service");
+        let verified = machine.run(&["systemd-analyze", "verify", &unit]);
+        assert!(verified.code == 0 && !verified.stderr.contains("muster-"), "{verified:?}");
+    }
+
+    // As production.md says, with a port for which only root needs no right.
+    let low = free_port(600..1_024);
+    let broker = machine.path("/etc/muster/broker.toml");
+    let text = fs::read_to_string(&broker).unwrap();
+    fs::write(&broker, format!("{text}websocket = \"127.0.0.1:{low}\"\n")).unwrap();
+    let as_muster = |args: &[&str]| machine.ok(&[&["runuser", "-u", "muster", "--", "muster"], args].concat());
+    as_muster(&["console", "init"]);
+    let issue = ["console", "issue", "--role", "broker", "--name", "broker", "--san", "127.0.0.1"];
+    as_muster(&[&issue[..], &["--out", "/etc/muster/broker"]].concat());
+    // Each is up once its service is: both notify.
+    machine.ok(&[&["systemctl", "enable", "--now"], &ROLES[..]].concat());
+    expect_state("active", "enabled");
+    assert_eq!(parts(), [true, true]);
+    assert!(machine.property(ROLES[1], "StatusText").contains("http://127.0.0.1"));
+    assert_eq!(machine.ok(&["stat", "-c", "%U %a", "/var/lib/muster/console"]), "muster 700\n");
+    TcpListener::bind(("127.0.0.1", low)).expect_err("the broker listens there");
+    // What the broker sees of the console: the list of what is revoked, and no key.
+    let broker = machine.property(ROLES[0], "MainPID");
+    let as_broker = ["nsenter", "--mount", "--root", "--target", &broker, "runuser", "-u", "muster", "--"];
+    let console = "/var/lib/muster/console";
+    machine.ok(&[&as_broker[..], &["cat", &format!("{console}/revoked.pem")]].concat());
+    machine
+        .run(&[&as_broker[..], &["ls", &format!("{console}/authority")]].concat())
+        .expect_stderr("Permission denied");
+
+    let link = as_muster(&["login", "--new-link"]);
+    let muster = |args: &[&str]| machine.ok(&[&["env", "HOME=/root", "muster"], args].concat());
+    muster(&["login", link.trim()]);
+    let token = muster(&["token", "create"]);
+    let config = machine.path("/etc/muster/agent.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("join = \"{}\"\n{text}", token.trim())).unwrap();
+    machine.ok(&["systemctl", "start", "muster-agent"]);
+    let wait_until_connected = |wanted: bool| {
+        eventually("the agent's connection", || {
+            let status = machine.service("StatusText");
+            if status.starts_with("connected") == wanted { Ok(()) } else { Err(status) }
+        });
+    };
+    wait_until_connected(true);
+    muster(&["exec", "--all", "--", "true"]);
+
+    machine.ok(&[&["systemctl", "reload"], &ROLES[..]].concat());
+    expect_state("active", "enabled");
+    // An upgrade restarts what runs.
+    let pids = || ROLES.map(|role| machine.property(role, "MainPID"));
+    let before = pids();
+    machine.ok(&["dpkg", "--install", "--force-confold", "/root/muster.deb"]);
+    expect_state("active", "enabled");
+    let now = pids();
+    assert!(before[0] != now[0] && before[1] != now[1], "{before:?} {now:?}");
+    wait_until_connected(true);
+    let hosts: Value = serde_json::from_str(&muster(&["-o", "json", "host", "ls"])).unwrap();
+    muster(&["host", "revoke", hosts[0]["id"].as_str().unwrap(), "--yes"]);
+    wait_until_connected(false);
+
+    // The agent's package takes its place: what both have stays when the other is purged.
+    machine.ok(&["dpkg", "--install", "--force-confold", "/root/0.1.0-2.deb"]);
+    assert_eq!(machine.property(ROLES[1], "ActiveState"), "inactive");
+    machine.ok(&["dpkg", "--purge", "muster"]);
+    assert!(config.exists() && machine.path("/var/lib/muster/agent/identity.json").exists());
+    let told = machine.ok(&["dpkg", "--purge", "muster-agent"]);
+    assert!(told.contains("nothing replaces a fleet's authority"), "{told}");
+    let left = machine.ok(&["ls", "/var/lib/muster"]);
+    assert_eq!(left, "console\n");
+    assert!(!machine.path("/etc/muster").exists());
 }
 
 /// The static program that `tests/package` has built.

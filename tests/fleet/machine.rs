@@ -126,7 +126,13 @@ impl Machine {
     /// A property of the agent's service.
     #[track_caller]
     pub(crate) fn service(&self, property: &str) -> String {
-        self.ok(&["systemctl", "show", "--value", "-p", property, "muster-agent"]).trim().to_owned()
+        self.property("muster-agent", property)
+    }
+
+    /// A property of a service.
+    #[track_caller]
+    pub(crate) fn property(&self, service: &str, property: &str) -> String {
+        self.ok(&["systemctl", "show", "--value", "-p", property, service]).trim().to_owned()
     }
 
     /// A path on it, for this host.
@@ -144,7 +150,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         if std::thread::panicking() && self.first_process().is_some() {
-            eprintln!("{}", self.run(&["journalctl", "--no-pager", "-u", "muster-agent", "-n", "60"]).stdout);
+            eprintln!("{}", self.run(&["journalctl", "--no-pager", "-u", "muster-*", "-n", "60"]).stdout);
         }
         if self.init.is_some() {
             self.lose_power();

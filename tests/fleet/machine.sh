@@ -58,6 +58,8 @@ for device in null zero full random urandom tty; do
     mount --bind "/dev/$device" "$root/dev/$device"
 done
 mkdir -p "$root/dev/shm" "$root/dev/pts"
+# Services with devices of their own (PrivateDevices) need one.
+ln -s pts/ptmx "$root/dev/ptmx"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
 mkdir -p "$root/opt"

@@ -1,8 +1,9 @@
-//! Notifies the service manager by systemd's notify protocol: ready, status, watchdog, stopping.
+//! Notifies the service manager that started this process, by systemd's notify protocol: ready, status, watchdog, stopping.
 //!
-//! It is optional: without `NOTIFY_SOCKET` the agent sends nothing.
+//! It is optional: without `NOTIFY_SOCKET` nothing is sent.
 
 use std::{
+    env,
     ffi::OsString,
     io,
     os::{
@@ -15,15 +16,7 @@ use std::{
     time::Duration,
 };
 
-use muster_topics::unit::Phase;
-use tokio_util::sync::CancellationToken;
-
-use muster_session::unit_state::UnitStates;
-
-use super::running::RunningAgent;
-
-/// How long changes are gathered before they are reported: people do not read faster.
-const STATUS_PAUSE: Duration = Duration::from_secs(1);
+use crate::failure::{Failure, FailureKind};
 
 /// The service manager that started this process, if it wants to be notified.
 #[derive(Debug, Default)]
@@ -33,11 +26,17 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Reads what the manager has put into the environment of process `pid`.
+    /// The one that started this process.
     ///
     /// # Errors
-    /// If it names an invalid socket.
-    pub fn from_environment(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> io::Result<Self> {
+    /// If the environment names an invalid socket.
+    pub fn of_this_process() -> Result<Self, Failure> {
+        Self::from_environment(|name| env::var_os(name), std::process::id())
+            .map_err(|error| Failure::new(FailureKind::Usage, error))
+    }
+
+    /// Reads what the manager has put into the environment of process `pid`.
+    fn from_environment(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> io::Result<Self> {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(Self::default()) };
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -45,7 +44,7 @@ impl ServiceManager {
             _ => return Err(io::Error::other(format!("NOTIFY_SOCKET: {} is no local socket", name.display()))),
         };
         let socket = UnixDatagram::unbound()?;
-        // A manager that does not read must not block the agent.
+        // A manager that does not read must not block this process.
         socket.set_nonblocking(true)?;
         let number = |name: &str| variable(name)?.to_str()?.parse::<u64>().ok();
         // A variable that was meant for another process was inherited.
@@ -54,7 +53,19 @@ impl ServiceManager {
         Ok(Self { socket: Some((socket, address)), watchdog })
     }
 
-    /// Reports that the agent is up, with a status.
+    /// Whether there is one that wants to be notified.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// How long this process may go without a sign of life, if that is watched.
+    #[must_use]
+    pub fn watchdog(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// Reports that this process is up, with a status.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
@@ -64,9 +75,14 @@ impl ServiceManager {
         self.say(&format!("STATUS={}", one_line(status)));
     }
 
-    /// Reports that the agent is about to end.
-    pub fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=the agent ends; yunos go on");
+    /// Gives a sign of life.
+    pub fn alive(&self) {
+        self.say("WATCHDOG=1");
+    }
+
+    /// Reports that this process is about to end, with a status.
+    pub fn stopping(&self, status: &str) {
+        self.say(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
     fn say(&self, message: &str) {
@@ -75,67 +91,6 @@ impl ServiceManager {
         {
             tracing::debug!(%error, "the service manager does not hear");
         }
-    }
-
-    /// Reports the status of a running agent until `shutdown`, and then its end.
-    pub async fn follow(&self, agent: &RunningAgent, shutdown: &CancellationToken) {
-        if self.socket.is_none() {
-            return shutdown.cancelled().await;
-        }
-        shutdown
-            .run_until_cancelled(async {
-                agent.looked_up().await;
-                self.ready(&describe(*agent.connected().borrow(), &agent.units().borrow()));
-                tokio::join!(self.report_status_changes(agent), self.notify_watchdog(agent));
-            })
-            .await;
-        self.stopping();
-    }
-
-    async fn report_status_changes(&self, agent: &RunningAgent) {
-        let (mut connected, mut units) = (agent.connected(), agent.units());
-        let mut told = String::new();
-        loop {
-            let now = describe(*connected.borrow_and_update(), &units.borrow_and_update());
-            if now != told {
-                self.status(&now);
-                told = now;
-            }
-            tokio::time::sleep(STATUS_PAUSE).await;
-            // Both keep changes until they are read; an error means that the agent has ended.
-            let changed = tokio::select! {
-                changed = connected.changed() => changed,
-                changed = units.changed() => changed,
-            };
-            if changed.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Notifies the watchdog as long as the agent's loop answers: three times within the watchdog's time, so that one
-    /// answer may be late.
-    async fn notify_watchdog(&self, agent: &RunningAgent) {
-        let Some(time) = self.watchdog else { return };
-        let every = time / 3;
-        loop {
-            match tokio::time::timeout(every, agent.answers()).await {
-                Ok(true) => self.say("WATCHDOG=1"),
-                Ok(false) => return,
-                Err(_) => tracing::warn!("the agent's loop has not answered for {} s", every.as_secs()),
-            }
-            tokio::time::sleep(every).await;
-        }
-    }
-}
-
-/// Describes the agent's state in a line for people.
-fn describe(connected: bool, units: &UnitStates) -> String {
-    let connection = if connected { "connected" } else { "not connected to the broker" };
-    let running = units.values().filter(|unit| unit.observed.phase == Phase::Running).count();
-    match units.len() {
-        0 => format!("{connection}; no units"),
-        all => format!("{connection}; {running} of {all} units running"),
     }
 }
 
@@ -165,7 +120,7 @@ mod tests {
     fn notifications_arrive_at_path_and_abstract_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
-        let name = format!("muster-test-{}", uuid::Uuid::new_v4());
+        let name = format!("muster-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         for (listener, name) in [
             (Listener::bind(&path).unwrap(), path.to_str().unwrap().to_owned()),
@@ -174,8 +129,8 @@ mod tests {
             let manager = manager(&[("NOTIFY_SOCKET", &name)]).unwrap();
             manager.ready("up\nREADY=0");
             assert_eq!(heard(&listener), "READY=1\nSTATUS=up READY=0", "a status is one word of the protocol");
-            manager.stopping();
-            assert!(heard(&listener).starts_with("STOPPING=1\n"));
+            manager.stopping("bye");
+            assert_eq!(heard(&listener), "STOPPING=1\nSTATUS=bye");
         }
     }
 
@@ -200,11 +155,5 @@ mod tests {
             let with_socket = [variables, &[("NOTIFY_SOCKET", "@x")]].concat();
             assert_eq!(manager(&with_socket).unwrap().watchdog, wanted, "{variables:?}");
         }
-    }
-
-    #[test]
-    fn status_is_one_line() {
-        assert_eq!(describe(false, &UnitStates::default()), "not connected to the broker; no units");
-        assert_eq!(describe(true, &UnitStates::default()), "connected; no units");
     }
 }
