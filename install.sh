@@ -292,6 +292,15 @@ case "$wanted" in
     '') fail 1 "this release has no $name" "$(cut -c67- "$work/SHA256SUMS" | tr '\n' ' ')are what it has" ;;
     *[!0-9a-f]*) fail 3 "SHA256SUMS names $name more than once, or not by a sum" ;;
 esac
+if [ "$part" = agent ]; then
+    # What is asked for is a service; without one the program is installed alone.
+    alone="--program --prefix DIR installs the program alone; then"
+    [ -d /run/systemd/system ] ||
+        fail 1 "systemd does not run on this host, so the agent cannot be its service" \
+            "$alone have your own service manager run \`muster agent --join TOKEN\`, and end that process alone"
+    [ "$(id -u)" = 0 ] || fail 1 "only root can install the agent as a service" \
+        "run this as root (sudo); or $alone \`muster agent --join TOKEN\` needs no root"
+fi
 installed=
 [ ! -f "$program" ] || installed=$(sum_of "$program")
 
@@ -322,6 +331,10 @@ if [ "$part" = agent ]; then
     if [ -n "$join" ]; then
         # A token on a command line could be read by other users of this host.
         [ "$join" != - ] || read -r join || [ -n "$join" ]
+        case "$join" in
+            muster1.*) ;;
+            *) fail 2 "--join: that is no join token, which begins with muster1." "\`muster token create\` on the fleet's machine prints one" ;;
+        esac
         (umask 077 && printf '%s\n' "$join" >"$work/token")
         set -- "$@" --join-file "$work/token"
     fi
@@ -422,3 +435,9 @@ else
     [ -z "$pages" ] || say "wrote its manual pages and completions below $share"
 fi
 say "done. \`sh install.sh --undo --prefix $prefix\` removes it again"
+if [ "$part" = program ]; then
+    if [ "$(command -v muster || true)" != "$program" ]; then
+        say "next: have your shell find it: export PATH=$prefix/bin:\$PATH"
+    fi
+    say "next: \`muster up\` makes a fleet of this host, \`muster agent --join TOKEN\` has it join one"
+fi

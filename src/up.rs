@@ -33,6 +33,7 @@ use muster_console::{
 };
 use muster_topics::{
     command::Verb,
+    diagnostic::Diagnostic,
     name::{HostId, Name, UnitName},
     unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
 };
@@ -48,6 +49,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 const ROOT_DATA: &str = "/var/lib/muster-up";
 /// The file that marks a folder of `muster up`, and locks it.
 const LOCK: &str = "lock";
+/// The file with the address at which other hosts have reached this fleet.
+const REACHED_AT: &str = "reached-at";
 
 /// Run broker, console and an agent for this host in one process
 #[derive(Args, Clone, Debug)]
@@ -142,6 +145,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
             PrintFormat::Table => print::write_out(&summary.text(&up))?,
             format => Printer::new(format).one(&summary, Vec::new)?,
         }
+        warn_of_stranded_hosts(&up, &data, &parts).await?;
         while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
             reload::log("up", parts.renew(&up).map(|()| Vec::new()));
         }
@@ -570,6 +574,34 @@ Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno 
     }
 }
 
+/// Remembers where other hosts reach this fleet, and warns if those that have joined cannot any more: a start without the
+/// `--listen` of an earlier one leaves them offline, and nothing else would say why.
+async fn warn_of_stranded_hosts(up: &UpArgs, data: &Path, parts: &RunningParts) -> Result<(), Failure> {
+    let (path, own) = (data.join(REACHED_AT), parts.agent.host());
+    let before = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    if let Some(before) = before.filter(|before| is_left(*before, up.listen)) {
+        let hosts = parts.console.console().hosts().await.trying("the fleet's hosts")?;
+        let others = hosts.iter().filter(|host| host.id != own).count();
+        if others > 0 {
+            let cause = format!("{others} of the fleet's hosts look for it at {before}, where it does not listen now");
+            let hint = format!(
+                "stop it and start it with `--listen {before}`; if this machine has another address now, each host has to join \
+                 anew (`muster token create --replaces HOST`)"
+            );
+            print::say(format_args!("warning: {}", Diagnostic::new(cause).with_hint(hint)));
+        }
+    }
+    if up.listen.is_loopback() || before == Some(up.listen) {
+        return Ok(());
+    }
+    files::write_atomically(&path, format!("{}\n", up.listen).as_bytes(), files::PUBLIC_MODE).trying("the data folder")
+}
+
+/// Whether hosts that know a fleet by the address `before` do not reach one that listens on `now`.
+fn is_left(before: IpAddr, now: IpAddr) -> bool {
+    before != now && !now.is_unspecified()
+}
+
 /// The program as it was called, so that printed commands can be copied.
 fn program() -> String {
     env::args_os().next().map_or_else(|| "muster".to_owned(), |name| name.to_string_lossy().into_owned())
@@ -601,6 +633,20 @@ mod tests {
             assert_eq!(found, Path::new(wanted), "{home} {data} {is_root}");
         }
         assert!(usual_data(&UserFolders::default(), false, |_| false).is_err());
+    }
+
+    #[test]
+    fn hosts_are_left_by_a_start_at_another_address() {
+        for (before, now, wanted) in [
+            ("192.0.2.5", "192.0.2.5", false),
+            ("192.0.2.5", "127.0.0.1", true),
+            ("192.0.2.5", "192.0.2.6", true),
+            ("192.0.2.5", "0.0.0.0", false),
+            ("192.0.2.5", "::", false),
+            ("0.0.0.0", "192.0.2.5", true),
+        ] {
+            assert_eq!(is_left(before.parse().unwrap(), now.parse().unwrap()), wanted, "{before} {now}");
+        }
     }
 
     #[test]

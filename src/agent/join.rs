@@ -8,6 +8,7 @@
 
 use std::{
     fs, io,
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -380,7 +381,8 @@ impl JoinClient {
                 }
                 Err(error @ JoinError::Unreachable { .. }) => {
                     let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
-                    tracing::warn!(%error, retry_ms = wait_ms, "this host has not joined yet");
+                    let hint = unreached_hint(&self.url);
+                    tracing::warn!(%error, retry_ms = wait_ms, hint, "this host has not joined yet");
                     tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
                     attempts += 1;
                 }
@@ -437,6 +439,19 @@ fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest
 pub fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
     let chain = pki::certificates("the authority's certificate", pem)?;
     chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
+}
+
+/// What helps a host that does not reach the console of its token.
+fn unreached_hint(url: &str) -> &'static str {
+    let url = reqwest::Url::parse(url).ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str).map(|host| host.trim_matches(['[', ']']));
+    match host.is_some_and(|host| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())) {
+        true => {
+            "the token leads to this very machine; for a console on another one, start that with an address \
+             (`muster up --listen ADDRESS`), and make a new token there"
+        }
+        false => "the console must run, and let this host through its firewall to the port for hosts",
+    }
 }
 
 fn https(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {

@@ -82,6 +82,29 @@ fn token_of_loopback_console_has_a_hint() {
 }
 
 #[test]
+fn start_that_leaves_other_hosts_offline_says_so() {
+    let mut fleet = Fleet::start_with(&["--no-sample", "--listen", "0.0.0.0"]);
+    let token = fleet.ok(&["token", "create"]);
+    let mut command = fleet.home.command();
+    let folder = fleet.home.path().join("other");
+    let other = Running::start(command.args(["agent", "--join", token.trim(), "--data-dir"]).arg(&folder));
+    eventually("two hosts", || {
+        let hosts = fleet.json(&["host", "ls"]);
+        if hosts.as_array().unwrap().len() == 2 { Ok(()) } else { Err(hosts.to_string()) }
+    });
+    other.stop();
+    let warning = "look for it at 0.0.0.0, where it does not listen now";
+    let printed = fleet.stop();
+    assert!(!printed.contains(warning), "{printed}");
+    fleet.restart_with(&["--no-sample"]);
+    let printed = fleet.stop();
+    assert!(printed.contains(warning) && printed.contains("--listen 0.0.0.0"), "{printed}");
+    fleet.restart_with(&["--no-sample", "--listen", "0.0.0.0"]);
+    let printed = fleet.stop();
+    assert!(!printed.contains(warning), "{printed}");
+}
+
+#[test]
 fn keys_and_stores_are_private() {
     let fleet = Fleet::start();
     let mut folders = vec![fleet.home.path().join("share"), fleet.home.path().join("config")];

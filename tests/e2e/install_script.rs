@@ -169,6 +169,7 @@ fn release_is_installed_from_folder_and_url_and_removed() {
         assert_eq!(tree(&home.path().join("opt")), before, "nothing is changed before somebody agrees");
         let done = with(&["--yes"]).expect_code(0).stdout;
         assert!(done.find("This will be done").unwrap() < done.find("done. ").unwrap(), "{done}");
+        assert!(done.contains("export PATH=") && done.contains("muster up"), "{done}");
         let program = prefix.join("bin/muster");
         assert_eq!(fs::read_to_string(&program).unwrap(), PROGRAM);
         assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
@@ -281,6 +282,14 @@ fn what_is_needed_is_named() {
     ] {
         install(&home, args).expect_code(code).expect_stderr(words);
     }
+    // The agent is a service: of root, and of systemd.
+    let service = ["--from", folder, "--key", key];
+    if !Path::new("/run/systemd/system").exists() {
+        install(&home, &service)
+            .expect_code(1)
+            .expect_stderr("systemd does not run")
+            .expect_stderr("--program --prefix");
+    }
     // A host without OpenSSL.
     let programs = home.path().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -315,6 +324,15 @@ fn agent_service_is_installed_joins_and_is_removed() {
     let before = names();
 
     let script = format!("sh /root/install.sh --from {url} --key /root/key.pem --join - --now --yes </root/token");
+    let wrong = script.replace("--join - ", "--join wrong ");
+    machine.run(&["sh", "-c", &wrong]).expect_code(2).expect_stderr("begins with muster1.");
+    let nobody = format!(
+        "cd / && setpriv --reuid=65534 --regid=65534 --clear-groups sh -c '{}'",
+        wrong.replace("</root/token", "")
+    );
+    machine.ok(&["chmod", "a+rx", "/root", "/root/install.sh", "/root/key.pem"]);
+    machine.run(&["sh", "-c", &nobody]).expect_code(1).expect_stderr("only root").expect_stderr("--program --prefix");
+    assert_eq!(names(), before, "nothing is changed");
     let done = machine.ok(&["sh", "-c", &script]);
     assert!(done.contains("systemctl enable muster-agent") && !done.contains(&token), "{done}");
     roles.wait_for_host("online");

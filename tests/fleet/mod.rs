@@ -341,6 +341,13 @@ impl Fleet {
         self.up = Some(up);
     }
 
+    /// Starts it again with other flags.
+    #[track_caller]
+    pub(crate) fn restart_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.again();
+    }
+
     /// The address in the summary that begins with `scheme`.
     #[track_caller]
     pub(crate) fn address(&self, scheme: &str) -> String {
