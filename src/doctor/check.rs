@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_topics::{Millis, size};
+use muster_topics::{Millis, diagnostic::Diagnostic, size};
 use serde::Serialize;
 
 use crate::{
@@ -76,6 +76,8 @@ struct CheckResult(&'static str, Verdict, String, Option<String>);
 /// The server of [`ServerFacts`] whose rules are checked too.
 const BROKER: &str = "broker";
 const BROKER_RULES: &str = "broker rules";
+/// What helps if nothing better is known.
+const ASK: &str = "`muster doctor --bundle FILE` collects what somebody needs who helps";
 
 fn fine(check: &'static str, finding: impl Into<String>) -> CheckResult {
     CheckResult(check, Verdict::Ok, finding.into(), None)
@@ -91,6 +93,12 @@ fn warning(check: &'static str, finding: impl Into<String>, remedy: impl Into<St
 
 fn problem(check: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> CheckResult {
     CheckResult(check, Verdict::Problem, finding.into(), Some(remedy.into()))
+}
+
+/// The hint is what helps; where there is none, somebody else may know.
+fn problem_of(check: &'static str, told: &Diagnostic) -> CheckResult {
+    let finding = Diagnostic { hint: None, ..told.clone() };
+    problem(check, format!("{finding:#}"), told.hint.as_deref().unwrap_or(ASK))
 }
 
 /// The worst verdict of some findings.
@@ -169,12 +177,12 @@ fn cgroups(found: &Cgroups, is_needed: bool) -> CheckResult {
 fn check_part(part: Part, found: &PartFacts, facts: &Facts) -> Vec<CheckResult> {
     let mut all = Vec::new();
     match (&found.trouble, &found.config) {
-        (Some(trouble), _) => all.push(problem("configuration", &trouble.message, &trouble.remedy)),
+        (Some(trouble), _) => all.push(problem_of("configuration", trouble)),
         (None, Some(path)) => all.push(fine("configuration", path.display().to_string())),
         (None, None) => all.push(fine("configuration", "no file; defaults and options apply")),
     }
     if let Some(missing) = &found.missing {
-        all.push(problem("setup", &missing.message, &missing.remedy));
+        all.push(problem_of("setup", missing));
     }
     if let Some(process) = found.process {
         all.push(check_process(process, found));

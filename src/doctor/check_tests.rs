@@ -1,10 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::{
-    facts::HostFacts,
-    setup::{ServerSetup, Trouble},
-};
+use crate::{facts::HostFacts, setup::ServerSetup};
 
 const NOW_MS: Millis = 1_700_000_000_000;
 
@@ -169,7 +166,7 @@ fn agents_are_judged_by_what_they_say() {
     check(Part::Agent, agent(Err("refused".to_owned())), "agent's answer", Verdict::Problem, "refused");
     let stopped = PartFacts { process: Some(ProcessState::Stopped), ..well() };
     check(Part::Agent, stopped.clone(), "process", Verdict::Warning, "systemctl start x");
-    let missing = Some(Trouble { message: "it has not joined".to_owned(), remedy: "a token".to_owned() });
+    let missing = Some(Diagnostic::new("it has not joined").with_hint("a token"));
     check(Part::Agent, PartFacts { missing, ..stopped }, "setup", Verdict::Problem, "a token");
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use muster_topics::Millis;
+use muster_topics::{Millis, diagnostic::Diagnostic};
 
-use crate::setup::{ListenerSetup, Part, ServerSetup, Trouble};
+use crate::setup::{ListenerSetup, Part, ServerSetup};
 
 /// Everything that was found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,9 +58,9 @@ pub struct PartFacts {
     /// The file of its configuration, if it has one.
     pub config: Option<PathBuf>,
     /// Why its configuration or identity cannot be used.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Diagnostic>,
     /// What has to be done before it can work.
-    pub missing: Option<Trouble>,
+    pub missing: Option<Diagnostic>,
     /// How it is started.
     pub start: String,
     /// Whether it runs; unknown of what keeps no lock.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use muster_topics::{name::HostId, topic::Prefix};
+use muster_topics::{diagnostic::Diagnostic, name::HostId, topic::Prefix};
 use serde::Serialize;
 
 /// A part of an installation.
@@ -35,24 +35,15 @@ impl Part {
     }
 }
 
-/// What went wrong with something, and what helps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What went wrong.
-    pub message: String,
-    /// What helps.
-    pub remedy: String,
-}
-
 /// One role that is installed here, or the command line.
 #[derive(Clone, Debug, Default)]
 pub struct PartSetup {
     /// The file of its configuration.
     pub config: Option<PathBuf>,
     /// Why its configuration or its identity cannot be used.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Diagnostic>,
     /// What has to be done before it can work, such as joining.
-    pub missing: Option<Trouble>,
+    pub missing: Option<Diagnostic>,
     /// The file that a running one keeps locked.
     pub lock: Option<PathBuf>,
     /// How it is started.

@@ -13,7 +13,7 @@ use muster_base::{
 use muster_doctor::{
     bundle, check, collect,
     report::Report,
-    setup::{Part, PartSetup, Trouble},
+    setup::{Part, PartSetup},
 };
 use muster_topics::diagnostic::Diagnostic;
 use schemars::JsonSchema;
@@ -124,7 +124,7 @@ fn up_folder(args: &DoctorArgs) -> Option<PathBuf> {
 }
 
 /// Reads a configuration as its role does, or says why that cannot.
-fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> (T, Option<Trouble>) {
+fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> (T, Option<Diagnostic>) {
     let environment =
         env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::load(role, Some(path), environment) {
@@ -133,14 +133,14 @@ fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> 
     }
 }
 
-fn trouble(error: &ConfigError) -> Trouble {
-    trouble_of(error.to_string(), "correct the file; `--print-config` of its role shows every key")
+fn trouble(error: &ConfigError) -> Diagnostic {
+    let told = Diagnostic::parse(&error.to_string());
+    hinted(told, "correct the file; `--print-config` of its role shows every key")
 }
 
-/// Splits a message from its hint.
-fn trouble_of(message: String, usual: &str) -> Trouble {
-    let told = Diagnostic::parse(&message);
-    Trouble { message: told.cause, remedy: told.hint.unwrap_or_else(|| usual.to_owned()) }
+/// Gives what has no hint of its own the usual one.
+fn hinted(told: Diagnostic, usual: &str) -> Diagnostic {
+    if told.hint.is_some() { told } else { told.with_hint(usual) }
 }
 
 #[cfg(feature = "agent")]
@@ -149,9 +149,10 @@ mod agent {
 
     use muster_agent::{config::Config, join, local};
     use muster_base::failure::with_causes;
-    use muster_doctor::setup::{CertificateSetup, CertificateSource, MemberSetup, PartSetup, ServerSetup, Trouble};
+    use muster_doctor::setup::{CertificateSetup, CertificateSource, MemberSetup, PartSetup, ServerSetup};
+    use muster_topics::diagnostic::Diagnostic;
 
-    use super::{load, trouble_of};
+    use super::{hinted, load};
 
     /// Open files of an agent: its store, sockets, and pipes of the programs that it may run at once.
     const OPEN_FILES: (u64, &str) = (1_024, "an agent");
@@ -170,11 +171,11 @@ mod agent {
             setup.agent_socket = None;
         }
         if config.join.is_some() {
-            setup.missing = setup.missing.map(|missing| Trouble {
-                remedy: "it has a token: start it (systemctl start muster-agent), and see its log if that does not \
-                         help: journalctl -u muster-agent -n 50"
-                    .to_owned(),
-                ..missing
+            setup.missing = setup.missing.map(|missing| {
+                missing.with_hint(
+                    "it has a token: start it (systemctl start muster-agent), and see its log if that does not help: \
+                     journalctl -u muster-agent -n 50",
+                )
             });
         }
         if trouble.is_some() {
@@ -209,16 +210,13 @@ mod agent {
         match join::load(folder) {
             Ok(Some(identity)) => add_member(&mut setup, identity),
             Ok(None) => {
-                setup.missing = Some(Trouble {
-                    message: "this host has not joined a fleet".to_owned(),
-                    remedy: "`muster token create` on the console's side, and here `muster agent install --now --join \
-                             TOKEN`"
-                        .to_owned(),
-                });
+                setup.missing = Some(Diagnostic::new("this host has not joined a fleet").with_hint(
+                    "`muster token create` on the console's side, and here `muster agent install --now --join TOKEN`",
+                ));
             }
             Err(error) => {
                 let usual = "run this as root, or as the user that the agent runs as";
-                setup.trouble = Some(trouble_of(with_causes(&error), usual));
+                setup.trouble = Some(hinted(Diagnostic::parse(&with_causes(&error)), usual));
             }
         }
         setup
@@ -403,7 +401,7 @@ mod cli {
     use muster_cli::context::{self, Contexts};
     use muster_doctor::setup::{PartSetup, ServerSetup};
 
-    use super::trouble_of;
+    use super::hinted;
 
     /// The consoles that this user's command line knows.
     pub(super) fn of_context() -> Option<PartSetup> {
@@ -424,9 +422,8 @@ mod cli {
                     .collect();
             }
             Err(failure) => {
-                let message = failure.diagnostic.map(|told| format!("{told:#}")).unwrap_or_default();
                 let usual = format!("move {} away, and sign in again: `muster login LINK`", path.display());
-                setup.trouble = Some(trouble_of(message, &usual));
+                setup.trouble = Some(hinted(failure.diagnostic.unwrap_or_default(), &usual));
             }
         }
         Some(setup)
