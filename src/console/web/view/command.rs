@@ -15,6 +15,7 @@ use super::{
     commands::{summary, url, what},
     elements::{self, ago, bytes, count, state, written},
     frame::{PageFrame, PageView, PageWatch, Section},
+    problem,
     region::region,
 };
 use crate::web::command_progress::CommandProgress;
@@ -157,7 +158,7 @@ impl CommandView {
         html! {
             section.output {
                 h2 { a href=(elements::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
-                @if let Some(reason) = elements::reason(line) { p.why { (reason) } }
+                @if let Some(reason) = elements::reason(line) { (problem::why(reason)) }
                 @if line.state() == CommandState::Waiting {
                     p.note {
                         "It is sent as soon as the host is online and can take it, until it expires "
@@ -188,7 +189,12 @@ impl CommandView {
                         tr {
                             th scope="row" { a href={ (base) "?host=" (line.host) } { (names.show(line.host, &line.hostname)) } }
                             td data-label="State" { (outcome(line, frame)) }
-                            td data-label="Output" { code.line { (first_line(line)) } }
+                            td data-label="Output" {
+                                @match elements::reason(line) {
+                                    Some(reason) => (problem::why(reason)),
+                                    None => code.line { (first_line(line)) },
+                                }
+                            }
                         }
                     }
                 }
@@ -365,7 +371,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
     }
 }
 
-/// Returns the first line of the output in an outcome, or why there is none.
+/// Returns the first line of the output in an outcome; nothing if there is none.
 fn first_line(line: &CommandHost) -> String {
     const MAX_CHARS: usize = 120;
     let said = line.outcome().and_then(|outcome| {
@@ -375,7 +381,7 @@ fn first_line(line: &CommandHost) -> String {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_CHARS)]).into_owned();
         text.lines().find(|line| !line.trim().is_empty()).map(|line| line.chars().take(MAX_CHARS).collect())
     });
-    elements::reason(line).map(str::to_owned).or(said).unwrap_or_default()
+    said.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::{
     elements::{self, Tone, ago, count, empty, grouped, presence_since, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     glance::FleetGlance,
+    problem,
     region::{encoded, region, region_every},
 };
 
@@ -148,7 +149,7 @@ impl HostsView {
                                 @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
                                 @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                                 @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
-                                @if let Some(error) = &unit.observed.error { p.why { (error) } }
+                                @if let Some(error) = &unit.observed.error { (problem::why(error)) }
                             }
                         }
                     }

@@ -55,9 +55,28 @@ pub(in crate::web) fn parts(diagnostic: &Diagnostic) -> Markup {
     }
 }
 
+/// Renders the text of an outcome or of a unit's error in a list: its cause, and below it what else it has.
+pub(in crate::web) fn why(text: &str) -> Markup {
+    let Diagnostic { cause, consequence, hint } = Diagnostic::parse(text);
+    html! {
+        p.why { (cause) }
+        @if let Some(consequence) = consequence { p.note { "Consequence: " (consequence) } }
+        @if let Some(hint) = hint { p.note { "Hint: " (hint) } }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_in_a_list_has_its_hint_apart() {
+        assert_eq!(
+            why("no <room>. hint: make room").into_string(),
+            "<p class=\"why\">no &lt;room&gt;</p><p class=\"note\">Hint: make room</p>"
+        );
+        assert_eq!(why("no room").into_string(), "<p class=\"why\">no room</p>");
+    }
 
     #[test]
     fn each_part_is_a_paragraph() {

@@ -165,11 +165,13 @@ impl UnitView {
     fn asked(&self, frame: &PageFrame) -> Markup {
         html! {
             @if let Some(asked) = &self.asked {
-                p.notice {
-                    a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
-                    (commands::summary(&HostCounts::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
+                div.notice {
+                    p {
+                        a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
+                        (commands::summary(&HostCounts::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
+                    }
                     @for line in &asked.hosts {
-                        @if let Some(reason) = elements::reason(line) { span.why { (reason) } }
+                        @if let Some(reason) = elements::reason(line) { (problem::why(reason)) }
                     }
                 }
             }
@@ -405,7 +407,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                             @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
                             @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                             @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
-                            @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
+                            @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { (problem::why(error)) }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
                         td data-label="What" {
