@@ -220,7 +220,7 @@ impl AgentLoop {
 
     /// Reads how much of the certificate's lifetime is left.
     fn certificate_left(&self) -> Option<Reading> {
-        let (begins_ms, ends_ms) = self.identity.borrow().validity_ms().ok()?;
+        let (begins_ms, ends_ms) = self.identity.present().validity_ms().ok()?;
         let (left_ms, all_ms) = (ends_ms - self.session.time().now_ms(clock::now_ms()), ends_ms - begins_ms);
         let value = left_ms.max(0) as f64 / all_ms as f64;
         (all_ms > 0).then(|| Reading { subject: ReadingSubject::host(Metric::CertificateLeft), value })

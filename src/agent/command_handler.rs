@@ -124,6 +124,18 @@ impl AgentLoop {
             },
             StoreRequest::AlertRules(rules) => self.set_alert_rules(rules).await.map(|()| StoreReply::Done),
             StoreRequest::HostLabels(labels) => self.set_host_labels(labels).await.map(|()| StoreReply::Done),
+            StoreRequest::CommandKeys(keys) => match self.set_command_keys(keys) {
+                Ok(()) => return StoreReply::Done,
+                Err(error) => {
+                    tracing::error!(
+                        %error,
+                        consequence = "the host goes on with the keys that it has, and tries again",
+                        hint = "is there room on the disk of the agent's folder?",
+                        "the console's new keys cannot be stored",
+                    );
+                    return StoreReply::Failed(request);
+                }
+            },
             StoreRequest::Works { is_first } => {
                 self.observe_units();
                 if *is_first {
@@ -281,7 +293,7 @@ impl AgentLoop {
             tx.rollback().await?;
             return Ok(TakenInTransaction::Repeated);
         }
-        let identity = self.identity.borrow().clone();
+        let identity = self.identity.present().clone();
         let key = identity.membership.revision_key.as_ref();
         let asker = unit::ChangeContext { operator: &command.operator, now_ms, key };
         let edited = match realm::take_in(&mut tx, &command.realms).await? {

@@ -55,7 +55,7 @@ impl AgentLoop {
         let folder = self.executor.data_dir().to_owned();
         let exec = Exec { limits: exec.limits.and(self.executor.limits()), ..exec };
         let executor = self.executor.clone();
-        let key = self.identity.borrow().membership.revision_key.clone();
+        let key = self.identity.present().membership.revision_key.clone();
         self.work.spawn(async move {
             let prepared = match executor.first_process(&exec).await {
                 // Looking up a user may query a remote directory.

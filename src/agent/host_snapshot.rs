@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     alert::AlertSummary,
+    command_keys::KnownKeys,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     label,
     name::{HostId, Name, UnitName},
@@ -35,6 +36,8 @@ pub(super) struct HostSnapshot {
     alerts: BTreeMap<Name, AlertSummary>,
     alert_rules: Option<u64>,
     containers: watch::Receiver<UnitContainers>,
+    /// The keys that the console's signatures are verified with.
+    command_keys: KnownKeys,
 }
 
 impl HostSnapshot {
@@ -50,6 +53,7 @@ impl HostSnapshot {
             alerts: BTreeMap::new(),
             alert_rules: None,
             containers: watch::channel(UnitContainers::default()).1,
+            command_keys: KnownKeys::default(),
         }
     }
 
@@ -66,6 +70,11 @@ impl HostSnapshot {
     /// Sets the host's realms.
     pub(super) fn set_realms(&mut self, realms: &BTreeSet<Name>) {
         self.realms = realms.iter().cloned().collect();
+    }
+
+    /// Sets the keys that the console's signatures are verified with.
+    pub(super) fn set_command_keys(&mut self, keys: KnownKeys) {
+        self.command_keys = keys;
     }
 
     /// Sets the console's labels.
@@ -136,6 +145,7 @@ impl HostSnapshot {
             alert_rules: self.alert_rules,
             label_generation: self.label_generation(),
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
+            command_keys: Some(self.command_keys.clone()),
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })

@@ -88,6 +88,15 @@ impl MemberIdentity {
         verifier.verify_client_cert(leaf, others, begins).map(drop).map_err(|source| PkiError::Tls { what, source })
     }
 
+    /// Whether connections with another identity are the same as with this one.
+    pub(super) fn connects_like(&self, other: &Self) -> bool {
+        let (one, other) = (&self.membership, &other.membership);
+        one.certificate == other.certificate
+            && one.authority == other.authority
+            && one.broker_url == other.broker_url
+            && one.prefix == other.prefix
+    }
+
     /// Returns when the certificate begins and ends.
     ///
     /// # Errors
@@ -529,6 +538,7 @@ mod tests {
             console_url: "https://127.0.0.1:1".to_owned(),
             prefix: Prefix::default(),
             revision_key: None,
+            key_generation: None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Modules, in reading order:
 //!
 //! - [`config`]: its configuration
-//! - [`join`], `pin`, `renew`: the host's identity, and how it stays a member of its fleet
+//! - [`join`], `pin`, `renew`, `identity_keeper`: the host's identity, and how it stays a member of its fleet
 //! - [`store`]: state that survives the agent
 //! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
 //! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
@@ -39,6 +39,7 @@ mod error;
 pub mod execute;
 pub mod facts;
 mod host_snapshot;
+mod identity_keeper;
 pub mod init;
 pub mod install;
 mod instance_history;
@@ -86,7 +87,7 @@ use muster_session::{identity::ClientIdentity, interface::SessionParts, machine:
 use muster_sqlite::room::{self, Reserve, ReserveSize};
 use muster_topics::{Millis, join::JoinToken, name::HostId};
 use nix::fcntl::{Flock, FlockArg};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -95,6 +96,7 @@ use self::{
     config::{Config, LocalConfig},
     execute::Executor,
     host_snapshot::HostSnapshot,
+    identity_keeper::IdentityKeeper,
     instance_history::InstanceHistory,
     join::{JoinError, Joiner, MemberIdentity},
     link::{LinkTask, TrafficMeter},
@@ -183,8 +185,9 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let guard = tasks.clone().drop_guard();
     let failed = |source| AgentError::Folder { path: folder.clone(), source };
     let shims = Shims::install(&folder).map_err(failed)?.with_reserve(reserve.clone());
-    let (identity, identity_watch) = watch::channel(Arc::new(identity));
-    tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
+    let keeper = IdentityKeeper::new(folder.clone(), identity);
+    let (identity_watch, stale_keys) = (keeper.watch(), Arc::<Notify>::default());
+    tokio::spawn(renew::keep_fresh(keeper.clone(), Arc::clone(&stale_keys), tasks.clone()));
     let sealing = sealing::load_or_make(&folder)?;
     tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
@@ -215,6 +218,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let unfinished = journal::unfinished(&store).await?;
 
     host_snapshot.give_labels(store::label::given(&store).await?);
+    host_snapshot.set_command_keys(keeper.present().membership.known_keys());
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
         HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
@@ -239,6 +243,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
             backlog_gap_ms,
             rules_generation: rules.generation,
             labels_generation: host_snapshot.label_generation().unwrap_or_default(),
+            keys_generation: keeper.present().membership.key_generation.unwrap_or_default(),
         },
         chance::random,
     );
@@ -263,13 +268,15 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         units: units.states(),
         metrics: metrics.stored(),
         samples: metrics.samples(),
+        identity: identity_watch,
         asked,
         stop: stop.clone(),
     };
     let agent = AgentLoop::new(AgentParts {
         session,
         store: store.clone(),
-        identity: identity_watch,
+        identity: keeper,
+        stale_keys,
         sealing,
         own_realms: realms,
         executor,

@@ -312,11 +312,12 @@ impl LinkLoop {
         let (prefix, meter) = (identity.membership.prefix.clone(), Arc::clone(&self.meter));
         let connection = ConnectionHandle { client, prefix, meter, session, since_ms };
 
+        let used = identity;
         let Self { me, groups, identity, meter, shutdown, events, withdrawals, .. } = self;
         // One future for the whole connection: creating three for each packet takes longer than the packet.
         let mut ended = pin!(async {
             tokio::select! {
-                Ok(()) = identity.changed() => LinkEnd::NewIdentity,
+                () = replaced(identity, &used) => LinkEnd::NewIdentity,
                 Some(()) = withdrawals.recv() => LinkEnd::Withdrawn,
                 () = shutdown.cancelled() => LinkEnd::Shutdown,
             }
@@ -405,6 +406,16 @@ impl LinkLoop {
             .set_last_will(will)
             .set_transport(transport);
         Ok(options)
+    }
+}
+
+/// Waits until there is an identity with which a connection would be another one: only the console's keys do not make a
+/// difference, and ten thousand hosts must not connect anew because these are replaced.
+async fn replaced(identity: &mut watch::Receiver<Arc<MemberIdentity>>, used: &MemberIdentity) {
+    let is_other = |new: &Arc<MemberIdentity>| !new.connects_like(used);
+    if identity.wait_for(is_other).await.is_err() {
+        // The sender has ended: it will not change any more.
+        pending::<()>().await;
     }
 }
 

@@ -22,12 +22,13 @@ use muster_session::{
 };
 use muster_topics::{
     Millis, V1,
+    command_keys::CommandKeys,
     metric::Point,
     name::{HostId, Name},
     select,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -38,8 +39,9 @@ use super::{
     command_handler::{EnteredCommand, TaskResult},
     execute::{Executor, event::ExecEvent},
     host_snapshot::HostSnapshot,
+    identity_keeper::IdentityKeeper,
     instance_history::InstanceHistory,
-    join::MemberIdentity,
+    join::{JoinError, MemberIdentity},
     link::{
         AckToken, LinkEvent, LinkTask,
         outgoing::{OutgoingMessage, OutgoingQueue, RETRY_MS},
@@ -80,6 +82,8 @@ enum LoopEvent {
     Metrics,
     /// A sample was taken.
     Sampled,
+    /// The host's identity has changed.
+    Identity,
     /// A request on the local interface.
     Asked(LoopQuestion),
     /// Something is due.
@@ -93,7 +97,9 @@ pub(super) struct AgentLoop {
     pub(super) host: HostId,
     pub(super) session: AgentSession,
     pub(super) store: Store,
-    pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
+    pub(super) identity: IdentityKeeper,
+    /// Notified when a message is signed with an unknown key: the host's keys may be stale.
+    stale_keys: Arc<Notify>,
     /// Opens what is sealed to this host.
     pub(super) sealing: HostKey,
     /// The realms of the configuration.
@@ -141,6 +147,7 @@ pub(super) struct Inputs {
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
     pub(super) samples: watch::Receiver<Arc<[Point]>>,
+    pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     pub(super) asked: mpsc::Receiver<LoopQuestion>,
     pub(super) stop: CancellationToken,
 }
@@ -149,7 +156,8 @@ pub(super) struct Inputs {
 pub(super) struct AgentParts {
     pub(super) session: AgentSession,
     pub(super) store: Store,
-    pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
+    pub(super) identity: IdentityKeeper,
+    pub(super) stale_keys: Arc<Notify>,
     pub(super) sealing: HostKey,
     pub(super) own_realms: BTreeSet<Name>,
     pub(super) executor: Executor,
@@ -172,6 +180,7 @@ impl AgentLoop {
             session: parts.session,
             store: parts.store,
             identity: parts.identity,
+            stale_keys: parts.stale_keys,
             sealing: parts.sealing,
             own_realms: parts.own_realms,
             executor: parts.executor,
@@ -309,6 +318,8 @@ impl AgentLoop {
                 command.id = %id,
                 "left unanswered until the console has said what time it is: what it has signed so far lies ahead of this host's clock"
             ),
+            // The renewal task decides when it asks the console.
+            Notice::UnknownKey => self.stale_keys.notify_one(),
             Notice::Busy(id) => tracing::info!(command.id = %id, "no room for a command"),
             Notice::OlderDisk(epoch) => {
                 self.lookout.record_loss_alert();
@@ -347,6 +358,7 @@ impl AgentLoop {
             () = changed(&mut inputs.units) => LoopEvent::Units,
             () = changed(&mut inputs.metrics) => LoopEvent::Metrics,
             () = changed(&mut inputs.samples) => LoopEvent::Sampled,
+            () = changed(&mut inputs.identity) => LoopEvent::Identity,
             Some(question) = inputs.asked.recv() => LoopEvent::Asked(question),
             () = until(deadline) => LoopEvent::Time,
         }
@@ -378,6 +390,7 @@ impl AgentLoop {
                 // Published as often as measurements are, however often a unit reports.
                 self.session.publisher.units.observe_stats(self.units.stats());
             }
+            LoopEvent::Identity => self.observe_identity(),
             LoopEvent::Asked(question) => self.asked(question),
             LoopEvent::Time => self.on_time(),
             LoopEvent::Stop => {}
@@ -433,8 +446,24 @@ impl AgentLoop {
             tracing::info!(session = connection.session, "connected to the broker");
             self.host_snapshot.refresh();
         }
-        let input = self.outgoing.observe(event, &self.identity.borrow().membership.command_keys);
+        let input = self.outgoing.observe(event, &self.identity.present().membership.command_keys);
         self.tell(input);
+    }
+
+    /// Stores the keys that the console may sign with, and verifies with them from now on.
+    pub(super) fn set_command_keys(&mut self, told: &CommandKeys) -> Result<(), JoinError> {
+        self.identity.set_keys(told)?;
+        tracing::info!(generation = told.generation, keys = told.keys.len(), "new keys from the console");
+        self.observe_identity();
+        Ok(())
+    }
+
+    /// Reports the keys that the host verifies with.
+    fn observe_identity(&mut self) {
+        let keys = self.identity.present().membership.known_keys();
+        self.session.set_keys_generation(keys.generation);
+        self.host_snapshot.set_command_keys(keys);
+        self.observe_units();
     }
 
     /// Examines the host and its units again.

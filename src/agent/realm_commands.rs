@@ -80,7 +80,7 @@ impl AgentLoop {
         verb: &Verb,
         now_ms: Millis,
     ) -> Result<Result<RealmResult, CommandRefusal>, StoreError> {
-        let identity = self.identity.borrow().clone();
+        let identity = self.identity.present().clone();
         let asker =
             ChangeContext { operator: &command.operator, now_ms, key: identity.membership.revision_key.as_ref() };
         let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);

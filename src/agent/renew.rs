@@ -1,15 +1,21 @@
 //! Renews the certificate after two thirds of its life, with jitter, and retries until it
 //! succeeds. The link and the units follow a watch with the new identity.
+//!
+//! The console's answer has the keys that it signs with, too. So a host that was away while they were replaced gets them
+//! with a renewal: it renews soon after a message that is signed with a key that it does not know.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use muster_base::{chance, clock};
-use muster_rules::backoff::{ExponentialGrowth, jittered};
+use muster_rules::backoff::{ExponentialGrowth, jittered, share};
 use muster_topics::Millis;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::join::{self, JoinError, MemberIdentity};
+use super::{
+    identity_keeper::IdentityKeeper,
+    join::{self, JoinError, MemberIdentity},
+};
 
 /// Delays between failed attempts. A third of the lifetime is left when they begin, so an hour is often enough.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3_600_000 };
@@ -20,43 +26,95 @@ const NAP_MS: Millis = 3_600_000;
 /// The time over which hosts spread a first renewal: agents that are all upgraded at once do not renew at once.
 const SOON_MS: Millis = 3_600_000;
 
-/// Renews the certificate until `shutdown`.
-pub(super) async fn keep_fresh(
-    identity: watch::Sender<Arc<MemberIdentity>>,
-    folder: PathBuf,
-    shutdown: CancellationToken,
-) {
+/// The time over which hosts spread the first renewal for the console's keys: many may come back at once.
+const KEYS_FIRST_MS: Millis = 10_000;
+/// The least time between a renewal and another one for the console's keys, and how it grows. Whoever owns the broker can
+/// send messages with unknown keys, and must not have hosts renew all the time.
+const KEYS_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3_600_000 };
+
+/// When the certificate may be renewed for the console's keys.
+#[derive(Debug, Default)]
+struct KeyRenewals {
+    /// How many there were in a row.
+    count: u32,
+    /// The earliest time of the next one.
+    not_before_ms: Millis,
+}
+
+impl KeyRenewals {
+    /// Returns when to renew, after a message with an unknown key.
+    fn due_ms(&self, now_ms: Millis, random: f64) -> Millis {
+        let soon_ms = now_ms.saturating_add(share(KEYS_FIRST_MS, random));
+        // After a clock was set back, a renewal must not be blocked for that long.
+        let wait_ms = (self.not_before_ms - now_ms).clamp(0, KEYS_AGAIN.max_ms);
+        soon_ms.max(now_ms + wait_ms)
+    }
+
+    /// Records a renewal, for the keys or not.
+    fn renewed(&mut self, was_for_keys: bool, now_ms: Millis, random: f64) {
+        self.count = if was_for_keys { self.count.saturating_add(1) } else { 0 };
+        self.not_before_ms = now_ms + KEYS_AGAIN.jittered_ms(self.count, random);
+    }
+}
+
+/// Renews the certificate until `shutdown`; and soon, for the keys alone, after a notice that these may be stale.
+pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>, shutdown: CancellationToken) {
     let mut attempts = 0;
-    let mut due_ms = {
-        let present = identity.borrow();
+    let (mut key_renewals, mut keys_due_ms) = (KeyRenewals::default(), None::<Millis>);
+    let mut certificate_due_ms = {
+        let present = identity.present();
         let has_key = present.membership.revision_key.is_some();
         first_ms(plan(&present), has_key, clock::now_ms(), chance::random())
     };
     loop {
+        let due_ms = keys_due_ms.map_or(certificate_due_ms, |keys_ms| keys_ms.min(certificate_due_ms));
         let wait_ms = (due_ms - clock::now_ms()).clamp(0, NAP_MS);
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
+            () = stale_keys.notified(), if keys_due_ms.is_none() => {
+                let now_ms = clock::now_ms();
+                let soon_ms = key_renewals.due_ms(now_ms, chance::random());
+                tracing::info!(
+                    wait_ms = soon_ms - now_ms,
+                    "the console signs with a key that is not known here; it is asked for its keys, with a renewal"
+                );
+                keys_due_ms = Some(soon_ms);
+                continue;
+            }
             () = shutdown.cancelled() => return,
         }
-        if clock::now_ms() < due_ms {
+        let now_ms = clock::now_ms();
+        if now_ms < due_ms {
             continue;
         }
-        let present = identity.borrow().clone();
+        let is_for_keys = now_ms < certificate_due_ms;
+        let present = identity.present();
         let renewed = tokio::select! {
-            renewed = join::renew(&present) => renewed.and_then(|new| join::save(&folder, &new).map(|()| new)),
+            renewed = join::renew(&present) => renewed.and_then(|new| match is_for_keys {
+                // The present certificate stays: another one would mean another connection.
+                true => identity.take_keys(&new.membership).map(|()| certificate_due_ms),
+                false => {
+                    let plan_ms = plan(&new);
+                    identity.renewed(new).map(|()| plan_ms)
+                }
+            }),
             () = shutdown.cancelled() => return,
         };
         match renewed {
-            Ok(new) => {
-                due_ms = plan(&new);
-                attempts = 0;
-                tracing::info!(renew_at_ms = due_ms, "the host's certificate was renewed");
-                identity.send_replace(Arc::new(new));
+            Ok(plan_ms) => {
+                (certificate_due_ms, keys_due_ms, attempts) = (plan_ms, None, 0);
+                key_renewals.renewed(is_for_keys, clock::now_ms(), chance::random());
+                tracing::info!(renew_at_ms = plan_ms, is_for_keys, "the host's membership was renewed");
             }
             Err(error) => {
                 let wait_ms = RETRY.jittered_ms(attempts, chance::random());
                 complain(&present, &error, wait_ms);
-                due_ms = clock::now_ms() + wait_ms;
+                let again_ms = clock::now_ms() + wait_ms;
+                if is_for_keys {
+                    keys_due_ms = Some(again_ms);
+                } else {
+                    certificate_due_ms = again_ms;
+                }
                 attempts += 1;
             }
         }
@@ -104,6 +162,23 @@ mod tests {
         assert_eq!(first_ms(5 * day, true, day, 0.5), 5 * day);
         assert_eq!(first_ms(5 * day, false, day, 0.5), day + SOON_MS);
         assert_eq!(first_ms(day + 1, false, day, 0.5), day + 1);
+    }
+
+    #[test]
+    fn unknown_keys_have_a_host_renew_soon_and_then_ever_more_rarely() {
+        let mut renewals = KeyRenewals::default();
+        assert_eq!((renewals.due_ms(1_000, 0.0), renewals.due_ms(1_000, 1.0)), (1_000, 1_000 + KEYS_FIRST_MS));
+        let mut gaps = Vec::new();
+        for _ in 0..9 {
+            renewals.renewed(true, 0, 0.5);
+            gaps.push(renewals.due_ms(0, 0.0));
+        }
+        assert!(gaps.is_sorted() && gaps[0] >= KEYS_AGAIN.first_ms / 2 && gaps[8] <= KEYS_AGAIN.max_ms, "{gaps:?}");
+        assert!(renewals.due_ms(KEYS_AGAIN.max_ms * 2, 0.0) <= KEYS_AGAIN.max_ms * 2);
+        // A clock that was set back blocks nothing for longer than that.
+        assert!(renewals.due_ms(-KEYS_AGAIN.max_ms * 9, 0.0) <= -KEYS_AGAIN.max_ms * 8);
+        renewals.renewed(false, 0, 0.5);
+        assert!(renewals.due_ms(0, 0.0) <= gaps[0]);
     }
 
     #[test]

@@ -150,6 +150,7 @@ impl Fleet {
                 console_url: "https://127.0.0.1:1".to_owned(),
                 prefix: Prefix::default(),
                 revision_key: None,
+                key_generation: None,
             };
             join::save(&data_dir, &MemberIdentity { membership, key }).unwrap();
         }

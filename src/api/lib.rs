@@ -25,6 +25,7 @@ use serde_json::Value;
 
 mod alert;
 mod apply;
+pub mod authority;
 pub mod host_names;
 mod label;
 mod list;

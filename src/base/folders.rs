@@ -55,6 +55,12 @@ impl UserFolders {
     }
 }
 
+/// The folder with the credentials that systemd hands to a service (`LoadCredential=`), if there is one.
+#[must_use]
+pub fn credentials() -> Option<PathBuf> {
+    env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 /// The error if the environment names no folder; the user can give one instead.
 #[must_use]
 pub fn nowhere() -> Failure {

@@ -7,7 +7,8 @@
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
 //!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
 //!   print them
-//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`], [`secret`],
+//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],
+//!   [`secret`],
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
@@ -19,6 +20,7 @@ pub mod alert;
 pub mod apply;
 pub mod artifact;
 pub mod ask;
+pub mod authority;
 pub mod change;
 pub mod client;
 pub mod command;
@@ -82,6 +84,9 @@ pub enum Verb {
     /// Manage the one-time tokens with which hosts join
     #[command(subcommand)]
     Token(token::TokenVerb),
+    /// Show the fleet's authority, and replace its signing key
+    #[command(subcommand)]
+    Authority(authority::AuthorityVerb),
     /// Run a program on hosts, and show its output
     Exec(exec::ExecArgs),
     /// Manage commands: list, show, cancel
@@ -180,6 +185,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         Verb::Host(verb) => host::run(verb, session).await,
         Verb::Token(verb) => token::run(verb, session).await,
+        Verb::Authority(verb) => authority::run(verb, session).await,
         Verb::Exec(exec) => exec::run(exec, session).await,
         Verb::Command(verb) => command::run(verb, session).await,
         Verb::Artifact(verb) => artifact::run(verb, session).await,

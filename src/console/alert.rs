@@ -22,6 +22,7 @@ use super::{
     error::Error,
     operator,
     page_change::PageChange,
+    rotation,
     state::{Console, ConsoleState},
     store::{
         StoreError,
@@ -263,8 +264,8 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
     let generation = shared.hosts.rules.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
     let body = AlertRules { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, rules };
-    let signed = shared.authority.signer().sign(&body);
-    let bytes = signed.map_err(|error| Error::internal("signing rules for alerts", &error))?;
+    let signed = shared.authority.keys().signer.sign(&body).await;
+    let bytes = signed.map_err(|error| rotation::unsigned("signing rules for alerts", error))?;
     let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(generation))
 }

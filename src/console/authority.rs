@@ -1,7 +1,8 @@
 //! The fleet's authority: the root certificate that issues all others, and the key that signs
 //! commands.
 //!
-//! **Invariant: a private key is written once, at mode 0600, and never leaves its folder.**
+//! **Invariant: a private key is written once, at mode 0600, and never leaves its folder.** One that is handed in as a
+//! credential of systemd is only read, and none is made in its place. Keys for signatures are kept by [`KeyRing`].
 //!
 //! **Invariant: a certificate takes nothing from a certificate request but the key.**
 //! The authority sets name, lifetime and purpose.
@@ -11,6 +12,7 @@ use std::{
     io,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,7 +25,6 @@ use muster_base::{
 };
 use muster_topics::{
     Millis,
-    envelope::{PublicKey, Signer},
     name::{Digest, HostId, hex},
     revision::RevisionKey,
     role::Identity,
@@ -41,12 +42,15 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, Certificat
 use time::OffsetDateTime;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, X509CertificationRequest};
 
-use super::store::issued::RevokedCertificate;
+use super::{
+    command_signer::SignerError,
+    key_ring::{ActiveKeys, KeyRing, KeySources, SIGNING_KEY},
+    store::issued::RevokedCertificate,
+};
 
-/// The files in the authority's folder: the root's key, the root, and the key for commands.
+/// The files in the authority's folder: the root's key, and the root.
 const ROOT_KEY: &str = "authority.key";
 const ROOT_CERTIFICATE: &str = "authority.pem";
-const SIGNING_KEY: &str = "signing.key";
 /// The key for salts of public hashes of secret content.
 const SALT_KEY: &str = "salt.key";
 /// Its length.
@@ -96,6 +100,20 @@ pub enum AuthorityError {
         /// The file.
         path: PathBuf,
     },
+    /// The key in use is nowhere.
+    #[error(
+        "messages of this fleet are signed with the key {id}, which is neither in {folder}, nor a credential, nor with a signer\nhint: \
+         bring the key back, from a backup or as the credential that it was; or name its signer (`signer` below [authority])"
+    )]
+    NoSigningKey {
+        /// The authority's folder.
+        folder: PathBuf,
+        /// The key's id.
+        id: String,
+    },
+    /// The external signer cannot be used.
+    #[error(transparent)]
+    Signer(#[from] SignerError),
     /// An invalid serial number in the store.
     #[error("{0:?} is not the serial number of a certificate")]
     Serial(String),
@@ -198,8 +216,7 @@ pub struct Authority {
     certificate_pem: String,
     fingerprint: Digest,
     issuer: Issuer<'static, KeyPair>,
-    signer: Signer,
-    command_key: PublicKey,
+    keys: KeyRing,
     salt: hmac::Key,
 }
 
@@ -215,11 +232,14 @@ impl Authority {
     ///
     /// # Errors
     /// If there is none, or its files are unreadable or damaged. Nothing is created then.
-    pub fn open(dir: &Path) -> Result<Self, AuthorityError> {
-        match [ROOT_KEY, SIGNING_KEY].map(|name| dir.join(name)).into_iter().find(|path| !path.exists()) {
-            Some(path) => Err(AuthorityError::Missing { path }),
-            None => Self::open_or_create(dir),
-        }
+    pub fn open(dir: &Path, sources: KeySources) -> Result<Self, AuthorityError> {
+        let has_root = dir.join(ROOT_KEY).exists() || sources.credential(ROOT_KEY).is_some();
+        let missing = match (has_root, KeyRing::exists(dir, &sources)) {
+            (false, _) => ROOT_KEY,
+            (true, false) => SIGNING_KEY,
+            (true, true) => return Self::open_or_create(dir, sources),
+        };
+        Err(AuthorityError::Missing { path: dir.join(missing) })
     }
 
     /// Whether there is an authority in `dir`, or a part of one.
@@ -232,7 +252,7 @@ impl Authority {
     ///
     /// # Errors
     /// If its files cannot be read or written, or are damaged.
-    pub fn open_or_create(dir: &Path) -> Result<Self, AuthorityError> {
+    pub fn open_or_create(dir: &Path, sources: KeySources) -> Result<Self, AuthorityError> {
         let at = |path: &Path| {
             let path = path.to_owned();
             move |source| AuthorityError::File { path, source }
@@ -242,26 +262,28 @@ impl Authority {
         // Two processes that start at once must not create two authorities. The lock ends with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
-            let key = Self::root_key(&dir.join(ROOT_KEY))?;
+            let key = Self::root_key(&sources.credential(ROOT_KEY).unwrap_or_else(|| dir.join(ROOT_KEY)))?;
             let certificate = Self::root_certificate(&dir.join(ROOT_CERTIFICATE), &key)?;
-            let signing = dir.join(SIGNING_KEY);
-            let pkcs8 = read_or_make(&signing, SECRET_MODE, || {
-                Signer::generate().map_err(|_| AuthorityError::Randomness(NoRandomness))
-            })?;
-            let damaged =
-                |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
-            let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
-            let command_key = signer.public_key().map_err(|error| damaged(&error.to_string()))?;
-            let salt = hmac::Key::new(hmac::HMAC_SHA256, &Self::salt_key(&dir.join(SALT_KEY))?);
+            let salt = hmac::Key::new(hmac::HMAC_SHA256, &Self::salt_key(dir, &sources)?);
+            let keys = KeyRing::open(dir, sources)?;
             let (certificate_pem, der) = certificate;
             let issuer = Issuer::from_ca_cert_der(&der, key)?;
-            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, signer, command_key, salt })
+            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, keys, salt })
         })
     }
 
     /// Returns the key for salts. A lost one is recreated: then the same content gets another hash from then on. A key
     /// that is too short could be guessed, and is replaced, too.
-    fn salt_key(path: &Path) -> Result<Vec<u8>, AuthorityError> {
+    fn salt_key(dir: &Path, sources: &KeySources) -> Result<Vec<u8>, AuthorityError> {
+        if let Some(path) = sources.credential(SALT_KEY) {
+            let salt = fs::read(&path).map_err(|source| AuthorityError::File { path: path.clone(), source })?;
+            let problem = || format!("it has {} bytes, and a key for salts has {SALT_BYTES}", salt.len());
+            return match salt.len() {
+                SALT_BYTES => Ok(salt),
+                _ => Err(AuthorityError::Damaged { path, problem: problem() }),
+            };
+        }
+        let path = &dir.join(SALT_KEY);
         let make = || -> Result<Vec<u8>, AuthorityError> { Ok(chance::bytes::<SALT_BYTES>()?.to_vec()) };
         let salt = read_or_make(path, SECRET_MODE, make)?;
         if salt.len() == SALT_BYTES {
@@ -337,16 +359,16 @@ impl Authority {
         RevisionKey::from_bytes(bytes)
     }
 
-    /// The signer of commands.
+    /// The keys for signatures.
     #[must_use]
-    pub fn signer(&self) -> &Signer {
-        &self.signer
+    pub fn key_ring(&self) -> &KeyRing {
+        &self.keys
     }
 
-    /// The key with which agents verify commands.
+    /// The keys for signatures that are in use now.
     #[must_use]
-    pub fn command_key(&self) -> &PublicKey {
-        &self.command_key
+    pub fn keys(&self) -> Arc<ActiveKeys> {
+        self.keys.active()
     }
 
     /// Returns a new certificate with the authority's behind it, and its key, both in PEM: valid for a year, for a
@@ -519,10 +541,10 @@ mod tests {
     fn authority_is_created_once_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("authority");
-        let first = Authority::open_or_create(&dir).unwrap();
-        let second = Authority::open_or_create(&dir).unwrap();
+        let first = Authority::open_or_create(&dir, KeySources::default()).unwrap();
+        let second = Authority::open_or_create(&dir, KeySources::default()).unwrap();
         assert_eq!(first.fingerprint(), second.fingerprint());
-        assert_eq!(first.command_key(), second.command_key());
+        assert_eq!(first.keys().state, second.keys().state);
         for (file, mode) in [("authority.key", 0o600), ("signing.key", 0o600), ("authority.pem", 0o644), ("", 0o700)] {
             assert_eq!(fs::metadata(dir.join(file)).unwrap().permissions().mode() & 0o777, mode, "{file}");
         }
@@ -532,23 +554,29 @@ mod tests {
     fn lost_certificate_is_reissued_and_foreign_one_refused() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (certificate, _) = {
-            Authority::open_or_create(other.path()).unwrap();
-            let authority = Authority::open_or_create(dir.path()).unwrap();
+            Authority::open_or_create(other.path(), KeySources::default()).unwrap();
+            let authority = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
             authority.issue_server(&["localhost".to_owned()]).unwrap()
         };
         fs::remove_file(dir.path().join("authority.pem")).unwrap();
-        let again = Authority::open_or_create(dir.path()).unwrap();
+        let again = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
         assert!(!certificate.contains(again.certificate_pem()), "its serial number is another");
         fs::copy(other.path().join("authority.pem"), dir.path().join("authority.pem")).unwrap();
-        assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+        assert!(matches!(
+            Authority::open_or_create(dir.path(), KeySources::default()),
+            Err(AuthorityError::Damaged { .. })
+        ));
         fs::write(dir.path().join("authority.key"), "nonsense").unwrap();
-        assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+        assert!(matches!(
+            Authority::open_or_create(dir.path(), KeySources::default()),
+            Err(AuthorityError::Damaged { .. })
+        ));
     }
 
     #[test]
     fn guessable_salt_key_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let salt = || Authority::open_or_create(dir.path()).unwrap().salt("id 1", b"{}");
+        let salt = || Authority::open_or_create(dir.path(), KeySources::default()).unwrap().salt("id 1", b"{}");
         let mut former = vec![salt()];
         for damage in [&b""[..], b"short", &[7; 64]] {
             fs::write(dir.path().join(SALT_KEY), damage).unwrap();
@@ -563,23 +591,29 @@ mod tests {
     #[test]
     fn revision_key_of_a_host_is_stable_and_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let authority = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
         let (one, other) = (HostId::random(), HostId::random());
         assert_ne!(authority.revision_key(one), authority.revision_key(other));
-        assert_eq!(Authority::open(dir.path()).unwrap().revision_key(one), authority.revision_key(one));
+        assert_eq!(
+            Authority::open(dir.path(), KeySources::default()).unwrap().revision_key(one),
+            authority.revision_key(one)
+        );
         let elsewhere = tempfile::tempdir().unwrap();
-        assert_ne!(Authority::open_or_create(elsewhere.path()).unwrap().revision_key(one), authority.revision_key(one));
+        assert_ne!(
+            Authority::open_or_create(elsewhere.path(), KeySources::default()).unwrap().revision_key(one),
+            authority.revision_key(one)
+        );
     }
 
     #[test]
     fn damaged_files_are_refused_with_hint() {
         let dir = tempfile::tempdir().unwrap();
-        Authority::open_or_create(dir.path()).unwrap();
+        Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
         for name in [ROOT_KEY, SIGNING_KEY, ROOT_CERTIFICATE] {
             let path = dir.path().join(name);
             let whole = fs::read(&path).unwrap();
             let check = |damage: &str| {
-                let error = Authority::open(dir.path()).unwrap_err().to_string();
+                let error = Authority::open(dir.path(), KeySources::default()).unwrap_err().to_string();
                 assert!(error.contains(name) && error.contains("hint:"), "{damage}: {error}");
             };
             for (damage, bytes) in
@@ -600,21 +634,21 @@ mod tests {
         let mut bytes = der.to_vec();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, pem_of(&bytes).replace("CERTIFICATE REQUEST", "CERTIFICATE")).unwrap();
-        assert!(matches!(Authority::open(dir.path()), Err(AuthorityError::Damaged { .. })));
+        assert!(matches!(Authority::open(dir.path(), KeySources::default()), Err(AuthorityError::Damaged { .. })));
     }
 
     #[test]
     fn missing_key_is_named_and_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("authority");
-        assert!(matches!(Authority::open(&dir), Err(AuthorityError::Missing { .. })));
+        assert!(matches!(Authority::open(&dir, KeySources::default()), Err(AuthorityError::Missing { .. })));
         assert!(!dir.exists(), "nothing is made");
-        let first = Authority::open_or_create(&dir).unwrap();
-        assert_eq!(Authority::open(&dir).unwrap().fingerprint(), first.fingerprint());
+        let first = Authority::open_or_create(&dir, KeySources::default()).unwrap();
+        assert_eq!(Authority::open(&dir, KeySources::default()).unwrap().fingerprint(), first.fingerprint());
         for name in [ROOT_KEY, SIGNING_KEY] {
             let (path, aside) = (dir.join(name), dir.join("aside"));
             fs::rename(&path, &aside).unwrap();
-            let error = Authority::open(&dir).unwrap_err().to_string();
+            let error = Authority::open(&dir, KeySources::default()).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("hint:"), "{error}");
             assert!(!path.exists());
             fs::rename(&aside, &path).unwrap();
@@ -624,7 +658,7 @@ mod tests {
     #[test]
     fn issued_certificate_has_name_and_expiry() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let authority = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
         let identity = Identity::Host(HostId::random());
         let request = CheckedCsr::parse(&csr(&KeyPair::generate().unwrap())).unwrap();
         let now = now_ms();
@@ -661,7 +695,7 @@ mod tests {
     #[test]
     fn certificate_takes_only_the_key_of_its_request() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let authority = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
         let key = KeyPair::generate().unwrap();
         let mut wishes = CertificateParams::new(["evil.example".to_owned()]).unwrap();
         wishes.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

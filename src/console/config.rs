@@ -10,7 +10,7 @@ use muster_topics::{name::Name, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::store::command::OutputLimits;
+use super::{command_signer::SignerAddress, store::command::OutputLimits};
 
 /// Configuration of `muster console`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +62,17 @@ pub struct Config {
     /// The largest size of the time-series store, in bytes; beyond it the oldest measurements are removed, down to a
     /// day.
     pub metric_store_max_bytes: u64,
+    /// The fleet's authority.
+    pub authority: AuthorityConfig,
+}
+
+/// Where the authority's keys are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthorityConfig {
+    /// An external signer, a process that keeps the key for commands and signs with it: `unix:` and the path of its
+    /// socket. By default, the key is a file of the console.
+    pub signer: Option<SignerAddress>,
 }
 
 /// A receiver of alerts.
@@ -208,6 +219,7 @@ impl Default for Config {
             metric_five_minutes_days: 90,
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
+            authority: AuthorityConfig::default(),
         }
     }
 }

@@ -238,16 +238,18 @@ fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<Issued
 }
 
 fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Membership {
+    let keys = shared.authority.keys();
     Membership {
         v: V1,
         host,
         certificate: certificate.pem,
         authority: shared.authority.certificate_pem().to_owned(),
-        command_keys: vec![shared.authority.command_key().clone()],
+        command_keys: keys.state.of_hosts(),
         broker_url: shared.settings.urls.broker.clone(),
         console_url: shared.settings.urls.hosts.clone(),
         prefix: shared.settings.started_with.prefix.clone(),
         revision_key: Some(shared.authority.revision_key(host)),
+        key_generation: (keys.state.generation > 0).then_some(keys.state.generation),
     }
 }
 

@@ -23,7 +23,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     authority::{Authority, serial_and_end},
-    config::Config,
+    config::{AuthorityConfig, Config},
+    key_ring::KeySources,
     operator, register, revocation,
     start::{STORE, WEB_URL, open_authority},
     store::{Store, host, issued},
@@ -42,13 +43,17 @@ struct ConsoleFolder {
 impl ConsoleFolder {
     /// Returns the folder; `None` if only the configuration was printed.
     fn path(self) -> Result<Option<PathBuf>, Failure> {
-        let config = self.role_args.load("console", |config: &mut Config| {
+        Ok(self.config()?.map(|config| config.data_dir))
+    }
+
+    /// Returns the console's configuration; `None` if it was only printed.
+    fn config(self) -> Result<Option<Config>, Failure> {
+        self.role_args.load("console", |config: &mut Config| {
             if let Some(folder) = self.data_dir {
                 config.data_dir = folder;
             }
             Ok(())
-        })?;
-        Ok(config.map(|config| config.data_dir))
+        })
     }
 
     /// Returns the folder of an existing console.
@@ -105,10 +110,13 @@ pub struct InitArgs {
 /// # Errors
 /// If it cannot be created, or a part of an existing one is missing.
 pub fn init(wanted: InitArgs) -> Result<(), Failure> {
-    let Some(folder) = wanted.folder.path()? else { return Ok(()) };
+    let Some(Config { data_dir: folder, authority: AuthorityConfig { signer }, .. }) = wanted.folder.config()? else {
+        return Ok(());
+    };
     let was_there = Authority::exists(&folder.join(AUTHORITY));
     files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
-    let authority = open_authority(&folder).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
+    let authority =
+        open_authority(&folder, signer).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let state = if was_there { "is there already, and stays" } else { "is made" };
     let at = folder.join(AUTHORITY);
     print(&format!(
@@ -231,7 +239,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
 
 /// Opens the authority and the store of a folder; the store is created if needed.
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
-    let authority = Authority::open(&folder.join(AUTHORITY))
+    let authority = Authority::open(&folder.join(AUTHORITY), KeySources::new(None))
         .map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
     let store = Store::open_in(folder)
         .await

@@ -24,6 +24,7 @@ use super::{
     dispatch,
     error::Error,
     page_change::PageChange,
+    rotation,
     state::{Console, ConsoleState},
     store::{
         StoreError, host,
@@ -239,8 +240,8 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
     let labels = given.get(&host).map(label::values).unwrap_or_default();
     let body =
         HostLabels { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, labels };
-    let signed = shared.authority.signer().sign(&body);
-    let bytes = signed.map_err(|error| Error::internal("signing labels", &error))?;
+    let signed = shared.authority.keys().signer.sign(&body).await;
+    let bytes = signed.map_err(|error| rotation::unsigned("signing labels", error))?;
     let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(generation))
 }

@@ -28,6 +28,7 @@ impl Console {
         tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
         self.shared.hosts.rules.forget(id);
         self.shared.hosts.labels.forget(id);
+        self.shared.hosts.keys.forget(id);
         self.shared.left(id, &owed).await;
         Ok(())
     }

@@ -397,7 +397,8 @@ mod tests {
     #[tokio::test]
     async fn damaged_or_older_list_is_rewritten() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
+        let authority =
+            Authority::open_or_create(&dir.path().join("authority"), crate::key_ring::KeySources::default()).unwrap();
         let store = Store::open(&dir.path().join("console.db")).await.unwrap();
         let path = dir.path().join(FILE);
         write(dir.path(), &authority, &store).await.unwrap();
@@ -428,7 +429,8 @@ mod tests {
     #[tokio::test]
     async fn old_list_is_renewed() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
+        let authority =
+            Authority::open_or_create(&dir.path().join("authority"), crate::key_ring::KeySources::default()).unwrap();
         let store = Store::open(&dir.path().join("console.db")).await.unwrap();
         let mut keeper = ListKeeper::open(dir.path(), &authority, &store).await.unwrap();
         let (first, made) = (keeper.list().borrow().clone(), keeper.made_ms);

@@ -33,15 +33,18 @@ use super::{
     },
     api,
     authority::{Authority, AuthorityError},
+    command_signer::SignerAddress,
     config::Config,
     content, dispatch, document_sync, enrol,
     error::Error,
     external::{self, ExternalError, ExternalStores},
-    fleet, health, ingest, label,
+    fleet, health, ingest,
+    key_ring::KeySources,
+    label,
     link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
     revocation::{self, ListError},
-    secret,
+    rotation, secret,
     server::{CONNECTIONS_MAX, HttpServer},
     signing_time::SigningTime,
     state::{
@@ -182,7 +185,8 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let web = bind("operators", "web_listen", config.web_listen)?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
-    let authority = open_authority(&dir)?;
+    let authority = open_authority(&dir, config.authority.signer.clone())?;
+    authority.key_ring().complete()?;
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| ConsoleError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open_in(&dir).await?;
@@ -227,11 +231,11 @@ fn clear_places(dir: &Path, names: &[&str]) -> Result<(), ConsoleError> {
 
 /// Opens the authority of a console's folder. It is created only in a folder that has served no fleet yet: hosts trust
 /// only the authority that they joined.
-pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
-    let folder = dir.join("authority");
+pub(crate) fn open_authority(dir: &Path, signer: Option<SignerAddress>) -> Result<Authority, AuthorityError> {
+    let (folder, sources) = (dir.join("authority"), KeySources::new(signer));
     match dir.join(STORE).exists() || dir.join(register::FILE).exists() {
-        true => Authority::open(&folder),
-        false => Authority::open_or_create(&folder),
+        true => Authority::open(&folder, sources),
+        false => Authority::open_or_create(&folder, sources),
     }
 }
 
@@ -357,6 +361,8 @@ impl PreparedConsole {
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let label_generations = store::label::generations(self.store.read()).await?;
+        let generation = self.authority.keys().state.generation;
+        let key_generations = store::alert::Generations { all: generation, ..Default::default() };
         let has_labels = store::label::heard(self.store.read()).await?;
         let shared = Arc::new(ConsoleState {
             settings: Settings {
@@ -380,6 +386,8 @@ impl PreparedConsole {
                 owed_acks: ingest::OwedAcks::default(),
                 rules: document_sync::DocumentSync::new(generations),
                 labels: label::Labels::new(document_sync::DocumentSync::new(label_generations), has_labels),
+                keys: document_sync::DocumentSync::new(key_generations),
+                rotating: tokio::sync::Mutex::default(),
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
@@ -417,6 +425,9 @@ impl PreparedConsole {
             shutdown.clone(),
         );
         tasks.spawn(labels);
+        let keys =
+            document_sync::run(Arc::clone(&shared), |shared| &shared.hosts.keys, rotation::tell, shutdown.clone());
+        tasks.spawn(keys);
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }

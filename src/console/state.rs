@@ -90,6 +90,10 @@ pub(super) struct HostMessages {
     /// The alert rules that hosts should have.
     pub(super) rules: super::owed_documents::DocumentSync,
     pub(super) labels: super::confirmed_labels::Labels,
+    /// The keys that hosts should verify signatures with.
+    pub(super) keys: super::owed_documents::DocumentSync,
+    /// Held while keys for signatures are replaced.
+    pub(super) rotating: tokio::sync::Mutex<()>,
     /// Held while labels of hosts are changed.
     pub(super) labelling: tokio::sync::Mutex<()>,
     pub(super) signing_time: super::signing_time::SigningTime,

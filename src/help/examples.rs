@@ -112,6 +112,17 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("token revoke", &[("muster token revoke 0a1b2c3d", "")]),
+    ("authority show", &[("muster authority show", "")]),
+    (
+        "authority rotate",
+        &[
+            ("muster authority rotate signing", "make a new key, and tell all hosts of it"),
+            ("muster authority rotate --status", "which hosts lack it"),
+            ("muster authority rotate --finish", "sign with it, once all have it"),
+            ("muster authority rotate --finish --without till-7", "till-7 is away, and gets it when it is back"),
+            ("muster authority rotate --abandon", ""),
+        ],
+    ),
     (
         "exec",
         &[

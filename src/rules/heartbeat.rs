@@ -331,6 +331,7 @@ mod tests {
             alert_rules: None,
             label_generation: None,
             own_labels: None,
+            command_keys: None,
         }
     }
 

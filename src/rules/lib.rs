@@ -18,6 +18,7 @@
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
+//! - [`rotation`]: how the console's signing key is replaced, and when hosts keep that from ending
 //! - [`realm`], [`port_lease`], [`snapshot`]: realms, ports and connections, and earlier desired state
 //!
 //! **Invariant: no function here does IO, reads a clock or draws randomness**; times and random
@@ -50,6 +51,7 @@ pub mod process;
 pub mod realm;
 pub mod receive;
 mod refusal;
+pub mod rotation;
 pub mod schema;
 pub mod snapshot;
 pub mod spec_comparison;

@@ -129,6 +129,8 @@ pub enum Notice {
     OlderDisk(u64),
     /// The console has confirmed an earlier time.
     WentBack(TimeBack),
+    /// A message is signed with a key that is not pinned here: the keys may have been replaced while this host was away.
+    UnknownKey,
     /// A request for a full report, issued at this time, is accepted.
     Refresh(Millis),
 }
@@ -164,6 +166,8 @@ pub struct SessionParts {
     pub rules_generation: u64,
     /// The generation of the console's labels; 0 if there are none.
     pub labels_generation: u64,
+    /// The generation of the keys that the console may sign with; 0 if they were never replaced.
+    pub keys_generation: u64,
 }
 
 /// The source of a message on this topic, as far as signed messages come on it.

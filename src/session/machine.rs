@@ -97,6 +97,7 @@ struct LocalState {
     realms: BTreeSet<Name>,
     rules_generation: u64,
     labels_generation: u64,
+    keys_generation: u64,
 }
 
 /// What is held back.
@@ -117,6 +118,8 @@ enum Waiting<R> {
     AlertRules(u64, Option<R>),
     /// Labels of this generation are stored.
     HostLabels(u64, Option<R>),
+    /// Keys of this generation are stored.
+    CommandKeys(u64, Option<R>),
     /// Writes are stored.
     Recorded,
     /// It is stored that this agent works.
@@ -149,6 +152,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 realms,
                 rules_generation: parts.rules_generation,
                 labels_generation: parts.labels_generation,
+                keys_generation: parts.keys_generation,
             },
             has_worked: false,
             connection: None,
@@ -203,6 +207,15 @@ impl<R: Debug, W: Debug> Session<R, W> {
     /// Sets the realms of the host.
     pub fn set_realms(&mut self, realms: BTreeSet<Name>) {
         self.local.realms = realms;
+    }
+
+    /// Sets the generation of the keys that the console may sign with, which came another way than from the console's
+    /// document. The console is told at once.
+    pub fn set_keys_generation(&mut self, generation: u64) {
+        if self.local.keys_generation != generation {
+            self.local.keys_generation = generation;
+            self.publisher.beats.hasten();
+        }
     }
 
     /// Whether the agent is connected, and the only one of its host.

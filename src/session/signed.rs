@@ -5,7 +5,8 @@ use muster_topics::{
     ack::Ack,
     alert::AlertRules,
     command::{Command, Refresh},
-    envelope::{self, Kind, PublicKey, Verified},
+    command_keys::CommandKeys,
+    envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
     label::HostLabels,
 };
 
@@ -25,6 +26,10 @@ pub enum SignedMessage {
     AlertRules(AlertRules),
     /// The labels that the console gives the host.
     HostLabels(HostLabels),
+    /// The keys that the console may sign with.
+    CommandKeys(CommandKeys),
+    /// A message that is signed with a key that is not pinned here: its id.
+    UnknownKey(String),
     /// A message that gets no answer: what it is, and why.
     Rejected(&'static str, String),
 }
@@ -35,12 +40,13 @@ impl SignedMessage {
     pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {
         match envelope::open(payload, keys) {
             Ok(verified) => Self::parse(&verified),
+            Err(EnvelopeError::UnknownKey(id)) => Self::UnknownKey(id),
             Err(error) => Self::Rejected("message", error.to_string()),
         }
     }
 
     fn parse(verified: &Verified) -> Self {
-        let rejected = |what, error: envelope::EnvelopeError| Self::Rejected(what, error.to_string());
+        let rejected = |what, error: EnvelopeError| Self::Rejected(what, error.to_string());
         match verified.kind() {
             Kind::Command => match verified.body::<Command>() {
                 Ok(mut command) => {
@@ -59,6 +65,9 @@ impl SignedMessage {
             Kind::Refresh => verified.body().map_or_else(|error| rejected("refresh", error), Self::Refresh),
             Kind::AlertRules => verified.body().map_or_else(|error| rejected("alert_rules", error), Self::AlertRules),
             Kind::HostLabels => verified.body().map_or_else(|error| rejected("host_labels", error), Self::HostLabels),
+            Kind::CommandKeys => {
+                verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use muster_topics::{
     ack::{Ack, Numbered, ReportAck},
     alert::AlertRules,
     command::Command,
+    command_keys::CommandKeys,
     label::HostLabels,
     name::CommandId,
     outcome::Status,
@@ -53,6 +54,8 @@ pub enum StoreRequest<W> {
     AlertRules(AlertRules),
     /// Store the console's labels, and use them.
     HostLabels(HostLabels),
+    /// Store the keys that the console may sign with, and verify with them from now on.
+    CommandKeys(CommandKeys),
     /// Remember that this agent works: it is the only one of its host. `is_first` is false on later connections.
     Works {
         /// Whether it did not work before in this run.

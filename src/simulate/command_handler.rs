@@ -87,6 +87,15 @@ impl SimulatedHost {
                 self.state_changed();
                 StoreReply::Done
             }
+            StoreRequest::CommandKeys(keys) => {
+                if let Err(error) = self.parts.keys.set(&keys).await {
+                    tracing::error!(%error, "the console's new keys cannot be stored");
+                    return Ok(StoreReply::Failed(StoreRequest::CommandKeys(keys)));
+                }
+                self.parts.state.command_keys = Some(self.parts.keys.known());
+                self.state_changed();
+                StoreReply::Done
+            }
             StoreRequest::Read(read) => self.parts.outbox.read(read),
             // Instances are stored with each life, and the journal is pruned when the simulation starts.
             StoreRequest::Works { .. } | StoreRequest::NoteOlderDisk { .. } | StoreRequest::Prune { .. } => {

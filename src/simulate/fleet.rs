@@ -15,6 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    fleet_keys::FleetKeys,
     host::{Behaviour, HostParts, LifeEnd, SimulatedHost},
     hostname::hostname,
     measure::HostMetrics,
@@ -41,6 +42,7 @@ pub(super) struct FleetPlan {
 /// What all hosts share.
 pub(super) struct FleetContext {
     pub(super) membership: Membership,
+    pub(super) keys: Arc<FleetKeys>,
     pub(super) journal: JournalWriter,
     pub(super) manner: Arc<Behaviour>,
     pub(super) tally: Arc<FleetCounters>,
@@ -164,6 +166,7 @@ impl HostRunner {
                 backlog_gap_ms: Millis::from(config.metrics.backlog_gap_ms),
                 rules_generation: state.alert_rules.unwrap_or_default(),
                 labels_generation: state.label_generation.unwrap_or_default(),
+                keys_generation: self.common.keys.known().generation,
             },
             chance::random,
         );
@@ -171,6 +174,7 @@ impl HostRunner {
             n: self.row.n,
             session,
             identity: Arc::clone(&self.identity),
+            keys: Arc::clone(&self.common.keys),
             outbox: self.outbox.clone(),
             journal: self.common.journal.clone(),
             manner: Arc::clone(&self.common.manner),
@@ -193,7 +197,8 @@ impl HostRunner {
 
     /// The state that it reports: the common one with its own name.
     fn state(&self) -> HostState {
-        HostState { hostname: hostname(self.row.n), ..self.common.manner.state.clone() }
+        let command_keys = Some(self.common.keys.known());
+        HostState { hostname: hostname(self.row.n), command_keys, ..self.common.manner.state.clone() }
     }
 }
 

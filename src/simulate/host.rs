@@ -33,6 +33,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     command_handler::EndedCommand,
+    fleet_keys::FleetKeys,
     measure::{HostMetrics, PackedBatch},
     store::{InterruptedCommand, Number, Outbox},
     tally::FleetCounters,
@@ -73,6 +74,7 @@ pub(super) struct HostParts {
     pub(super) n: Number,
     pub(super) session: Session<AckToken, EndedCommand>,
     pub(super) identity: Arc<MemberIdentity>,
+    pub(super) keys: Arc<FleetKeys>,
     pub(super) outbox: Outbox,
     pub(super) journal: JournalWriter,
     pub(super) manner: Arc<Behaviour>,
@@ -205,7 +207,7 @@ impl SimulatedHost {
     }
 
     fn link_event(&mut self, event: LinkEvent) {
-        let input = self.outgoing.observe(event, &self.parts.identity.membership.command_keys);
+        let input = self.outgoing.observe(event, &self.parts.keys.membership().command_keys);
         self.tell(input);
     }
 

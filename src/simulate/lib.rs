@@ -19,6 +19,7 @@
 mod command_handler;
 mod enrol;
 mod fleet;
+mod fleet_keys;
 mod host;
 mod hostname;
 mod measure;
@@ -58,6 +59,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     enrol::JoinInputs,
     fleet::{FleetContext, FleetPlan, SimulatedFleet},
+    fleet_keys::FleetKeys,
     host::Behaviour,
     store::{SimulatedHostRow, Store},
     tally::{FleetCounters, FleetSummary},
@@ -213,11 +215,13 @@ async fn simulate(
     if inherited > 0 {
         print::say(format_args!("{inherited} answers of the last run wait for the console"));
     }
+    let keys = FleetKeys::new(store.clone(), membership.clone());
     let (journal, writer) = store.start_writer();
     let began = Instant::now();
     let fleet = SimulatedFleet::start(
         FleetContext {
             membership,
+            keys: Arc::new(keys),
             journal,
             manner: Arc::new(manner(wanted)),
             tally: Arc::clone(&tally),
@@ -267,6 +271,7 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         alert_rules: None,
         label_generation: None,
         own_labels: None,
+        command_keys: None,
     }
 }
 

@@ -62,6 +62,7 @@ mod replace;
 mod revoke;
 mod roles;
 mod rollback;
+mod rotation;
 mod sealed;
 mod secrets;
 mod servers;

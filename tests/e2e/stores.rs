@@ -97,8 +97,9 @@ const NOTHING: Then = Starts(Lost::Nothing, "");
 const HOLDS: &[(&[Damage], Then)] = &[(&ALL, NOTHING)];
 const KEY: &[(&[Damage], Then)] = &[(&ALL, Refuses("hint")), (&[Older], NOTHING)];
 
-/// What a role does not make anew, since it goes on as well without it: a token is taken for the one that the host joined with.
-const NOT_MADE_ANEW: &[&str] = &["token.sha256"];
+/// What a role does not make anew, since it goes on as well without it: a token is taken for the one that the host joined with,
+/// and the key that lies there for the one in use.
+const NOT_MADE_ANEW: &[&str] = &["token.sha256", "authority/keys.json"];
 
 const TABLE: &[Row] = &[
     Row {
@@ -157,6 +158,7 @@ const TABLE: &[Row] = &[
     row(Role::Console, "authority/authority.key", KEY),
     row(Role::Console, "authority/signing.key", KEY),
     row(Role::Console, "authority/authority.pem", &[(&ALL, Refuses("hint")), (&[Deleted, Older], NOTHING)]),
+    row(Role::Console, "authority/keys.json", HOLDS),
     row(Role::Console, "authority/salt.key", HOLDS),
     row(Role::Console, "authority/secrets.key", HOLDS),
     row(Role::Console, "authority/register.json", HOLDS),
@@ -341,6 +343,12 @@ impl Trial {
             let hosts = roles.json(&["host", "ls"]);
             let other = hosts.as_array().unwrap().iter().map(|host| host["id"].as_str().unwrap()).find(|id| *id != own);
             other.map(str::to_owned).ok_or_else(|| hosts.to_string())
+        });
+        // What says which key is in use is there once it was replaced.
+        roles.ok(&["authority", "rotate", "signing"]);
+        eventually("a finished rotation", || {
+            let run = roles.home.muster(&["authority", "rotate", "--finish"]);
+            if run.code == 0 { Ok(()) } else { Err(run.stderr) }
         });
         // An older copy of everything, from before there was a unit, and before anybody was revoked.
         assert_eq!(agent.stop().0, 0);

@@ -169,6 +169,7 @@ impl Agent {
             backlog_gap_ms: backlog::GAP_MS,
             rules_generation: 0,
             labels_generation: 0,
+            keys_generation: 0,
         };
         let mut agent = Self {
             session: Session::new(parts, chance::random),

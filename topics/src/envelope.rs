@@ -62,6 +62,8 @@ pub enum Kind {
     AlertRules,
     /// [`crate::label::HostLabels`].
     HostLabels,
+    /// [`crate::command_keys::CommandKeys`].
+    CommandKeys,
 }
 
 impl Kind {
@@ -72,6 +74,7 @@ impl Kind {
             Self::Ack => "ack",
             Self::AlertRules => "alert_rules",
             Self::HostLabels => "host_labels",
+            Self::CommandKeys => "command_keys",
         }
     }
 }
@@ -113,6 +116,50 @@ pub enum EnvelopeError {
     NotStrict(#[from] canonical::CanonicalError),
 }
 
+/// A body that is text already, and is to be signed: by a [`Signer`], or by whoever else has the key.
+#[derive(Clone, Debug)]
+pub struct UnsignedMessage {
+    kind: Kind,
+    body: String,
+}
+
+impl UnsignedMessage {
+    /// Serialises a body.
+    ///
+    /// # Errors
+    /// If it does not serialise.
+    pub fn of<B: Body>(body: &B) -> Result<Self, EnvelopeError> {
+        Ok(Self { kind: B::KIND, body: serde_json::to_string(body).map_err(EnvelopeError::Body)? })
+    }
+
+    /// Takes the body out of a stored signed message, to sign it with another key. The body is unchanged, so hosts take
+    /// both for the same command.
+    ///
+    /// # Errors
+    /// If it is no signed message.
+    pub fn of_signed(signed: &[u8]) -> Result<Self, EnvelopeError> {
+        let envelope: Envelope = serde_json::from_slice(signed).map_err(EnvelopeError::Malformed)?;
+        Ok(Self { kind: envelope.kind, body: envelope.body })
+    }
+
+    /// Returns the bytes that the signature covers.
+    #[must_use]
+    pub fn signed_bytes(&self) -> Vec<u8> {
+        signed_bytes(self.kind, &self.body)
+    }
+
+    /// Returns the bytes to publish, with the signature of the key with this id.
+    ///
+    /// # Errors
+    /// If they become longer than [`PAYLOAD_MAX_BYTES`].
+    pub fn with_signature(self, kid: &str, signature: &[u8]) -> Result<Vec<u8>, EnvelopeError> {
+        let Self { kind, body } = self;
+        let envelope = Envelope { v: V1, kid: kid.to_owned(), kind, body, sig: BASE64.encode(signature), key: None };
+        let bytes = serde_json::to_vec(&envelope).map_err(EnvelopeError::Body)?;
+        if bytes.len() > PAYLOAD_MAX_BYTES { Err(EnvelopeError::TooLong(bytes.len())) } else { Ok(bytes) }
+    }
+}
+
 /// The console's signing key.
 pub struct Signer {
     key: Ed25519KeyPair,
@@ -135,12 +182,12 @@ impl Signer {
         Ok(document.as_ref().to_vec())
     }
 
-    /// Parses a key that [`Signer::generate`] made.
+    /// Parses a key that [`Signer::generate`] made, or one without its public half, as other programs make them.
     ///
     /// # Errors
     /// If the bytes are invalid.
     pub fn from_pkcs8(bytes: &[u8]) -> Result<Self, KeyError> {
-        let key = Ed25519KeyPair::from_pkcs8(bytes).map_err(|_| KeyError)?;
+        let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(bytes).map_err(|_| KeyError)?;
         let kid = PublicKey::from_bytes(key.public_key().as_ref())?.kid;
         Ok(Self { key, kid })
     }
@@ -165,12 +212,15 @@ impl Signer {
     /// # Errors
     /// If it does not serialise, or becomes longer than [`PAYLOAD_MAX_BYTES`].
     pub fn sign<B: Body>(&self, body: &B) -> Result<Vec<u8>, EnvelopeError> {
-        let text = serde_json::to_string(body).map_err(EnvelopeError::Body)?;
-        let bytes = serde_json::to_vec(&self.sign_text(B::KIND, text)).map_err(EnvelopeError::Body)?;
-        if bytes.len() > PAYLOAD_MAX_BYTES {
-            return Err(EnvelopeError::TooLong(bytes.len()));
-        }
-        Ok(bytes)
+        let unsigned = UnsignedMessage::of(body)?;
+        let sig = self.sign_bytes(&unsigned.signed_bytes());
+        unsigned.with_signature(&self.kid, &sig)
+    }
+
+    /// Returns the signature over bytes.
+    #[must_use]
+    pub fn sign_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        self.key.sign(bytes).as_ref().to_vec()
     }
 }
 
@@ -198,6 +248,18 @@ impl PublicKey {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         let bytes = bytes.try_into().map_err(|_| KeyError)?;
         Ok(Self { bytes, kid: Digest::of(&bytes).as_str()[..16].to_owned() })
+    }
+
+    /// Returns the key's id: the first 16 hexadecimal digits of its SHA-256.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.kid
+    }
+
+    /// Whether a signature over these bytes is this key's.
+    #[must_use]
+    pub fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, self.bytes).verify(signed, signature).is_ok()
     }
 }
 
@@ -263,9 +325,9 @@ pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeErro
         .find(|key| key.kid == envelope.kid)
         .ok_or_else(|| EnvelopeError::UnknownKey(envelope.kid.chars().take(32).collect()))?;
     let sig = BASE64.decode(&envelope.sig).map_err(|_| EnvelopeError::BadSignature)?;
-    UnparsedPublicKey::new(&ED25519, key.bytes)
-        .verify(&signed_bytes(envelope.kind, &envelope.body), &sig)
-        .map_err(|_| EnvelopeError::BadSignature)?;
+    if !key.verifies(&signed_bytes(envelope.kind, &envelope.body), &sig) {
+        return Err(EnvelopeError::BadSignature);
+    }
     let key = envelope.key.filter(|key| key.len() <= KEY_MAX_BYTES);
     Ok(Verified { kind: envelope.kind, body: envelope.body, key })
 }
@@ -305,6 +367,24 @@ mod tests {
         let long = with_key(&plain, "k".repeat(KEY_MAX_BYTES + 1)).unwrap();
         assert_eq!(open(&long, &keys).unwrap().key(), None);
         assert!(with_key(&plain, "k".repeat(PAYLOAD_MAX_BYTES)).is_err() && with_key(b"{}", String::new()).is_err());
+    }
+
+    #[test]
+    fn signed_body_opens_with_its_new_key_alone_once_it_is_signed_again() {
+        let (old, new) = (signer(), signer());
+        let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
+        let first = old.sign(&body).unwrap();
+        let unsigned = UnsignedMessage::of_signed(&first).unwrap();
+        let sig = new.sign_bytes(&unsigned.signed_bytes());
+        let second = unsigned.with_signature(new.public_key().unwrap().id(), &sig).unwrap();
+        assert_eq!(first.len(), second.len());
+        let both = [old.public_key().unwrap(), new.public_key().unwrap()];
+        for bytes in [&first, &second] {
+            assert_eq!(open(bytes, &both).unwrap().body::<Refresh>().unwrap(), body);
+        }
+        assert!(matches!(open(&first, &both[1..]), Err(EnvelopeError::UnknownKey(_))));
+        assert!(open(&second, &both[1..]).is_ok());
+        assert!(UnsignedMessage::of_signed(b"{}").is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
     Millis, V1,
     alert::AlertSummary,
     canonical::{self, CanonicalError},
+    command_keys::KnownKeys,
     container::ContainerSummary,
     name::{Digest, Name, UnitName},
     unit::{Hold, Phase, Run},
@@ -109,6 +110,9 @@ pub struct HostState {
     /// The labels of the host's own configuration, if the console gives it any; otherwise they are `labels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_labels: Option<BTreeMap<Name, String>>,
+    /// The keys that the host verifies the console's signatures with. An agent that cannot replace them reports none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_keys: Option<KnownKeys>,
 }
 
 impl HostState {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     V1,
+    command_keys::KnownKeys,
     diagnostic::Diagnostic,
     envelope::PublicKey,
     heartbeat::Facts,
@@ -113,6 +114,18 @@ pub struct Membership {
     /// The key of the host's revisions. An older console gives none, and an older agent ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_key: Option<RevisionKey>,
+    /// The generation of `command_keys`, once they were replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_generation: Option<u64>,
+}
+
+impl Membership {
+    /// Returns the keys that the host verifies with, as it reports them.
+    #[must_use]
+    pub fn known_keys(&self) -> KnownKeys {
+        let ids = self.command_keys.iter().map(|key| key.id().to_owned()).collect();
+        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids }
+    }
 }
 
 /// Why an HTTP request was refused: the body of every error response.

@@ -41,6 +41,7 @@ pub mod capability;
 pub mod catalogue;
 pub mod channel;
 pub mod command;
+pub mod command_keys;
 mod common;
 pub mod container;
 pub mod diagnostic;

@@ -177,6 +177,7 @@ fn identity(console_url: &str, authority: String, certificate: String, key: Stri
         console_url: console_url.to_owned(),
         prefix: "muster".parse().unwrap(),
         revision_key: None,
+        key_generation: None,
     };
     MemberIdentity { membership, key }
 }

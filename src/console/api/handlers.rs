@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
+use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation};
 use muster_base::clock::now_ms;
 use muster_series::LineFormat;
 use muster_topics::{
@@ -82,6 +83,33 @@ pub(super) async fn label_hosts(
     JsonBody(wanted): JsonBody<muster_api::LabelHosts>,
 ) -> JsonResult<Vec<muster_api::LabelledHost>> {
     Ok(Json(console.label_hosts(&operator, wanted).await?))
+}
+
+pub(super) async fn authority(State(console): State<Console>) -> JsonResult<AuthorityStatus> {
+    Ok(Json(console.authority_status().await?))
+}
+
+pub(super) async fn begin_rotation(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<BeginRotation>,
+) -> JsonResult<AuthorityStatus> {
+    Ok(Json(console.begin_rotation(&operator, wanted).await?))
+}
+
+pub(super) async fn finish_rotation(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<FinishRotation>,
+) -> JsonResult<AuthorityStatus> {
+    Ok(Json(console.finish_rotation(&operator, wanted).await?))
+}
+
+pub(super) async fn abandon_rotation(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+) -> JsonResult<AuthorityStatus> {
+    Ok(Json(console.abandon_rotation(&operator).await?))
 }
 
 pub(super) async fn refresh(

@@ -26,6 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, delete, get, post},
 };
+use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation};
 use muster_topics::{manifest::Manifest, name::Name};
 
 use self::openapi::{BodyShape, Parameter};
@@ -163,6 +164,31 @@ fn fleet_routes() -> Vec<Route> {
         .takes(BodyShape::of::<muster_api::NewTokens>())
         .gives(BodyShape::list::<muster_api::CreatedToken>()),
         Route::new(Delete, "/v1/tokens/{id}", "Revokes a one-time password.", delete(h::revoke_token)),
+        Route::new(Get, "/v1/authority", "The authority's keys, and how far their rotation is.", get(h::authority))
+            .gives(BodyShape::of::<AuthorityStatus>()),
+        Route::new(
+            Post,
+            "/v1/authority/rotation",
+            "Begins a rotation: makes a new key, and tells all hosts of it. One that is under way goes on.",
+            post(h::begin_rotation),
+        )
+        .takes(BodyShape::of::<BeginRotation>())
+        .gives(BodyShape::of::<AuthorityStatus>()),
+        Route::new(
+            Post,
+            "/v1/authority/rotation/finish",
+            "Finishes the rotation: the new key signs from now on. Refused while hosts lack it, unless they are named.",
+            post(h::finish_rotation),
+        )
+        .takes(BodyShape::of::<FinishRotation>())
+        .gives(BodyShape::of::<AuthorityStatus>()),
+        Route::new(
+            Delete,
+            "/v1/authority/rotation",
+            "Abandons the rotation: hosts forget the new key.",
+            delete(h::abandon_rotation),
+        )
+        .gives(BodyShape::of::<AuthorityStatus>()),
         Route::new(Get, "/v1/commands", "Commands, newest first.", get(h::commands))
             .query(&[HOST, LIMIT])
             .gives(BodyShape::list::<muster_api::Command>()),

@@ -354,7 +354,7 @@ async fn command_is_checked_signed_and_stored() {
     assert_eq!(command.expires_ms - command.issued_ms, 600_000);
     let shared = api.fixture.shared();
     let bytes = store::command::signed_bytes(shared.store.read(), command.id).await.unwrap().unwrap().0;
-    let verified = muster_topics::envelope::open(&bytes, &[shared.authority.command_key().clone()]).unwrap();
+    let verified = muster_topics::envelope::open(&bytes, &shared.authority.keys().state.of_hosts()).unwrap();
     let body: muster_topics::command::Command = verified.body().unwrap();
     assert_eq!((body.id, body.target), (command.id, muster_topics::command::Target::Hosts(vec![host])));
     let sha256 = Digest::of(b"content");

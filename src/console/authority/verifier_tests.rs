@@ -13,8 +13,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 #[test]
 fn clock_behind_accepts_server_and_clock_ahead_refuses() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::open_or_create(&folder.path().join("authority")).unwrap();
-    let other = Authority::open_or_create(&folder.path().join("other")).unwrap();
+    let authority =
+        Authority::open_or_create(&folder.path().join("authority"), crate::key_ring::KeySources::default()).unwrap();
+    let other =
+        Authority::open_or_create(&folder.path().join("other"), crate::key_ring::KeySources::default()).unwrap();
     let (server, _) = authority.issue_server(&["localhost".to_owned()]).unwrap();
     let chain = certificates("test", &server).unwrap();
     let judge = |authority: &Authority, name: &'static str, since_epoch: Duration| {

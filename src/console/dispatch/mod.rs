@@ -51,11 +51,12 @@ use self::{
 };
 use super::{
     authority::Authority,
+    command_signer::SignError,
     content,
     error::Error,
     label,
     page_change::PageChange,
-    realm, register, secret,
+    realm, register, rotation, secret,
     signing_time::ClockSteps,
     state::{Console, ConsoleState},
     store::{
@@ -293,7 +294,7 @@ async fn make_ready(
     let (sealed, keys) = seal(&shared.store, id, &mut verb, &hosts).await?;
     let realms = realm::chain(&shared.store, &verb).await?;
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
-    let signed = sign(&shared.authority, &command)?;
+    let signed = sign(&shared.authority, &command).await?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
     Ok(PreparedCommand { command, signed, hosts, keys, secrets, signed_ms: issued_ms })
 }
@@ -348,22 +349,22 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
 }
 
 /// Signs a command, if agents will be able to parse it: they parse strictly.
-fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error> {
+async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error> {
     let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
     readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
     let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
-    let signed = authority.signer().sign(command).and_then(|bytes| match bytes.len() + room {
-        length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length)),
+    let signed = authority.keys().signer.sign(command).await.and_then(|bytes| match bytes.len() + room {
+        length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length).into()),
         _ => Ok(bytes),
     });
     signed.map_err(|error| match error {
-        EnvelopeError::TooLong(bytes) => Error::new(
+        SignError::Message(EnvelopeError::TooLong(bytes)) => Error::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
             format!("the signed command has {bytes} bytes, and {} are allowed", muster_topics::PAYLOAD_MAX_BYTES),
         )
         .hint("put what is large into an artifact or a config"),
-        other => Error::internal("signing the command", &other),
+        other => rotation::unsigned("signing the command", other),
     })
 }
 
@@ -572,7 +573,7 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let now = now_ms();
     let (called, mut refresh) = RollCall::new(hosts, now);
     refresh.issued_ms = shared.hosts.signing_time.another_ms(now);
-    match shared.authority.signer().sign(&refresh) {
+    match shared.authority.keys().signer.sign(&refresh).await {
         Ok(bytes) => shared.hosts.link.publish(Topic::CommandAll, bytes).then_some(called),
         Err(error) => {
             tracing::error!(%error, "a message cannot be signed");
@@ -616,8 +617,13 @@ pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId
     shared.check_operator(operator).await?;
     address::check_members(&shared.store, &[host]).await?;
     let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now_ms()), within_ms: 0 };
-    let bytes =
-        shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;
+    let bytes = shared
+        .authority
+        .keys()
+        .signer
+        .sign(&refresh)
+        .await
+        .map_err(|error| rotation::unsigned("signing a message", error))?;
     if shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
         return Ok(());
     }
@@ -805,7 +811,7 @@ mod tests {
         let (stored, is_sealed) =
             store::command::signed_bytes(shared.store.read(), given.id).await.unwrap().unwrap_or_default();
         assert!(is_sealed && !String::from_utf8_lossy(&stored).contains("s3cret"));
-        let keys = [shared.authority.command_key().clone()];
+        let keys = shared.authority.keys().state.of_hosts();
         for (host, other) in [(&one, &two), (&two, &one)] {
             let bytes = with_key(&shared.store, given.id, host.id, stored.clone()).await.unwrap();
             let verified = envelope::open(&bytes, &keys).unwrap();

@@ -44,7 +44,7 @@ async fn token_admits_one_host() {
     assert_eq!(answer.status(), StatusCode::OK);
     let membership: Membership = answer.json().await.unwrap();
     assert_eq!((membership.host, membership.broker_url.as_str()), (host, "mqtts://127.0.0.1:1"));
-    assert_eq!(membership.command_keys, [fixture.shared().authority.command_key().clone()]);
+    assert_eq!(membership.command_keys, fixture.shared().authority.keys().state.of_hosts());
     let listed = fixture.console.host("first").await.unwrap();
     assert_eq!((listed.id, listed.presence), (host, None));
     assert!(listed.certificate_expires_ms > now_ms() + 29 * 86_400_000);
@@ -204,7 +204,8 @@ async fn expired_and_foreign_certificates_are_refused_by_tls() {
     let key_pem = key.serialize_pem();
     assert!(renew_as(&fixture, Some((&expired.pem, &key_pem)), &key).await.is_err());
     let elsewhere = tempfile::tempdir().unwrap();
-    let foreign = crate::authority::Authority::open_or_create(elsewhere.path()).unwrap();
+    let foreign =
+        crate::authority::Authority::open_or_create(elsewhere.path(), crate::key_ring::KeySources::default()).unwrap();
     let (certificate, foreign_key) = foreign.issue_client(&identity, lifetime).unwrap();
     assert!(renew_as(&fixture, Some((&certificate, &foreign_key)), &key).await.is_err());
     assert_eq!(renew_as(&fixture, member.identity(), &key).await.unwrap().status(), StatusCode::OK);

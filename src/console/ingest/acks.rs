@@ -69,7 +69,7 @@ async fn say(shared: &ConsoleState) {
     }
     for (host, acks) in owed {
         for ack in messages(host, acks, shared.hosts.signing_time.careful_ms(now_ms())) {
-            match shared.authority.signer().sign(&ack) {
+            match shared.authority.keys().signer.sign(&ack).await {
                 Ok(bytes) => drop(shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
                 Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
             }

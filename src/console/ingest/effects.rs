@@ -6,12 +6,13 @@ use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, V1,
     command::Refresh,
+    command_keys::KnownKeys,
     name::{CommandId, HostId},
     topic::{HostTopic, Topic},
 };
 
 use super::owed_acks::HostAcks;
-use crate::{dispatch, page_change::PageChange, state::ConsoleState};
+use crate::{dispatch, page_change::PageChange, rotation, state::ConsoleState};
 
 /// How often at most a host is asked for a full report because it sends what cannot be applied.
 const REFRESH_EVERY_MS: Millis = 10_000;
@@ -43,6 +44,8 @@ pub struct Effects {
     pub rules: BTreeMap<HostId, Option<u64>>,
     /// The generation of labels that hosts reported.
     pub labels: BTreeMap<HostId, Option<u64>>,
+    /// The keys that hosts reported.
+    pub keys: BTreeMap<HostId, Option<KnownKeys>>,
     /// Hosts whose output was stored.
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
@@ -70,6 +73,7 @@ impl Effects {
         self.busy.extend(more.busy);
         self.rules.extend(more.rules);
         self.labels.extend(more.labels);
+        self.keys.extend(more.keys);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
         self.changes.extend(more.changes);
@@ -95,6 +99,7 @@ impl Effects {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.hosts.rules.host_connected(*host);
             shared.hosts.labels.tellings.host_connected(*host);
+            shared.hosts.keys.host_connected(*host);
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
@@ -107,11 +112,14 @@ impl Effects {
         for (host, has) in self.labels {
             shared.hosts.labels.confirm(host, has, now);
         }
+        for (host, has) in self.keys {
+            rotation::confirm(shared, host, has.as_ref(), now);
+        }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");
                 let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now), within_ms: 0 };
-                match shared.authority.signer().sign(&refresh) {
+                match shared.authority.keys().signer.sign(&refresh).await {
                     Ok(bytes) => drop(shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
                     Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
                 }

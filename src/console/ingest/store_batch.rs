@@ -9,6 +9,7 @@ use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
     alert::Alert,
+    command_keys::KnownKeys,
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},
     outcome::{CHUNK_MAX_BYTES, Content, Data, Output, Report},
@@ -16,6 +17,7 @@ use muster_topics::{
     topic::{HostTopic, Topic},
     unit::UnitReport,
 };
+use serde::Deserialize;
 
 use super::{
     decide::{self, HeartbeatVerdict, PresenceUpdate},
@@ -165,6 +167,7 @@ impl IngestBatch {
                 }
                 self.effects.rules.insert(id, state.alert_rules);
                 self.effects.labels.insert(id, state.label_generation);
+                self.effects.keys.insert(id, state.command_keys.clone());
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
@@ -180,6 +183,8 @@ impl IngestBatch {
                 let generation = |of: &str| state.get(of).and_then(serde_json::Value::as_u64);
                 self.effects.rules.insert(id, generation("alert_rules"));
                 self.effects.labels.insert(id, generation("label_generation"));
+                let keys = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok());
+                self.effects.keys.insert(id, keys);
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));

@@ -84,7 +84,7 @@ mod with_a_broker {
             let filters =
                 filters.map(|filter| SubscribeFilter::new(Prefix::default().filter(&filter), QoS::AtLeastOnce));
             client.subscribe_many(filters).await.unwrap();
-            let keys = vec![fixture.shared().authority.command_key().clone()];
+            let keys = fixture.shared().authority.keys().state.of_hosts();
             let mut agent = Self { member, client, events, keys };
             agent.until(|event| matches!(event, Event::Incoming(Packet::SubAck(_))).then_some(())).await;
             agent
@@ -231,7 +231,7 @@ mod with_a_broker {
         // The same console again, this time where the broker is.
         let fixture_dir = fixture.dir;
         let prepared = prepare(config(fixture_dir.path())).await.unwrap();
-        let keys = vec![prepared.authority().command_key().clone()];
+        let keys = prepared.authority().keys().state.of_hosts();
         let tls = pki::client(prepared.authority().certificate_pem(), &certificate, &key).unwrap();
         let mut options = MqttOptions::new(format!("{id}-1"), "127.0.0.1", broker.local_addr().port());
         options.set_transport(Transport::tls_with_config(tls.into()));

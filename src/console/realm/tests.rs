@@ -68,7 +68,7 @@ async fn hosts_get_realms_and_those_of_their_units() {
         .fetch_all(fixture.shared().store.read())
         .await
         .unwrap();
-    let keys = [fixture.shared().authority.command_key().clone()];
+    let keys = fixture.shared().authority.keys().state.of_hosts();
     let told: Vec<Vec<String>> = signed
         .iter()
         .map(|(bytes,)| envelope::open(bytes, &keys).unwrap().body::<Command>().unwrap())

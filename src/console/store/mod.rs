@@ -21,6 +21,7 @@
 pub mod alert;
 mod columns;
 pub mod command;
+pub mod command_key;
 pub mod command_status;
 pub mod content;
 mod error;

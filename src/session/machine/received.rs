@@ -13,6 +13,8 @@ use muster_topics::{
     ack::Ack,
     alert::AlertRules,
     command::{Command, Refresh, Verb},
+    command_keys::{COMMAND_KEYS_MAX, CommandKeys},
+    envelope::EnvelopeError,
     label::{HOST_LABELS_MAX, HostLabels},
     name::CommandId,
     outcome::Status,
@@ -50,6 +52,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
             SignedMessage::Refresh(refresh) => self.take_refresh(&refresh, now),
             SignedMessage::AlertRules(rules) => return self.take_rules(rules, receipt, now),
             SignedMessage::HostLabels(labels) => return self.take_labels(labels, receipt, now),
+            SignedMessage::CommandKeys(keys) => return self.take_keys(keys, receipt, now),
+            SignedMessage::UnknownKey(id) => {
+                self.reject("message", EnvelopeError::UnknownKey(id).to_string());
+                self.notice(Notice::UnknownKey);
+            }
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);
@@ -190,6 +197,19 @@ impl<R: Debug, W: Debug> Session<R, W> {
             self.local.time.observe(labels.issued_ms, now.clock_ms);
             let waiting = Waiting::HostLabels(labels.generation, receipt);
             return self.ask(StoreRequest::HostLabels(labels), waiting);
+        }
+        self.finish(receipt, now);
+    }
+
+    /// Handles the keys that the console may sign with. Keys that are not newer than the present ones change nothing,
+    /// however often they are repeated: an earlier set that somebody kept brings no key back.
+    pub(super) fn take_keys(&mut self, keys: CommandKeys, receipt: Option<R>, now: Moment) {
+        if !(1..=COMMAND_KEYS_MAX).contains(&keys.keys.len()) {
+            self.reject("command_keys", "they are none, or more than a host may have");
+        } else if keys.generation > self.local.keys_generation {
+            self.local.time.observe(keys.issued_ms, now.clock_ms);
+            let waiting = Waiting::CommandKeys(keys.generation, receipt);
+            return self.ask(StoreRequest::CommandKeys(keys), waiting);
         }
         self.finish(receipt, now);
     }

@@ -57,6 +57,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }
+            (StoreReply::Done, Waiting::CommandKeys(generation, receipt)) => {
+                self.local.keys_generation = generation;
+                self.publisher.beats.hasten();
+                self.finish(receipt, now);
+            }
             (StoreReply::Recorded { keys, ended }, Waiting::Recorded) => {
                 self.writes_ms = None;
                 keys.into_iter().for_each(|key| self.queue(key, now));

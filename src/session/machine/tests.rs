@@ -95,6 +95,7 @@ impl Bench {
             backlog_gap_ms: 1_000,
             rules_generation: 0,
             labels_generation: 0,
+            keys_generation: 0,
         };
         let session = Session::new(parts, || 0.5);
         Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, ended: Vec::new(), stored: Vec::new() }

@@ -173,7 +173,9 @@ impl Agent {
             }
             StoreRequest::Read(read) => machine.disk.read_outbox(read),
             // The simulated console sends neither.
-            StoreRequest::AlertRules(_) | StoreRequest::HostLabels(_) => StoreReply::Done,
+            StoreRequest::AlertRules(_) | StoreRequest::HostLabels(_) | StoreRequest::CommandKeys(_) => {
+                StoreReply::Done
+            }
         })
     }
 

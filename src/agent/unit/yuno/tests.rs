@@ -53,6 +53,7 @@ fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
         console_url: "https://127.0.0.1:1".to_owned(),
         prefix: "muster".parse().unwrap(),
         revision_key: None,
+        key_generation: None,
     };
     watch::channel(Arc::new(MemberIdentity { membership, key: String::new() })).1
 }

@@ -1,12 +1,13 @@
-//! Joining: a one-time token for a new host, and the list of tokens.
+//! Joining: a one-time token for a new host, the list of tokens, and the keys that hosts trust.
 
 use std::collections::HashMap;
 
 use maud::{Markup, html};
-use muster_api::{CreatedToken, Problem, Token, host_names::HostNames};
+use muster_api::{CreatedToken, Problem, Token, authority::AuthorityStatus, host_names::HostNames};
 use muster_topics::name::HostId;
 
 use super::{
+    authority,
     elements::{self, Tone, ago, state},
     frame::{PageFrame, PageView, Section},
     problem::notice,
@@ -27,6 +28,8 @@ pub(in crate::web) struct JoinView {
     pub(in crate::web) created: Option<CreatedToken>,
     /// Why none was created.
     pub(in crate::web) problem: Option<Problem>,
+    /// The authority's keys.
+    pub(in crate::web) authority: AuthorityStatus,
 }
 
 impl PageView for JoinView {
@@ -60,6 +63,7 @@ impl PageView for JoinView {
                     (elements::empty("There are no tokens.", "Make one above, or on the command line:", "muster token create"))
                 } @else { (self.table(frame)) }
             }
+            (authority::section(&self.authority, frame))
         }
     }
 }

@@ -10,6 +10,7 @@
 //! **Invariant: forms lie outside of regions**, so that an update never replaces what somebody types.
 
 pub(super) mod alerts;
+mod authority;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;

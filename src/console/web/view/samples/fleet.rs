@@ -49,6 +49,7 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         alert_rules: None,
         label_generation: None,
         own_labels: None,
+        command_keys: None,
     };
     Host {
         id: HostId::random(),

@@ -2,6 +2,7 @@
 //! from elsewhere tries to be markup.
 
 mod alert;
+mod authority;
 mod command;
 mod content;
 mod fleet;
@@ -177,17 +178,41 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     });
     add("rule-hostile", &|| frame().page(&rule(HOSTILE, Some(HOSTILE))));
     let names = std::collections::HashMap::from([(TOKEN_HOST, HOSTILE.to_owned())]);
-    add("join", &|| frame().page(&JoinView { tokens: tokens(), names: names.clone(), created: None, problem: None }));
+    add("join", &|| {
+        frame().page(&JoinView {
+            tokens: tokens(),
+            names: names.clone(),
+            created: None,
+            problem: None,
+            authority: authority::rotated(),
+        })
+    });
     add("join-made", &|| {
         frame().page(&JoinView {
             tokens: tokens(),
             names: names.clone(),
             created: Some(created()),
             problem: Some(problem("x")),
+            authority: authority::rotating(false),
         })
     });
     add("join-empty", &|| {
-        frame().page(&JoinView { tokens: vec![], names: Default::default(), created: None, problem: None })
+        frame().page(&JoinView {
+            tokens: vec![],
+            names: Default::default(),
+            created: None,
+            problem: None,
+            authority: authority::quiet(),
+        })
+    });
+    add("join-rotated", &|| {
+        frame().page(&JoinView {
+            tokens: vec![],
+            names: Default::default(),
+            created: None,
+            problem: None,
+            authority: authority::rotating(true),
+        })
     });
     add("artifacts", &|| frame().page(&ArtifactsView { artifacts: vec![artifact("1.0.0"), artifact("1.1.0")] }));
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));

@@ -1,0 +1,77 @@
+//! Keeps the host's identity, which two parts of the agent change: its renewal, and the console when it replaces its keys.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use muster_topics::{command_keys::CommandKeys, envelope::PublicKey, join::Membership};
+use tokio::sync::watch;
+
+use super::{
+    crash,
+    join::{self, JoinError, MemberIdentity},
+};
+
+/// The host's identity: its file, and a watch that everybody follows.
+#[derive(Clone, Debug)]
+pub(super) struct IdentityKeeper(Arc<KeeperState>);
+
+#[derive(Debug)]
+struct KeeperState {
+    folder: PathBuf,
+    identity: watch::Sender<Arc<MemberIdentity>>,
+    /// Held while a change is stored, so that none overwrites another.
+    changing: Mutex<()>,
+}
+
+impl IdentityKeeper {
+    /// Creates it for the identity that is stored in `folder`.
+    pub(super) fn new(folder: PathBuf, identity: MemberIdentity) -> Self {
+        let identity = watch::Sender::new(Arc::new(identity));
+        Self(Arc::new(KeeperState { folder, identity, changing: Mutex::default() }))
+    }
+
+    /// Follows the identity.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<MemberIdentity>> {
+        self.0.identity.subscribe()
+    }
+
+    /// The present identity.
+    pub(super) fn present(&self) -> Arc<MemberIdentity> {
+        self.0.identity.borrow().clone()
+    }
+
+    /// Stores a renewed identity, and uses it. Its keys of the console are taken as they are: they came from the console
+    /// just now, over a connection that nobody else could answer.
+    pub(super) fn renewed(&self, new: MemberIdentity) -> Result<(), JoinError> {
+        self.change(|_| new)
+    }
+
+    /// Stores the keys that the console's document says, and uses them.
+    pub(super) fn set_keys(&self, told: &CommandKeys) -> Result<(), JoinError> {
+        self.change(|present| with_keys(present, &told.keys, Some(told.generation)))
+    }
+
+    /// Stores only the keys of a renewal, and uses them.
+    pub(super) fn take_keys(&self, new: &Membership) -> Result<(), JoinError> {
+        self.change(|present| with_keys(present, &new.command_keys, new.key_generation))
+    }
+
+    fn change(&self, change: impl FnOnce(&MemberIdentity) -> MemberIdentity) -> Result<(), JoinError> {
+        let _changing = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = change(&self.present());
+        crash::point("keep identity", "before");
+        join::save(&self.0.folder, &new)?;
+        crash::point("keep identity", "after");
+        self.0.identity.send_replace(Arc::new(new));
+        Ok(())
+    }
+}
+
+fn with_keys(present: &MemberIdentity, keys: &[PublicKey], generation: Option<u64>) -> MemberIdentity {
+    let mut new = present.clone();
+    new.membership.command_keys = keys.to_vec();
+    new.membership.key_generation = generation;
+    new
+}

@@ -1,0 +1,123 @@
+//! The fleet's authority: its keys, and how they are replaced.
+
+use muster_topics::{
+    Millis,
+    name::{Digest, HostId, Name},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The authority, and the rotation of its signing key that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuthorityStatus {
+    /// SHA-256 of the root certificate, which join tokens have.
+    pub fingerprint: Digest,
+    /// The id of the key that the console signs with.
+    pub signing_key: String,
+    /// Where its private half is.
+    pub signing_key_place: SigningKeyPlace,
+    /// The rotation that is under way.
+    pub rotation: Option<RotationStatus>,
+    /// The last rotation that was finished.
+    pub last_rotation: Option<PastRotation>,
+}
+
+/// Where the private half of a key is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SigningKeyPlace {
+    /// In a file of the console.
+    File,
+    /// In a credential of systemd, at this path.
+    Credential(String),
+    /// With an external signer, at this address.
+    Signer(String),
+    /// Nowhere that the console knows: it cannot sign.
+    Absent,
+}
+
+/// A rotation that is under way: hosts are told of the new key, and nothing is signed with it yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RotationStatus {
+    /// The id of the new key.
+    pub new_key: String,
+    /// When it began.
+    pub begun_ms: Millis,
+    /// Who began it.
+    pub operator: Name,
+    /// How many members have the new key.
+    pub having: u64,
+    /// Members that do not have it, by hostname.
+    pub lacking: Vec<LackingHost>,
+    /// Whether it can be finished without naming hosts.
+    pub ready: bool,
+}
+
+/// A rotation that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PastRotation {
+    /// The id of the key that was replaced.
+    pub old_key: String,
+    /// When it was.
+    pub finished_ms: Millis,
+    /// Who finished it.
+    pub operator: Name,
+    /// How many members have the present key alone.
+    pub having: u64,
+    /// Members that do not have the present key, or still accept others beside it, by hostname.
+    pub lacking: Vec<LackingHost>,
+}
+
+/// A member that does not have the keys that it should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LackingHost {
+    /// Its id.
+    pub host: HostId,
+    /// Its hostname.
+    pub hostname: String,
+    /// Why it does not have them.
+    pub why: LackingReason,
+    /// Since when it is away; null if it is not.
+    pub away_since_ms: Option<Millis>,
+}
+
+/// Why a member does not have the keys that it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LackingReason {
+    /// It has not confirmed them yet.
+    Unconfirmed,
+    /// It has joined, and reported nothing yet.
+    Unheard,
+    /// Its agent is of a release that cannot replace keys.
+    OldAgent,
+    /// Its certificate has expired: it has to join anew, and gets the keys then. It keeps no rotation from being finished.
+    CertificateExpired,
+    /// It has the present key, and still accepts an old one: it was not there yet to be told.
+    HasOldKey,
+}
+
+/// What is rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RotatedKey {
+    /// The key that signs commands.
+    Signing,
+}
+
+/// A request to begin a rotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BeginRotation {
+    /// What is rotated.
+    pub what: RotatedKey,
+}
+
+/// A request to finish the rotation that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FinishRotation {
+    /// Hosts, by id or hostname, that need not have the new key.
+    #[serde(default)]
+    pub without: Vec<String>,
+}

@@ -1,0 +1,178 @@
+use muster_api::authority::LackingReason;
+use muster_topics::{command::Command, envelope, heartbeat::HostState, join::RenewRequest, name::CommandId};
+
+use super::*;
+use crate::{
+    store,
+    testing::{Fixture, admin, exec},
+};
+
+fn signing() -> BeginRotation {
+    BeginRotation { what: RotatedKey::Signing }
+}
+
+/// Stores a heartbeat of a host with these keys; none are an older agent's.
+async fn report(fixture: &Fixture, host: HostId, keys: Option<KnownKeys>) {
+    let state = serde_json::json!({
+        "hostname": "h", "agent_version": "1", "facts": crate::testing::facts(), "interfaces": {}, "labels": {}, "realms": [],
+        "units": {}, "command_keys": keys,
+    });
+    let state: HostState = serde_json::from_value(state).unwrap();
+    sqlx::query("INSERT OR REPLACE INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)")
+        .bind(host.to_string())
+        .bind(serde_json::to_string(&state).unwrap())
+        .execute(fixture.shared().store.write())
+        .await
+        .unwrap();
+}
+
+fn present(fixture: &Fixture) -> KnownKeys {
+    let state = fixture.shared().authority.keys().state.clone();
+    let ids = state.of_hosts().iter().map(|key| key.id().to_owned()).collect();
+    KnownKeys { generation: state.generation, ids }
+}
+
+async fn refused(finished: Result<AuthorityStatus, Error>) -> (String, String) {
+    let problem = finished.unwrap_err().problem;
+    (problem.code, problem.diagnostic.to_string())
+}
+
+async fn stored(fixture: &Fixture, command: CommandId) -> Vec<u8> {
+    store::command::signed_bytes(fixture.shared().store.read(), command).await.unwrap().unwrap().0
+}
+
+#[tokio::test]
+async fn rotation_is_finished_once_all_members_have_the_key() {
+    let fixture = Fixture::new().await;
+    let console = &fixture.console;
+    let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
+    let old = present(&fixture);
+    for host in [one, two] {
+        report(&fixture, host, Some(old.clone())).await;
+    }
+    assert_eq!(refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await.0, "no_rotation");
+    assert_eq!(refused(console.abandon_rotation(&admin()).await).await.0, "no_rotation");
+
+    let begun = console.begin_rotation(&admin(), signing()).await.unwrap();
+    let rotation = begun.rotation.clone().unwrap();
+    assert_eq!((rotation.having, rotation.lacking.len(), rotation.ready), (0, 2, false));
+    assert_eq!(begun.signing_key, old.ids[0]);
+    assert_eq!(console.begin_rotation(&admin(), signing()).await.unwrap(), begun, "it goes on");
+    let both = present(&fixture);
+    assert_eq!(both.ids, [old.ids[0].clone(), rotation.new_key.clone()]);
+
+    report(&fixture, one, Some(both.clone())).await;
+    let (code, text) = refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert_eq!(code, "hosts_lack_key");
+    assert!(text.contains("1 of 2 hosts lack the new key: two") && text.contains("--without"), "{text}");
+    assert_eq!(present(&fixture), both, "nothing has changed");
+    report(&fixture, two, None).await;
+    let (_, text) = refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert!(text.contains("upgrade"), "{text}");
+    let lacking = console.authority_status().await.unwrap().rotation.unwrap().lacking;
+    assert_eq!((lacking.len(), lacking[0].why), (1, LackingReason::OldAgent));
+
+    report(&fixture, two, Some(both.clone())).await;
+    assert!(console.authority_status().await.unwrap().rotation.unwrap().ready);
+    let finished = console.finish_rotation(&admin(), FinishRotation::default()).await.unwrap();
+    assert_eq!((&finished.signing_key, &finished.rotation), (&rotation.new_key, &None));
+    let last = finished.last_rotation.unwrap();
+    assert_eq!((&last.old_key, last.having), (&old.ids[0], 0));
+    assert!(last.lacking.iter().all(|host| host.why == LackingReason::HasOldKey));
+    report(&fixture, two, Some(present(&fixture))).await;
+    assert_eq!(console.authority_status().await.unwrap().last_rotation.unwrap().having, 1);
+}
+
+#[tokio::test]
+async fn named_and_expired_members_do_not_keep_it_from_being_finished() {
+    let fixture = Fixture::new().await;
+    let console = &fixture.console;
+    let (away, expired) = (fixture.member("away").await.id, fixture.member("expired").await.id);
+    sqlx::query("UPDATE certificate SET expires_ms = 1 WHERE host = $1")
+        .bind(expired.to_string())
+        .execute(fixture.shared().store.write())
+        .await
+        .unwrap();
+    console.begin_rotation(&admin(), signing()).await.unwrap();
+    let (_, text) = refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert!(text.contains("1 of 2 hosts lack the new key: away"), "{text}");
+    let unknown = FinishRotation { without: vec!["nobody".to_owned()] };
+    assert_eq!(refused(console.finish_rotation(&admin(), unknown).await).await.0, "unknown_host");
+    let named = FinishRotation { without: vec!["away".to_owned()] };
+    console.finish_rotation(&admin(), named).await.unwrap();
+    let last = fixture.shared().authority.keys().state.last.clone().unwrap();
+    assert_eq!(last.without, [away].into());
+}
+
+#[tokio::test]
+async fn open_commands_are_signed_with_the_new_key() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let target = muster_api::NewTarget::Hosts(vec!["h".to_owned()]);
+    let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let command = fixture.console.submit(&admin(), command).await.unwrap().id;
+    let (before, old) = (stored(&fixture, command).await, fixture.shared().authority.keys().state.of_hosts());
+    fixture.console.begin_rotation(&admin(), signing()).await.unwrap();
+    report(&fixture, member.id, Some(present(&fixture))).await;
+    assert_eq!(stored(&fixture, command).await, before);
+    fixture.console.finish_rotation(&admin(), FinishRotation::default()).await.unwrap();
+    let (after, new) = (stored(&fixture, command).await, fixture.shared().authority.keys().state.of_hosts());
+    let body =
+        |bytes: &[u8], keys: &[envelope::PublicKey]| envelope::open(bytes, keys).unwrap().body::<Command>().unwrap();
+    assert_eq!(body(&after, &new), body(&before, &old), "the same command");
+    assert!(envelope::open(&before, &new).is_err() && envelope::open(&after, &old).is_err());
+}
+
+#[tokio::test]
+async fn joining_and_renewing_hosts_get_the_present_keys() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let renew = async || {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let csr = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+        let request = fixture.client(member.identity()).post(fixture.hosts_url("/v1/renew"));
+        let answer = request.json(&RenewRequest { v: V1, csr }).send().await.unwrap();
+        answer.json::<muster_topics::join::Membership>().await.unwrap().known_keys()
+    };
+    assert_eq!((renew().await, present(&fixture).generation), (present(&fixture), 0));
+    fixture.console.begin_rotation(&admin(), signing()).await.unwrap();
+    assert_eq!((renew().await, present(&fixture).ids.len()), (present(&fixture), 2));
+    let named = FinishRotation { without: vec!["h".to_owned()] };
+    fixture.console.finish_rotation(&admin(), named).await.unwrap();
+    assert_eq!((renew().await, present(&fixture).ids.len()), (present(&fixture), 1));
+}
+
+#[tokio::test]
+async fn only_hosts_that_can_replace_keys_are_told_of_others() {
+    let fixture = Fixture::new().await;
+    let shared = fixture.shared();
+    let [right, other, old, ahead] = [(); 4].map(|()| HostId::random());
+    fixture.console.begin_rotation(&admin(), signing()).await.unwrap();
+    let both = present(&fixture);
+    confirm(shared, right, Some(&KnownKeys { generation: 0, ..both.clone() }), 0);
+    confirm(shared, other, Some(&KnownKeys { ids: vec!["x".to_owned()], ..KnownKeys::default() }), 0);
+    confirm(shared, old, None, 0);
+    assert_eq!(shared.hosts.keys.take(0).0, [(other, 0)].into());
+    // A console that was put back has an older generation than its hosts: it gets a newer one.
+    let reported = KnownKeys { generation: both.generation + 1, ids: vec!["x".to_owned()] };
+    confirm(shared, ahead, Some(&reported), 0);
+    assert_eq!(shared.hosts.keys.take(0).0, [(ahead, reported.generation)].into());
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    tell(Arc::clone(shared), ahead, reported.generation).await.unwrap();
+    assert!(present(&fixture).generation > reported.generation);
+    assert_eq!(present(&fixture).ids, both.ids);
+}
+
+#[tokio::test]
+async fn store_of_members_knows_who_has_reported() {
+    let fixture = Fixture::new().await;
+    let (silent, told) = (fixture.member("silent").await.id, fixture.member("told").await.id);
+    let revoked = fixture.member("revoked").await.id;
+    fixture.console.revoke_host(&admin(), "revoked").await.unwrap();
+    report(&fixture, told, Some(present(&fixture))).await;
+    let members = command_key::members(fixture.shared().store.read()).await.unwrap();
+    let found: Vec<(HostId, bool, bool)> =
+        members.iter().map(|(_, member)| (member.host, member.has_reported, member.keys.is_some())).collect();
+    assert_eq!(found, [(silent, false, false), (told, true, true)]);
+    assert!(members.iter().all(|(_, member)| member.host != revoked));
+}

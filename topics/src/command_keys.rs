@@ -1,0 +1,43 @@
+//! The keys that the console's signatures are verified with, and how they are replaced.
+//!
+//! A new key is given to all hosts beside the present one, in a document that the present one signs. Once they have it,
+//! the console signs with the new one, and a second document, signed by it, takes the old one from them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1,
+    envelope::{Body, Kind, PublicKey},
+};
+
+/// The most keys that a host verifies with: the present one and its successor, and room for more to come.
+pub const COMMAND_KEYS_MAX: usize = 4;
+
+/// A signed body on `h/<host>/cmd`: all keys that signatures of the console are verified with. It has no outcome: the
+/// host reports in heartbeats which keys it has, and is sent them until they are these. They are the same for all hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommandKeys {
+    /// Version of this payload.
+    pub v: V1,
+    /// When the console made this.
+    pub issued_ms: Millis,
+    /// The generation: a host ignores keys that are not newer than those that it has.
+    pub generation: u64,
+    /// The keys, at least one and at most [`COMMAND_KEYS_MAX`]. They replace all that the host had.
+    pub keys: Vec<PublicKey>,
+}
+
+impl Body for CommandKeys {
+    const KIND: Kind = Kind::CommandKeys;
+}
+
+/// The keys that a host verifies with, as it reports them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KnownKeys {
+    /// The generation of these keys; 0 if they were never replaced.
+    pub generation: u64,
+    /// The ids of the keys.
+    pub ids: Vec<String>,
+}
