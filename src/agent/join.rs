@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use muster_base::{chance, files};
+use muster_base::{chance, files, folders};
 use muster_bus::sealing::HostKey;
 use muster_net::{
     http,
@@ -36,6 +36,8 @@ use super::pin::PinnedVerifier;
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
+/// The credential with the host's private key, in PEM. It takes the place of keys that the agent makes.
+const KEY_CREDENTIAL: &str = "host.key";
 /// The file with the hash of the token that this host joined with.
 const TOKEN_FILE: &str = "token.sha256";
 
@@ -51,7 +53,7 @@ const ANSWER_MAX_BYTES: usize = 64 * 1024;
 pub struct MemberIdentity {
     /// What the console issued.
     pub membership: Membership,
-    /// The host's private key, in PEM; it never leaves the host.
+    /// The host's private key, in PEM; it never leaves the host. In the file it is empty if it is a credential.
     pub key: String,
 }
 
@@ -167,6 +169,17 @@ pub enum JoinError {
         /// The reason.
         reason: String,
     },
+    /// The key is a credential, and cannot be used.
+    #[error(
+        "the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}. hint: hand it in as before (`LoadCredential=`); with \
+         another key remove {path} and join again, with a token of `muster token create --replaces HOST`"
+    )]
+    Credential {
+        /// The file with its certificate.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The file is missing, although this host had one.
     #[error(
         "{path} is missing, which has the certificate and the key of this host. hint: bring it back from a backup; without one, join \
@@ -239,11 +252,45 @@ pub fn known_host_id(folder: &Path) -> Result<Option<HostId>, JoinError> {
 /// # Errors
 /// If the file cannot be read, or its content cannot be used.
 pub fn load(folder: &Path) -> Result<Option<MemberIdentity>, JoinError> {
+    load_with(folder, folders::credentials().as_deref())
+}
+
+/// Whether the host's key is handed in as a credential, so that no other one can be made.
+#[must_use]
+pub(super) fn has_key_credential() -> bool {
+    folders::credentials().is_some_and(|folder| folder.join(KEY_CREDENTIAL).exists())
+}
+
+/// Returns the private key among credentials, if there is one.
+fn handed_in(credentials: Option<&Path>) -> Result<Option<String>, JoinError> {
+    let Some(path) = credentials.map(|folder| folder.join(KEY_CREDENTIAL)) else { return Ok(None) };
+    match fs::read_to_string(&path) {
+        Ok(pem) => Ok(Some(pem)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(JoinError::Io { path, source }),
+    }
+}
+
+/// Returns the key for a certificate: the credential, or a new one.
+fn key_for_certificate(credentials: Option<&Path>) -> Result<KeyPair, JoinError> {
+    match handed_in(credentials)? {
+        Some(pem) => Ok(KeyPair::from_pem(&pem)?),
+        None => Ok(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?),
+    }
+}
+
+fn load_with(folder: &Path, credentials: Option<&Path>) -> Result<Option<MemberIdentity>, JoinError> {
     let path = folder.join(IDENTITY_FILE);
     match fs::read(&path) {
         Ok(json) => {
             let damaged = |reason: String| JoinError::Content { path: path.clone(), reason };
-            let identity: MemberIdentity = serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
+            let mut identity: MemberIdentity =
+                serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
+            if identity.key.is_empty() {
+                let unusable = |reason: &str| JoinError::Credential { path: path.clone(), reason: reason.to_owned() };
+                identity.key = handed_in(credentials)?.ok_or_else(|| unusable("it is not handed in"))?;
+                identity.check().map_err(|_| unusable("it is not the one that the certificate is for"))?;
+            }
             identity.check().map_err(|error| damaged(muster_base::failure::with_causes(&error)))?;
             Ok(Some(identity))
         }
@@ -264,8 +311,17 @@ pub fn lost(folder: &Path, host: HostId) -> Option<JoinError> {
 /// # Errors
 /// If the file cannot be written; the previous one is unchanged then.
 pub fn save(folder: &Path, identity: &MemberIdentity) -> Result<(), JoinError> {
+    save_with(folder, identity, folders::credentials().as_deref())
+}
+
+fn save_with(folder: &Path, identity: &MemberIdentity, credentials: Option<&Path>) -> Result<(), JoinError> {
     let path = folder.join(IDENTITY_FILE);
-    let json = serde_json::to_vec_pretty(identity).map_err(|error| JoinError::Answer(error.to_string()))?;
+    let key = match handed_in(credentials)? {
+        Some(pem) if pem == identity.key => String::new(),
+        _ => identity.key.clone(),
+    };
+    let json = serde_json::to_vec_pretty(&MemberIdentity { key, ..identity.clone() })
+        .map_err(|error| JoinError::Answer(error.to_string()))?;
     files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
 }
 
@@ -302,7 +358,7 @@ pub async fn join(
     let door = JoinClient::new(token)?;
     match present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
         Some(key) => door.join_with(key, &token.secret, me).await,
-        None => door.join(&token.secret, me).await,
+        None => door.join_with(key_for_certificate(folders::credentials().as_deref())?, &token.secret, me).await,
     }
 }
 
@@ -401,13 +457,13 @@ impl JoinClient {
     }
 }
 
-/// Gets a new certificate, for a new key, with the present one.
+/// Gets a new certificate, for a new key unless the key is a credential, with the present one.
 ///
 /// # Errors
 /// If there is none; the present identity remains valid.
 pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinError> {
     let old = &identity.membership;
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let key = key_for_certificate(folders::credentials().as_deref())?;
     let csr = request(old.host, &key)?;
     let client = https(identity.tls()?, &old.console_url)?;
     let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
@@ -650,6 +706,50 @@ mod tests {
             .await;
             assert!(try_join(&token(&url, &authority), HostId::random()).await.is_err());
         }
+    }
+
+    #[test]
+    fn key_that_is_a_credential_is_in_no_file() {
+        let (folder, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (authority, handed_in) = (Authority::new(), Some(credentials.path()));
+        assert_ne!(
+            key_for_certificate(handed_in).unwrap().serialize_pem(),
+            key_for_certificate(handed_in).unwrap().serialize_pem()
+        );
+        let path = credentials.path().join(KEY_CREDENTIAL);
+        fs::write(&path, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        let key = key_for_certificate(handed_in).unwrap();
+        assert_eq!(key.serialize_pem(), fs::read_to_string(&path).unwrap());
+        let host = HostId::random();
+        let request = JoinRequest {
+            v: V1,
+            secret: String::new(),
+            host,
+            csr: request(host, &key).unwrap(),
+            hostname: String::new(),
+            facts: crate::facts::facts(),
+            sealing_key: None,
+        };
+        let identity = MemberIdentity { membership: membership(&authority, &request), key: key.serialize_pem() };
+        save_with(folder.path(), &identity, handed_in).unwrap();
+        let text = fs::read_to_string(folder.path().join(IDENTITY_FILE)).unwrap();
+        assert!(!text.contains("PRIVATE KEY"), "{text}");
+        assert_eq!(load_with(folder.path(), handed_in).unwrap().unwrap().key, identity.key);
+        for (damage, reason) in
+            [(None, "not handed in"), (Some(KeyPair::generate().unwrap().serialize_pem()), "not the one")]
+        {
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, damage.clone().unwrap_or_default()).unwrap();
+            if damage.is_none() {
+                fs::remove_file(&path).unwrap();
+            }
+            let error = load_with(folder.path(), handed_in).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("--replaces"), "{error}");
+            fs::write(&path, &identity.key).unwrap();
+        }
+        // Without credentials, keys are in the file as ever.
+        save_with(folder.path(), &identity, None).unwrap();
+        assert_eq!(load_with(folder.path(), None).unwrap().unwrap().key, identity.key);
     }
 
     #[test]

@@ -374,6 +374,9 @@ async fn join_anew(
     let joiner = Joiner { host, hostname: &host_snapshot.hostname, facts: &host_snapshot.facts, sealing_key };
     let identity = match join::join(token, &joiner, present).await {
         Err(error) if present.is_some() && error.is_of_revoked_key() => {
+            if join::has_key_credential() {
+                return Err(error);
+            }
             tracing::warn!("the key of this host was revoked; it joins with new ones");
             // A thief of the identity may have this key, too, and could still read on a broker without the
             // revocation list.

@@ -6,7 +6,7 @@
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
-use muster_base::{chance, files};
+use muster_base::{chance, files, folders};
 use muster_bus::sealing::HostKey;
 use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::sealed::SealingKey;
@@ -25,6 +25,17 @@ const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 3_
 /// # Errors
 /// If the file cannot be read or written, or randomness is not available.
 pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
+    load_or_make_with(folder, folders::credentials().as_deref())
+}
+
+/// The same, with a key among credentials, which is only read.
+fn load_or_make_with(folder: &Path, credentials: Option<&Path>) -> Result<HostKey, JoinError> {
+    if let Some(path) = credentials.map(|folder| folder.join(FILE)).filter(|path| path.exists()) {
+        let bytes = fs::read(&path).map_err(|source| JoinError::Io { path: path.clone(), source })?;
+        return String::from_utf8_lossy(&bytes).parse().map_err(|error: muster_bus::sealing::HostKeyError| {
+            JoinError::Io { path, source: io::Error::new(io::ErrorKind::InvalidData, error.to_string()) }
+        });
+    }
     let path = folder.join(FILE);
     let failed = |source| JoinError::Io { path: path.clone(), source };
     match fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).parse::<HostKey>()) {
@@ -87,6 +98,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn credential_is_read_and_nothing_is_made_in_its_place() {
+        let (folder, credentials) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let load = || load_or_make_with(folder.path(), Some(credentials.path()));
+        let own = load().unwrap().public();
+        let path = credentials.path().join(FILE);
+        let handed_in = make(credentials.path()).unwrap().public();
+        assert_ne!(load().unwrap().public(), own);
+        assert_eq!(load().unwrap().public(), handed_in);
+        fs::write(&path, "nonsense").unwrap();
+        assert!(load().unwrap_err().to_string().contains(path.to_str().unwrap()));
+        assert_eq!(fs::read(&path).unwrap(), b"nonsense");
+    }
 
     #[test]
     fn key_is_generated_once_and_private() {

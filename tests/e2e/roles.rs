@@ -1,6 +1,10 @@
 //! The three roles as separate processes, and a second host behind a network of its own.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use muster_topics::{join::JoinToken, name::Digest};
 use serde_json::Value;
@@ -21,6 +25,8 @@ pub(crate) struct Roles {
     more: String,
     /// The console's clock, if it can be set.
     clock: Option<Clock>,
+    /// The folder of the console's credentials.
+    pub(crate) credentials: Option<PathBuf>,
     pub(crate) home: Home,
 }
 
@@ -48,7 +54,16 @@ impl Roles {
     }
 
     fn start_with(home: Home, more: String, clock: Option<Clock>) -> Self {
-        let mut roles = Self { broker: None, console: None, mqtt: String::new(), hosts_port: 0, more, clock, home };
+        let mut roles = Self {
+            broker: None,
+            console: None,
+            mqtt: String::new(),
+            hosts_port: 0,
+            more,
+            clock,
+            credentials: None,
+            home,
+        };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
         roles.home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
@@ -125,6 +140,9 @@ impl Roles {
     fn run_console(&self, config: &Path) -> Running {
         let mut command = self.home.command();
         self.clock.iter().for_each(|clock| clock.give_to(&mut command));
+        if let Some(credentials) = &self.credentials {
+            command.env("CREDENTIALS_DIRECTORY", credentials);
+        }
         Running::start(command.args(["console", "--config"]).arg(config))
     }
 

@@ -1,6 +1,10 @@
 //! Replacing the key that signs commands, with real agents: nobody touches a host, whoever is killed or away meanwhile.
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use muster_topics::{
     envelope::{Kind, PublicKey, Signer},
@@ -194,7 +198,7 @@ fn host_that_was_away_for_the_whole_rotation_heals_by_renewal() {
     bench.roles.ok(&["authority", "rotate", "--finish", "--without", &bench.hosts[1]]);
     bench.wait_for_keys(0, &[&new]);
     bench.exec(0);
-    assert_eq!(bench.kept(1), [old.clone()]);
+    assert_eq!(bench.kept(1), [old]);
     let lacking = bench.wait_for_status("one host without", |status| status["last_rotation"]["having"] == 1);
     assert_eq!(lacking["last_rotation"]["lacking"][0]["host"], bench.hosts[1].as_str());
 
@@ -275,4 +279,165 @@ fn retired_key_commands_nobody_any_more() {
     assert_eq!(marks(), "before\nbetween\n");
     // The host asks the console, which has not gone back: it stays with its keys.
     fleet.ok(&["exec", "--timeout", "30s", "--", "true"]);
+}
+
+/// The sample of an external signer, with keys that openssl has made.
+struct Signers {
+    folder: PathBuf,
+    running: Option<Running>,
+}
+
+impl Signers {
+    fn new(home: &Home) -> Self {
+        let folder = home.path().join("signer");
+        fs::create_dir(&folder).unwrap();
+        for name in ["first.pem", "second.pem"] {
+            let path = folder.join(name);
+            let made = Command::new("openssl").args(["genpkey", "-algorithm", "ed25519", "-out"]).arg(path).status();
+            assert!(made.unwrap().success(), "openssl (tests/run installs it)");
+        }
+        Self { folder, running: None }
+    }
+
+    fn config(&self) -> String {
+        format!("[authority]\nsigner = \"unix:{}\"\n", self.folder.join("socket").display())
+    }
+
+    /// Starts it with these keys, in the place of one that runs.
+    fn start(&mut self, home: &Home, keys: &[&str]) {
+        self.stop();
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/signer.py");
+        let mut command = Command::new(sample);
+        home.dress(&mut command);
+        let keys = keys.iter().map(|name| self.folder.join(name));
+        let mut running = Running::start(command.arg(self.folder.join("socket")).args(keys));
+        running.wait_for("a signer", |printed| printed.contains("ready").then_some(()));
+        self.running = Some(running);
+    }
+
+    fn stop(&mut self) {
+        self.running.take().into_iter().for_each(Running::kill);
+    }
+}
+
+#[test]
+fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
+    let home = Home::new();
+    let mut signers = Signers::new(&home);
+    signers.start(&home, &["first.pem"]);
+    let config = signers.config();
+    let bench = Bench::start_with(home, config);
+    let shown = || bench.roles.ok(&["authority", "show"]);
+    assert!(shown().contains("a file of the console"), "hosts have that key: {}", shown());
+    let (_, first) = bench.begin();
+    bench.all_have_it();
+    bench.roles.ok(&["authority", "rotate", "--finish"]);
+    assert!(shown().contains(&first) && shown().contains("the signer at unix:"), "{}", shown());
+    assert!(!bench.roles.home.path().join("console/authority/signing.key").exists());
+    bench.exec(0);
+
+    // It is away: nothing is half done, and everything goes on when it is back.
+    let count = || bench.roles.json(&["command", "ls"]).as_array().unwrap().len();
+    let before = count();
+    signers.stop();
+    let refused = bench.roles.home.muster(&["exec", "--host", &bench.hosts[0], "--", "true"]).expect_code(4);
+    let refused = refused.expect_stderr("does not sign").expect_stderr("nothing of this was done");
+    assert!(refused.stderr.contains("hint: see that it runs"), "{}", refused.stderr);
+    assert_eq!(count(), before);
+    signers.start(&bench.roles.home, &["first.pem"]);
+    eventually("a command", || {
+        let run = bench.roles.home.muster(&["exec", "--host", &bench.hosts[0], "--", "true"]);
+        if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+    });
+
+    // It has no other key; then it has.
+    let run = |args: &[&str]| bench.roles.home.muster(args);
+    run(&["authority", "rotate", "signing"]).expect_code(1).expect_stderr("no other key than the present one");
+    signers.start(&bench.roles.home, &["first.pem", "second.pem"]);
+    let second = eventually("a rotation", || {
+        let run = run(&["-o", "json", "authority", "rotate", "signing"]);
+        let begun: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr)?;
+        Ok(begun["rotation"]["new_key"].as_str().unwrap().to_owned())
+    });
+    bench.all_have_it();
+    // A console that starts while its signer is away waits for it, too.
+    signers.stop();
+    let mut bench = bench;
+    bench.roles.restart_console();
+    bench.roles.home.muster(&["authority", "rotate", "--finish"]).expect_code(4).expect_stderr("does not sign");
+    signers.start(&bench.roles.home, &["first.pem", "second.pem"]);
+    eventually("the end of it", || {
+        let run = bench.roles.home.muster(&["authority", "rotate", "--finish"]);
+        if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+    });
+    signers.start(&bench.roles.home, &["second.pem"]);
+    for at in 0..2 {
+        bench.wait_for_keys(at, &[&second]);
+        eventually("a command", || {
+            let run = bench.roles.home.muster(&["exec", "--host", &bench.hosts[at], "--", "true"]);
+            if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+        });
+    }
+}
+
+#[test]
+fn keys_that_are_credentials_are_read_and_never_written() {
+    let mut bench = Bench::start();
+    let home = bench.roles.home.path().to_owned();
+    let (authority, credentials) = (home.join("console/authority"), home.join("credentials"));
+    fs::create_dir(&credentials).unwrap();
+    bench.roles.kill_console();
+    for name in ["signing.key", "authority.key", "salt.key"] {
+        fs::rename(authority.join(name), credentials.join(name)).unwrap();
+    }
+    assert!(bench.roles.try_console().unwrap_err().contains("authority.key"));
+    bench.roles.credentials = Some(credentials.clone());
+    bench.roles.start_console();
+    for at in 0..2 {
+        bench.exec(at);
+    }
+    let shown = bench.roles.ok(&["authority", "show"]);
+    assert!(shown.contains(&format!("the credential {}", credentials.join("signing.key").display())), "{shown}");
+    let refused = bench.roles.home.muster(&["authority", "rotate", "signing"]).expect_code(1);
+    refused.expect_stderr("is a credential").expect_stderr("no rotation begins").expect_stderr("signing.next.key");
+    for name in ["signing.key", "signing.next.key", "authority.key", "salt.key"] {
+        assert!(!authority.join(name).exists(), "{name}");
+    }
+    // Another key than hosts have signs nothing.
+    let key = fs::read(credentials.join("signing.key")).unwrap();
+    fs::write(credentials.join("signing.key"), Signer::generate().unwrap()).unwrap();
+    bench.roles.kill_console();
+    let refused = bench.roles.try_console().unwrap_err();
+    assert!(refused.contains("is neither in") && refused.contains("hint:"), "{refused}");
+    fs::rename(credentials.join("signing.key"), credentials.join("signing.next.key")).unwrap();
+    fs::write(credentials.join("signing.key"), key).unwrap();
+    bench.roles.start_console();
+    let (_, new) = bench.begin();
+    bench.all_have_it();
+    bench.roles.ok(&["authority", "rotate", "--finish"]);
+    for at in 0..2 {
+        bench.wait_for_keys(at, &[&new]);
+    }
+
+    // An agent's own keys.
+    let curve = ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out"];
+    assert!(Command::new("openssl").args(curve).arg(credentials.join("host.key")).status().unwrap().success());
+    let agent = |more: &[&str]| {
+        let data = home.join("three");
+        let config = file(&bench.roles.home, "three.toml", &format!("data_dir = \"{}\"\n", data.display()));
+        let mut command = bench.roles.home.command();
+        command.env("CREDENTIALS_DIRECTORY", &credentials).args(["agent", "--config", &config]).args(more);
+        Running::start(&mut command)
+    };
+    let first = agent(&["--join", &bench.roles.token()]);
+    bench.online(3);
+    first.kill();
+    let identity = fs::read_to_string(home.join("three/identity.json")).unwrap();
+    assert!(!identity.contains("PRIVATE KEY"), "{identity}");
+    bench.online(2);
+    let second = agent(&[]);
+    bench.online(3);
+    second.kill();
+    fs::remove_file(credentials.join("host.key")).unwrap();
+    agent(&[]).wait_for_end(1, "it is not handed in");
 }
