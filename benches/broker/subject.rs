@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
-use muster_console::authority::Authority;
+use muster_console::{authority::Authority, key_ring::KeySources};
 use muster_net::pki;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA256};
 use rustls::{ClientConfig, client::Resumption};
@@ -82,7 +82,7 @@ pub(crate) struct Pki {
 impl Pki {
     pub(crate) fn new() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
-        let authority = Authority::open_or_create(&folder.path().join("authority"))?;
+        let authority = Authority::open_or_create(&folder.path().join("authority"), KeySources::default())?;
         let (certificate, key) = authority.issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text);
         write("authority.pem", authority.certificate_pem())?;

@@ -32,6 +32,10 @@ const KEYS_FIRST_MS: Millis = 10_000;
 /// send messages with unknown keys, and must not have hosts renew all the time.
 const KEYS_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3_600_000 };
 
+/// How long after a renewal an unknown key means nothing: the message may have been on its way before. If it means
+/// something, more will come, for whatever is not acknowledged is repeated.
+const KEYS_SETTLE_MS: Millis = 10_000;
+
 /// When the certificate may be renewed for the console's keys.
 #[derive(Debug, Default)]
 struct KeyRenewals {
@@ -39,19 +43,25 @@ struct KeyRenewals {
     count: u32,
     /// The earliest time of the next one.
     not_before_ms: Millis,
+    /// When the last one was.
+    renewed_ms: Option<Millis>,
 }
 
 impl KeyRenewals {
-    /// Returns when to renew, after a message with an unknown key.
-    fn due_ms(&self, now_ms: Millis, random: f64) -> Millis {
+    /// Returns when to renew, after a message with an unknown key; `None` if that means nothing.
+    fn due_ms(&self, now_ms: Millis, random: f64) -> Option<Millis> {
+        if self.renewed_ms.is_some_and(|renewed_ms| (0..KEYS_SETTLE_MS).contains(&(now_ms - renewed_ms))) {
+            return None;
+        }
         let soon_ms = now_ms.saturating_add(share(KEYS_FIRST_MS, random));
         // After a clock was set back, a renewal must not be blocked for that long.
         let wait_ms = (self.not_before_ms - now_ms).clamp(0, KEYS_AGAIN.max_ms);
-        soon_ms.max(now_ms + wait_ms)
+        Some(soon_ms.max(now_ms + wait_ms))
     }
 
     /// Records a renewal, for the keys or not.
     fn renewed(&mut self, was_for_keys: bool, now_ms: Millis, random: f64) {
+        self.renewed_ms = Some(now_ms);
         self.count = if was_for_keys { self.count.saturating_add(1) } else { 0 };
         self.not_before_ms = now_ms + KEYS_AGAIN.jittered_ms(self.count, random);
     }
@@ -73,7 +83,7 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
             () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
             () = stale_keys.notified(), if keys_due_ms.is_none() => {
                 let now_ms = clock::now_ms();
-                let soon_ms = key_renewals.due_ms(now_ms, chance::random());
+                let Some(soon_ms) = key_renewals.due_ms(now_ms, chance::random()) else { continue };
                 tracing::info!(
                     wait_ms = soon_ms - now_ms,
                     "the console signs with a key that is not known here; it is asked for its keys, with a renewal"
@@ -167,18 +177,22 @@ mod tests {
     #[test]
     fn unknown_keys_have_a_host_renew_soon_and_then_ever_more_rarely() {
         let mut renewals = KeyRenewals::default();
-        assert_eq!((renewals.due_ms(1_000, 0.0), renewals.due_ms(1_000, 1.0)), (1_000, 1_000 + KEYS_FIRST_MS));
+        assert_eq!([0.0, 1.0].map(|random| renewals.due_ms(1_000, random)), [Some(1_000), Some(1_000 + KEYS_FIRST_MS)]);
+        // What was on its way before the last renewal is no reason for the next.
+        let later_ms = KEYS_SETTLE_MS + 5;
         let mut gaps = Vec::new();
         for _ in 0..9 {
-            renewals.renewed(true, 0, 0.5);
-            gaps.push(renewals.due_ms(0, 0.0));
+            renewals.renewed(true, 5, 0.5);
+            assert_eq!(renewals.due_ms(later_ms - 1, 0.0), None);
+            gaps.push(renewals.due_ms(later_ms, 0.0).unwrap());
         }
-        assert!(gaps.is_sorted() && gaps[0] >= KEYS_AGAIN.first_ms / 2 && gaps[8] <= KEYS_AGAIN.max_ms, "{gaps:?}");
-        assert!(renewals.due_ms(KEYS_AGAIN.max_ms * 2, 0.0) <= KEYS_AGAIN.max_ms * 2);
+        assert!(gaps.is_sorted() && gaps[0] >= KEYS_AGAIN.first_ms / 2, "{gaps:?}");
+        assert!(gaps[8] <= KEYS_AGAIN.max_ms * 5 / 4, "{gaps:?}");
+        assert_eq!(renewals.due_ms(KEYS_AGAIN.max_ms * 2, 0.0), Some(KEYS_AGAIN.max_ms * 2));
         // A clock that was set back blocks nothing for longer than that.
-        assert!(renewals.due_ms(-KEYS_AGAIN.max_ms * 9, 0.0) <= -KEYS_AGAIN.max_ms * 8);
-        renewals.renewed(false, 0, 0.5);
-        assert!(renewals.due_ms(0, 0.0) <= gaps[0]);
+        assert!(renewals.due_ms(-KEYS_AGAIN.max_ms * 9, 0.0).unwrap() <= -KEYS_AGAIN.max_ms * 8);
+        renewals.renewed(false, 5, 0.5);
+        assert!(renewals.due_ms(later_ms, 0.0).unwrap() <= gaps[0]);
     }
 
     #[test]
