@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use muster_topics::{command_keys::CommandKeys, envelope::PublicKey, join::Membership};
+use muster_topics::{command_keys::CommandKeys, join::Membership};
 use tokio::sync::watch;
 
 use super::{
@@ -50,12 +50,17 @@ impl IdentityKeeper {
 
     /// Stores the keys that the console's document says, and uses them.
     pub(super) fn set_keys(&self, told: &CommandKeys) -> Result<(), JoinError> {
-        self.change(|present| with_keys(present, &told.keys, Some(told.generation)))
+        self.change(|present| present.with_keys_of(told))
     }
 
     /// Stores only the keys of a renewal, and uses them.
     pub(super) fn take_keys(&self, new: &Membership) -> Result<(), JoinError> {
-        self.change(|present| with_keys(present, &new.command_keys, new.key_generation))
+        self.change(|present| {
+            let mut identity = present.clone();
+            identity.membership.command_keys.clone_from(&new.command_keys);
+            identity.membership.key_generation = new.key_generation;
+            identity
+        })
     }
 
     fn change(&self, change: impl FnOnce(&MemberIdentity) -> MemberIdentity) -> Result<(), JoinError> {
@@ -67,11 +72,4 @@ impl IdentityKeeper {
         self.0.identity.send_replace(Arc::new(new));
         Ok(())
     }
-}
-
-fn with_keys(present: &MemberIdentity, keys: &[PublicKey], generation: Option<u64>) -> MemberIdentity {
-    let mut new = present.clone();
-    new.membership.command_keys = keys.to_vec();
-    new.membership.key_generation = generation;
-    new
 }

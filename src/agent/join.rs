@@ -23,6 +23,7 @@ use muster_net::{
 use muster_rules::backoff::RECONNECT;
 use muster_topics::{
     Millis, V1,
+    command_keys::{CommandKeys, KnownKeys},
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem, RenewRequest},
     name::{Digest, HostId},
@@ -90,13 +91,42 @@ impl MemberIdentity {
         verifier.verify_client_cert(leaf, others, begins).map(drop).map_err(|source| PkiError::Tls { what, source })
     }
 
+    /// Returns what this host verifies the console with, as it reports it.
+    pub(super) fn known_keys(&self) -> KnownKeys {
+        let roots = fingerprints(&self.membership.authority).unwrap_or_default();
+        let authorities = roots.iter().filter_map(|root| root.as_str().get(..16)).map(str::to_owned).collect();
+        KnownKeys { authorities, ..self.membership.known_keys() }
+    }
+
+    /// Returns this identity with the keys that the console's document says, and its root certificates if it has any.
+    ///
+    /// Root certificates that cannot be used, or that the own certificate is under none of, change nothing: the host could
+    /// not be reached any more, and reports those that it has.
+    pub(super) fn with_keys_of(&self, told: &CommandKeys) -> Self {
+        let mut new = self.clone();
+        new.membership.command_keys.clone_from(&told.keys);
+        new.membership.key_generation = Some(told.generation);
+        if told.authorities.is_empty() {
+            return new;
+        }
+        let kept = std::mem::replace(&mut new.membership.authority, told.authorities.join("\n"));
+        if let Err(error) = new.check() {
+            tracing::error!(
+                %error,
+                consequence = "this host goes on with those that it has",
+                hint = "on the console, see that this host's certificate was renewed before its root is retired",
+                "the console's root certificates are not those that this host's certificate is under",
+            );
+            new.membership.authority = kept;
+        }
+        new
+    }
+
     /// Whether connections with another identity are the same as with this one.
     pub(super) fn connects_like(&self, other: &Self) -> bool {
         let (one, other) = (&self.membership, &other.membership);
-        one.certificate == other.certificate
-            && one.authority == other.authority
-            && one.broker_url == other.broker_url
-            && one.prefix == other.prefix
+        // Other roots are used with the next connection.
+        one.certificate == other.certificate && one.broker_url == other.broker_url && one.prefix == other.prefix
     }
 
     /// Returns when the certificate begins and ends.
@@ -440,7 +470,7 @@ impl JoinClient {
         let mut attempts = 0;
         loop {
             match post::<_, Membership>(&self.client, &self.url, "/v1/join", &request).await {
-                Ok(membership) => return accept(membership, key, host, &self.authority),
+                Ok(membership) => return accept(membership, key, host, std::slice::from_ref(&self.authority)),
                 Err(JoinError::Unreachable { url, .. }) if self.pinned.met_a_stranger() => {
                     return Err(JoinError::Stranger { url });
                 }
@@ -467,7 +497,7 @@ pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinErro
     let csr = request(old.host, &key)?;
     let client = https(identity.tls()?, &old.console_url)?;
     let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
-    accept(membership, key, old.host, &fingerprint(&old.authority)?)
+    accept(membership, key, old.host, &fingerprints(&old.authority)?)
 }
 
 /// Creates a certificate request for a key.
@@ -479,12 +509,17 @@ fn request(host: HostId, key: &KeyPair) -> Result<String, JoinError> {
 }
 
 /// Accepts a membership only if all its parts belong together and match what the token pins.
-fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest) -> Result<MemberIdentity, JoinError> {
+fn accept(
+    membership: Membership,
+    key: KeyPair,
+    host: HostId,
+    authorities: &[Digest],
+) -> Result<MemberIdentity, JoinError> {
     let wrong = |text: &str| Err(JoinError::Answer(text.to_owned()));
     if membership.host != host {
         return wrong("it is for another host");
     }
-    if fingerprint(&membership.authority)? != *authority {
+    if !fingerprints(&membership.authority)?.iter().any(|one| authorities.contains(one)) {
         return wrong("it names another authority than the one that is pinned");
     }
     if membership.command_keys.is_empty() {
@@ -497,13 +532,13 @@ fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest
     Ok(identity)
 }
 
-/// Returns the SHA-256 of the first certificate in a PEM document.
+/// Returns the SHA-256 of each certificate in a PEM document.
 ///
 /// # Errors
 /// If there is no certificate.
-pub fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
+pub fn fingerprints(pem: &str) -> Result<Vec<Digest>, JoinError> {
     let chain = pki::certificates("the authority's certificate", pem)?;
-    chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
+    Ok(chain.iter().map(|der| Digest::of(der)).collect())
 }
 
 /// What helps a host that does not reach the console of its token.
@@ -599,7 +634,7 @@ mod tests {
     }
 
     fn token(url: &str, authority: &Authority) -> JoinToken {
-        let authority = fingerprint(&authority.pem()).unwrap();
+        let authority = fingerprints(&authority.pem()).unwrap().remove(0);
         JoinToken { url: url.to_owned(), authority, secret: "s".to_owned() }
     }
 
@@ -750,6 +785,59 @@ mod tests {
         // Without credentials, keys are in the file as ever.
         save_with(folder.path(), &identity, None).unwrap();
         assert_eq!(load_with(folder.path(), None).unwrap().unwrap().key, identity.key);
+    }
+
+    #[test]
+    fn host_trusts_more_roots_and_drops_none_that_its_certificate_is_under() {
+        let (old, new, other) = (Authority::new(), Authority::new(), Authority::new());
+        let key = KeyPair::generate().unwrap();
+        let host = HostId::random();
+        let request = JoinRequest {
+            v: V1,
+            secret: String::new(),
+            host,
+            csr: request(host, &key).unwrap(),
+            hostname: String::new(),
+            facts: crate::facts::facts(),
+            sealing_key: None,
+        };
+        let under = |authority: &Authority| membership(authority, &request);
+        let identity = MemberIdentity { membership: under(&old), key: key.serialize_pem() };
+        let told = |generation, authorities: &[String]| CommandKeys {
+            v: V1,
+            issued_ms: 1,
+            generation,
+            keys: under(&old).command_keys,
+            authorities: authorities.to_vec(),
+        };
+        let roots = |identity: &MemberIdentity| fingerprints(&identity.membership.authority).unwrap();
+        let of = |authorities: &[&Authority]| {
+            authorities.iter().map(|one| fingerprints(&one.pem()).unwrap().remove(0)).collect::<Vec<_>>()
+        };
+        assert_eq!(roots(&identity.with_keys_of(&told(1, &[]))), of(&[&old]), "as they were");
+        let both = identity.with_keys_of(&told(2, &[old.pem(), new.pem().trim_end().to_owned()]));
+        assert_eq!((roots(&both), both.membership.key_generation), (of(&[&old, &new]), Some(2)));
+        assert_eq!(
+            both.known_keys().authorities,
+            of(&[&old, &new]).iter().map(|one| &one.as_str()[..16]).collect::<Vec<_>>()
+        );
+        assert!(both.connects_like(&identity), "nobody connects anew for it");
+        for unusable in [vec![new.pem()], vec!["nonsense".to_owned()], vec![other.pem(), new.pem()]] {
+            let kept = both.with_keys_of(&told(3, &unusable));
+            assert_eq!((roots(&kept), kept.membership.key_generation), (of(&[&old, &new]), Some(3)), "{unusable:?}");
+        }
+        // A renewal under the new root is accepted by who trusts it; then the old one can be dropped.
+        let renewed = |trusted: &MemberIdentity, authority: &Authority| {
+            let key = KeyPair::from_pem(&identity.key).unwrap();
+            accept(under(authority), key, host, &roots(trusted))
+        };
+        assert!(renewed(&both, &other).is_err() && renewed(&identity, &new).is_err());
+        let moved = MemberIdentity { membership: both.membership.clone(), ..renewed(&both, &new).unwrap() };
+        let moved = MemberIdentity {
+            membership: Membership { certificate: under(&new).certificate, ..moved.membership },
+            ..moved
+        };
+        assert_eq!(roots(&moved.with_keys_of(&told(4, &[new.pem()]))), of(&[&new]));
     }
 
     #[test]

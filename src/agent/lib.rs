@@ -218,7 +218,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let unfinished = journal::unfinished(&store).await?;
 
     host_snapshot.give_labels(store::label::given(&store).await?);
-    host_snapshot.set_command_keys(keeper.present().membership.known_keys());
+    host_snapshot.set_command_keys(keeper.present().known_keys());
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
         HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
@@ -331,7 +331,7 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
     match (present, token) {
         (Some(identity), None) => Ok(identity),
         (Some(identity), Some(token)) if good(&identity) => {
-            if join::fingerprint(&identity.membership.authority)? != token.authority {
+            if !join::fingerprints(&identity.membership.authority)?.contains(&token.authority) {
                 tracing::warn!(
                     consequence = "it stays there",
                     hint = "to move it, stop the agent and give it an empty folder (`data_dir`)",

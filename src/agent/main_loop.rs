@@ -460,7 +460,7 @@ impl AgentLoop {
 
     /// Reports the keys that the host verifies with.
     fn observe_identity(&mut self) {
-        let keys = self.identity.present().membership.known_keys();
+        let keys = self.identity.present().known_keys();
         self.session.set_keys_generation(keys.generation);
         self.host_snapshot.set_command_keys(keys);
         self.observe_units();

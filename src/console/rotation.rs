@@ -294,7 +294,7 @@ pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: Option<&Kno
 /// Returns the document with which hosts are told of these keys.
 fn document(shared: &ConsoleState, state: &KeyState) -> CommandKeys {
     let issued_ms = shared.hosts.signing_time.careful_ms(now_ms());
-    CommandKeys { v: V1, issued_ms, generation: state.generation, keys: state.of_hosts() }
+    CommandKeys { v: V1, issued_ms, generation: state.generation, keys: state.of_hosts(), authorities: Vec::new() }
 }
 
 /// Sends one host the keys that the console may sign with. Returns the generation that was sent, if there is a connection.

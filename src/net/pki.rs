@@ -60,7 +60,7 @@ pub fn private_key(what: &'static str, pem: &str) -> Result<PrivateKeyDer<'stati
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|source| PkiError::Pem { what, source })
 }
 
-/// A root store with one authority.
+/// A root store with all authorities of a document: one, or two while one replaces the other.
 ///
 /// # Errors
 /// If the PEM document is not a usable certificate.

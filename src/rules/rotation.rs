@@ -189,7 +189,8 @@ mod tests {
     }
 
     fn known(keys: &[&PublicKey]) -> KnownKeys {
-        KnownKeys { generation: 1, ids: keys.iter().map(|key| key.id().to_owned()).collect() }
+        let ids = keys.iter().map(|key| key.id().to_owned()).collect();
+        KnownKeys { generation: 1, ids, ..KnownKeys::default() }
     }
 
     #[test]

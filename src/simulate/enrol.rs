@@ -92,8 +92,8 @@ impl JoinInputs<'_> {
     ) -> Result<(), Failure> {
         let Some(first) = tokens.first() else { return Ok(()) };
         if let Some(membership) = &self.membership {
-            let ours = join::fingerprint(&membership.authority).map_err(|error| failure(&error))?;
-            if ours != first.authority {
+            let ours = join::fingerprints(&membership.authority).map_err(|error| failure(&error))?;
+            if !ours.contains(&first.authority) {
                 return Err(Failure::new(
                     FailureKind::Refused,
                     "the hosts in this folder are members of another fleet",

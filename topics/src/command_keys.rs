@@ -2,6 +2,8 @@
 //!
 //! A new key is given to all hosts beside the present one, in a document that the present one signs. Once they have it,
 //! the console signs with the new one, and a second document, signed by it, takes the old one from them.
+//!
+//! The same document can have hosts trust other root certificates. A host drops none that its own certificate is under.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,12 @@ use crate::{
 
 /// The most keys that a host verifies with: the present one and its successor, and room for more to come.
 pub const COMMAND_KEYS_MAX: usize = 4;
+
+/// The most root certificates that a host trusts: the present one and its successor, and room for more to come.
+pub const AUTHORITIES_MAX: usize = 4;
+
+/// The longest root certificate, in PEM; one for a P-256 key has about 700 bytes.
+pub const AUTHORITY_MAX_BYTES: usize = 8 * 1024;
 
 /// A signed body on `h/<host>/cmd`: all keys that signatures of the console are verified with. It has no outcome: the
 /// host reports in heartbeats which keys it has, and is sent them until they are these. They are the same for all hosts.
@@ -27,6 +35,10 @@ pub struct CommandKeys {
     pub generation: u64,
     /// The keys, at least one and at most [`COMMAND_KEYS_MAX`]. They replace all that the host had.
     pub keys: Vec<PublicKey>,
+    /// The root certificates that broker and console may be verified with, each in PEM, at most [`AUTHORITIES_MAX`]. They
+    /// replace all that the host had; if there are none, these stay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<String>,
 }
 
 impl Body for CommandKeys {
@@ -40,4 +52,7 @@ pub struct KnownKeys {
     pub generation: u64,
     /// The ids of the keys.
     pub ids: Vec<String>,
+    /// The root certificates that the host trusts: the first 16 hexadecimal digits of the SHA-256 of each (DER).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<String>,
 }

@@ -101,7 +101,7 @@ pub struct Membership {
     pub host: HostId,
     /// The host's certificate, in PEM.
     pub certificate: String,
-    /// The authority's certificate, in PEM, to verify broker and console.
+    /// The authority's certificate, in PEM, to verify broker and console; several, while one replaces the other.
     pub authority: String,
     /// The keys that sign commands; two, while one replaces the other.
     pub command_keys: Vec<PublicKey>,
@@ -120,11 +120,11 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns the keys that the host verifies with, as it reports them.
+    /// Returns the keys that the host verifies with, as it reports them, without the roots that it trusts.
     #[must_use]
     pub fn known_keys(&self) -> KnownKeys {
         let ids = self.command_keys.iter().map(|key| key.id().to_owned()).collect();
-        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids }
+        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids, authorities: Vec::new() }
     }
 }
 

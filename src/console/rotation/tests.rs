@@ -29,7 +29,7 @@ async fn report(fixture: &Fixture, host: HostId, keys: Option<KnownKeys>) {
 fn present(fixture: &Fixture) -> KnownKeys {
     let state = fixture.shared().authority.keys().state.clone();
     let ids = state.of_hosts().iter().map(|key| key.id().to_owned()).collect();
-    KnownKeys { generation: state.generation, ids }
+    KnownKeys { generation: state.generation, ids, ..KnownKeys::default() }
 }
 
 async fn refused(finished: Result<AuthorityStatus, Error>) -> (String, String) {
@@ -154,7 +154,7 @@ async fn only_hosts_that_can_replace_keys_are_told_of_others() {
     confirm(shared, old, None, 0);
     assert_eq!(shared.hosts.keys.take(0).0, [(other, 0)].into());
     // A console that was put back has an older generation than its hosts: it gets a newer one.
-    let reported = KnownKeys { generation: both.generation + 1, ids: vec!["x".to_owned()] };
+    let reported = KnownKeys { generation: both.generation + 1, ids: vec!["x".to_owned()], ..KnownKeys::default() };
     confirm(shared, ahead, Some(&reported), 0);
     assert_eq!(shared.hosts.keys.take(0).0, [(ahead, reported.generation)].into());
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;

@@ -13,7 +13,7 @@ use muster_topics::{
     ack::Ack,
     alert::AlertRules,
     command::{Command, Refresh, Verb},
-    command_keys::{COMMAND_KEYS_MAX, CommandKeys},
+    command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
     envelope::EnvelopeError,
     label::{HOST_LABELS_MAX, HostLabels},
     name::CommandId,
@@ -204,8 +204,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
     /// Handles the keys that the console may sign with. Keys that are not newer than the present ones change nothing,
     /// however often they are repeated: an earlier set that somebody kept brings no key back.
     pub(super) fn take_keys(&mut self, keys: CommandKeys, receipt: Option<R>, now: Moment) {
+        let is_long = |pem: &String| pem.len() > AUTHORITY_MAX_BYTES;
         if !(1..=COMMAND_KEYS_MAX).contains(&keys.keys.len()) {
             self.reject("command_keys", "they are none, or more than a host may have");
+        } else if keys.authorities.len() > AUTHORITIES_MAX || keys.authorities.iter().any(is_long) {
+            self.reject("command_keys", "their root certificates are more, or longer, than a host may have");
         } else if keys.generation > self.local.keys_generation {
             self.local.time.observe(keys.issued_ms, now.clock_ms);
             let waiting = Waiting::CommandKeys(keys.generation, receipt);
