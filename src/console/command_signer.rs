@@ -197,6 +197,12 @@ impl ExternalSigner {
         &self.address
     }
 
+    /// Whether the last request to it failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Asks for its keys, before the console runs.
     ///
     /// # Errors

@@ -153,6 +153,12 @@ impl KeyRing {
         Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The external signer, if there is one.
+    #[must_use]
+    pub fn external(&self) -> Option<Arc<ExternalSigner>> {
+        self.external.clone()
+    }
+
     /// Completes what a console that was killed had begun, and checks that the key in use is there. Only the console
     /// itself may do so: a rotation of a running one would lose its key.
     ///

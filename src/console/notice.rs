@@ -30,6 +30,8 @@ pub(super) enum NoticeKind {
     SeriesLeftOut,
     /// The console's clock is wrong.
     Clock,
+    /// The external signer does not sign.
+    SignerAway,
 }
 
 impl NoticeKind {
@@ -38,13 +40,14 @@ impl NoticeKind {
             Self::DiskFull => "console-disk-full",
             Self::SeriesLeftOut => "console-series",
             Self::Clock => "console-clock",
+            Self::SignerAway => "console-signer",
         }
     }
 
     fn metric(self) -> Metric {
         match self {
             Self::DiskFull => Metric::StoreUsed,
-            Self::SeriesLeftOut => Metric::Other,
+            Self::SeriesLeftOut | Self::SignerAway => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }
@@ -94,7 +97,7 @@ impl Notices {
 
 /// Whether an alert of this rule is one of these, which are in no store.
 pub(super) fn is_one(rule: &Name) -> bool {
-    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock]
+    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway]
         .iter()
         .any(|trouble| trouble.name() == rule.as_str())
 }
@@ -138,15 +141,15 @@ mod tests {
     fn notice_is_a_console_alert_until_cleared() {
         let notices = Notices::default();
         assert_eq!((notices.alerts(1), notices.header()), (vec![], None));
-        for trouble in [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock] {
+        for trouble in [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway] {
             assert!(notices.raise(trouble, "the disk is full\nand …", 5));
             assert!(!notices.raise(trouble, "the disk is full\nand …", 7), "it was said before");
         }
         let alerts = notices.alerts(9);
-        assert_eq!(alerts.len(), 3);
+        assert_eq!(alerts.len(), 4);
         assert!(alerts.iter().all(|one| (one.alert.since_ms, one.alert.at_ms) == (5, 9) && is_one(&one.alert.rule)));
         assert!(notices.header().unwrap().to_str().unwrap().starts_with("the disk is full and"));
         assert!(notices.clear(NoticeKind::DiskFull) && !notices.clear(NoticeKind::DiskFull));
-        assert_eq!(notices.texts().len(), 2);
+        assert_eq!(notices.texts().len(), 3);
     }
 }

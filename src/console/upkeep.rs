@@ -1,4 +1,4 @@
-//! Upkeep of the console: watches the room on its disk, and its own clock.
+//! Upkeep of the console: watches the room on its disk, its own clock, and the external signer.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,7 @@ use std::{
 use muster_base::clock::now_ms;
 use muster_rules::clock::{self, ClockEvidence, ClockFinding};
 use muster_sqlite::room;
-use muster_topics::Millis;
+use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,40 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
             }
             () = shutdown.cancelled() => return,
         }
+    }
+}
+
+/// Watches the external signer, if there is one, until the console stops.
+pub(super) async fn watch_signer(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
+    let Some(signer) = shared.authority.key_ring().external() else { return };
+    let all = async {
+        loop {
+            // While it signs, nobody asks it for more.
+            let failed = match signer.has_failed() {
+                true => signer.keys().await.err(),
+                false => None,
+            };
+            let changed = match &failed {
+                Some(error) => {
+                    let consequence = "no command is given, and hosts repeat what they say";
+                    let message = Diagnostic::parse(&error.to_string()).with_consequence(consequence);
+                    shared.notices.raise(NoticeKind::SignerAway, format!("{message:#}"), now_ms())
+                }
+                None => shared.notices.clear(NoticeKind::SignerAway),
+            };
+            if changed {
+                match failed {
+                    Some(error) => tracing::error!("{error}"),
+                    None => tracing::info!("the signer at {} signs again", signer.address()),
+                }
+                shared.changed(PageChange::Alert(None));
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
     }
 }
 

@@ -328,7 +328,9 @@ mod console {
                 source: CertificateSource::File(at("authority/authority.pem")),
                 remedy: "bring it back from a backup; if it has expired, the fleet needs a new authority".to_owned(),
             }],
-            private: ["authority/authority.key", "authority/signing.key", "authority/salt.key"].map(at).to_vec(),
+            private: ["authority.key", "signing.key", "signing.next.key", "salt.key"]
+                .map(|name| at(&format!("authority/{name}")))
+                .to_vec(),
             open_files: Some(OPEN_FILES),
             ..PartSetup::default()
         }

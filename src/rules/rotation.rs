@@ -197,7 +197,7 @@ mod tests {
     fn hosts_verify_with_both_keys_until_the_new_one_has_replaced_the_old() {
         let (old, new) = (key(), key());
         let begin = KeyState::new(old.clone());
-        assert_eq!(begin.of_hosts(), [old.clone()]);
+        assert_eq!(begin.of_hosts(), std::slice::from_ref(&old));
         let offered = begin.offered(new.clone(), admin(), 50).unwrap();
         assert_eq!(
             (offered.of_hosts(), &offered.signing, offered.generation),

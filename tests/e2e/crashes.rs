@@ -202,12 +202,22 @@ impl Operator {
         self.roles.home.muster(&["exec", "--group", &before, "--", "true"]).expect_code(1).expect_stderr("no host");
     }
 
+    /// Replaces the key that commands are signed with.
+    fn rotate(&self) {
+        self.roles.ok(&["authority", "rotate", "signing", "--timeout", "0s"]);
+        eventually("a host with the new key", || {
+            let run = self.roles.home.muster(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+            if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+        });
+    }
+
     /// The whole round; `wait_s` is how long a command of it takes.
     fn round(&mut self, wait_s: u32) {
         self.rounds += 1;
         let forgotten = self.alerts_forgotten();
         self.watch_restarts();
         self.label();
+        self.rotate();
         let home = &self.roles.home;
         let effects = home.path().join(format!("effects-{}", self.rounds));
         let script = format!("echo once >> {}; echo told; sleep {wait_s}", effects.display());

@@ -344,11 +344,18 @@ fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
     let refused = refused.expect_stderr("does not sign").expect_stderr("nothing of this was done");
     assert!(refused.stderr.contains("hint: see that it runs"), "{}", refused.stderr);
     assert_eq!(count(), before);
+    let is_raised = || {
+        let alerts = bench.roles.json(&["alert", "ls"]);
+        alerts.as_array().unwrap().iter().any(|one| one["alert"]["rule"] == "console-signer")
+    };
+    eventually("an alert", || if is_raised() { Ok(()) } else { Err(String::new()) });
     signers.start(&bench.roles.home, &["first.pem"]);
     eventually("a command", || {
         let run = bench.roles.home.muster(&["exec", "--host", &bench.hosts[0], "--", "true"]);
         if run.code == 0 { Ok(()) } else { Err(run.stderr) }
     });
+
+    eventually("the end of the alert", || if is_raised() { Err(String::new()) } else { Ok(()) });
 
     // It has no other key; then it has.
     let run = |args: &[&str]| bench.roles.home.muster(args);

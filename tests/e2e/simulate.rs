@@ -160,3 +160,26 @@ fn simulated_hosts_fail_leave_and_come_back() {
     let path = crate::fleet::file(&roles.home, "elsewhere", &tokens);
     other.begin(5, &["--tokens", &path]).wait_for_end(3, "another fleet");
 }
+
+#[test]
+fn simulated_hosts_take_part_in_a_rotation_and_have_the_key_after_a_restart() {
+    let roles = Roles::start();
+    let simulation = Simulation::new(&roles, "simulation");
+    let running = simulation.start(HOSTS, &[]);
+    roles.ok(&["authority", "rotate", "signing"]);
+    let having = |of: &str, count: usize| {
+        eventually("hosts with the key", || {
+            let status = roles.json(&["authority", "rotate", "--status"]);
+            if status[of]["having"] == count { Ok(()) } else { Err(status.to_string()) }
+        });
+    };
+    having("rotation", HOSTS);
+    roles.ok(&["authority", "rotate", "--finish"]);
+    roles.ok(&["exec", "--all", "--", "true"]);
+    having("last_rotation", HOSTS);
+    // Killed, it has stored the key.
+    running.kill();
+    let running = simulation.start(HOSTS, &[]);
+    roles.ok(&["exec", "--all", "--", "true"]);
+    assert_eq!(summary(running)["rejected"], 0);
+}
