@@ -16,7 +16,6 @@
 //! - [`local`]: the HTTP interface on the host itself
 //! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`service_status`]: notices to the service manager
 //! - [`install`]: the agent as a service of its host; [`join_args`]: reads the join token; [`init`]: the first process of a container
-//! - `crash`: crash points for tests
 //!
 //! # Tasks
 //!
@@ -33,7 +32,6 @@ mod cancel_tokens;
 mod cgroup;
 mod command_handler;
 pub mod config;
-mod crash;
 mod daemon;
 mod error;
 pub mod execute;

@@ -23,6 +23,7 @@ use std::{
 
 use muster_base::{
     clock::now_ms,
+    crash,
     files::{PRIVATE_FOLDER, RoleFile, clear_places, make_folder, write_atomically},
 };
 use muster_shim::{
@@ -42,8 +43,6 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
-
-use crate::crash;
 
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));

@@ -5,12 +5,14 @@
 //! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place
 //! - [`files`]: atomic writes; [`folders`]: folders from the environment
 //! - [`terminal`]: printing for people; [`argv`]: parses a typed command line
-//! - [`service_manager`]: notices to the service manager; [`memory_release`]: gives memory back
+//! - [`service_manager`]: notices to the service manager; [`memory_release`]: gives memory back; [`crash`]: points at which
+//!   tests kill a process
 
 pub mod argv;
 pub mod chance;
 pub mod clock;
 pub mod config;
+pub mod crash;
 pub mod failure;
 pub mod files;
 pub mod folders;

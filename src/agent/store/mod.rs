@@ -35,7 +35,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_base::{chance, files};
+use muster_base::{chance, crash, files};
 use muster_rules::{
     mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
     presence,
@@ -51,7 +51,6 @@ use sqlx::{
 };
 
 use self::{desired_copies::IntentFolder, mark::MarkFile};
-use super::crash;
 
 /// The agent's store. Clones share one connection, so there is one writer and no lock contention.
 #[derive(Clone, Debug)]

@@ -30,6 +30,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_base::crash;
 use muster_topics::{
     canonical,
     command::LogView,
@@ -63,7 +64,7 @@ use super::{
     },
     log,
 };
-use crate::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims};
+use crate::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
 
 /// The labels of containers that an agent has created.
 const HOST_LABEL: &str = "muster.host";

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_base::{chance::random, clock::now_ms};
+use muster_base::{chance::random, clock::now_ms, crash};
 use muster_rules::{
     CommandRefusal,
     plan::{Failure, FoundInstance, InstanceEnd, InstanceExit, PlayFailure, Slot, UnitEvent},
@@ -25,7 +25,6 @@ use tokio::{
 };
 
 use super::kind::{AdoptedUnit, Instance, InstanceEvent, InstanceRequest, StartError, StartOrder, UnitKind};
-use crate::crash;
 
 /// The deadline of a step. What takes longer is cancelled and tried again.
 const ADOPT_MAX: Duration = Duration::from_secs(10);

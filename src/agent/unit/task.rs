@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use muster_base::{chance::random, clock::now_ms};
+use muster_base::{chance::random, clock::now_ms, crash};
 use muster_rules::{
     CommandRefusal, edit,
     plan::{Slot, UnitEvent},
@@ -35,7 +35,6 @@ use super::{
     step::{InstanceOrder, StepReport, Worker, no_process},
 };
 use crate::{
-    crash,
     metric::reconcile_time::ReconcileTime,
     store::{
         Store, StoreError,

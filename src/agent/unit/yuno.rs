@@ -52,7 +52,10 @@ use muster_topics::{
 use serde_json::Value;
 
 pub(super) use self::signal_number::signal_number;
-use muster_base::files::{PASSABLE_FOLDER, make_folder};
+use muster_base::{
+    crash,
+    files::{PASSABLE_FOLDER, make_folder},
+};
 use muster_rules::{
     config,
     plan::{Failure, InstanceEnd, ProbeRequest, Slot},
@@ -80,7 +83,6 @@ use super::{
 use crate::{
     artifact::Artifacts,
     cgroup::{CgroupTree, UnitCgroup},
-    crash,
     shim::{self, ShimError, Shims},
 };
 

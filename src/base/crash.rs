@@ -1,4 +1,4 @@
-//! Crash points: a test kills the agent at one of them, to check that it recovers.
+//! Crash points: a test kills a role or a verb at one of them, to check that it recovers.
 //!
 //! They exist in debug builds only. `MUSTER_TEST_CRASH=NAME:N` ends the process, as `kill -9` would, when it passes
 //! the point of that name for the Nth time. `MUSTER_TEST_PLACES=FILE` records each point that is passed, so that
@@ -8,14 +8,14 @@
 
 /// Marks a crash point. Its name is `WHAT/WHEN`, such as `keep unit/before`.
 #[cfg(debug_assertions)]
-pub(super) fn point(what: &'static str, when: &'static str) {
+pub fn point(what: &'static str, when: &'static str) {
     enabled::point(&format!("{what}/{when}"));
 }
 
 /// Does nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-pub(super) fn point(_: &'static str, _: &'static str) {}
+pub fn point(_: &'static str, _: &'static str) {}
 
 #[cfg(debug_assertions)]
 mod enabled {
