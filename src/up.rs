@@ -29,7 +29,9 @@ use muster_cli::{
     print::{self, PrintFormat, Printer},
 };
 use muster_console::{
-    Console, ConsoleError, PreparedConsole, RunningConsole, StartedBy, authority::Authority, config::Config,
+    Console, ConsoleError, PreparedConsole, RunningConsole, StartedBy,
+    authority::Authority,
+    config::{BackupConfig, Config, PublicKey},
 };
 use muster_topics::{
     command::Verb,
@@ -87,6 +89,11 @@ pub(crate) struct UpArgs {
     /// [default: /run/podman/podman.sock]
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
+    /// Public key of `muster backup key`, to which the console is backed up daily
+    ///
+    /// Backups are in console/backups in the folder for all data; copy them to another machine.
+    #[arg(long, value_name = "KEY")]
+    backup_recipient: Vec<PublicKey>,
     /// Do not make the sample yuno, default/hello
     #[arg(long)]
     no_sample: bool,
@@ -290,6 +297,7 @@ async fn prepare(up: &UpArgs, data: &Path) -> Result<PreparedConsole, Failure> {
         data_dir: data.join("console"),
         web_listen: SocketAddr::new(up.web_listen, up.web_port),
         hosts_listen: SocketAddr::new(up.listen, up.hosts_port),
+        backup: BackupConfig { recipients: up.backup_recipient.clone(), ..BackupConfig::default() },
         ..Config::default()
     };
     muster_console::prepare(config).await.map_err(|error| start_failure(&error))

@@ -26,6 +26,7 @@ use serde_json::Value;
 mod alert;
 mod apply;
 pub mod authority;
+mod backup;
 pub mod host_names;
 mod label;
 mod list;
@@ -38,6 +39,7 @@ pub mod upgrade;
 
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, CompareUnit};
+pub use backup::{BACKUP_BYTES_HEADER, Backup, BackupFailure, BackupKind, BackupPart, Backups};
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;

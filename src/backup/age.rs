@@ -409,7 +409,7 @@ mod tests {
     fn wrong_and_missing_keys_are_told_apart() {
         let (key, other) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
         let file = sealed(b"x", &[key.public()]);
-        assert!(matches!(opened(&file, &[other.clone()]), Err(BackupError::WrongKey(1))));
+        assert!(matches!(opened(&file, std::slice::from_ref(&other)), Err(BackupError::WrongKey(1))));
         assert!(matches!(opened(&file, &[]), Err(BackupError::NoKey)));
         assert_eq!(opened(&file, &[other, key]).unwrap(), b"x");
         assert!(matches!(Encryptor::new(Vec::new(), &[]), Err(BackupError::NoRecipient)));

@@ -463,7 +463,7 @@ pub(crate) mod tests {
         #[test]
         fn files_come_back(contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5_000), 0..8)) {
             let key = PrivateKey::generate().unwrap();
-            let name = |number: usize| if number % 2 == 0 { format!("artifacts/{number}") } else { format!("file-{number}.db") };
+            let name = |number: usize| if number.is_multiple_of(2) { format!("artifacts/{number}") } else { format!("file-{number}.db") };
             let files: Vec<_> = contents.into_iter().enumerate().map(|(number, content)| (name(number), content)).collect();
             let manifest = sample(FORMAT);
             let file = backup(&key, &manifest, &files);

@@ -29,7 +29,7 @@ pub enum BackupError {
     NoKey,
     /// None of the keys opens it.
     #[error(
-        "the private key does not open this backup: it was made for {0} other public keys\nhint: use the key whose public part \
+        "the private key does not open this backup; number of keys that do: {0}\nhint: use the key whose public part \
          was among `recipients` of the console's configuration when the backup was made"
     )]
     WrongKey(usize),

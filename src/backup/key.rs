@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use bech32::{Bech32, Hrp, primitives::decode::CheckedHrpstring};
 use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
 use x25519_dalek::{PublicKey as X25519Public, StaticSecret};
 
 use crate::BackupError;
@@ -14,7 +15,8 @@ const PRIVATE_PREFIX: &str = "age-secret-key-";
 const LINES_MAX: usize = 1_000;
 
 /// A public key: whoever has it can make backups, and open none.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PublicKey(X25519Public);
 
 impl PublicKey {
@@ -47,6 +49,20 @@ impl FromStr for PublicKey {
             return Err(BackupError::Key { what, problem });
         }
         decoded(what, PUBLIC_PREFIX, text).map(|bytes| Self(bytes.into()))
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = BackupError;
+
+    fn try_from(text: String) -> Result<Self, BackupError> {
+        text.parse()
+    }
+}
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        key.to_string()
     }
 }
 

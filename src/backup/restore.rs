@@ -82,7 +82,7 @@ pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) 
     let manifest = manifest_of(wanted.file, wanted.keys)?;
     if let Some(aside) = places.finish_earlier(&manifest, wanted.now)? {
         let merges_register = restored_mark::replaced_register(&places.folder).exists();
-        return Ok(Restored { manifest, sums: None, aside: aside.into(), merges_register });
+        return Ok(Restored { manifest, sums: None, aside, merges_register });
     }
     let _held = places.lock_folder(wanted.replace)?;
     let _staging = places.make_staging(&manifest)?;
@@ -498,7 +498,7 @@ struct FolderSink<'a> {
 impl FileSink for FolderSink<'_> {
     fn begin(&mut self, manifest: &Manifest) -> Result<(), BackupError> {
         let Ok(found) = statvfs(self.folder) else { return Ok(()) };
-        let free = u64::from(found.blocks_available()).saturating_mul(found.fragment_size());
+        let free = found.blocks_available().saturating_mul(found.fragment_size());
         if manifest.bytes() > free {
             let source = io::Error::new(
                 io::ErrorKind::StorageFull,

@@ -187,9 +187,29 @@ impl ConsoleClient {
         &self,
         path: &str,
         query: &[(&str, String)],
+        take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let response = self.download(path, query).await?;
+        self.take(response, take).await
+    }
+
+    /// Begins to read a long response, whose headers say what it is.
+    ///
+    /// # Errors
+    /// As [`ConsoleClient::get`].
+    pub async fn download(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
+        self.send(self.request(Method::GET, path).query(query)).await
+    }
+
+    /// Reads the rest of a long response.
+    ///
+    /// # Errors
+    /// If the console ends early, and if `take` fails.
+    pub async fn take(
+        &self,
+        response: Response,
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let response = self.send(self.request(Method::GET, path).query(query)).await?;
         let mut pieces = response.bytes_stream();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|error| {

@@ -11,7 +11,7 @@
 //!   [`secret`],
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
-//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
+//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
 //!
 //! **Invariant: standard output has data only**; messages, errors among them, go to standard
 //! error (`topics/decisions/0070`).
@@ -21,6 +21,7 @@ pub mod apply;
 pub mod artifact;
 pub mod ask;
 pub mod authority;
+pub mod backup;
 pub mod change;
 pub mod client;
 pub mod command;
@@ -127,6 +128,9 @@ pub enum Verb {
     /// Write dashboards for Grafana and rules for Prometheus
     #[command(subcommand)]
     Dashboards(dashboards::DashboardsVerb),
+    /// Back up the console, and restore it
+    #[command(subcommand)]
+    Backup(backup::BackupVerb),
     /// Run commands that are written in Yuneta's syntax
     Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
@@ -172,6 +176,13 @@ async fn perform(
     if let Verb::Dashboards(verb) = &verb {
         return dashboards::run(verb, options);
     }
+    let verb = match verb {
+        Verb::Backup(verb) => match backup::run_alone(verb, printer).await? {
+            Some(verb) => Verb::Backup(verb),
+            None => return Ok(()),
+        },
+        verb => verb,
+    };
     let context = options.pick_context()?;
     let session = CliSession { client: ConsoleClient::new(&context)?, context, printer, interrupt };
     match verb {
@@ -199,6 +210,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,
+        Verb::Backup(verb) => backup::run(verb, session).await,
         Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
         // These are handled where the session is created.
         Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),

@@ -51,6 +51,12 @@ pub(super) const JOIN_REFUSED: &str = "console-join-refused";
 /// The store is older than the console knows: a copy was restored.
 pub(super) const WENT_BACK: &str = "console-store-went-back";
 
+/// The console was restored from a backup.
+pub(super) const RESTORED: &str = "console-restored";
+
+/// A host came back by its certificate alone, after the console was restored from a backup of before it joined.
+pub(super) const CAME_BACK: &str = "console-host-came-back";
+
 /// Creates an alert of the console's own.
 pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;

@@ -188,6 +188,18 @@ pub struct PeerCertificate {
     pub identity: Identity,
     /// The serial number, in hexadecimal digits.
     pub serial: String,
+    /// The SHA-256 of its public key.
+    pub key: Digest,
+    /// When it begins and ends.
+    pub validity_ms: (Millis, Millis),
+}
+
+impl PeerCertificate {
+    /// When it was issued: it begins somewhat earlier.
+    #[must_use]
+    pub fn issued_ms(&self) -> Millis {
+        self.validity_ms.0.saturating_add(Millis::try_from(CLIENT_BACKDATED.as_millis()).unwrap_or_default())
+    }
 }
 
 impl PeerCertificate {
@@ -198,7 +210,10 @@ impl PeerCertificate {
         let mut names = certificate.subject().iter_common_name();
         let (name, None) = (names.next()?, names.next()) else { return None };
         let identity = name.as_str().ok()?.parse().ok()?;
-        Some(Self { identity, serial: hex(certificate.raw_serial()) })
+        let key = Digest::of(&certificate.public_key().subject_public_key.data);
+        let validity = certificate.validity();
+        let validity_ms = (validity.not_before.timestamp() * 1000, validity.not_after.timestamp() * 1000);
+        Some(Self { identity, serial: hex(certificate.raw_serial()), key, validity_ms })
     }
 }
 
@@ -666,7 +681,9 @@ mod tests {
         assert_eq!(granted.expires_ms / 1000, now / 1000 + 3600);
         assert_eq!(granted.key, request.key());
         let der = CertificateDer::from_pem_slice(granted.pem.as_bytes()).unwrap();
-        assert_eq!(PeerCertificate::of(&der), Some(PeerCertificate { identity, serial: granted.serial }));
+        let shown = PeerCertificate::of(&der).unwrap();
+        assert_eq!((shown.identity, shown.serial, shown.key), (identity, granted.serial, granted.key));
+        assert_eq!(shown.validity_ms.1, granted.expires_ms);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+pub use muster_backup::key::PublicKey;
 use muster_topics::{name::Name, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,8 @@ pub struct Config {
     pub metric_store_max_bytes: u64,
     /// The fleet's authority.
     pub authority: AuthorityConfig,
+    /// Backups of the console.
+    pub backup: BackupConfig,
 }
 
 /// Where the authority's keys are.
@@ -73,6 +76,33 @@ pub struct AuthorityConfig {
     /// An external signer, a process that keeps the key for commands and signs with it: `unix:` and the path of its
     /// socket. By default, the key is a file of the console.
     pub signer: Option<SignerAddress>,
+}
+
+/// Backups of the console: encrypted files, written while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackupConfig {
+    /// The public keys that backups are encrypted to (`age1…`, of `muster backup key`): each of their private keys opens
+    /// them, and none of these belongs on the console's machine. Without one there are no backups.
+    #[schemars(with = "Vec<String>")]
+    pub recipients: Vec<PublicKey>,
+    /// How often a backup is written to `dir`, in hours; 0 is never.
+    pub every_hours: u32,
+    /// How many of them are kept.
+    pub keep: u32,
+    /// The folder for them, best on another disk; `backups` in the console's folder by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Whether they have the artifacts, too.
+    pub with_artifacts: bool,
+    /// Whether they have the measurements, too.
+    pub with_series: bool,
+}
+
+impl Default for BackupConfig {
+    fn default() -> Self {
+        Self { recipients: Vec::new(), every_hours: 24, keep: 14, dir: None, with_artifacts: false, with_series: false }
+    }
 }
 
 /// A receiver of alerts.
@@ -220,6 +250,7 @@ impl Default for Config {
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
             authority: AuthorityConfig::default(),
+            backup: BackupConfig::default(),
         }
     }
 }
@@ -263,6 +294,12 @@ impl Config {
             hours: DAY * self.metric_hours_days.max(1),
             size_max_bytes: self.metric_store_max_bytes,
         }
+    }
+
+    /// The folder for backups.
+    #[must_use]
+    pub fn backup_folder(&self) -> PathBuf {
+        self.backup.dir.clone().unwrap_or_else(|| self.data_dir.join("backups"))
     }
 
     /// The URL of the broker for hosts.

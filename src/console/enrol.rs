@@ -24,7 +24,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use muster_base::clock::now_ms;
+use muster_base::clock::{now_ms, rfc3339_ms};
 use muster_guard::{LineKind, log_peer};
 use muster_rules::hostname;
 use muster_topics::{
@@ -41,7 +41,7 @@ use tokio_util::io::ReaderStream;
 use super::{
     alert,
     api::extract::{JsonBody, PathSegments},
-    authority::{CheckedCsr, IssuedPem},
+    authority::{CheckedCsr, IssuedPem, PeerCertificate},
     content,
     error::Error,
     page_change::PageChange,
@@ -50,6 +50,7 @@ use super::{
     store::{
         self, StoreError,
         host::{self, JoiningHost, KeyStanding},
+        register::{CertificateStanding, RegisteredCertificate},
         token::{self, TokenRefusal},
     },
 };
@@ -58,6 +59,9 @@ use super::{
 const FACTS_MAX_BYTES: usize = 16 * 1024;
 /// The size of pieces in which an artifact is read: large enough that reading takes most of the time.
 const PIECE_BYTES: usize = 128 * 1024;
+
+/// By how much clocks may have differed between a backup, what was issued after it, and its restoration.
+const RESTORED_SLACK_MS: Millis = 3_600_000;
 
 /// Log lines about hosts that may not join.
 const NOT_JOINED: LineKind = LineKind::new("hosts that may not join", 60).burst(20);
@@ -99,7 +103,9 @@ impl FromRequestParts<Console> for MemberHost {
         let Identity::Host(host) = peer.identity else {
             return Err(Error::new(StatusCode::FORBIDDEN, "not_a_host", "this certificate is not a host's"));
         };
-        if !host::holds_certificate(console.shared.store.read(), host, &peer.serial).await? {
+        if !host::holds_certificate(console.shared.store.read(), host, &peer.serial).await?
+            && !readmit(&console.shared, host, &peer).await?
+        {
             return Err(Error::new(
                 StatusCode::FORBIDDEN,
                 "revoked",
@@ -110,6 +116,57 @@ impl FromRequestParts<Console> for MemberHost {
         CallerConnection::has_logged_in(&parts.extensions);
         Ok(Self(host))
     }
+}
+
+/// Whether a host is a member by a certificate that is in no table, because the console was restored from a backup of before
+/// it was issued. TLS has verified that it is ours and valid; that it was issued in the time that the backup does not know
+/// is required here, and that the host was not revoked, as far as the console knows.
+///
+/// The serial number is stored, so that the host can be revoked from then on. The certificate of a revoked host is revoked.
+async fn readmit(shared: &ConsoleState, host: HostId, peer: &PeerCertificate) -> Result<bool, Error> {
+    let Some((taken_ms, restored_ms)) = store::register::restored(shared.store.read()).await? else { return Ok(false) };
+    let issued_ms = peer.issued_ms();
+    if !(taken_ms.saturating_sub(RESTORED_SLACK_MS)..=restored_ms.saturating_add(RESTORED_SLACK_MS))
+        .contains(&issued_ms)
+    {
+        return Ok(false);
+    }
+    let now = now_ms();
+    let mut transaction = shared.store.begin().await?;
+    let standing = store::register::certificate_standing(&mut transaction, host, &peer.serial).await?;
+    if standing == CertificateStanding::Known {
+        return Ok(false);
+    }
+    let is_revoked = standing == CertificateStanding::OfRevokedHost;
+    let certificate = RegisteredCertificate {
+        serial: peer.serial.clone(),
+        host: host.to_string(),
+        key_sha256: peer.key.to_string(),
+        issued_ms,
+        expires_ms: peer.validity_ms.1,
+        revoked_ms: is_revoked.then_some(now),
+    };
+    let is_new = store::register::add_presented(&mut transaction, host, &certificate).await?;
+    if is_new && let Ok(alert) = alert::own(alert::CAME_BACK, came_back(taken_ms), now) {
+        store::alert::put_own(&mut transaction, host, alert, now).await?;
+    }
+    transaction.commit().await.map_err(StoreError::from)?;
+    shared.revocation.requested.notify_one();
+    log_peer!(
+        WARN, host, RENEWED, host.id = %host, certificate.serial = peer.serial, is_new, is_revoked,
+        "a host shows a certificate that was issued after the backup that the console was restored from"
+    );
+    shared.changed(PageChange::Host(host));
+    shared.changed(PageChange::Alert(Some(host)));
+    Ok(!is_revoked)
+}
+
+fn came_back(taken_ms: Millis) -> String {
+    format!(
+        "this host joined after the backup of {} that the console was restored from, and is a member again by its certificate. \
+         hint: revoke it if it was revoked or removed since then (`muster host revoke`)",
+        rfc3339_ms(taken_ms)
+    )
 }
 
 async fn join(

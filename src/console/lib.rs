@@ -16,6 +16,7 @@
 //!   use by name; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `status_series`: the state of hosts and alerts as series
 //! - [`fleet`]: the latest measurements and their totals; `vitals`: the console's own metrics; [`external`]: external stores
+//! - [`backup`]: encrypted copies of the console's folder
 //! - `upkeep`: disk room and clock; `host_clocks`; `notice`: faults of the console itself
 //! - `queries`: what API and pages read; [`server`]: the listeners; `health`: liveness; [`api`](self::api): the REST API;
 //!   [`prometheus`]: Prometheus's API; [`web`]: the pages
@@ -34,6 +35,7 @@ pub mod alert;
 mod api;
 mod apply;
 pub mod authority;
+mod backup;
 pub mod command_signer;
 pub mod config;
 mod confirmed_labels;

@@ -32,7 +32,18 @@ pub(super) enum NoticeKind {
     Clock,
     /// The external signer does not sign.
     SignerAway,
+    /// There is no good backup that is new enough.
+    BackupOld,
 }
+
+/// All kinds.
+const ALL: [NoticeKind; 5] = [
+    NoticeKind::DiskFull,
+    NoticeKind::SeriesLeftOut,
+    NoticeKind::Clock,
+    NoticeKind::SignerAway,
+    NoticeKind::BackupOld,
+];
 
 impl NoticeKind {
     fn name(self) -> &'static str {
@@ -41,13 +52,14 @@ impl NoticeKind {
             Self::SeriesLeftOut => "console-series",
             Self::Clock => "console-clock",
             Self::SignerAway => "console-signer",
+            Self::BackupOld => "console-backup-old",
         }
     }
 
     fn metric(self) -> Metric {
         match self {
             Self::DiskFull => Metric::StoreUsed,
-            Self::SeriesLeftOut | Self::SignerAway => Metric::Other,
+            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }
@@ -97,9 +109,7 @@ impl Notices {
 
 /// Whether an alert of this rule is one of these, which are in no store.
 pub(super) fn is_one(rule: &Name) -> bool {
-    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway]
-        .iter()
-        .any(|trouble| trouble.name() == rule.as_str())
+    ALL.iter().any(|trouble| trouble.name() == rule.as_str())
 }
 
 fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> Option<muster_api::Alert> {
@@ -141,15 +151,15 @@ mod tests {
     fn notice_is_a_console_alert_until_cleared() {
         let notices = Notices::default();
         assert_eq!((notices.alerts(1), notices.header()), (vec![], None));
-        for trouble in [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway] {
+        for trouble in ALL {
             assert!(notices.raise(trouble, "the disk is full\nand …", 5));
             assert!(!notices.raise(trouble, "the disk is full\nand …", 7), "it was said before");
         }
         let alerts = notices.alerts(9);
-        assert_eq!(alerts.len(), 4);
+        assert_eq!(alerts.len(), ALL.len());
         assert!(alerts.iter().all(|one| (one.alert.since_ms, one.alert.at_ms) == (5, 9) && is_one(&one.alert.rule)));
         assert!(notices.header().unwrap().to_str().unwrap().starts_with("the disk is full and"));
         assert!(notices.clear(NoticeKind::DiskFull) && !notices.clear(NoticeKind::DiskFull));
-        assert_eq!(notices.texts().len(), 3);
+        assert_eq!(notices.texts().len(), ALL.len() - 1);
     }
 }

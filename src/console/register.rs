@@ -7,6 +7,9 @@
 //! back (starts of the console, versions of the register, the latest signed date). A store that is behind it is noticed, updated
 //! from the register, and raises an alert.
 //!
+//! Register and store may also both be older, if a whole backup was restored. A mark that the restore has left says so, and the
+//! register of the folder that was replaced, if there was one, is merged in the same way.
+//!
 //! **Invariant: a revocation is permanent.** The register is written within seconds of each change, and merged into the store at each
 //! start, before anything else is done with it: it revokes, and never reinstates.
 
@@ -16,10 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_base::files::{self, RoleFile};
+use muster_backup::restored_mark::{self, RestoredMark};
+use muster_base::{
+    clock::rfc3339_ms,
+    files::{self, RoleFile},
+};
 use muster_rules::checked;
 use muster_sqlite::room;
-use muster_topics::Millis;
+use muster_topics::{Millis, diagnostic::Diagnostic};
 use sqlx::SqliteConnection;
 
 use super::{
@@ -85,6 +92,66 @@ impl RegisterError {
 /// # Errors
 /// If the register or the store cannot be used.
 pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
+    merge_own(folder, store, now).await?;
+    merge_replaced(folder, store, now).await
+}
+
+/// Merges what is known of a folder that was replaced by a backup, at the first start after that.
+async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
+    let file = |path: PathBuf| move |source| RegisterError::File { path, source };
+    let Some(mark) = RestoredMark::read(folder, now).map_err(file(folder.to_owned()))? else { return Ok(()) };
+    let path = restored_mark::replaced_register(folder);
+    let replaced: Option<Result<Register, String>> = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(RegisterError::File { path, source }),
+        Ok(bytes) => Some(checked::from_bytes(&bytes)),
+    };
+    let left = match fs::read(restored_mark::replaced_mark(folder)) {
+        // One that is damaged says no less than one that is missing.
+        Ok(bytes) => checked::from_bytes(&bytes).unwrap_or_default(),
+        Err(_) => StoreMark::default(),
+    };
+    let mut transaction = store.begin().await?;
+    let since = rfc3339_ms(mark.taken_ms);
+    let what_is_missing =
+        "What was ordered, added or set since then is not in it; hosts report themselves and their units again";
+    let message = match &replaced {
+        Some(Ok(register)) => {
+            let MergeResult { revoked, joined, removed, ended } =
+                register::merge(&mut transaction, register, true, now).await?;
+            let left = StoreMark { seq: left.seq.max(register.seq), ..left };
+            register::set_mark(&mut transaction, left).await?;
+            format!(
+                "the console was restored from a backup of {since}. From the register of the folder that was replaced it has again: \
+                 {revoked} revoked certificates, {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and \
+                 sign-ins. {what_is_missing}"
+            )
+        }
+        lost => {
+            let why = match lost {
+                Some(Err(problem)) => format!("the register of the folder that was replaced is damaged ({problem})"),
+                _ => "there was no folder to replace".to_owned(),
+            };
+            format!(
+                "the console was restored from a backup of {since}, and {why}: who was revoked or removed since then is not known. \
+                 {what_is_missing}. Hosts that joined since then come back by their certificates, with an alert of each. \
+                 hint: revoke again who was revoked since then, and end API tokens that were ended (`muster login ls`)"
+            )
+        }
+    };
+    store::command::forget_what_went_out(&mut transaction).await?;
+    register::set_restored(&mut transaction, mark.taken_ms, mark.restored_ms).await?;
+    tracing::error!(?mark, "{}", Diagnostic::parse(&message).cause);
+    put_alert(&mut transaction, alert::RESTORED, message, now).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    // From here on the console's own register has all of it.
+    RegisterWriter::new(folder).refresh(store).await?;
+    write_mark(folder, store).await?;
+    RestoredMark::remove(folder).map_err(file(folder.to_owned()))
+}
+
+/// Merges the register that lies beside the store.
+async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
     files::clear_places(folder, RoleFile::File, &[MARK])
         .map_err(|source| RegisterError::File { path: folder.join(MARK), source })?;
     let is_new = register::marks(store.read()).await?.is_empty();
@@ -106,7 +173,7 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
                  hint: if there is a backup of console.db, stop and bring it back"
             );
             tracing::error!("{message}");
-            put_alert(&mut transaction, message, now).await?;
+            put_alert(&mut transaction, alert::WENT_BACK, message, now).await?;
         }
         transaction.commit().await.map_err(StoreError::from)?;
         return Ok(());
@@ -123,15 +190,15 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
              added or set since the copy was made is not in it"
         );
         tracing::error!(?held, ?left, "{message}");
-        put_alert(&mut transaction, message, now).await?;
+        put_alert(&mut transaction, alert::WENT_BACK, message, now).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(())
 }
 
-/// Raises the alert that the store is older or new.
-async fn put_alert(db: &mut SqliteConnection, message: String, now: Millis) -> Result<(), StoreError> {
-    if let Ok(alert) = alert::own(alert::WENT_BACK, message, now) {
+/// Raises an alert about the store.
+async fn put_alert(db: &mut SqliteConnection, rule: &str, message: String, now: Millis) -> Result<(), StoreError> {
+    if let Ok(alert) = alert::own(rule, message, now) {
         store::alert::put_own(db, store::alert::CONSOLE, alert, now).await?;
     }
     Ok(())

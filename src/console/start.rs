@@ -11,6 +11,7 @@ use std::{
 };
 
 use axum::Router;
+use muster_backup::restored_mark;
 use muster_base::{clock::now_ms, files, folders, reload::other_changes};
 use muster_guard::{LineLimiter, RecentLogins};
 use muster_net::pki;
@@ -33,6 +34,7 @@ use super::{
     },
     api,
     authority::{Authority, AuthorityError},
+    backup,
     command_signer::SignerAddress,
     config::Config,
     content, dispatch, document_sync, enrol,
@@ -70,7 +72,8 @@ pub(crate) const WEB_URL: &str = "web.url";
 pub(crate) const STORE: &str = "console.db";
 /// The settings that can be changed while the console runs. `extra_names` affects only its certificates; `public_name`
 /// is in URLs that hosts and operators already have, so it needs a restart.
-const TAKEN: [&str; 4] = ["extra_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes"];
+const TAKEN: [&str; 5] =
+    ["extra_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes", "backup"];
 /// How long everything may take to end.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -92,6 +95,14 @@ pub enum ConsoleError {
         "another console works with {path} already\nhint: stop that one first, or give this one a data_dir of its own"
     )]
     InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A restore of the folder was interrupted.
+    #[error(
+        "the restore of {path} from a backup was interrupted\nhint: run the same `muster backup restore` again; it finishes what is left"
+    )]
+    UnfinishedRestore {
         /// The folder.
         path: PathBuf,
     },
@@ -180,7 +191,12 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     clear_places(&dir, &["lock"])?;
     let lock = lock(&dir)?;
+    if restored_mark::is_unfinished(&dir) {
+        return Err(ConsoleError::UnfinishedRestore { path: dir });
+    }
     clear_places(&dir, &["console.db-wal", "console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
+    // A copy of the store, if the console was killed while it made a backup.
+    backup::remove_folder(&dir.join(backup::WORK)).map_err(folder)?;
     let external = ExternalStores::open(&config)?;
     let web = bind("operators", "web_listen", config.web_listen)?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
@@ -398,6 +414,7 @@ impl PreparedConsole {
                 list: self.revocations.list(),
                 told_broker: Mutex::default(),
             },
+            backups: backup::BackupState::default(),
             notices: notice::Notices::default(),
             pages: PageState { changes: broadcast::channel(CHANGES).0, tallies: super::web::Tallies::default() },
             shutdown: shutdown.clone(),
@@ -434,6 +451,7 @@ impl PreparedConsole {
         for store in shared.measurements.external.stores() {
             tasks.spawn(external::run(Arc::clone(store), shutdown.clone()));
         }
+        tasks.spawn(backup::schedule::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(upkeep::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(upkeep::watch_signer(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(vitals::run(Arc::clone(&shared), shutdown.clone()));

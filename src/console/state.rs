@@ -45,6 +45,7 @@ pub(super) struct ConsoleState {
     pub(super) hosts: HostMessages,
     pub(super) commands: CommandQueue,
     pub(super) revocation: Revocation,
+    pub(super) backups: super::backup::BackupState,
     pub(super) notices: super::notice::Notices,
     pub(super) pages: PageState,
     pub(super) shutdown: CancellationToken,

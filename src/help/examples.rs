@@ -368,6 +368,40 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "backup key",
+        &[
+            ("muster backup key --out key.txt", "on another machine than the console's"),
+            ("muster backup key", "print the private key, once"),
+        ],
+    ),
+    (
+        "backup create",
+        &[
+            ("muster backup create", "a file in this folder, with the time in its name"),
+            ("muster backup create --artifacts --series all.tar.age", ""),
+        ],
+    ),
+    (
+        "backup verify",
+        &[
+            ("muster backup verify all.tar.age --identity key.txt", ""),
+            ("pass show muster-backup | muster backup verify all.tar.age --identity -", "a key that is in no file"),
+        ],
+    ),
+    (
+        "backup restore",
+        &[
+            (
+                "muster backup restore all.tar.age --identity key.txt --data-dir /var/lib/muster/console",
+                "on a new machine",
+            ),
+            (
+                "muster backup restore all.tar.age --identity key.txt --data-dir /var/lib/muster/console --replace",
+                "in place of what is left of the console",
+            ),
+        ],
+    ),
+    (
         "dashboards export",
         &[
             ("muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql", ""),
@@ -417,4 +451,5 @@ pub(super) const NEED_NONE: &[&str] = &[
     "alert silences",
     "metric stores",
     "login ls",
+    "backup ls",
 ];

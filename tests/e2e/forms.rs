@@ -165,6 +165,12 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("metric export up", Nothing, 2),
     ("metric stores", Document, 0),
     ("top", Document, 0),
+    ("backup key", Document, 0),
+    ("backup key --out {dir}/backup-key", Document, 0),
+    ("backup create", Nothing, 1),
+    ("backup ls", Document, 0),
+    ("backup verify {config} --identity {dir}/backup-key", Nothing, 1),
+    ("backup restore {config} --identity {dir}/backup-key --data-dir {dir}/restored", Nothing, 1),
     ("dashboards export {dir}/dashboards", Document, 0),
     ("ycommand -c list-yunos -c list-configs", Lines, 0),
     // It adds hosts.

@@ -211,8 +211,11 @@ const WALLS: [(&str, &[&str]); 22] = [
     ("src/yuno", &[]),
     ("src/api", &["rules", "topics"]),
     ("src/agent", &["base", "bus", "fault", "net", "rules", "session", "shim", "sqlite", "topics"]),
-    ("src/console", &["api", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"]),
-    ("src/cli", &["api", "base", "dashboards", "net", "rules", "topics"]),
+    (
+        "src/console",
+        &["api", "backup", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"],
+    ),
+    ("src/cli", &["api", "backup", "base", "dashboards", "net", "rules", "topics"]),
     ("src/doctor", &["base", "bus", "net", "topics"]),
     ("broker", &["guard", "topics"]),
     ("dashboards", &["topics"]),

@@ -735,6 +735,11 @@ pub const MEASUREMENTS: &[Measurement] = {
             CONSOLE,
             &[field("bytes", Gauge, Bytes, Console, "The size of the console's databases.")],
         ),
+        of(
+            "muster_console_backup",
+            CONSOLE,
+            &[field("age_seconds", Gauge, Seconds, Console, "The time since the last good backup was taken.")],
+        ),
         of("muster_console_series", CONSOLE, &[field("count", Gauge, Number, Console, "The series that are stored.")]),
         of(
             "muster_console_points",

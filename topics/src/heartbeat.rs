@@ -124,7 +124,7 @@ impl HostState {
 }
 
 /// Slowly changing properties of the machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Facts {
     /// Name and version of the distribution.
     pub os: String,

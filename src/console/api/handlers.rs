@@ -5,7 +5,7 @@ use axum::{
     body::Body,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::{AppendHeaders, IntoResponse, Response},
 };
 use futures_util::stream;
 use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation};
@@ -23,7 +23,11 @@ use super::{
     extract::{JsonBody, PathSegments, QueryParams},
     openapi,
 };
-use crate::{error::Error, state::Console};
+use crate::{
+    backup::{BackupChoice, BackupStream},
+    error::Error,
+    state::Console,
+};
 
 type JsonResult<T> = Result<Json<T>, Error>;
 
@@ -356,6 +360,36 @@ pub(super) async fn export_series(
         Some((piece, pieces))
     });
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
+}
+
+pub(super) async fn backups(State(console): State<Console>) -> JsonResult<muster_api::Backups> {
+    Ok(Json(console.backups().await?))
+}
+
+/// What is to be in a backup.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+pub(super) struct BackupQuery {
+    artifacts: bool,
+    series: bool,
+}
+
+pub(super) async fn new_backup(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    QueryParams(wanted): QueryParams<BackupQuery>,
+) -> Result<Response, Error> {
+    let BackupQuery { artifacts, series } = wanted;
+    let BackupStream { name, bytes, pieces } =
+        console.stream_backup(&operator, BackupChoice { artifacts, series }).await?;
+    let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), "application/octet-stream".to_owned()),
+        (header::CONTENT_DISPOSITION.as_str(), format!("attachment; filename=\"{name}\"")),
+        (muster_api::BACKUP_BYTES_HEADER, bytes.to_string()),
+    ];
+    Ok((AppendHeaders(headers), Body::from_stream(pieces)).into_response())
 }
 
 pub(super) async fn metric_stores(State(console): State<Console>) -> Json<Vec<muster_api::MetricStore>> {

@@ -49,12 +49,34 @@ const LIMIT: Parameter =
 /// Returns all routes.
 fn routes() -> Vec<Route> {
     let mut routes = fleet_routes();
+    routes.extend(backup_routes());
     routes.extend(realm_routes());
     routes.extend(content_routes());
     routes.extend(secret_routes());
     routes.extend(series_routes());
     routes.extend(alert_routes());
     routes
+}
+
+/// Backups.
+fn backup_routes() -> Vec<Route> {
+    use Method::Get;
+    use handlers as h;
+    vec![
+        Route::new(Get, "/v1/backups", "How backups of the console are made, and the last ones.", get(h::backups))
+            .gives(BodyShape::of::<muster_api::Backups>()),
+        Route::new(
+            Get,
+            "/v1/backups/new",
+            "Makes a backup, encrypted to the public keys of the console's configuration.",
+            get(h::new_backup),
+        )
+        .query(&[
+            Parameter { name: "artifacts", about: "`true` for one with the artifacts.", whole: false },
+            Parameter { name: "series", about: "`true` for one with the measurements.", whole: false },
+        ])
+        .gives(BodyShape::Bytes),
+    ]
 }
 
 /// Hosts and commands.

@@ -68,7 +68,7 @@ pub(super) fn check_room(store: &Store) -> Result<(), Error> {
     .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT)))
 }
 
-fn disk(what: &'static str, error: &io::Error) -> Error {
+pub(super) fn disk(what: &'static str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::new(
             StatusCode::INSUFFICIENT_STORAGE,

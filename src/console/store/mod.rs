@@ -3,7 +3,7 @@
 //! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
 //! commands), [`content`] (labels of artifacts, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
+//! (people and their secrets), [`realm`], [`alert`], [`backup`] (those that were made), [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
 //! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -19,6 +19,7 @@
 //! the console acknowledges.
 
 pub mod alert;
+pub mod backup;
 mod columns;
 pub mod command;
 pub mod command_key;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use muster_topics::Millis;
+use muster_topics::{Millis, heartbeat::Facts, name::HostId};
 use serde::{Deserialize, Serialize};
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
-    columns::{parsed, signed, unsigned},
+    columns::{parsed, signed, to_json, unsigned},
     error::StoreResult,
 };
 
@@ -255,6 +255,101 @@ pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult
         .await?;
     }
     Ok(())
+}
+
+/// Stores that the console was restored: the time of the backup, and when.
+pub async fn set_restored(db: &mut SqliteConnection, taken_ms: Millis, restored_ms: Millis) -> StoreResult<()> {
+    for (key, value) in [("restored_from_ms", taken_ms), ("restored_ms", restored_ms)] {
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ($1, $2)
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            key,
+            value
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Returns the time of the backup that the console was last restored from, and when that was.
+pub async fn restored(db: &SqlitePool) -> StoreResult<Option<(Millis, Millis)>> {
+    let row = sqlx::query!(
+        r#"SELECT (SELECT value FROM meta WHERE key = 'restored_from_ms') AS "taken_ms: i64",
+                  (SELECT value FROM meta WHERE key = 'restored_ms') AS "restored_ms: i64""#
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(row.taken_ms.zip(row.restored_ms))
+}
+
+/// What is known of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateStanding {
+    /// It is in no table, and its host is a member, or unknown.
+    Unknown,
+    /// It is in no table, and its host is not a member any more.
+    OfRevokedHost,
+    /// It is in a table.
+    Known,
+}
+
+/// Returns what is known of a host's certificate that was presented.
+pub async fn certificate_standing(
+    db: &mut SqliteConnection,
+    host: HostId,
+    serial: &str,
+) -> StoreResult<CertificateStanding> {
+    let host = host.to_string();
+    let row = sqlx::query!(
+        r#"SELECT EXISTS (SELECT 1 FROM certificate WHERE serial = $1)
+                    OR EXISTS (SELECT 1 FROM removed WHERE serial = $1) AS "is_known!: bool",
+                  EXISTS (SELECT 1 FROM host WHERE id = $2) AS "is_joined!: bool",
+                  EXISTS (SELECT 1 FROM certificate WHERE host = $2 AND revoked_ms IS NULL) AS "is_member!: bool""#,
+        serial,
+        host
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(match (row.is_known, row.is_joined, row.is_member) {
+        (true, _, _) => CertificateStanding::Known,
+        (false, true, false) => CertificateStanding::OfRevokedHost,
+        (false, _, _) => CertificateStanding::Unknown,
+    })
+}
+
+/// Adds a certificate that its host has presented, with the host if it is not known. Returns whether it was not.
+pub async fn add_presented(
+    db: &mut SqliteConnection,
+    host: HostId,
+    certificate: &RegisteredCertificate,
+) -> StoreResult<bool> {
+    let (id, joined_ms) = (host.to_string(), certificate.issued_ms);
+    // Its heartbeats bring its name and its facts.
+    let facts = to_json("facts", &Facts::default())?;
+    let added = sqlx::query!(
+        "INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $1, $2, $3) ON CONFLICT (id) DO NOTHING",
+        &id,
+        facts,
+        joined_ms
+    )
+    .execute(&mut *db)
+    .await?;
+    let is_new = added.rows_affected() > 0;
+    let RegisteredCertificate { serial, key_sha256, issued_ms, expires_ms, revoked_ms, .. } = certificate;
+    sqlx::query!(
+        "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, revoked_ms)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+        serial,
+        id,
+        key_sha256,
+        issued_ms,
+        expires_ms,
+        revoked_ms
+    )
+    .execute(&mut *db)
+    .await?;
+    Ok(is_new)
 }
 
 /// What a register has changed in a store.
