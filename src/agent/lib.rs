@@ -187,7 +187,8 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let (identity_watch, stale_keys) = (keeper.watch(), Arc::<Notify>::default());
     tokio::spawn(renew::keep_fresh(keeper.clone(), Arc::clone(&stale_keys), tasks.clone()));
     let sealing = sealing::load_or_make(&folder)?;
-    tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), tasks.clone()));
+    let (unanswered, is_unanswered) = watch::channel(false);
+    tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), is_unanswered, tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
     let units = Units::start(
@@ -286,6 +287,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         queues,
         lives,
         ready: ready_sender,
+        unanswered,
         inputs,
     });
     let core = tokio::spawn(agent.run(unfinished));

@@ -59,6 +59,8 @@ use muster_session::unit_state::UnitStates;
 const EVENTS_MAX: usize = 32;
 /// How often the host is examined again (interfaces come and go).
 const LOOK_MS: Millis = 5 * 60_000;
+/// After how many heartbeats without an answer the console is asked by HTTPS whether it knows this host: a minute or two.
+const UNANSWERED_MIN: usize = 6;
 /// The least time between two log lines about rejected messages.
 const COMPLAIN_MS: Millis = 10_000;
 
@@ -124,6 +126,8 @@ pub(super) struct AgentLoop {
     began: Instant,
     look_ms: Millis,
     ready: watch::Sender<bool>,
+    /// Whether the console answers nothing, though there is a connection to the broker.
+    unanswered: watch::Sender<bool>,
 }
 
 /// The host for the session, with the newest states of its units.
@@ -169,6 +173,7 @@ pub(super) struct AgentParts {
     pub(super) queues: Arc<QueueLengths>,
     pub(super) lives: InstanceHistory,
     pub(super) ready: watch::Sender<bool>,
+    pub(super) unanswered: watch::Sender<bool>,
     pub(super) inputs: Inputs,
 }
 
@@ -200,6 +205,7 @@ impl AgentLoop {
             began: Instant::now(),
             look_ms: jittered(LOOK_MS, chance::random()),
             ready: parts.ready,
+            unanswered: parts.unanswered,
         };
         agent.observe_units();
         agent
@@ -223,6 +229,8 @@ impl AgentLoop {
             self.run_session().await;
             let is_ready = self.session.is_sole();
             self.ready.send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
+            let is_unanswered = self.session.publisher.beats.unanswered() >= UNANSWERED_MIN;
+            self.unanswered.send_if_modified(|before| std::mem::replace(before, is_unanswered) != is_unanswered);
         }
         self.farewell().await;
     }

@@ -20,6 +20,9 @@ const FILE: &str = "sealing.key";
 /// Delays between attempts to send the key. An older console cannot take it until it is upgraded.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 3_600_000 };
 
+/// How long to wait for an answer on the bus before the key is sent again.
+const AGAIN: Duration = Duration::from_secs(3600);
+
 /// Returns the host's sealing key, generated if there is none.
 ///
 /// # Errors
@@ -69,26 +72,49 @@ pub(super) fn make(folder: &Path) -> Result<HostKey, JoinError> {
     Ok(key)
 }
 
-/// Sends the key until the console has accepted it, or `shutdown`.
+/// Sends the key until the console has accepted it, and again when the console answers nothing on the bus: a console that
+/// was restored from a backup may not know this host, and learns of it by the certificate that is shown here. Ends on
+/// `shutdown`.
 pub(super) async fn hand_over(
     identity: watch::Receiver<Arc<MemberIdentity>>,
     key: SealingKey,
+    mut is_unanswered: watch::Receiver<bool>,
     shutdown: CancellationToken,
 ) {
+    let all = async {
+        hand_over_once(&identity, &key).await;
+        while is_unanswered.wait_for(|unanswered| *unanswered).await.is_ok() {
+            let answer = is_unanswered.clone();
+            tokio::select! {
+                () = hand_over_once(&identity, &key) => {}
+                () = answered(answer) => {}
+            }
+            // The console that took it may need a while to answer, or be another one than the one on the bus.
+            let _ = tokio::time::timeout(AGAIN, answered(is_unanswered.clone())).await;
+        }
+    };
+    tokio::select! {
+        () = all => {}
+        () = shutdown.cancelled() => {}
+    }
+}
+
+/// Waits until the console answers; for ever if the agent ends.
+async fn answered(mut is_unanswered: watch::Receiver<bool>) {
+    if is_unanswered.wait_for(|unanswered| !unanswered).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Sends the key until the console has accepted it.
+async fn hand_over_once(identity: &watch::Receiver<Arc<MemberIdentity>>, key: &SealingKey) {
     let mut attempts = 0;
     loop {
         let present = identity.borrow().clone();
-        let handed = tokio::select! {
-            handed = join::hand_over(&present, &key) => handed,
-            () = shutdown.cancelled() => return,
-        };
-        let Err(error) = handed else { return };
+        let Err(error) = join::hand_over(&present, key).await else { return };
         let wait_ms = RETRY.jittered_ms(attempts, chance::random());
         tracing::debug!(%error, retry_ms = wait_ms, "the host's sealing key could not be handed over");
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
-            () = shutdown.cancelled() => return,
-        }
+        tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
         attempts += 1;
     }
 }

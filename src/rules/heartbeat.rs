@@ -172,6 +172,13 @@ impl HeartbeatSchedule {
         ack.epoch == self.epoch && made.is_some_and(|(_, made_ms)| now_ms - made_ms <= FRESH_MS)
     }
 
+    /// How many heartbeats were published without an answer of the console, new or repeated.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        let repeated = self.pending.as_ref().map_or(0, |pending| pending.attempts as usize);
+        repeated.max(self.told.len())
+    }
+
     /// When to call [`HeartbeatSchedule::take`] next.
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {

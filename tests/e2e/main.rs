@@ -17,6 +17,7 @@ mod agent_store;
 mod alerts;
 mod apply;
 mod away;
+mod backup;
 mod bad_input;
 mod batch;
 mod boot;
