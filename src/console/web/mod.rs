@@ -52,7 +52,7 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::tallies::Tallies;
 use self::{
-    page::{alerts, command, commands, content, host, hosts, join, rule, run, secret, sign_in, unit},
+    page::{alerts, backups, command, commands, content, host, hosts, join, rule, run, secret, sign_in, unit},
     session::Cookie,
 };
 use super::state::Console;
@@ -89,6 +89,7 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
+        .route("/backups", get(backups::show))
         .route("/alerts", get(alerts::show))
         .route("/alerts/silence", post(alerts::silence))
         .route("/alerts/silence/{id}/end", post(alerts::end))

@@ -2,6 +2,7 @@
 //! a view, and renders it.
 
 pub(super) mod alerts;
+pub(super) mod backups;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;

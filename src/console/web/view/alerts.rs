@@ -87,6 +87,7 @@ impl PageView for AlertsView {
                 }
                 (self.rules())
             }
+            p { a href="/backups" { "Backups of the console" } }
         }
     }
 

@@ -11,6 +11,7 @@
 
 pub(super) mod alerts;
 mod authority;
+pub(super) mod backups;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;

@@ -3,6 +3,7 @@
 
 mod alert;
 mod authority;
+mod backup;
 mod command;
 mod content;
 mod fleet;
@@ -42,6 +43,7 @@ use self::{alert::*, command::*, content::*, fleet::*, unit::*};
 use super::{
     PageFrame, PageView,
     alerts::{AlertsView, SilenceForm},
+    backups::BackupsView,
     command::{CommandView, ShownOutput as Text, shown},
     commands::CommandsView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
@@ -223,6 +225,9 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     });
     add("secrets-empty", &|| frame().page(&SecretsView { secrets: vec![], realms: vec![], problem: None }));
     add("secret", &|| frame().page(&secret_view()));
+    add("backups", &|| frame().page(&BackupsView { backups: backup::backups("disk") }));
+    add("backups-hostile", &|| frame().page(&BackupsView { backups: backup::backups(HOSTILE) }));
+    add("backups-empty", &|| frame().page(&BackupsView { backups: backup::none() }));
     add("manifest", &|| frame().page(&ManifestView { sha256: Digest::of(b"manifest"), manifest: manifest() }));
     add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
     add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));
