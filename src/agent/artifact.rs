@@ -379,14 +379,27 @@ impl Artifacts {
             .read_timeout(SILENCE_MAX)
             .build()
             .map_err(|error| ArtifactError::Client(error.into()))?;
-        let base = identity.membership.console_url.trim_end_matches('/');
-        let url = Url::parse(&format!("{base}/v1/{path}"));
-        let mut request = client.get(url.map_err(|error| ArtifactError::Client(error.into()))?);
-        if let Some((sha256, offset_bytes)) = from.filter(|(_, offset_bytes)| *offset_bytes > 0) {
-            // The name is the hash, so the content cannot have changed.
-            request = request.header(RANGE, format!("bytes={offset_bytes}-")).header(IF_RANGE, format!("\"{sha256}\""));
+        let bases = identity.console_urls();
+        let mut sent = None;
+        for base in bases {
+            let url = Url::parse(&format!("{}/v1/{path}", base.trim_end_matches('/')));
+            let mut request = client.get(url.map_err(|error| ArtifactError::Client(error.into()))?);
+            if let Some((sha256, offset_bytes)) = from.filter(|(_, offset_bytes)| *offset_bytes > 0) {
+                // The name is the hash, so the content cannot have changed.
+                request =
+                    request.header(RANGE, format!("bytes={offset_bytes}-")).header(IF_RANGE, format!("\"{sha256}\""));
+            }
+            match request.send().await {
+                // What the usual address says is what an operator wants to know.
+                Err(error) if error.is_connect() => drop(sent.get_or_insert(Err(error))),
+                answered => {
+                    sent = Some(answered);
+                    break;
+                }
+            }
         }
-        let response = request.send().await.map_err(transport(what))?;
+        let Some(sent) = sent else { return Err(ArtifactError::Client("there is no address of the console".into())) };
+        let response = sent.map_err(transport(what))?;
         let status = response.status();
         if status.is_success() { Ok(response) } else { Err(ArtifactError::Status { what: what.to_owned(), status }) }
     }

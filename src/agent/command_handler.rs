@@ -136,6 +136,13 @@ impl AgentLoop {
                     return StoreReply::Failed(request);
                 }
             },
+            StoreRequest::HostAddresses(told) => {
+                if let Err(error) = self.set_addresses(told) {
+                    tracing::error!(%error, "new addresses of broker and console cannot be stored");
+                    return StoreReply::Failed(request);
+                }
+                Ok(StoreReply::Done)
+            }
             StoreRequest::Works { is_first } => {
                 self.observe_units();
                 if *is_first {

@@ -30,6 +30,7 @@ pub(super) struct HostSnapshot {
     own_labels: BTreeMap<Name, String>,
     /// The labels that the console gives it, which win.
     given_labels: ConsoleLabels,
+    address_generation: Option<u64>,
     /// Both combined.
     labels: BTreeMap<Name, String>,
     realms: Vec<Name>,
@@ -49,6 +50,7 @@ impl HostSnapshot {
             labels: own_labels.clone(),
             own_labels,
             given_labels: ConsoleLabels::default(),
+            address_generation: None,
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
             alert_rules: None,
@@ -86,6 +88,16 @@ impl HostSnapshot {
     /// The generation of the console's labels; `None` if there are none.
     pub(super) fn label_generation(&self) -> Option<u64> {
         (self.given_labels.generation > 0).then_some(self.given_labels.generation)
+    }
+
+    /// Sets the generation of the fleet's addresses.
+    pub(super) fn set_addresses(&mut self, generation: Option<u64>) {
+        self.address_generation = generation;
+    }
+
+    /// The generation of the fleet's addresses; `None` if there are none.
+    pub(super) fn address_generation(&self) -> Option<u64> {
+        self.address_generation
     }
 
     /// Examines the host again.
@@ -144,6 +156,7 @@ impl HostSnapshot {
             alerts: self.alerts.clone(),
             alert_rules: self.alert_rules,
             label_generation: self.label_generation(),
+            address_generation: self.address_generation,
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             command_keys: Some(self.command_keys.clone()),
             containers: self.containers.borrow().as_ref().clone(),

@@ -1,15 +1,17 @@
-//! Keeps the host's identity, which two parts of the agent change: its renewal, and the console when it replaces its keys.
+//! Keeps the host's identity, which its renewal changes, and the console when it replaces its keys or has other
+//! addresses.
 
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use muster_topics::{command_keys::CommandKeys, join::Membership};
+use muster_base::crash;
+use muster_topics::{address::Addresses, command_keys::CommandKeys, join::Membership};
 use tokio::sync::watch;
 
 use super::{
-    crash,
+    address,
     join::{self, JoinError, MemberIdentity},
 };
 
@@ -44,8 +46,22 @@ impl IdentityKeeper {
 
     /// Stores a renewed identity, and uses it. Its keys of the console are taken as they are: they came from the console
     /// just now, over a connection that nobody else could answer.
-    pub(super) fn renewed(&self, new: MemberIdentity) -> Result<(), JoinError> {
-        self.change(|_| new)
+    pub(super) fn renewed(&self, mut new: MemberIdentity) -> Result<(), JoinError> {
+        self.change(|present| {
+            // Addresses may have come by the bus meanwhile, or the console may be an older one.
+            let known = present.membership.addresses.clone();
+            new.membership.addresses = address::newer(new.membership.addresses.take(), known);
+            new
+        })
+    }
+
+    /// Stores further addresses of the fleet, unless newer ones are known, and uses them.
+    pub(super) fn set_addresses(&self, told: &Addresses) -> Result<(), JoinError> {
+        self.change(|present| {
+            let mut new = present.clone();
+            new.membership.addresses = address::newer(new.membership.addresses, Some(told.clone()));
+            new
+        })
     }
 
     /// Stores the keys that the console's document says, and uses them.

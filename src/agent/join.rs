@@ -33,7 +33,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{pki_types::UnixTime, server::WebPkiClientVerifier};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::pin::PinnedVerifier;
+use super::{address, pin::PinnedVerifier};
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
@@ -417,11 +417,13 @@ pub fn derived_sealing_key(key_pem: &str) -> HostKey {
 /// # Errors
 /// If the console does not accept it.
 pub async fn hand_over(identity: &MemberIdentity, key: &SealingKey) -> Result<(), JoinError> {
-    let url = &identity.membership.console_url;
-    let client = https(identity.tls()?, url)?;
-    let notice = SealingKeyNotice { v: V1, key: key.clone() };
-    let taken: SealingKeyNotice = post(&client, url, "/v1/sealing-key", &notice).await?;
-    if taken == notice { Ok(()) } else { Err(JoinError::Answer("it has another sealing key".to_owned())) }
+    let notice = &SealingKeyNotice { v: V1, key: key.clone() };
+    let ask = async |url| {
+        let client = https(identity.tls()?, url)?;
+        post::<_, SealingKeyNotice>(&client, url, "/v1/sealing-key", notice).await
+    };
+    let taken = address::ask(identity.console_urls(), ask).await?;
+    if taken == *notice { Ok(()) } else { Err(JoinError::Answer("it has another sealing key".to_owned())) }
 }
 
 /// A client for joining, with the trust that a token defines: for one host, or for many.
@@ -495,8 +497,12 @@ pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinErro
     let old = &identity.membership;
     let key = key_for_certificate(folders::credentials().as_deref())?;
     let csr = request(old.host, &key)?;
-    let client = https(identity.tls()?, &old.console_url)?;
-    let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
+    let request = &RenewRequest { v: V1, csr };
+    let ask = async |url| {
+        let client = https(identity.tls()?, url)?;
+        post(&client, url, "/v1/renew", request).await
+    };
+    let membership = address::ask(identity.console_urls(), ask).await?;
     accept(membership, key, old.host, &fingerprints(&old.authority)?)
 }
 
@@ -630,6 +636,7 @@ mod tests {
             prefix: Prefix::default(),
             revision_key: None,
             key_generation: None,
+            addresses: None,
         }
     }
 

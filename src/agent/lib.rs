@@ -24,6 +24,7 @@
 //!
 //! **Invariant: no process of a unit or a command ends because the agent ends.**
 
+mod address;
 mod alert;
 pub mod artifact;
 #[cfg(test)]
@@ -218,6 +219,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
 
     host_snapshot.give_labels(store::label::given(&store).await?);
     host_snapshot.set_command_keys(keeper.present().known_keys());
+    host_snapshot.set_addresses(identity_watch.borrow().addresses_generation());
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
         HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
@@ -243,6 +245,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
             rules_generation: rules.generation,
             labels_generation: host_snapshot.label_generation().unwrap_or_default(),
             keys_generation: keeper.present().membership.key_generation.unwrap_or_default(),
+            addresses_generation: host_snapshot.address_generation().unwrap_or_default(),
         },
         chance::random,
     );

@@ -224,7 +224,7 @@ impl LinkTask {
         let (sender, events) = mpsc::channel(INCOMING);
         let (withdraw, withdrawals) = mpsc::channel(1);
         let session = AtomicU64::new(0);
-        let task = LinkLoop { me, groups, identity, meter, shutdown, events: sender, withdrawals, session };
+        let task = LinkLoop { me, groups, identity, meter, shutdown, events: sender, withdrawals, session, turn: 0 };
         tokio::spawn(task.run());
         Self { events, withdraw }
     }
@@ -245,6 +245,8 @@ struct LinkLoop {
     events: mpsc::Sender<LinkEvent>,
     withdrawals: mpsc::Receiver<()>,
     session: AtomicU64,
+    /// Which of the broker's addresses is tried next, modulo their number.
+    turn: usize,
 }
 
 /// Why a connection ended.
@@ -280,10 +282,10 @@ impl LinkLoop {
                 LinkEnd::Disconnected => wait(ConnectionEnd::Disconnected),
                 LinkEnd::Broken(reason) => {
                     let wait_ms = wait(ConnectionEnd::Broken);
-                    tracing::warn!(
-                        broker = %self.identity.borrow().membership.broker_url, reason, attempts, retry_ms = wait_ms,
-                        "no connection to the broker"
-                    );
+                    let broker = self.broker_url(&self.identity.borrow()).to_owned();
+                    // The next address, unless this one was good until now.
+                    self.turn = self.turn.wrapping_add(usize::from(!was_up));
+                    tracing::warn!(broker, reason, attempts, retry_ms = wait_ms, "no connection to the broker");
                     wait_ms
                 }
             };
@@ -379,9 +381,15 @@ impl LinkLoop {
         }
     }
 
+    /// The broker's address whose turn it is: first the one from when the host joined.
+    fn broker_url<'a>(&self, identity: &'a MemberIdentity) -> &'a str {
+        let urls = identity.broker_urls();
+        urls.get(self.turn % urls.len().max(1)).copied().unwrap_or_default()
+    }
+
     fn options(&self, identity: &MemberIdentity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
         let membership = &identity.membership;
-        let url = &membership.broker_url;
+        let url = self.broker_url(identity);
         let address = BrokerAddress::parse(url)
             .ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
         let transport = match address.tls {

@@ -151,6 +151,7 @@ impl Fleet {
                 prefix: Prefix::default(),
                 revision_key: None,
                 key_generation: None,
+                addresses: None,
             };
             join::save(&data_dir, &MemberIdentity { membership, key }).unwrap();
         }

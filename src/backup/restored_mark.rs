@@ -51,7 +51,11 @@ impl RestoredMark {
         }
     }
 
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), BackupError> {
+    /// Writes the mark into a console's folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), BackupError> {
         let path = folder.join(FILE);
         let text = checked::to_text(self).map_err(|error| BackupError::file(&path)(error.into()))?;
         files::write_atomically(&path, text.as_bytes(), SECRET_MODE).map_err(BackupError::file(path))

@@ -454,3 +454,100 @@ impl Write for PieceWriter {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use muster_backup::{archive::FileSink, key::PrivateKey};
+
+    use super::*;
+    use crate::testing::{Fixture, admin};
+
+    #[derive(Default)]
+    struct Names(Vec<String>);
+
+    impl FileSink for Names {
+        fn begin(&mut self, _: &Manifest) -> Result<(), BackupError> {
+            Ok(())
+        }
+
+        fn file(&mut self, path: &str, content: &mut dyn Read) -> Result<(), BackupError> {
+            self.0.push(path.to_owned());
+            io::copy(content, &mut io::sink()).unwrap();
+            Ok(())
+        }
+    }
+
+    async fn fixture(key: &PrivateKey) -> Fixture {
+        let fixture = Fixture::new().await;
+        let mut config = super::super::config::Config::clone(&fixture.shared().current());
+        config.backup.recipients = vec![key.public()];
+        fixture.running.reload(config).unwrap();
+        fixture
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn backup_has_all_of_the_authority_and_what_was_asked_for() {
+        let key = PrivateKey::generate().unwrap();
+        let fixture = fixture(&key).await;
+        fixture.member("h").await;
+        let folder = fixture.dir.path().join("console");
+        // A key that somebody else keeps there.
+        fs::write(folder.join("authority/other.key"), "x").unwrap();
+        let sha256 = muster_topics::name::Digest::of(b"program");
+        fs::write(folder.join("artifacts").join(sha256.as_str()), "program").unwrap();
+        for choice in [BackupChoice::default(), BackupChoice { artifacts: true, series: true }] {
+            let mut stream = fixture.console.stream_backup(&admin(), choice).await.unwrap();
+            assert!(stream.name.ends_with("Z.tar.age"), "{}", stream.name);
+            let second = fixture.console.stream_backup(&admin(), choice).await;
+            assert_eq!(second.unwrap_err().problem.code, "backup_running");
+            let mut bytes = Vec::new();
+            while let Some(piece) = stream.pieces.recv().await {
+                bytes.extend_from_slice(&piece.unwrap());
+            }
+            let mut names = Names::default();
+            let (manifest, _) = archive::read(bytes.as_slice(), std::slice::from_ref(&key), &mut names).unwrap();
+            assert_eq!(manifest.fleet, *fixture.shared().authority.fingerprint());
+            for name in ["authority/authority.key", "authority/signing.key", "authority/other.key", "console.db"] {
+                assert!(names.0.iter().any(|one| one == name), "{name} is not in {:?}", names.0);
+            }
+            for name in ["series.db".to_owned(), format!("artifacts/{sha256}")] {
+                assert_eq!(names.0.contains(&name), choice.series, "{name}");
+            }
+            assert!(!names.0.iter().any(|name| name.contains("lock")));
+            // It is remembered once the reader has it.
+            for _ in 0..100 {
+                if !folder.join(WORK).exists() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert!(!folder.join(WORK).exists(), "no copy stays");
+        }
+        let listed = fixture.console.backups().await.unwrap();
+        assert!(!listed.backups.is_empty() && listed.backups.iter().all(|backup| backup.hosts == 1), "{listed:?}");
+    }
+
+    #[tokio::test]
+    async fn backup_without_a_public_key_is_refused() {
+        let fixture = Fixture::new().await;
+        let refused = fixture.console.stream_backup(&admin(), BackupChoice::default()).await.unwrap_err();
+        assert_eq!((refused.status, refused.problem.code.as_str()), (409, "no_recipients"));
+        assert!(refused.problem.diagnostic.hint.unwrap().contains("muster backup key"));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn reader_that_leaves_ends_the_backup() {
+        let key = PrivateKey::generate().unwrap();
+        let fixture = fixture(&key).await;
+        drop(fixture.console.stream_backup(&admin(), BackupChoice::default()).await.unwrap());
+        for _ in 0..100 {
+            if fixture.shared().backups.running.try_lock().is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(fixture.shared().backups.running.try_lock().is_ok());
+    }
+}

@@ -35,6 +35,11 @@ pub struct Config {
     pub broker_url: String,
     /// The URL of the broker for hosts; `broker_url` by default.
     pub broker_public_url: Option<String>,
+    /// Further URLs under which hosts look for the broker if it does not answer, such as that of a machine on which it would
+    /// be restored. Hosts that are online get them within seconds.
+    pub more_broker_urls: Vec<String>,
+    /// The same of the console's interface for hosts, such as `https://192.0.2.8:7443`. Their names are in its certificate.
+    pub more_console_urls: Vec<String>,
     /// A program with arguments that installs the revocation list on another machine's broker: run after each change,
     /// at each start and once a day, with the list's path in `MUSTER_REVOKED_PEM`. Without it, commands to many hosts
     /// are sent to each host alone for as long as a revoked host may still be listening.
@@ -237,6 +242,8 @@ impl Default for Config {
             extra_names: Vec::new(),
             broker_url: "mqtts://127.0.0.1:8883".to_owned(),
             broker_public_url: None,
+            more_broker_urls: Vec::new(),
+            more_console_urls: Vec::new(),
             revocation_command: Vec::new(),
             prefix: Prefix::default(),
             host_certificate_days: 30,
@@ -328,6 +335,8 @@ impl Config {
         names.extend(listening.iter().filter(|ip| !ip.is_unspecified()).map(IpAddr::to_string));
         names.extend(own_hostname());
         names.extend(self.public_name.iter().chain(&self.extra_names).cloned());
+        let more = self.more_console_urls.iter().filter_map(|url| reqwest::Url::parse(url).ok());
+        names.extend(more.filter_map(|url| Some(url.host_str()?.trim_matches(['[', ']']).to_owned())));
         names.sort();
         names.dedup();
         names

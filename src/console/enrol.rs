@@ -307,6 +307,7 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
         prefix: shared.settings.started_with.prefix.clone(),
         revision_key: Some(shared.authority.revision_key(host)),
         key_generation: (keys.state.generation > 0).then_some(keys.state.generation),
+        addresses: shared.hosts.addresses.present(),
     }
 }
 

@@ -11,9 +11,9 @@
 //! - [`link`]: the connection to the broker; `link_handle`, `inbound`: its two directions
 //! - [`ingest`]: stores what hosts report, and then acknowledges it
 //! - [`dispatch`]: turns an operator's request into a signed command, and sends it until it is answered
-//! - `apply`: applies documents to units; `realm`: realms; `alert`: alerts and their rules; `label`: labels of hosts (`document_sync`: sends
-//!   both to hosts until confirmed); [`content`]: artifacts and configs; `secret`: secrets that units
-//!   use by name; [`operator`]: people, and how they sign in
+//! - `apply`: applies documents to units; `realm`: realms; `alert`: alerts and their rules; `label`: labels of hosts; `address`: where hosts
+//!   find the fleet (`document_sync`: sends these to hosts until confirmed); [`content`]: artifacts and configs; `secret`: secrets that
+//!   units use by name; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `status_series`: the state of hosts and alerts as series
 //! - [`fleet`]: the latest measurements and their totals; `vitals`: the console's own metrics; [`external`]: external stores
 //! - [`backup`]: encrypted copies of the console's folder
@@ -31,6 +31,7 @@
 //! **Invariant: a report is attributed to the host whose topic it came on**, never to a name
 //! in the payload.
 
+mod address;
 pub mod alert;
 mod api;
 mod apply;

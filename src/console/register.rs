@@ -390,6 +390,72 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn restored_console_merges_the_replaced_register() {
+        let fixture = Fixture::new().await;
+        let (stolen, late) = (fixture.member("stolen").await.id, "late");
+        let store = &fixture.shared().store;
+        let (old, replaced) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for folder in [&old, &replaced] {
+            fs::create_dir(folder.path().join("authority")).unwrap();
+        }
+        // The backup: register and store together.
+        RegisterWriter::new(old.path()).refresh(store).await.unwrap();
+        write_mark(old.path(), store).await.unwrap();
+        let backup = copy(store, "backup.db", old.path()).await;
+        // What came after it.
+        fixture.console.revoke_host(&admin(), "stolen").await.unwrap();
+        let late = fixture.member(late).await.id;
+        store.set_signed_ms(now_ms() + 1_000).await.unwrap();
+        RegisterWriter::new(replaced.path()).refresh(store).await.unwrap();
+        write_mark(replaced.path(), store).await.unwrap();
+
+        let alerts = async |store: &Store| {
+            let which = store::alert::Which { limit: 9, ..Default::default() };
+            store::alert::list(store.read(), which, now_ms()).await.unwrap()
+        };
+        let mark = RestoredMark { fleet: muster_topics::name::Digest::of(b"root"), taken_ms: 5, restored_ms: 9 };
+        for register in ["whole", "damaged", "missing"] {
+            let restored = Store::open(&copy(&Store::open(&backup).await.unwrap(), register, old.path()).await).await;
+            let restored = restored.unwrap();
+            restore(old.path(), &restored, now_ms()).await.unwrap();
+            assert_eq!(alerts(&restored).await.len(), 0, "nothing tells that both are older");
+            mark.write(old.path()).unwrap();
+            let from = replaced.path().join(FILE);
+            match register {
+                "whole" => {
+                    fs::copy(from, restored_mark::replaced_register(old.path())).unwrap();
+                    fs::copy(replaced.path().join(MARK), restored_mark::replaced_mark(old.path())).unwrap();
+                }
+                "damaged" => fs::write(restored_mark::replaced_register(old.path()), "{").unwrap(),
+                _ => {}
+            }
+            restore(old.path(), &restored, now_ms()).await.unwrap();
+            let shown = alerts(&restored).await;
+            assert_eq!((shown.len(), shown[0].alert.rule.as_str()), (1, alert::RESTORED));
+            let words = match register {
+                "whole" => "1 revoked certificates, 1 hosts that had joined",
+                "damaged" => "is damaged",
+                _ => "there was no folder to replace",
+            };
+            assert!(shown[0].alert.message.contains(words), "{register}: {}", shown[0].alert.message);
+            let revoked = host::revoked(restored.read()).await.unwrap();
+            let hosts = host::list(restored.read(), None).await.unwrap();
+            assert_eq!(revoked.contains(&stolen), register == "whole");
+            assert_eq!(hosts.iter().any(|host| host.id == late), register == "whole");
+            assert_eq!(restored.signed_ms().await.unwrap() == store.signed_ms().await.unwrap(), register == "whole");
+            assert_eq!(register::restored(restored.read()).await.unwrap(), Some((5, 9)));
+            // It is done once.
+            assert_eq!(RestoredMark::read(old.path(), 0).unwrap(), None);
+            // The register of the next case is that of the backup again.
+            let again = Store::open(&backup).await.unwrap();
+            fs::remove_file(old.path().join(FILE)).unwrap();
+            fs::remove_file(old.path().join(MARK)).unwrap();
+            RegisterWriter::new(old.path()).refresh(&again).await.unwrap();
+            write_mark(old.path(), &again).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
     async fn store_missing_commands_counts_as_older() {
         let (folder, store) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();

@@ -28,6 +28,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::state::SharedPem;
 use super::{
+    address,
     alert::{
         self,
         outlet::{AlertOutlet, OutletError},
@@ -142,6 +143,11 @@ pub enum ConsoleError {
     /// The broker's address is invalid.
     #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
     BrokerUrl(#[from] BrokerUrlError),
+    /// An address for hosts is invalid.
+    #[error(
+        "{0}\nhint: more_broker_urls and more_console_urls in the console's configuration are URLs, such as mqtts://192.0.2.8:8883 and https://192.0.2.8:7443"
+    )]
+    Addresses(String),
     /// Another error; the log has details.
     #[error(transparent)]
     Other(#[from] Error),
@@ -185,6 +191,7 @@ pub struct PreparedConsole {
 /// If something cannot be used; nothing runs then, and nothing is locked.
 pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let config = anchored(config)?;
+    address::check(&config).map_err(ConsoleError::Addresses)?;
     let outlets = config.alert_outlets.iter().map(AlertOutlet::open).collect::<Result<Vec<_>, _>>()?;
     let dir = config.data_dir.clone();
     let folder = |source| ConsoleError::Folder { path: dir.clone(), source };
@@ -380,6 +387,7 @@ impl PreparedConsole {
         let generation = self.authority.keys().state.generation;
         let key_generations = store::alert::Generations { all: generation, ..Default::default() };
         let has_labels = store::label::heard(self.store.read()).await?;
+        let addresses = address::FleetAddresses::open(&self.config, &urls, &self.store, now_ms()).await?;
         let shared = Arc::new(ConsoleState {
             settings: Settings {
                 current: RwLock::new(Arc::new(self.config.clone())),
@@ -404,6 +412,7 @@ impl PreparedConsole {
                 labels: label::Labels::new(document_sync::DocumentSync::new(label_generations), has_labels),
                 keys: document_sync::DocumentSync::new(key_generations),
                 rotating: tokio::sync::Mutex::default(),
+                addresses,
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
@@ -445,6 +454,13 @@ impl PreparedConsole {
         let keys =
             document_sync::run(Arc::clone(&shared), |shared| &shared.hosts.keys, rotation::tell, shutdown.clone());
         tasks.spawn(keys);
+        let addresses = document_sync::run(
+            Arc::clone(&shared),
+            |shared| &shared.hosts.addresses.tellings,
+            address::tell,
+            shutdown.clone(),
+        );
+        tasks.spawn(addresses);
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }

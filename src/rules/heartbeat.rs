@@ -337,6 +337,7 @@ mod tests {
             containers: Default::default(),
             alert_rules: None,
             label_generation: None,
+            address_generation: None,
             own_labels: None,
             command_keys: None,
         }

@@ -168,6 +168,8 @@ pub struct SessionParts {
     pub labels_generation: u64,
     /// The generation of the keys that the console may sign with; 0 if they were never replaced.
     pub keys_generation: u64,
+    /// The generation of the fleet's addresses; 0 if there are none.
+    pub addresses_generation: u64,
 }
 
 /// The source of a message on this topic, as far as signed messages come on it.

@@ -98,6 +98,7 @@ struct LocalState {
     rules_generation: u64,
     labels_generation: u64,
     keys_generation: u64,
+    addresses_generation: u64,
 }
 
 /// What is held back.
@@ -120,6 +121,8 @@ enum Waiting<R> {
     HostLabels(u64, Option<R>),
     /// Keys of this generation are stored.
     CommandKeys(u64, Option<R>),
+    /// Addresses of this generation are stored.
+    HostAddresses(u64, Option<R>),
     /// Writes are stored.
     Recorded,
     /// It is stored that this agent works.
@@ -153,6 +156,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 rules_generation: parts.rules_generation,
                 labels_generation: parts.labels_generation,
                 keys_generation: parts.keys_generation,
+                addresses_generation: parts.addresses_generation,
             },
             has_worked: false,
             connection: None,

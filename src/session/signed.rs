@@ -3,6 +3,7 @@
 use muster_rules::authorise::CommandHead;
 use muster_topics::{
     ack::Ack,
+    address::HostAddresses,
     alert::AlertRules,
     command::{Command, Refresh},
     command_keys::CommandKeys,
@@ -30,6 +31,8 @@ pub enum SignedMessage {
     CommandKeys(CommandKeys),
     /// A message that is signed with a key that is not pinned here: its id.
     UnknownKey(String),
+    /// The addresses of the fleet.
+    HostAddresses(HostAddresses),
     /// A message that gets no answer: what it is, and why.
     Rejected(&'static str, String),
 }
@@ -67,6 +70,9 @@ impl SignedMessage {
             Kind::HostLabels => verified.body().map_or_else(|error| rejected("host_labels", error), Self::HostLabels),
             Kind::CommandKeys => {
                 verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
+            }
+            Kind::HostAddresses => {
+                verified.body().map_or_else(|error| rejected("host_addresses", error), Self::HostAddresses)
             }
         }
     }

@@ -4,6 +4,7 @@ use muster_rules::authorise::Authorised;
 use muster_topics::{
     Millis,
     ack::{Ack, Numbered, ReportAck},
+    address::HostAddresses,
     alert::AlertRules,
     command::Command,
     command_keys::CommandKeys,
@@ -56,6 +57,8 @@ pub enum StoreRequest<W> {
     HostLabels(HostLabels),
     /// Store the keys that the console may sign with, and verify with them from now on.
     CommandKeys(CommandKeys),
+    /// Store the fleet's addresses, and try them from now on.
+    HostAddresses(HostAddresses),
     /// Remember that this agent works: it is the only one of its host. `is_first` is false on later connections.
     Works {
         /// Whether it did not work before in this run.

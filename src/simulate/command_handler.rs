@@ -96,6 +96,11 @@ impl SimulatedHost {
                 self.state_changed();
                 StoreReply::Done
             }
+            StoreRequest::HostAddresses(told) => {
+                self.parts.state.address_generation = Some(told.addresses.generation);
+                self.state_changed();
+                StoreReply::Done
+            }
             StoreRequest::Read(read) => self.parts.outbox.read(read),
             // Instances are stored with each life, and the journal is pruned when the simulation starts.
             StoreRequest::Works { .. } | StoreRequest::NoteOlderDisk { .. } | StoreRequest::Prune { .. } => {

@@ -167,6 +167,7 @@ impl HostRunner {
                 rules_generation: state.alert_rules.unwrap_or_default(),
                 labels_generation: state.label_generation.unwrap_or_default(),
                 keys_generation: self.common.keys.known().generation,
+                addresses_generation: state.address_generation.unwrap_or_default(),
             },
             chance::random,
         );

@@ -270,6 +270,7 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         containers: Default::default(),
         alert_rules: None,
         label_generation: None,
+        address_generation: None,
         own_labels: None,
         command_keys: None,
     }

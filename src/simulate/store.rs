@@ -59,7 +59,7 @@ impl SimulatedHostRow {
     pub(super) fn identity(&self, fleet: &Membership) -> MemberIdentity {
         // The key of revisions differs per host; simulated hosts have no revisions.
         let (host, certificate) = (self.id, self.certificate.clone());
-        let membership = Membership { host, certificate, revision_key: None, ..fleet.clone() };
+        let membership = Membership { host, certificate, revision_key: None, addresses: None, ..fleet.clone() };
         MemberIdentity { membership, key: self.key.clone() }
     }
 }
@@ -219,7 +219,7 @@ impl Store {
 
     /// Stores what all hosts share.
     pub(super) async fn set_membership(&self, membership: &Membership) -> Result<(), StoreError> {
-        let text = serde_json::to_string(&Membership { revision_key: None, ..membership.clone() })
+        let text = serde_json::to_string(&Membership { revision_key: None, addresses: None, ..membership.clone() })
             .map_err(|source| StoreError::Content { what: "membership", source })?;
         sqlx::query(
             "INSERT INTO fleet (only, membership) VALUES (1, $1) ON CONFLICT (only) DO UPDATE SET membership = $1",

@@ -170,6 +170,7 @@ impl Agent {
             rules_generation: 0,
             labels_generation: 0,
             keys_generation: 0,
+            addresses_generation: 0,
         };
         let mut agent = Self {
             session: Session::new(parts, chance::random),

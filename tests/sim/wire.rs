@@ -80,8 +80,8 @@ impl Seal {
             Kind::Command => Order::Command(verified.body().unwrap()),
             Kind::Ack => Order::Ack(verified.body().unwrap()),
             Kind::Refresh => Order::Refresh(verified.body().unwrap()),
-            // The simulated console tells no rules, gives no labels, and keeps its key.
-            Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys => return None,
+            // The simulated console tells no rules and no addresses, gives no labels, and keeps its key.
+            Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys | Kind::HostAddresses => return None,
         })
     }
 }

@@ -64,6 +64,8 @@ pub enum Kind {
     HostLabels,
     /// [`crate::command_keys::CommandKeys`].
     CommandKeys,
+    /// [`crate::address::HostAddresses`].
+    HostAddresses,
 }
 
 impl Kind {
@@ -75,6 +77,7 @@ impl Kind {
             Self::AlertRules => "alert_rules",
             Self::HostLabels => "host_labels",
             Self::CommandKeys => "command_keys",
+            Self::HostAddresses => "host_addresses",
         }
     }
 }

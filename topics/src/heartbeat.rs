@@ -107,6 +107,9 @@ pub struct HostState {
     /// The generation of the console's labels on the host; null if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_generation: Option<u64>,
+    /// The generation of the fleet's addresses on the host; null if it has none beside those from when it joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_generation: Option<u64>,
     /// The labels of the host's own configuration, if the console gives it any; otherwise they are `labels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_labels: Option<BTreeMap<Name, String>>,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     V1,
+    address::Addresses,
     command_keys::KnownKeys,
     diagnostic::Diagnostic,
     envelope::PublicKey,
@@ -114,6 +115,9 @@ pub struct Membership {
     /// The key of the host's revisions. An older console gives none, and an older agent ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_key: Option<RevisionKey>,
+    /// Further addresses of broker and console, if there are any. An older agent ignores them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Addresses>,
     /// The generation of `command_keys`, once they were replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_generation: Option<u64>,

@@ -34,6 +34,7 @@
 //! **Invariant: topics are formatted and parsed in [`topic`] alone.**
 
 pub mod ack;
+pub mod address;
 pub mod alert;
 pub mod argv;
 pub mod canonical;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     ack::Ack,
+    address::HostAddresses,
     alert::{Alert, AlertRules},
     channel::{FromYuno, ToYuno},
     command::{Command, Refresh},
@@ -46,6 +47,7 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<AlertRules>("AlertRules"),
         schema::<HostLabels>("HostLabels"),
         schema::<CommandKeys>("CommandKeys"),
+        schema::<HostAddresses>("HostAddresses"),
         schema::<Effective>("Effective"),
         schema::<Manifest>("Manifest"),
         schema::<Snapshots>("Snapshots"),

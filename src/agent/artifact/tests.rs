@@ -178,6 +178,7 @@ fn identity(console_url: &str, authority: String, certificate: String, key: Stri
         prefix: "muster".parse().unwrap(),
         revision_key: None,
         key_generation: None,
+        addresses: None,
     };
     MemberIdentity { membership, key }
 }

@@ -380,3 +380,57 @@ async fn silent_connection_delays_nobody() {
         assert!(matches!(connection.read(&mut [0]).await, Ok(0) | Err(_)));
     }
 }
+
+/// Shows a member's certificate, with its sealing key.
+async fn show(fixture: &Fixture, member: &crate::testing::Member) -> (u16, String) {
+    let key = muster_bus::sealing::HostKey::derived_from(member.key.as_bytes()).public();
+    let notice = muster_topics::sealed::SealingKeyNotice { v: V1, key };
+    let client = fixture.client(member.identity());
+    let answer = client.post(fixture.hosts_url("/v1/sealing-key")).json(&notice).send().await.unwrap();
+    match answer.status().is_success() {
+        true => (answer.status().as_u16(), String::new()),
+        false => problem(answer).await,
+    }
+}
+
+#[tokio::test]
+async fn host_of_after_a_backup_comes_back_by_its_certificate() {
+    let fixture = Fixture::new().await;
+    let (late, renewed, revoked) =
+        (fixture.member("late").await, fixture.member("renewed").await, fixture.member("revoked").await);
+    let store = &fixture.shared().store;
+    fixture.console.revoke_host(&admin(), "revoked").await.unwrap();
+    // As in a backup of before.
+    let forget =
+        |statement: &'static str, id: HostId| sqlx::query(statement).bind(id.to_string()).execute(store.write());
+    forget("DELETE FROM host WHERE id = $1", late.id).await.unwrap();
+    let other = "UPDATE certificate SET serial = serial || '00' WHERE host = $1";
+    forget(other, renewed.id).await.unwrap();
+    forget(other, revoked.id).await.unwrap();
+    for member in [&late, &renewed, &revoked] {
+        assert_eq!(show(&fixture, member).await, (403, "revoked".to_owned()), "nothing was restored");
+    }
+    let restored = async |taken_ms, restored_ms| {
+        let mut db = store.begin().await.unwrap();
+        store::register::set_restored(&mut db, taken_ms, restored_ms).await.unwrap();
+        db.commit().await.unwrap();
+    };
+    let (now, day) = (now_ms(), 24 * 3_600_000);
+    for (taken_ms, restored_ms) in [(now - 3 * day, now - 2 * day), (now + 2 * day, now + 3 * day)] {
+        restored(taken_ms, restored_ms).await;
+        assert_eq!(show(&fixture, &late).await.0, 403, "it was not issued meanwhile");
+    }
+    restored(now - day, now).await;
+    assert_eq!(show(&fixture, &late).await.0, 200);
+    assert_eq!(show(&fixture, &late).await.0, 200);
+    assert_eq!(show(&fixture, &renewed).await.0, 200);
+    assert_eq!(show(&fixture, &revoked).await, (403, "revoked".to_owned()));
+    let alerts = fixture.console.alerts(store::alert::Which { limit: 9, ..Default::default() }).await.unwrap();
+    let back: Vec<_> = alerts.iter().filter(|alert| alert.alert.rule.as_str() == alert::CAME_BACK).collect();
+    assert_eq!(back.iter().map(|alert| alert.host).collect::<Vec<_>>(), [late.id]);
+    // From here on it can be revoked, and the certificate of the revoked one is on the list.
+    fixture.console.revoke_host(&admin(), &late.id.to_string()).await.unwrap();
+    assert_eq!(show(&fixture, &late).await.0, 403);
+    let listed = store::issued::revoked(store.read(), now_ms()).await.unwrap();
+    assert_eq!(listed.len(), 3, "two of the revoked host, one of the late one");
+}

@@ -46,6 +46,8 @@ pub struct Effects {
     pub labels: BTreeMap<HostId, Option<u64>>,
     /// The keys that hosts reported.
     pub keys: BTreeMap<HostId, Option<KnownKeys>>,
+    /// The generation of addresses that hosts reported.
+    pub addresses: BTreeMap<HostId, Option<u64>>,
     /// Hosts whose output was stored.
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
@@ -74,6 +76,7 @@ impl Effects {
         self.rules.extend(more.rules);
         self.labels.extend(more.labels);
         self.keys.extend(more.keys);
+        self.addresses.extend(more.addresses);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
         self.changes.extend(more.changes);
@@ -100,6 +103,7 @@ impl Effects {
             shared.hosts.rules.host_connected(*host);
             shared.hosts.labels.tellings.host_connected(*host);
             shared.hosts.keys.host_connected(*host);
+            shared.hosts.addresses.tellings.host_connected(*host);
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
@@ -114,6 +118,9 @@ impl Effects {
         }
         for (host, has) in self.keys {
             rotation::confirm(shared, host, has.as_ref(), now);
+        }
+        for (host, has) in self.addresses {
+            shared.hosts.addresses.tellings.confirm(host, has, now);
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {

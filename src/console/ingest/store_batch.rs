@@ -168,6 +168,7 @@ impl IngestBatch {
                 self.effects.rules.insert(id, state.alert_rules);
                 self.effects.labels.insert(id, state.label_generation);
                 self.effects.keys.insert(id, state.command_keys.clone());
+                self.effects.addresses.insert(id, state.address_generation);
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
@@ -185,6 +186,7 @@ impl IngestBatch {
                 self.effects.labels.insert(id, generation("label_generation"));
                 let keys = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok());
                 self.effects.keys.insert(id, keys);
+                self.effects.addresses.insert(id, generation("address_generation"));
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));

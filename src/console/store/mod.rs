@@ -3,7 +3,7 @@
 //! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
 //! commands), [`content`] (labels of artifacts, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`backup`] (those that were made), [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
+//! (people and their secrets), [`realm`], [`alert`], [`backup`] (those that were made), [`address`] (of the fleet), [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
 //! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -18,6 +18,7 @@
 //! **Invariant: committed data survives a power cut** (`synchronous = FULL`): hosts delete what
 //! the console acknowledges.
 
+pub mod address;
 pub mod alert;
 pub mod backup;
 mod columns;

@@ -11,6 +11,7 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     ack::Ack,
+    address::HostAddresses,
     alert::AlertRules,
     command::{Command, Refresh, Verb},
     command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
@@ -57,6 +58,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.reject("message", EnvelopeError::UnknownKey(id).to_string());
                 self.notice(Notice::UnknownKey);
             }
+            SignedMessage::HostAddresses(told) => return self.take_addresses(told, receipt, now),
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);
@@ -213,6 +215,20 @@ impl<R: Debug, W: Debug> Session<R, W> {
             self.local.time.observe(keys.issued_ms, now.clock_ms);
             let waiting = Waiting::CommandKeys(keys.generation, receipt);
             return self.ask(StoreRequest::CommandKeys(keys), waiting);
+        }
+        self.finish(receipt, now);
+    }
+
+    /// Handles the fleet's addresses. Those that are not newer than the present ones change nothing.
+    pub(super) fn take_addresses(&mut self, told: HostAddresses, receipt: Option<R>, now: Moment) {
+        if told.host != self.local.me.host {
+            self.reject("host_addresses", "they are for another host");
+        } else if let Err(problem) = told.addresses.check() {
+            self.reject("host_addresses", problem);
+        } else if told.addresses.generation > self.local.addresses_generation {
+            self.local.time.observe(told.issued_ms, now.clock_ms);
+            let waiting = Waiting::HostAddresses(told.addresses.generation, receipt);
+            return self.ask(StoreRequest::HostAddresses(told), waiting);
         }
         self.finish(receipt, now);
     }

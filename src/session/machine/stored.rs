@@ -62,6 +62,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }
+            (StoreReply::Done, Waiting::HostAddresses(generation, receipt)) => {
+                self.local.addresses_generation = generation;
+                self.publisher.beats.hasten();
+                self.finish(receipt, now);
+            }
             (StoreReply::Recorded { keys, ended }, Waiting::Recorded) => {
                 self.writes_ms = None;
                 keys.into_iter().for_each(|key| self.queue(key, now));

@@ -96,6 +96,7 @@ impl Bench {
             rules_generation: 0,
             labels_generation: 0,
             keys_generation: 0,
+            addresses_generation: 0,
         };
         let session = Session::new(parts, || 0.5);
         Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, ended: Vec::new(), stored: Vec::new() }

@@ -173,7 +173,10 @@ impl Agent {
             }
             StoreRequest::Read(read) => machine.disk.read_outbox(read),
             // The simulated console sends neither.
-            StoreRequest::AlertRules(_) | StoreRequest::HostLabels(_) | StoreRequest::CommandKeys(_) => {
+            StoreRequest::AlertRules(_)
+            | StoreRequest::HostLabels(_)
+            | StoreRequest::CommandKeys(_)
+            | StoreRequest::HostAddresses(_) => {
                 StoreReply::Done
             }
         })

@@ -227,8 +227,8 @@ impl TopicKind {
                 retained: false,
                 acknowledged: false,
                 payload: Json("Envelope"),
-                about: "A signed Command, Refresh, AlertRules, HostLabels or CommandKeys for one host. A command is repeated until there is \
-                        an outcome, rules, labels and keys until a heartbeat says that the host has them.",
+                about: "A signed Command, Refresh, AlertRules, HostLabels, CommandKeys or HostAddresses for one host. A command is repeated \
+                        until there is an outcome, rules, labels, keys and addresses until a heartbeat says that the host has them.",
             },
             Self::Ack => TopicRow {
                 id: "ack",

@@ -54,6 +54,7 @@ fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
         prefix: "muster".parse().unwrap(),
         revision_key: None,
         key_generation: None,
+        addresses: None,
     };
     watch::channel(Arc::new(MemberIdentity { membership, key: String::new() })).1
 }

@@ -48,6 +48,7 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         containers: BTreeMap::from([(hostname.to_owned(), others), ("muster.default.shop".to_owned(), ours)]),
         alert_rules: None,
         label_generation: None,
+        address_generation: None,
         own_labels: None,
         command_keys: None,
     };
