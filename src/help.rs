@@ -14,7 +14,24 @@ use clap::{Arg, Command, builder::StyledStr};
 
 use self::examples::{EXAMPLES, Example};
 
+/// How to begin, as the short help says it.
+#[cfg(feature = "cli")]
+pub(crate) const BEGIN: &str = "Begin with `muster up`; `muster --help` says more.";
+/// The same of a build for hosts alone.
+#[cfg(not(feature = "cli"))]
+pub(crate) const BEGIN: &str = "Begin with `muster agent --join TOKEN`; `muster --help` says more.";
+
+/// What `muster --help` says after the options of a build for hosts alone.
+#[cfg(not(feature = "cli"))]
+pub(crate) const EVERYWHERE: &str = "\
+This is the agent alone. `muster token create` on the fleet's machine makes a token; with it, here:
+  muster agent --join TOKEN
+  muster agent install --now --join TOKEN
+
+Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable.";
+
 /// What `muster --help` says after the options: what holds for all verbs.
+#[cfg(feature = "cli")]
 pub(crate) const EVERYWHERE: &str = "\
 Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:
   muster host ls

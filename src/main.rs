@@ -35,7 +35,7 @@ use tracing_subscriber::EnvFilter;
 /// One agent runs on each host; a broker and a console are the fleet's centre.
 #[derive(Parser, Debug)]
 #[command(version, arg_required_else_help = true, max_term_width = 100)]
-#[command(after_long_help = help::EVERYWHERE, after_help = "Begin with `muster up`; `muster --help` says more.")]
+#[command(after_long_help = help::EVERYWHERE, after_help = help::BEGIN)]
 struct Cli {
     /// What to log, such as `info` or `muster=debug`
     #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
