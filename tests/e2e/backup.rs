@@ -28,14 +28,9 @@ fn make_key(home: &Home, name: &str) -> String {
 /// Roles with one host, whose console backs up to `key.txt`. Hosts find the console where it was after it was restored, as
 /// if by its name.
 fn roles(more: &str) -> Roles {
-    roles_with("", more)
-}
-
-/// The same, with more keys of the console's configuration.
-fn roles_with(keys: &str, more: &str) -> Roles {
     let home = Home::new();
     let section = make_key(&home, "key.txt");
-    let mut roles = Roles::start_in(home, format!("{keys}\n{section}{more}\n"));
+    let mut roles = Roles::start_in(home, format!("{section}{more}\n"));
     roles.stop_console();
     roles.hosts_port = free_ports(1);
     roles.start_console();
@@ -169,17 +164,24 @@ fn check_no_clear_text(backup: &Path) {
 fn hosts_follow_to_another_address() {
     let first = free_ports(2);
     let (broker, hosts) = (format!("mqtts://127.0.0.1:{first}"), first + 1);
-    let keys = format!("more_broker_urls = [\"{broker}\"]\nmore_console_urls = [\"https://127.0.0.1:{hosts}\"]");
-    let mut roles = roles_with(&keys, "every_hours = 0");
+    let mut roles = roles("every_hours = 0");
     let _agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
+    // It learns of the addresses after it has joined.
+    let config = roles.home.path().join("console.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let text =
+        format!("more_broker_urls = [\"{broker}\"]\nmore_console_urls = [\"https://127.0.0.1:{hosts}\"]\n{text}");
+    fs::write(&config, &text).unwrap();
+    roles.kill_console();
+    roles.try_console().unwrap();
     let identity = roles.home.path().join("agent/identity.json");
     eventually("addresses that are stored", || match fs::read_to_string(&identity).unwrap() {
         text if text.contains(&broker) => Ok(()),
         text => Err(text),
     });
     eventually("a host that confirms them", || match roles.json(&["host", "ls"]) {
-        hosts if hosts[0]["state"]["address_generation"].is_u64() => Ok(()),
+        hosts if hosts[0]["state"]["value"]["address_generation"].is_u64() => Ok(()),
         hosts => Err(hosts.to_string()),
     });
     roles.ok(&["backup", "create", "one.tar.age", "--artifacts"]);
@@ -189,8 +191,11 @@ fn hosts_follow_to_another_address() {
     roles.kill_broker();
     fs::rename(roles.home.path().join("console"), roles.home.path().join("lost")).unwrap();
     restore(&roles, &[]).expect_code(0);
+    let text = text.replace(&format!("\"{}\"", roles.mqtt), &format!("\"{broker}\""));
+    let text = text.replace(&format!(":{}\"", roles.hosts_port), &format!(":{hosts}\""));
+    fs::write(&config, text).unwrap();
     (roles.mqtt, roles.hosts_port) = (broker, hosts);
-    roles.start_console();
+    roles.try_console().unwrap();
     roles.revive_broker();
     wait_for(&roles, &host, "online");
     let script = file(&roles.home, "keeps.sh", KEEPS);
