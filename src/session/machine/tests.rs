@@ -9,6 +9,7 @@ use muster_rules::{
 use muster_topics::{
     Millis, V1,
     ack::{Ack, Numbered, ReportAck},
+    address::{Addresses, HostAddresses},
     command::{Command, Exec, Refresh, Target, Verb},
     name::{CommandId, HostId},
     outcome::{Content, Report},
@@ -342,6 +343,34 @@ fn acknowledgement_of_another_host_changes_nothing() {
     assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
     bench.handle(message(&Ack { host: bench.session.me().host, ..ack }));
     assert_eq!(bench.stored, ["Acknowledge"]);
+}
+
+#[test]
+fn only_newer_addresses_of_this_host_are_stored() {
+    let mut bench = Bench::working();
+    let of = |host, generation, url: &str| HostAddresses {
+        v: V1,
+        host,
+        issued_ms: NOW_MS,
+        addresses: Addresses { generation, broker_urls: vec![url.to_owned()], console_urls: vec![] },
+    };
+    let own = bench.session.me().host;
+    let message = |told: HostAddresses| Input::Message(CommandSource::Own, SignedMessage::HostAddresses(told), Some(5));
+    for refused in [of(HostId(Uuid::from_u128(9)), 3, "mqtts://h"), of(own, 3, "nonsense"), of(own, 0, "mqtts://h")] {
+        let effects = bench.handle(message(refused));
+        assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
+    }
+    // A store that fails is not acknowledged.
+    bench.is_broken = true;
+    assert_eq!(acknowledged(&bench.handle(message(of(own, 3, "mqtts://h")))), [0; 0]);
+    bench.is_broken = false;
+    bench.stored.clear();
+    bench.life_ms = 60_000;
+    // It is tried again, and what comes once more is known by then.
+    let effects = bench.handle(Input::Time);
+    assert_eq!(acknowledged(&effects), [5]);
+    bench.handle(message(of(own, 3, "mqtts://h")));
+    assert_eq!(bench.stored.iter().filter(|stored| *stored == "HostAddresses").count(), 1, "{:?}", bench.stored);
 }
 
 #[test]
