@@ -52,7 +52,9 @@ pub struct RotateArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct RotationStep {
-    /// Key to replace: begin, or show how far it is
+    /// Key to replace
+    ///
+    /// A new one is made, and all hosts are told of it. If that has begun already, it goes on.
     #[arg(value_enum)]
     what: Option<RotatedPart>,
     /// Show which hosts lack the new key
