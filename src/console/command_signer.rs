@@ -125,13 +125,12 @@ impl CommandSigner {
     /// # Errors
     /// As [`Self::sign`].
     pub async fn sign_message(&self, message: UnsignedMessage) -> Result<Vec<u8>, SignError> {
-        let bytes = message.signed_bytes();
         match self {
-            Self::Own(signer) => {
-                let key = signer.public_key().map_err(|error| absent(&error.to_string()))?;
-                Ok(message.with_signature(key.id(), &signer.sign_bytes(&bytes))?)
+            Self::Own(signer) => Ok(signer.sign_message(message)?),
+            Self::External(key, signer) => {
+                let signature = signer.sign(key, &message.signed_bytes()).await?;
+                Ok(message.with_signature(key.id(), &signature)?)
             }
-            Self::External(key, signer) => Ok(message.with_signature(key.id(), &signer.sign(key, &bytes).await?)?),
             Self::Absent(reason) => Err(absent(reason).into()),
         }
     }

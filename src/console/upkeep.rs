@@ -58,7 +58,10 @@ pub(super) async fn watch_signer(shared: Arc<ConsoleState>, shutdown: Cancellati
             if changed {
                 match failed {
                     Some(error) => tracing::error!("{error}"),
-                    None => tracing::info!("the signer at {} signs again", signer.address()),
+                    None => {
+                        tracing::info!("the signer at {} signs again", signer.address());
+                        let _ = shared.commands.dispatch.send(dispatch::DispatchEvent::SignerBack).await;
+                    }
                 }
                 shared.changed(PageChange::Alert(None));
             }

@@ -214,6 +214,8 @@ mod agent {
                     "`muster token create` on the console's side, and here `muster agent install --now --join TOKEN`",
                 ));
             }
+            // Its key is a credential, which only the agent gets: what needs the key is not examined.
+            Err(join::JoinError::Credential { .. }) => {}
             Err(error) => {
                 let usual = "run this as root, or as the user that the agent runs as";
                 setup.trouble = Some(hinted(Diagnostic::parse(&with_causes(&error)), usual));

@@ -215,9 +215,16 @@ impl Signer {
     /// # Errors
     /// If it does not serialise, or becomes longer than [`PAYLOAD_MAX_BYTES`].
     pub fn sign<B: Body>(&self, body: &B) -> Result<Vec<u8>, EnvelopeError> {
-        let unsigned = UnsignedMessage::of(body)?;
-        let sig = self.sign_bytes(&unsigned.signed_bytes());
-        unsigned.with_signature(&self.kid, &sig)
+        self.sign_message(UnsignedMessage::of(body)?)
+    }
+
+    /// Signs a message; returns the bytes to publish.
+    ///
+    /// # Errors
+    /// If they become longer than [`PAYLOAD_MAX_BYTES`].
+    pub fn sign_message(&self, message: UnsignedMessage) -> Result<Vec<u8>, EnvelopeError> {
+        let sig = self.sign_bytes(&message.signed_bytes());
+        message.with_signature(&self.kid, &sig)
     }
 
     /// Returns the signature over bytes.
@@ -377,9 +384,7 @@ mod tests {
         let (old, new) = (signer(), signer());
         let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
         let first = old.sign(&body).unwrap();
-        let unsigned = UnsignedMessage::of_signed(&first).unwrap();
-        let sig = new.sign_bytes(&unsigned.signed_bytes());
-        let second = unsigned.with_signature(new.public_key().unwrap().id(), &sig).unwrap();
+        let second = new.sign_message(UnsignedMessage::of_signed(&first).unwrap()).unwrap();
         assert_eq!(first.len(), second.len());
         let both = [old.public_key().unwrap(), new.public_key().unwrap()];
         for bytes in [&first, &second] {

@@ -35,4 +35,6 @@ pub enum DispatchEvent {
     Connected,
     /// The console's clock was set: hosts are to report their clocks.
     ClockSet,
+    /// The external signer signs again: what was to be asked of hosts meanwhile is asked now.
+    SignerBack,
 }

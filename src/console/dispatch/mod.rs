@@ -440,7 +440,9 @@ pub(crate) async fn run(
         }
         for event in taken {
             match &event {
-                DispatchEvent::Connected | DispatchEvent::ClockSet => roll_call = refresh_all(&shared).await,
+                DispatchEvent::Connected | DispatchEvent::ClockSet | DispatchEvent::SignerBack => {
+                    roll_call = refresh_all(&shared).await;
+                }
                 DispatchEvent::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
@@ -520,7 +522,7 @@ pub fn take(schedule: &mut Schedule, event: DispatchEvent, now: Millis) -> Vec<S
         DispatchEvent::Busy(command, host) => schedule.busy(command, host, now),
         DispatchEvent::Presence(host, online) => schedule.presence(host, online, now),
         DispatchEvent::Left(host) => schedule.leave(host, now),
-        DispatchEvent::Shown(_) | DispatchEvent::ClockSet => (),
+        DispatchEvent::Shown(_) | DispatchEvent::ClockSet | DispatchEvent::SignerBack => (),
         DispatchEvent::Connected => schedule.connected(now),
     }
     Vec::new()

@@ -11,6 +11,8 @@ use muster_topics::{
     ack::{Ack, Numbered, ReportAck},
     address::{Addresses, HostAddresses},
     command::{Command, Exec, Refresh, Target, Verb},
+    command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
+    envelope::Signer,
     name::{CommandId, HostId},
     outcome::{Content, Report},
     presence::{Presence, PresenceState},
@@ -485,4 +487,61 @@ fn refused_command_is_answered_without_being_started() {
     assert_eq!(bench.stored, ["Answer"]);
     assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![5]));
     assert_eq!(published(&effects), [HostTopic::Outcome]);
+}
+
+#[test]
+fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_nothing() {
+    let key = || Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap().public_key().unwrap();
+    let told = |generation, keys, authorities| CommandKeys { v: V1, issued_ms: NOW_MS, generation, keys, authorities };
+    let mut bench = Bench::working();
+    let tell = |bench: &mut Bench, keys: CommandKeys, receipt| {
+        bench.stored.clear();
+        let message = SignedMessage::CommandKeys(keys);
+        let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(receipt)));
+        let is_acknowledged =
+            effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(which) if *which == receipt));
+        let is_rejected = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Notice(Notice::Rejected(what, _)) if what == "command_keys"));
+        (bench.stored.contains(&"CommandKeys".to_owned()), is_acknowledged, is_rejected)
+    };
+    bench.is_broken = true;
+    assert_eq!(tell(&mut bench, told(5, vec![key()], vec![]), 1), (true, false, false));
+    bench.is_broken = false;
+    bench.life_ms += 5_000;
+    bench.stored.clear();
+    let effects = bench.handle(Input::Time);
+    assert!(bench.stored.contains(&"CommandKeys".to_owned()), "it is tried again");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(1))));
+    for generation in [0, 4, 5] {
+        assert_eq!(tell(&mut bench, told(generation, vec![key()], vec![]), 2), (false, true, false), "{generation}");
+    }
+    let pem = || "x".repeat(AUTHORITY_MAX_BYTES);
+    for (keys, authorities) in [
+        (vec![], vec![]),
+        ((0..=COMMAND_KEYS_MAX).map(|_| key()).collect(), vec![]),
+        (vec![key()], vec![pem(); AUTHORITIES_MAX + 1]),
+        (vec![key()], vec![pem() + "x"]),
+    ] {
+        assert_eq!(tell(&mut bench, told(9, keys, authorities), 3), (false, true, true));
+    }
+    assert_eq!(tell(&mut bench, told(6, vec![key(), key()], vec![pem()]), 4), (true, true, false));
+    // They came another way meanwhile.
+    bench.session.set_keys_generation(8);
+    assert_eq!(tell(&mut bench, told(7, vec![key()], vec![]), 5), (false, true, false));
+}
+
+#[test]
+fn message_with_an_unknown_key_is_rejected_and_noticed() {
+    let mut bench = Bench::working();
+    let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+    let signed = stranger.sign(&bench.exec()).unwrap();
+    let message = SignedMessage::open(&signed, &[]);
+    let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(1)));
+    let notices: Vec<&Notice> = effects
+        .iter()
+        .filter_map(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
+        .collect();
+    assert!(matches!(&notices[..], [Notice::Rejected(..), Notice::UnknownKey]), "{notices:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(1))));
 }
