@@ -10,7 +10,7 @@
 //!
 //! **Invariant: nothing is signed with a key that a member does not have**, unless an operator named that member.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use muster_api::authority::{
@@ -30,6 +30,7 @@ use muster_topics::{
 use super::{
     authority::AuthorityError,
     command_signer::SignError,
+    dispatch,
     error::Error,
     key_ring::{ActiveKeys, KeyPlace, NEXT_KEY, NewKeyError},
     state::{Console, ConsoleState},
@@ -38,15 +39,30 @@ use super::{
 
 /// The most hosts that an error names.
 const NAMED_MAX: usize = 10;
+/// How long a page shows the last rotation: hosts that were away for longer have most likely healed, or joined anew.
+const LAST_SHOWN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Console {
-    /// Returns the authority's keys, and how far a rotation is.
+    /// Returns the authority's keys, and how far a rotation is, or the last one was.
     pub async fn authority_status(&self) -> Result<AuthorityStatus, Error> {
+        self.authority_status_since(Millis::MIN).await
+    }
+
+    /// Returns the same for a page, which must not read the state of all hosts for a rotation of long ago.
+    pub async fn authority_glance(&self) -> Result<AuthorityStatus, Error> {
+        self.authority_status_since(dispatch::before(now_ms(), LAST_SHOWN)).await
+    }
+
+    /// Returns the status, with the last rotation if it was finished since then.
+    async fn authority_status_since(&self, since_ms: Millis) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         let (keys, now) = (shared.authority.keys(), now_ms());
         let KeyState { signing, next, last, .. } = &keys.state;
-        let (members, away) =
-            (command_key::members(shared.store.read()).await?, host::away(shared.store.read(), None).await?);
+        let last = last.as_ref().filter(|last| next.is_none() && last.finished_ms >= since_ms);
+        let (members, away) = match next.is_some() || last.is_some() {
+            true => (command_key::members(shared.store.read()).await?, host::away(shared.store.read(), None).await?),
+            false => Default::default(),
+        };
         let lacking = |why: &dyn Fn(&MemberKeys) -> Option<LackingReason>| -> Vec<LackingHost> {
             let lacking = members.iter().filter_map(|(hostname, member)| {
                 let (host, hostname, why) = (member.host, hostname.clone(), why(member)?);
@@ -66,7 +82,7 @@ impl Console {
                 lacking,
             }
         });
-        let last_rotation = last.as_ref().filter(|_| next.is_none()).map(|last| {
+        let last_rotation = last.map(|last| {
             let FinishedRotation { retired, finished_ms, operator, .. } = last;
             let lacking = lacking(&|member| match reason(KeyStanding::of(member, signing.id(), now)) {
                 None if member.keys.as_ref().is_some_and(|known| !keys.state.is_known_by(known)) => {

@@ -14,7 +14,7 @@ async fn view(console: &Console, created: Option<CreatedToken>) -> Result<JoinVi
     let tokens = console.tokens().await?;
     let hosts = tokens.iter().flat_map(|token| token.used.map(|(_, host)| host).into_iter().chain(token.replaces));
     let names = console.hostnames(&hosts.collect::<Vec<_>>()).await?;
-    let authority = console.authority_status().await?;
+    let authority = console.authority_glance().await?;
     Ok(JoinView { tokens, names, created, problem: None, authority })
 }
 
