@@ -109,6 +109,23 @@ impl Console {
 
     /// Begins a rotation; one that is under way goes on.
     pub async fn begin_rotation(&self, operator: &Name, wanted: BeginRotation) -> Result<AuthorityStatus, Error> {
+        let (console, operator) = (self.clone(), operator.clone());
+        to_its_end(async move { console.begin(&operator, wanted).await }).await
+    }
+
+    /// Finishes a rotation: from now on the new key signs, and the old one is of no use.
+    pub async fn finish_rotation(&self, operator: &Name, wanted: FinishRotation) -> Result<AuthorityStatus, Error> {
+        let (console, operator) = (self.clone(), operator.clone());
+        to_its_end(async move { console.finish(&operator, wanted).await }).await
+    }
+
+    /// Takes back the new key of a rotation that is under way.
+    pub async fn abandon_rotation(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
+        let (console, operator) = (self.clone(), operator.clone());
+        to_its_end(async move { console.abandon(&operator).await }).await
+    }
+
+    async fn begin(&self, operator: &Name, wanted: BeginRotation) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let BeginRotation { what: RotatedKey::Signing } = wanted;
@@ -124,8 +141,7 @@ impl Console {
         self.authority_status().await
     }
 
-    /// Finishes a rotation: from now on the new key signs, and the old one is of no use.
-    pub async fn finish_rotation(&self, operator: &Name, wanted: FinishRotation) -> Result<AuthorityStatus, Error> {
+    async fn finish(&self, operator: &Name, wanted: FinishRotation) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let mut without = BTreeSet::new();
@@ -153,8 +169,7 @@ impl Console {
         self.authority_status().await
     }
 
-    /// Takes back the new key of a rotation that is under way.
-    pub async fn abandon_rotation(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
+    async fn abandon(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let _one_at_a_time = shared.hosts.rotating.lock().await;
@@ -164,6 +179,13 @@ impl Console {
         tell_all(shared).await?;
         self.authority_status().await
     }
+}
+
+/// Performs a step although its caller may be dropped: otherwise hosts would hear of it only when they report again.
+async fn to_its_end(
+    step: impl Future<Output = Result<AuthorityStatus, Error>> + Send + 'static,
+) -> Result<AuthorityStatus, Error> {
+    tokio::spawn(step).await.map_err(|error| Error::internal("a step of the rotation", &error))?
 }
 
 fn reason(standing: KeyStanding) -> Option<LackingReason> {
