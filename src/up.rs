@@ -89,7 +89,7 @@ pub(crate) struct UpArgs {
     /// [default: /run/podman/podman.sock]
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
-    /// Public key of `muster backup key`, to which the console is backed up daily
+    /// Public key (`muster backup key`) for daily backups
     ///
     /// Backups are in console/backups in the folder for all data; copy them to another machine.
     #[arg(long, value_name = "KEY")]

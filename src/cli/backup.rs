@@ -38,12 +38,12 @@ const PART: &str = ".part";
 /// Verbs on backups.
 #[derive(Subcommand, Clone, Debug)]
 pub enum BackupVerb {
-    /// Make a pair of keys for backups
+    /// Create a pair of keys for backups
     ///
     /// The public key goes into the console's configuration. The private key opens every backup: keep it on another
     /// machine, or on paper. Without it backups are worth nothing.
     Key(KeyArgs),
-    /// Make a backup of the console, and write it to a file here
+    /// Create a backup of the console, as a file here
     ///
     /// The console goes on meanwhile. It encrypts to the public keys of its configuration.
     Create(CreateArgs),
@@ -51,7 +51,7 @@ pub enum BackupVerb {
     ///
     /// Needs no console.
     Verify(VerifyArgs),
-    /// Put a backup into the folder of a console
+    /// Restore a backup into the folder of a console
     ///
     /// Needs no console; one that uses the folder has to be stopped first.
     Restore(RestoreArgs),
@@ -63,7 +63,7 @@ pub enum BackupVerb {
 /// Make keys.
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// File for the private key, readable by you alone [default: it is printed, once]
+    /// File for the private key [default: it is printed, once]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -112,7 +112,9 @@ pub struct VerifyArgs {
 pub struct RestoreArgs {
     /// Backup
     file: PathBuf,
-    /// Folder of the console: its data_dir, or `console` in the folder of `muster up`
+    /// Folder of the console: its data_dir
+    ///
+    /// Of `muster up`, the folder `console` in its folder for all data.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// File with the private key; `-` reads standard input

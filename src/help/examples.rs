@@ -385,19 +385,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "backup verify",
         &[
             ("muster backup verify all.tar.age --identity key.txt", ""),
-            ("pass show muster-backup | muster backup verify all.tar.age --identity -", "a key that is in no file"),
+            ("pass show muster-backup | muster backup verify all.tar.age --identity -", ""),
         ],
     ),
     (
         "backup restore",
         &[
+            ("muster backup restore a.tar.age --identity key.txt --data-dir /var/lib/muster/console", ""),
             (
-                "muster backup restore all.tar.age --identity key.txt --data-dir /var/lib/muster/console",
-                "on a new machine",
-            ),
-            (
-                "muster backup restore all.tar.age --identity key.txt --data-dir /var/lib/muster/console --replace",
-                "in place of what is left of the console",
+                "muster backup restore a.tar.age --identity key.txt --data-dir ./old --replace",
+                "in place of what is left",
             ),
         ],
     ),
