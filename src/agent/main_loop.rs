@@ -460,6 +460,8 @@ impl AgentLoop {
 
     /// Stores the keys that the console may sign with, and verifies with them from now on.
     pub(super) fn set_command_keys(&mut self, told: &CommandKeys) -> Result<(), JoinError> {
+        // On a full disk, too: the session waits for this.
+        self.store.make_room();
         self.identity.set_keys(told)?;
         tracing::info!(generation = told.generation, keys = told.keys.len(), "new keys from the console");
         self.observe_identity();

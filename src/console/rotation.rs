@@ -37,6 +37,10 @@ use super::{
     store::{StoreError, command_key, host},
 };
 
+/// What a step writes, which is taken from the disk's reserve if needed: a key and `keys.json`, in blocks of a file system.
+const FILES_BYTES: u64 = 32 << 10;
+/// How much of `keys.json` a host takes that is named.
+const NAMED_BYTES: u64 = 40;
 /// The most hosts that an error names.
 const NAMED_MAX: usize = 10;
 /// How long a page shows the last rotation: hosts that were away for longer have most likely healed, or joined anew.
@@ -131,6 +135,7 @@ impl Console {
         let BeginRotation { what: RotatedKey::Signing } = wanted;
         let _one_at_a_time = shared.hosts.rotating.lock().await;
         if shared.authority.keys().state.next.is_none() {
+            shared.store.make_room_for(FILES_BYTES);
             let key = shared.authority.key_ring().new_key().await.map_err(no_new_key)?;
             let id = key.id().to_owned();
             let offered = shared.authority.keys().state.offered(key, operator.clone(), now_ms());
@@ -210,6 +215,8 @@ fn place(keys: &ActiveKeys) -> SigningKeyPlace {
 /// Stores the next state, and uses it.
 fn set(shared: &ConsoleState, state: KeyState) -> Result<(), Error> {
     let generation = state.generation;
+    let named = state.last.as_ref().map_or(0, |last| last.without.len() as u64);
+    shared.store.make_room_for(FILES_BYTES + named * NAMED_BYTES);
     shared.authority.key_ring().set(state).map_err(unusable)?;
     shared.hosts.keys.set_generation(None, generation);
     Ok(())

@@ -278,14 +278,19 @@ impl Store {
         self.reserve.as_ref().is_some_and(Reserve::release)
     }
 
+    /// Makes room on a full disk for what is written next, out of the reserve.
+    pub fn make_room(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.ensure();
+        }
+    }
+
     /// Begins a transaction. There is one connection: end it before the next.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
-        if let Some(reserve) = &self.reserve {
-            reserve.ensure();
-        }
+        self.make_room();
         Ok(Tx { inner: self.pool.begin().await?, mark: self.mark.clone() })
     }
 
