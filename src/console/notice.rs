@@ -37,13 +37,8 @@ pub(super) enum NoticeKind {
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 5] = [
-    NoticeKind::DiskFull,
-    NoticeKind::SeriesLeftOut,
-    NoticeKind::Clock,
-    NoticeKind::SignerAway,
-    NoticeKind::BackupOld,
-];
+const ALL: [NoticeKind; 5] =
+    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway, NoticeKind::BackupOld];
 
 impl NoticeKind {
     fn name(self) -> &'static str {

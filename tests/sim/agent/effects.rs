@@ -176,9 +176,7 @@ impl Agent {
             StoreRequest::AlertRules(_)
             | StoreRequest::HostLabels(_)
             | StoreRequest::CommandKeys(_)
-            | StoreRequest::HostAddresses(_) => {
-                StoreReply::Done
-            }
+            | StoreRequest::HostAddresses(_) => StoreReply::Done,
         })
     }
 
