@@ -3,13 +3,13 @@
 //! | entry | content |
 //! |---|---|
 //! | `manifest.json` | [`Manifest`] |
-//! | `authority/…` | the keys, the root certificate, the register: every file of that folder |
+//! | `authority/…` | the keys, the root certificate, the register: every file of that folder and of those in it |
 //! | `console.db` | the ledger, hosts, units, configs |
 //! | `console.toml` | the configuration that the console ran with, to look at |
 //! | `artifacts/…`, `series.db` | if asked for |
 //! | `sums.json` | [`Sums`] |
 //!
-//! **Invariant: no entry is written outside of the folder that is restored into**: a name is one or two plain parts.
+//! **Invariant: no entry is written outside of the folder that is restored into**: a name is one to three plain parts.
 
 use std::{
     collections::BTreeSet,
@@ -176,14 +176,14 @@ impl<R: Read> Read for HashingReader<R> {
     }
 }
 
-/// Whether a name is that of a file in the folder, or in a folder in it: plain parts that are not hidden.
+/// Whether a name is that of a file in the folder, or in folders in it: plain parts that are not hidden.
 fn is_safe(path: &str) -> bool {
     let is_plain = |part: &str| {
         let of = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         !part.is_empty() && part.len() <= NAME_MAX_BYTES && !part.starts_with('.') && part.bytes().all(of)
     };
     let parts: Vec<&str> = path.split('/').collect();
-    (1..=2).contains(&parts.len()) && parts.into_iter().all(is_plain)
+    (1..=3).contains(&parts.len()) && parts.into_iter().all(is_plain)
 }
 
 /// Takes the files of a backup as they are read.
@@ -407,7 +407,8 @@ pub(crate) mod tests {
             assert!(error.contains(words), "{words}: {error}");
             taken.0
         };
-        for name in ["../../etc/passwd", "/etc/passwd", "authority/../x", "a/b/c", ".hidden", "authority/", "a\u{7f}"] {
+        for name in ["../../etc/passwd", "/etc/passwd", "authority/../x", "a/b/c/d", ".hidden", "authority/", "a\u{7f}"]
+        {
             let taken = check(
                 &|tar| {
                     entry(tar, MANIFEST, &manifest);

@@ -382,29 +382,40 @@ async fn copy_database(from: &Path, to: &Path) -> Result<PlannedFile, Error> {
     Ok(PlannedFile { name, bytes, content: Content::File(to.to_owned()) })
 }
 
-/// Reads every file of the authority's folder.
+/// Reads every file of the authority's folder, and of the folders in it.
 fn read_authority(folder: &Path) -> Result<Vec<PlannedFile>, Error> {
+    let mut found = Vec::new();
     let authority = folder.join("authority");
-    let read = || -> io::Result<Vec<PlannedFile>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&authority)? {
-            let entry = entry?;
-            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
-            // Files that are being written, and the lock.
-            if name.starts_with('.') || name == "lock" || name.contains(".damaged-") || !path.is_file() {
-                continue;
+    read_folder(&authority, "authority", &mut found)
+        .map_err(|error| Error::internal("reading the authority's folder", &error))?;
+    found.sort_by(|one: &PlannedFile, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+fn read_folder(folder: &Path, prefix: &str, found: &mut Vec<PlannedFile>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        // Files that are being written, and the lock.
+        if name.starts_with('.') || name == "lock" || name.contains(".damaged-") {
+            continue;
+        }
+        let name = format!("{prefix}/{name}");
+        let metadata = fs::metadata(&path)?;
+        if metadata.is_dir() {
+            // The archive has names of three parts; this ends a loop of links.
+            if name.matches('/').count() > 3 {
+                return Err(io::Error::other(format!("{} is too deep for a backup", path.display())));
             }
-            if fs::metadata(&path)?.len() > AUTHORITY_FILE_MAX_BYTES {
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{} is too long", path.display())));
-            }
+            read_folder(&path, &name, found)?;
+        } else if metadata.len() > AUTHORITY_FILE_MAX_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{} is too long", path.display())));
+        } else if metadata.is_file() {
             let content = fs::read(&path)?;
-            let name = format!("authority/{name}");
             found.push(PlannedFile { name, bytes: content.len() as u64, content: Content::Bytes(content) });
         }
-        found.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(found)
-    };
-    read().map_err(|error| Error::internal("reading the authority's folder", &error))
+    }
+    Ok(())
 }
 
 /// Whether the keys are the same. The register and its mark change all the time.
@@ -495,6 +506,8 @@ mod tests {
         let folder = fixture.dir.path().join("console");
         // A key that somebody else keeps there.
         fs::write(folder.join("authority/other.key"), "x").unwrap();
+        fs::create_dir(folder.join("authority/former")).unwrap();
+        fs::write(folder.join("authority/former/one.key"), "x").unwrap();
         let sha256 = muster_topics::name::Digest::of(b"program");
         fs::write(folder.join("artifacts").join(sha256.as_str()), "program").unwrap();
         for choice in [BackupChoice::default(), BackupChoice { artifacts: true, series: true }] {
@@ -509,8 +522,9 @@ mod tests {
             let mut names = Names::default();
             let (manifest, _) = archive::read(bytes.as_slice(), std::slice::from_ref(&key), &mut names).unwrap();
             assert_eq!(manifest.fleet, *fixture.shared().authority.fingerprint());
-            for name in ["authority/authority.key", "authority/signing.key", "authority/other.key", "console.db"] {
-                assert!(names.0.iter().any(|one| one == name), "{name} is not in {:?}", names.0);
+            let always = ["authority.key", "signing.key", "other.key", "former/one.key"];
+            for name in always.map(|name| format!("authority/{name}")).into_iter().chain(["console.db".to_owned()]) {
+                assert!(names.0.contains(&name), "{name} is not in {:?}", names.0);
             }
             for name in ["series.db".to_owned(), format!("artifacts/{sha256}")] {
                 assert_eq!(names.0.contains(&name), choice.series, "{name}");
