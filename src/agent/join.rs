@@ -763,15 +763,7 @@ mod tests {
         let key = key_for_certificate(handed_in).unwrap();
         assert_eq!(key.serialize_pem(), fs::read_to_string(&path).unwrap());
         let host = HostId::random();
-        let request = JoinRequest {
-            v: V1,
-            secret: String::new(),
-            host,
-            csr: request(host, &key).unwrap(),
-            hostname: String::new(),
-            facts: crate::facts::facts(),
-            sealing_key: None,
-        };
+        let request = join_request(host, &key);
         let identity = MemberIdentity { membership: membership(&authority, &request), key: key.serialize_pem() };
         save_with(folder.path(), &identity, handed_in).unwrap();
         let text = fs::read_to_string(folder.path().join(IDENTITY_FILE)).unwrap();
@@ -794,20 +786,24 @@ mod tests {
         assert_eq!(load_with(folder.path(), None).unwrap().unwrap().key, identity.key);
     }
 
+    fn join_request(host: HostId, key: &KeyPair) -> JoinRequest {
+        JoinRequest {
+            v: V1,
+            secret: String::new(),
+            host,
+            csr: request(host, key).unwrap(),
+            hostname: String::new(),
+            facts: crate::facts::facts(),
+            sealing_key: None,
+        }
+    }
+
     #[test]
     fn host_trusts_more_roots_and_drops_none_that_its_certificate_is_under() {
         let (old, new, other) = (Authority::new(), Authority::new(), Authority::new());
         let key = KeyPair::generate().unwrap();
         let host = HostId::random();
-        let request = JoinRequest {
-            v: V1,
-            secret: String::new(),
-            host,
-            csr: request(host, &key).unwrap(),
-            hostname: String::new(),
-            facts: crate::facts::facts(),
-            sealing_key: None,
-        };
+        let request = join_request(host, &key);
         let under = |authority: &Authority| membership(authority, &request);
         let identity = MemberIdentity { membership: under(&old), key: key.serialize_pem() };
         let told = |generation, authorities: &[String]| CommandKeys {

@@ -97,6 +97,20 @@ pub enum LackingReason {
     HasOldKey,
 }
 
+impl LackingReason {
+    /// Returns it in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Unconfirmed => "has not confirmed it",
+            Self::Unheard => "has joined, and not reported yet",
+            Self::OldAgent => "its agent is too old: upgrade it",
+            Self::CertificateExpired => "its certificate has expired: it has to join anew",
+            Self::HasOldKey => "still accepts an old key",
+        }
+    }
+}
+
 /// What is rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

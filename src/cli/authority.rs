@@ -193,7 +193,7 @@ fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure>
         let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
         let row = |host: &LackingHost| {
             let away = host.away_since_ms.map(|since_ms| format!("away since {}", print::age(since_ms, now_ms)));
-            vec![names.show(host.host, &host.hostname), why(host.why).to_owned(), away.unwrap_or_default()]
+            vec![names.show(host.host, &host.hostname), host.why.words().to_owned(), away.unwrap_or_default()]
         };
         session.printer.list(hosts, &["HOST", "WHY", "AWAY"], row, "")?;
     }
@@ -204,14 +204,4 @@ fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure>
         });
     }
     Ok(())
-}
-
-fn why(reason: LackingReason) -> &'static str {
-    match reason {
-        LackingReason::Unconfirmed => "has not confirmed it",
-        LackingReason::Unheard => "has joined, and not reported yet",
-        LackingReason::OldAgent => "its agent is too old: upgrade it",
-        LackingReason::CertificateExpired => "its certificate has expired: it has to join anew",
-        LackingReason::HasOldKey => "still accepts an old key",
-    }
 }

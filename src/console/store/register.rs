@@ -336,20 +336,29 @@ pub async fn add_presented(
     .execute(&mut *db)
     .await?;
     let is_new = added.rows_affected() > 0;
+    add_certificate(db, &id, certificate).await?;
+    Ok(is_new)
+}
+
+async fn add_certificate(
+    db: &mut SqliteConnection,
+    host: &str,
+    certificate: &RegisteredCertificate,
+) -> StoreResult<()> {
     let RegisteredCertificate { serial, key_sha256, issued_ms, expires_ms, revoked_ms, .. } = certificate;
     sqlx::query!(
         "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, revoked_ms)
          VALUES ($1, $2, $3, $4, $5, $6)",
         serial,
-        id,
+        host,
         key_sha256,
         issued_ms,
         expires_ms,
         revoked_ms
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
-    Ok(is_new)
+    Ok(())
 }
 
 /// What a register has changed in a store.
@@ -513,20 +522,8 @@ pub async fn fill(db: &mut SqliteConnection, register: &Register) -> StoreResult
         .execute(&mut *db)
         .await?;
     }
-    for RegisteredCertificate { serial, host, key_sha256, issued_ms, expires_ms, revoked_ms } in &register.certificates
-    {
-        sqlx::query!(
-            "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, revoked_ms)
-             VALUES ($1, $2, $3, $4, $5, $6)",
-            serial,
-            host,
-            key_sha256,
-            issued_ms,
-            expires_ms,
-            revoked_ms
-        )
-        .execute(&mut *db)
-        .await?;
+    for certificate in &register.certificates {
+        add_certificate(db, &certificate.host, certificate).await?;
     }
     for RegisteredIssue { serial, role, name, issued_ms, expires_ms, revoked_ms } in &register.issued {
         sqlx::query!(

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use muster_api::{
-    authority::{AuthorityStatus, LackingHost, LackingReason, SigningKeyPlace},
+    authority::{AuthorityStatus, LackingHost, SigningKeyPlace},
     host_names::HostNames,
 };
 
@@ -66,7 +66,7 @@ fn lacking(hosts: &[LackingHost], frame: &PageFrame) -> Markup {
                     @for host in hosts.iter().take(LISTED_MAX) {
                         tr {
                             th scope="row" { a href=(elements::host_url(host.host)) { (names.show(host.host, &host.hostname)) } }
-                            td data-label="Why" { (why(host.why)) }
+                            td data-label="Why" { (host.why.words()) }
                             td data-label="Away" {
                                 @match host.away_since_ms { Some(since_ms) => (ago(since_ms, frame.now_ms)), None => "–" }
                             }
@@ -76,15 +76,5 @@ fn lacking(hosts: &[LackingHost], frame: &PageFrame) -> Markup {
             }
             @if hosts.len() > LISTED_MAX { p.note { (hosts.len() - LISTED_MAX) " more are not listed." } }
         }
-    }
-}
-
-fn why(reason: LackingReason) -> &'static str {
-    match reason {
-        LackingReason::Unconfirmed => "has not confirmed it",
-        LackingReason::Unheard => "has joined, and not reported yet",
-        LackingReason::OldAgent => "its agent is too old: upgrade it",
-        LackingReason::CertificateExpired => "its certificate has expired: it has to join anew",
-        LackingReason::HasOldKey => "still accepts an old key",
     }
 }
