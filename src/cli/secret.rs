@@ -173,6 +173,12 @@ async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
         None if stdin().is_terminal() => ask(&realm, &name)?,
         None => read(stdin().lock(), Path::new("standard input"))?,
     };
+    // Also without a newline at its end, it would be too long.
+    if value.len() > SECRET_MAX_BYTES + 2 {
+        let message = format!("the value is longer than {SECRET_MAX_BYTES} bytes");
+        return Err(Failure::new(FailureKind::Usage, message)
+            .hint("keep the key to a large file here, and the encrypted file as an artifact"));
+    }
     let mut value = String::from_utf8(value).map_err(|_| {
         Failure::new(FailureKind::Usage, "the value is not text in UTF-8")
             .hint("encode it first, such as with `base64`")

@@ -13,7 +13,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use muster_base::{
     chance::{self, NoRandomness},
-    files::{SECRET_MODE, set_aside, write_atomically},
+    files::{RoleFile, SECRET_MODE, clear_places, set_aside, write_atomically},
 };
 use muster_topics::{name::Name, secret::SecretRef};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -66,6 +66,7 @@ impl Keyring {
     pub(crate) fn open(folder: &Path, last_used: Option<u32>) -> Result<Self, KeyringError> {
         let path = folder.join(FILE);
         let failed = |source| KeyringError { path: path.clone(), source };
+        clear_places(folder, RoleFile::File, &[FILE]).map_err(failed)?;
         match fs::read(&path) {
             Ok(content) => {
                 if let Some(keys) = parse(&Zeroizing::new(content)) {
@@ -285,6 +286,9 @@ mod tests {
             let keys = Keyring::open(folder.path(), Some(last)).unwrap();
             assert_eq!(keys.current(), last + 1, "{damage:?}");
         }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(Keyring::open(folder.path(), Some(7)).unwrap().current(), 8, "a folder in its place");
         let aside = fs::read_dir(folder.path().join("authority")).unwrap().count();
         assert!(aside > 1, "damaged files are kept");
     }
