@@ -22,10 +22,8 @@ use muster_base::{
     files::{self, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE},
 };
 use muster_topics::{Millis, name::Digest};
-use nix::{
-    fcntl::{AT_FDCWD, RenameFlags, renameat2},
-    sys::statvfs::statvfs,
-};
+use nix::sys::statvfs::statvfs;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::{
     BackupError,
@@ -425,7 +423,7 @@ impl Places {
             // An empty folder may be replaced by another one.
             fs::rename(&self.staging, &self.folder).map_err(BackupError::file(&self.folder))?;
         } else {
-            renameat2(AT_FDCWD, &self.staging, AT_FDCWD, &self.folder, RenameFlags::RENAME_EXCHANGE)
+            renameat_with(CWD, &self.staging, CWD, &self.folder, RenameFlags::EXCHANGE)
                 .map_err(|error| BackupError::file(&self.folder)(error.into()))?;
         }
         self.sync()?;
