@@ -3,6 +3,7 @@
 use muster_topics::{
     Millis,
     name::{ConfigId, HostId, Name, UnitName, Version},
+    secret::SecretRef,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,14 @@ pub struct Secret {
     pub units: u64,
     /// How many of them have an earlier version.
     pub behind: u64,
+}
+
+impl Secret {
+    /// Returns its newest version, with its realm.
+    #[must_use]
+    pub fn newest(&self) -> (Name, SecretRef) {
+        (self.realm.clone(), SecretRef { name: self.name.clone(), version: self.version })
+    }
 }
 
 /// `GET /api/v1/secrets/{realm}/{name}`.

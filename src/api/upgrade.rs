@@ -12,12 +12,13 @@ use muster_rules::cost::{ChangeCost, cost};
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Name, UnitName, Version},
+    secret::SecretRef,
     unit::{ArtifactRef, ConfigRef, Desired},
     version_order,
 };
 use serde::Serialize;
 
-use super::{Artifact, Config, Secret};
+use super::{Artifact, Config};
 
 /// Available upgrades: one artifact for each role, one version for each config.
 #[derive(Clone, Debug, Default)]
@@ -76,10 +77,10 @@ impl Offer {
         }
     }
 
-    /// The same with secrets, of which a unit always gets the newest version.
+    /// The same with the newest version of each secret and its realm, which a unit always gets.
     #[must_use]
-    pub fn with_secrets(mut self, secrets: Vec<Secret>) -> Self {
-        self.secrets = secrets.into_iter().map(|one| ((one.realm, one.name), one.version)).collect();
+    pub fn with_secrets(mut self, newest: impl IntoIterator<Item = (Name, SecretRef)>) -> Self {
+        self.secrets = newest.into_iter().map(|(realm, one)| ((realm, one.name), one.version)).collect();
         self
     }
 
@@ -204,7 +205,6 @@ fn config_ref(found: &Config) -> ConfigRef {
 mod tests {
     use muster_topics::{
         name::Digest,
-        secret::SecretRef,
         unit::{Run, Spec, YunoSpec},
     };
 
@@ -250,21 +250,13 @@ mod tests {
 
     #[test]
     fn newer_secrets_of_its_realm_are_an_upgrade() {
-        let secret = |realm: &str, version| Secret {
-            realm: realm.parse().unwrap(),
-            name: "db".parse().unwrap(),
-            version,
-            set_ms: 0,
-            operator: "admin".parse().unwrap(),
-            readable: true,
-            units: 1,
-            behind: 1,
-        };
+        let secret =
+            |realm: &str, version| (realm.parse().unwrap(), SecretRef { name: "db".parse().unwrap(), version });
         let mut yuno = YunoSpec::new(artifact_ref(&artifact("1")));
         yuno.secrets = vec![SecretRef { name: "db".parse().unwrap(), version: 2 }];
         let spec = Spec::Yuno(yuno);
         let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
-        let planned = |secrets: Vec<Secret>| {
+        let planned = |secrets: Vec<(Name, SecretRef)>| {
             let plan = upgrade(&"prod/web".parse().unwrap(), &desired, &Offer::default().with_secrets(secrets))?;
             Some((plan.secrets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "), plan.cost))
         };

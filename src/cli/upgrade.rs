@@ -121,7 +121,7 @@ pub(super) async fn with_secret(
     yes: bool,
     wait: WaitOptions,
 ) -> Result<(), Failure> {
-    let offer = Offer::default().with_secrets(vec![secret.clone()]);
+    let offer = Offer::default().with_secrets([secret.newest()]);
     let units = unit_lookup::units(session, None).await?;
     let plans: Vec<(&Unit, UnitUpgrade)> = units.iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
     if plans.is_empty() {
@@ -180,7 +180,7 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     let secrets: Vec<Secret> = session.client.get("secrets", &[]).await?;
     // If something is named, only that is upgraded, with the secrets of its units.
     if named.is_none() && configs.is_empty() {
-        return Ok(Offer::newest(all.0, all.1).with_secrets(secrets));
+        return Ok(Offer::newest(all.0, all.1).with_secrets(secrets.iter().map(Secret::newest)));
     }
     let (mut of_roles, mut of_ids) = (Vec::new(), Vec::new());
     if let Some(named) = named {
@@ -189,7 +189,7 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     for named in configs {
         of_ids.push(config::find(session, named).await?);
     }
-    Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force).with_secrets(secrets))
+    Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force).with_secrets(secrets.iter().map(Secret::newest)))
 }
 
 /// The upgrade of a yuno, if there is one.

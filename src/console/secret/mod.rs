@@ -82,10 +82,11 @@ impl Console {
         let _content = shared.content.lock.lock().await;
         let before = secret::versions(shared.store.read(), &realm, &name).await?;
         let newest = before.first().filter(|row| row.value.is_some());
-        if newest.and_then(|row| shared.value(row)).is_some_and(|known| *known == *value) {
-            return Ok(SecretSet { secret: self.listed(&realm, &name).await?, changed: false });
+        if let Some(row) = newest.filter(|row| shared.value(row).is_some_and(|known| *known == *value)) {
+            let units = host::units(shared.store.read(), None, None).await?;
+            return Ok(SecretSet { secret: self.shown(row, &units), changed: false });
         }
-        if newest.is_none() && secret::newest(shared.store.read()).await?.len() >= STORED_MAX {
+        if newest.is_none() && secret::newest_versions(shared.store.read()).await?.len() >= STORED_MAX {
             return Err(Error::conflict(
                 "too_many_secrets",
                 format!("there are {STORED_MAX} secrets, and may be no more"),
@@ -99,21 +100,17 @@ impl Console {
         let (operator, set_ms) = (operator.clone(), now_ms());
         let row = SecretRow { realm: realm.clone(), secret, value: Some(encrypted), operator, set_ms };
         secret::add(shared.store.write(), &row).await?;
-        self.erase_old(&realm, &name).await?;
+        self.erase_old(&realm, &name, &before).await?;
         tracing::info!(%realm, secret = %row.secret, operator = %row.operator, "a secret was set");
-        Ok(SecretSet { secret: self.listed(&realm, &name).await?, changed: true })
+        let units = host::units(shared.store.read(), None, None).await?;
+        Ok(SecretSet { secret: self.shown(&row, &units), changed: true })
     }
 
-    /// Erases old values that nothing needs.
-    async fn erase_old(&self, realm: &Name, name: &Name) -> Result<(), Error> {
+    /// Erases old values that nothing needs; `before` are the versions before the one that was just set.
+    async fn erase_old(&self, realm: &Name, name: &Name, before: &[SecretRow]) -> Result<(), Error> {
         let shared = &self.shared;
-        let old: Vec<u32> = secret::versions(shared.store.read(), realm, name)
-            .await?
-            .into_iter()
-            .filter(|row| row.value.is_some())
-            .skip(VERSIONS_KEPT)
-            .map(|row| row.secret.version)
-            .collect();
+        let stored = before.iter().filter(|row| row.value.is_some());
+        let old: Vec<u32> = stored.skip(VERSIONS_KEPT - 1).map(|row| row.secret.version).collect();
         if old.is_empty() {
             return Ok(());
         }
@@ -141,24 +138,24 @@ impl Console {
     pub async fn secrets(&self) -> Result<Vec<Secret>, Error> {
         let units = host::units(self.shared.store.read(), None, None).await?;
         let rows = secret::newest(self.shared.store.read()).await?;
-        Ok(rows.into_iter().map(|row| self.shown(row, &units)).collect())
+        Ok(rows.iter().map(|row| self.shown(row, &units)).collect())
     }
 
-    async fn listed(&self, realm: &Name, name: &Name) -> Result<Secret, Error> {
-        let found = self.secrets().await?.into_iter().find(|secret| secret.realm == *realm && secret.name == *name);
-        found.ok_or_else(|| unknown(realm, name))
+    /// Returns the newest version of each secret, with its realm.
+    pub(crate) async fn secret_versions(&self) -> Result<Vec<(Name, SecretRef)>, Error> {
+        Ok(secret::newest_versions(self.shared.store.read()).await?)
     }
 
-    fn shown(&self, row: SecretRow, units: &[Unit]) -> Secret {
+    fn shown(&self, row: &SecretRow, units: &[Unit]) -> Secret {
         let users = users(units, &row.realm, &row.secret.name);
         let behind = users.iter().filter(|user| user.version < row.secret.version).count();
         Secret {
-            readable: self.shared.value(&row).is_some(),
-            realm: row.realm,
-            name: row.secret.name,
+            readable: self.shared.value(row).is_some(),
+            realm: row.realm.clone(),
+            name: row.secret.name.clone(),
             version: row.secret.version,
             set_ms: row.set_ms,
-            operator: row.operator,
+            operator: row.operator.clone(),
             units: users.len() as u64,
             behind: behind as u64,
         }
@@ -190,7 +187,7 @@ impl Console {
                 configs.push(SecretConfig { id: one.id, version: one.version });
             }
         }
-        let newest = rows.into_iter().next().filter(|row| row.value.is_some());
+        let newest = rows.first().filter(|row| row.value.is_some());
         let secret = newest.map(|row| self.shown(row, &units));
         Ok(SecretDetail { secret, versions, users: users(&units, realm, name), configs })
     }

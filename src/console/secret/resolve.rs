@@ -11,7 +11,11 @@ use muster_topics::{
 };
 
 use super::{unknown, unreadable};
-use crate::{error::Error, state::Console, store::host};
+use crate::{
+    error::Error,
+    state::Console,
+    store::{host, secret},
+};
 
 /// Returns the newest version of each secret that configs name for units of a realm, by name.
 ///
@@ -35,9 +39,8 @@ pub(crate) async fn secrets_of(
 }
 
 async fn newest(console: &Console, realm: &Name, names: BTreeSet<Name>) -> Result<Vec<SecretRef>, Error> {
-    let stored = crate::store::secret::newest(console.shared.store.read()).await?;
-    let mut known: BTreeMap<_, _> =
-        stored.into_iter().filter(|row| row.realm == *realm).map(|row| (row.secret.name.clone(), row)).collect();
+    let stored = secret::newest_of(console.shared.store.read(), realm, &names).await?;
+    let mut known: BTreeMap<_, _> = stored.into_iter().map(|row| (row.secret.name.clone(), row)).collect();
     names
         .into_iter()
         .map(|name| {

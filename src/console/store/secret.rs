@@ -1,5 +1,7 @@
 //! Secrets that units use by name, as rows: encrypted values, and which host was told to use which version.
 
+use std::collections::BTreeSet;
+
 use muster_topics::{
     Millis,
     name::{HostId, Name},
@@ -107,10 +109,36 @@ pub async fn version(db: &SqlitePool, realm: &Name, secret: &SecretRef) -> Store
     row.map(Columns::row).transpose()
 }
 
-/// Returns the number of versions that have a value.
-pub async fn count(db: &SqlitePool) -> StoreResult<u64> {
-    let count = sqlx::query_scalar!("SELECT count(*) FROM secret WHERE value IS NOT NULL").fetch_one(db).await?;
-    unsigned("count", count)
+/// Returns the newest version of each of these secrets that has a value.
+pub async fn newest_of(db: &SqlitePool, realm: &Name, names: &BTreeSet<Name>) -> StoreResult<Vec<SecretRow>> {
+    let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+    let rows = sqlx::query_as!(
+        Columns,
+        "SELECT realm, name, version, key_id, value, operator, set_ms FROM secret AS one
+         WHERE realm = $1 AND name IN (SELECT value FROM json_each($2)) AND value IS NOT NULL
+           AND version = (SELECT max(version) FROM secret AS other WHERE other.realm = one.realm AND other.name = one.name)",
+        realm.as_str(),
+        to_json("secrets", &names)?
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(Columns::row).collect()
+}
+
+/// Returns the newest version of each secret that has a value, each with its realm, and without its value.
+pub async fn newest_versions(db: &SqlitePool) -> StoreResult<Vec<(Name, SecretRef)>> {
+    let rows = sqlx::query!(
+        r#"SELECT realm AS "realm!", name AS "name!", max(version) AS "version!: i64" FROM secret
+           WHERE value IS NOT NULL GROUP BY realm, name"#
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let secret = SecretRef { name: parsed("secret", &row.name)?, version: number("version", row.version)? };
+            Ok((parsed("realm", &row.realm)?, secret))
+        })
+        .collect()
 }
 
 /// Stores a version.

@@ -78,7 +78,7 @@ pub(in crate::web) async fn give(
             Error::conflict("changed_meanwhile", "the secret has changed since the page was loaded")
                 .hint("load the page again")
         })?;
-        let offer = Offer::default().with_secrets(vec![secret.clone()]);
+        let offer = Offer::default().with_secrets([secret.newest()]);
         let behind = detail.users.iter().filter(|user| user.version < secret.version);
         let mut commands = Vec::new();
         for user in behind {

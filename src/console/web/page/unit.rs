@@ -74,7 +74,7 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &UnitPage
 /// Returns newer content that a unit could get.
 async fn newer(console: &Console, unit: &Unit) -> Result<Option<Upgrade>, Error> {
     let offer = Offer::newest(console.artifacts(None, None).await?, console.configs().await?);
-    let offer = offer.with_secrets(console.secrets().await?);
+    let offer = offer.with_secrets(console.secret_versions().await?);
     Ok(upgrade(&unit.unit, &unit.desired, &offer))
 }
 
