@@ -300,7 +300,7 @@ impl AgentLoop {
             tx.rollback().await?;
             return Ok(TakenInTransaction::Repeated);
         }
-        let identity = self.identity.present().clone();
+        let identity = self.identity.present();
         let key = identity.membership.revision_key.as_ref();
         let asker = unit::ChangeContext { operator: &command.operator, now_ms, key };
         let edited = match realm::take_in(&mut tx, &command.realms).await? {

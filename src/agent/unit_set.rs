@@ -42,7 +42,7 @@ impl AgentLoop {
             tx.rollback().await?;
             return Ok(TakenInTransaction::Repeated);
         }
-        let identity = self.identity.present().clone();
+        let identity = self.identity.present();
         let done = take(&mut tx, command, set, identity.membership.revision_key.as_ref()).await?;
         let (status, is_taken_back) = match done {
             Ok(SetResult::Kept) => (Status::Completed, false),

@@ -13,7 +13,6 @@
 pub(super) mod schedule;
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -189,14 +188,14 @@ async fn remember(shared: &ConsoleState, copy: CopyFacts, bytes: u64, kind: Back
 }
 
 /// Where the content of a file comes from.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Content {
     Bytes(Vec<u8>),
     File(PathBuf),
 }
 
 /// A file that will be in a backup.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct PlannedFile {
     name: String,
     bytes: u64,
@@ -304,7 +303,7 @@ impl FolderCopy {
             taken_ms,
             parts: parts.iter().map(|(name, files)| part(name, files)).collect(),
         };
-        let hosts = store::backup::host_count(shared.store.read()).await?;
+        let hosts = store::host::count(shared.store.read()).await?.0;
         let files = parts.into_iter().flat_map(|(_, files)| files).collect();
         Ok(Self { manifest, hosts, files, recipients, _work: work, _running: running })
     }
@@ -420,15 +419,8 @@ fn read_folder(folder: &Path, prefix: &str, found: &mut Vec<PlannedFile>) -> io:
 
 /// Whether the keys are the same. The register and its mark change all the time.
 fn is_same_authority(before: &[PlannedFile], after: &[PlannedFile]) -> bool {
-    let keys = |files: &[PlannedFile]| -> BTreeMap<String, Vec<u8>> {
-        let is_key = |name: &str| !matches!(name, "authority/register.json" | "authority/mark.json");
-        let content = |file: &PlannedFile| match &file.content {
-            Content::Bytes(bytes) => bytes.clone(),
-            Content::File(_) => Vec::new(),
-        };
-        files.iter().filter(|file| is_key(&file.name)).map(|file| (file.name.clone(), content(file))).collect()
-    };
-    keys(before) == keys(after)
+    let is_key = |file: &&PlannedFile| !matches!(&*file.name, "authority/register.json" | "authority/mark.json");
+    before.iter().filter(is_key).eq(after.iter().filter(is_key))
 }
 
 /// Lists the artifacts.

@@ -1,4 +1,4 @@
-//! Filters, sorts and limits lists.
+//! Filters, sorts and limits lists, of units and of names in a sentence.
 
 use muster_api::{Unit, UnitListing, UnitSort};
 use muster_topics::unit::Phase;
@@ -18,6 +18,15 @@ pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
     }
     units.truncate(wanted.limit.map_or(usize::MAX, |limit| limit as usize));
     units
+}
+
+/// Lists the first names, and how many more there are.
+pub(super) fn first_names<T: AsRef<str>>(names: &[T], most: usize) -> String {
+    let named = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 /// The rank of a unit by its state: those that need attention come first.

@@ -33,6 +33,7 @@ use super::{
     dispatch,
     error::Error,
     key_ring::{ActiveKeys, KeyPlace, NEXT_KEY, NewKeyError},
+    list::first_names,
     state::{Console, ConsoleState},
     store::{StoreError, command_key, host},
 };
@@ -243,9 +244,7 @@ async fn check_members(shared: &ConsoleState, new: &str, without: &BTreeSet<Host
     let is_any_old = blocking.iter().any(is_old);
     let name =
         |host: &HostId| members.iter().find(|(_, member)| member.host == *host).map_or("", |(name, _)| name.as_str());
-    let named = blocking.iter().take(NAMED_MAX).map(name).collect::<Vec<_>>().join(", ");
-    let more = blocking.len().saturating_sub(NAMED_MAX);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let named = first_names(&blocking.iter().map(name).collect::<Vec<_>>(), NAMED_MAX);
     let hint = match is_any_old {
         true => {
             "upgrade the agents that cannot replace keys, or name hosts that shall get the new key by a renewal later \
@@ -258,7 +257,7 @@ async fn check_members(shared: &ConsoleState, new: &str, without: &BTreeSet<Host
     };
     Err(Error::conflict(
         "hosts_lack_key",
-        format!("{} of {} hosts lack the new key: {named}{more}", blocking.len(), members.len()),
+        format!("{} of {} hosts lack the new key: {named}", blocking.len(), members.len()),
     )
     .consequence("the present key goes on signing")
     .hint(hint))

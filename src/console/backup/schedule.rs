@@ -46,12 +46,12 @@ async fn look(shared: &Arc<ConsoleState>, started: Millis) -> Result<(), store::
     let config = shared.current();
     let interval_ms = Millis::from(config.backup.every_hours).saturating_mul(HOUR_MS);
     let is_on = interval_ms > 0 && !config.backup.recipients.is_empty();
-    let (any, scheduled) = store::backup::last_taken_ms(shared.store.read(), BackupKind::Scheduled).await?;
+    let (mut any, scheduled) = store::backup::last_taken_ms(shared.store.read(), BackupKind::Scheduled).await?;
     let failed_ms = shared.backups.failed().map(|failure| failure.at_ms);
     if is_on && is_due(scheduled, failed_ms, interval_ms, now_ms()) {
         make(shared).await;
+        any = store::backup::last_taken_ms(shared.store.read(), BackupKind::Scheduled).await?.0;
     }
-    let any = store::backup::last_taken_ms(shared.store.read(), BackupKind::Scheduled).await?.0.or(any);
     let failed = shared.backups.failed();
     let is_old = is_on && is_old(any, started, failed.is_some(), interval_ms, now_ms());
     let changed = match is_old {

@@ -11,6 +11,7 @@ use muster_topics::{
 
 use crate::{
     error::Error,
+    list::first_names,
     store::{Store, command, host},
 };
 
@@ -75,9 +76,7 @@ pub(crate) fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
     if holders.is_empty() {
         return Ok(());
     }
-    let named = holders.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-    let more =
-        if holders.len() > NAMED_MAX { format!(" and {} more", holders.len() - NAMED_MAX) } else { String::new() };
-    Err(Error::conflict("in_use", format!("{what} is needed by {named}{more}"))
+    let named = first_names(holders, NAMED_MAX);
+    Err(Error::conflict("in_use", format!("{what} is needed by {named}"))
         .hint("change or remove these first; what they need is not removed"))
 }

@@ -55,6 +55,7 @@ use super::{
     content,
     error::Error,
     label,
+    list::first_names,
     page_change::PageChange,
     realm, register, rotation, secret,
     signing_time::ClockSteps,
@@ -335,11 +336,9 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     let without: Vec<&str> =
         hosts.iter().filter(|(host, _)| !known.contains_key(host)).map(|(_, name)| name.as_str()).collect();
     if !without.is_empty() {
-        let named = without.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
-        let more = without.len().saturating_sub(NAMED_MAX);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let named = first_names(&without, NAMED_MAX);
         let message = format!(
-            "the command carries {secret}, which only its hosts may read, and there is no key yet to seal it to for {named}{more}"
+            "the command carries {secret}, which only its hosts may read, and there is no key yet to seal it to for {named}"
         );
         return Err(Error::conflict("no_sealing_key", message).hint(
             "an agent of this version hands its key over when it starts and reaches the console; upgrade the agent, or name other hosts",

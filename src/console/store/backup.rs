@@ -71,12 +71,6 @@ pub async fn last_taken_ms(db: &SqlitePool, kind: BackupKind) -> StoreResult<(Op
     Ok((row.any, row.of_kind))
 }
 
-/// Returns the number of hosts that have joined.
-pub async fn host_count(db: &SqlitePool) -> StoreResult<u64> {
-    let count = sqlx::query_scalar!(r#"SELECT count(*) AS "count!: i64" FROM host"#).fetch_one(db).await?;
-    unsigned("number of hosts", count)
-}
-
 /// Removes records of backups, except for the newest.
 pub async fn sweep(db: &SqlitePool, keep: u32) -> StoreResult<u64> {
     let gone = sqlx::query!(
