@@ -67,7 +67,7 @@ use self::{
     channel::ChannelRegistry,
     instance::{YunoInstance, ends_with_host, from_ended},
     launch::{LaunchRequest, find_user},
-    materials::{Materials, RevisionConfigs},
+    materials::Materials,
     place::{InstanceFolder, StartRecord},
 };
 use super::{
@@ -134,13 +134,13 @@ impl Yunos {
         let place = self.place(unit, Slot::First);
         self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
-        if materials.are_there(&spec.configs, &spec.secrets) {
+        if materials.are_there(&spec.configs) {
             return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
         let configs = self.with_secrets(unit, spec, configs).await?;
         self.check(spec, &configs).await?;
-        place.prepare(&desired.revision, keep, Some(RevisionConfigs { configs: &configs, secrets: &spec.secrets }))
+        place.prepare(&desired.revision, keep, Some(&configs))
     }
 
     /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older

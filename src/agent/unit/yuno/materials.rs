@@ -20,7 +20,6 @@ use muster_topics::{
     canonical,
     effective::Effective,
     name::{Digest, UnitName},
-    secret::SecretRef,
     unit::ConfigRef,
 };
 use rustix::{
@@ -38,22 +37,10 @@ const RECORD: &str = ".muster.json";
 struct MaterialsRecord {
     revision: Digest,
     configs: Vec<ConfigRef>,
-    /// The secrets whose values are in them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    secret_refs: Vec<SecretRef>,
     /// The SHA-256 of each file.
     files: BTreeMap<String, Digest>,
     /// Where the merged file has secrets, and which.
     secrets: Vec<(String, Value)>,
-}
-
-/// What is written for a revision.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RevisionConfigs<'a> {
-    /// Each config, with its document.
-    pub(super) configs: &'a [(ConfigRef, Value)],
-    /// The secrets whose values are in them.
-    pub(super) secrets: &'a [SecretRef],
 }
 
 /// The folder of one revision's configs.
@@ -71,11 +58,9 @@ impl Materials {
         self.folder.join(file_name(MERGED))
     }
 
-    /// Whether these configs are there, unchanged.
-    pub(super) fn are_there(&self, configs: &[ConfigRef], secrets: &[SecretRef]) -> bool {
-        self.record().is_ok_and(|record| {
-            record.configs == configs && record.secret_refs == secrets && self.changed(&record).is_empty()
-        })
+    /// Whether these configs are there, unchanged. The secrets in them are those of the revision.
+    pub(super) fn are_there(&self, configs: &[ConfigRef]) -> bool {
+        self.record().is_ok_and(|record| record.configs == configs && self.changed(&record).is_empty())
     }
 
     /// A config as older agents wrote it, if there was one and it had no secrets: a host that is offline during the
@@ -84,12 +69,11 @@ impl Materials {
         fs::read(self.merged()).ok().filter(|content| Digest::of(content) == config.sha256)
     }
 
-    /// Writes the configs in place of existing ones.
+    /// Writes the configs, each with its document, in place of existing ones.
     ///
     /// # Errors
     /// If they cannot be written; the existing ones are unchanged then.
-    pub(super) fn write(&self, revision: &Digest, content: RevisionConfigs<'_>) -> io::Result<()> {
-        let RevisionConfigs { configs, secrets } = content;
+    pub(super) fn write(&self, revision: &Digest, configs: &[(ConfigRef, Value)]) -> io::Result<()> {
         let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
         let mut files = vec![(file_name(MERGED), bytes(&merged)?)];
         for (config, document) in configs {
@@ -98,7 +82,6 @@ impl Materials {
         let record = MaterialsRecord {
             revision: revision.clone(),
             configs: configs.iter().map(|(config, _)| config.clone()).collect(),
-            secret_refs: secrets.to_vec(),
             files: files.iter().map(|(name, content)| (name.clone(), Digest::of(content))).collect(),
             secrets: config::secrets(&merged),
         };
@@ -212,10 +195,6 @@ mod tests {
         (ConfigRef { id: id.parse().unwrap(), version: "1".parse().unwrap(), sha256 }, document)
     }
 
-    fn content(configs: &[(ConfigRef, Value)]) -> RevisionConfigs<'_> {
-        RevisionConfigs { configs, secrets: &[] }
-    }
-
     fn refs(configs: &[(ConfigRef, Value)]) -> Vec<ConfigRef> {
         configs.iter().map(|(config, _)| config.clone()).collect()
     }
@@ -233,10 +212,10 @@ mod tests {
             part("till.base", json!({"colour": "blue", "db": {"user": "u", "password": {"$secret": "hunter2"}}}));
         let shop = part("shop", json!({"colour": "red", "db": {"user": null}}));
         let configs = [base, shop];
-        assert!(!materials.are_there(&refs(&configs), &[]));
-        materials.write(&revision, content(&configs)).unwrap();
-        assert!(materials.are_there(&refs(&configs), &[]));
-        assert!(!materials.are_there(&refs(&configs[..1]), &[]), "other configs than these");
+        assert!(!materials.are_there(&refs(&configs)));
+        materials.write(&revision, &configs).unwrap();
+        assert!(materials.are_there(&refs(&configs)));
+        assert!(!materials.are_there(&refs(&configs[..1])), "other configs than these");
         let revealed = json!({"colour": "red", "db": {"password": "hunter2"}});
         assert_eq!(read(&materials.merged()), revealed);
         assert_eq!(read(&folder.path().join("abc/shop.json")), configs[1].1);
@@ -258,16 +237,16 @@ mod tests {
         let materials = Materials::new(folder.path().join("abc"));
         let configs = [part("a", json!({"password": {"$secret": "hunter2-hunter2"}}))];
         let revision = Digest::of(b"revision");
-        materials.write(&revision, content(&configs)).unwrap();
+        materials.write(&revision, &configs).unwrap();
         fs::write(materials.merged(), r#"{"url":"//u:hunter2-hunter2@h"}"#).unwrap();
         let effective = materials.effective(&"default/till".parse().unwrap()).unwrap();
         assert_eq!(
             (effective.config, &effective.changed[..]),
             (Some(json!({"url": MASK})), &["config.json".to_owned()][..])
         );
-        assert!(!materials.are_there(&refs(&configs), &[]));
-        materials.write(&revision, content(&configs)).unwrap();
-        assert!(materials.are_there(&refs(&configs), &[]));
+        assert!(!materials.are_there(&refs(&configs)));
+        materials.write(&revision, &configs).unwrap();
+        assert!(materials.are_there(&refs(&configs)));
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "nothing is left beside");
     }
@@ -277,7 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("abc");
         let configs = |n: u32| [part("a", json!({"n": n})), part("b", json!({"m": n}))];
-        Materials::new(path.clone()).write(&Digest::of(b"0"), content(&configs(0))).unwrap();
+        Materials::new(path.clone()).write(&Digest::of(b"0"), &configs(0)).unwrap();
         let (over, is_over) = std::sync::mpsc::channel::<()>();
         let at = path.clone();
         let reader = std::thread::spawn(move || {
@@ -298,7 +277,7 @@ mod tests {
             seen
         });
         for n in 1..200 {
-            Materials::new(path.clone()).write(&Digest::of(b"n"), content(&configs(n))).unwrap();
+            Materials::new(path.clone()).write(&Digest::of(b"n"), &configs(n)).unwrap();
         }
         drop(over);
         assert!(reader.join().unwrap() > 0);

@@ -16,18 +16,16 @@ use muster_rules::{
 };
 use muster_shim::cgroup::Cgroup;
 use muster_sqlite::room;
-use muster_topics::{name::Digest, process::Limits};
+use muster_topics::{name::Digest, process::Limits, unit::ConfigRef};
 use nix::{
     errno::Errno,
     unistd::{self, Gid, Uid},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::super::{failure::may_heal, folders};
-use super::{
-    materials::{Materials, RevisionConfigs},
-    reload::WatchedFiles,
-};
+use super::{materials::Materials, reload::WatchedFiles};
 
 /// The second copy of `started.json`, in the shim's folder.
 const STARTED_AGAIN: &str = "started.json";
@@ -144,7 +142,7 @@ impl InstanceFolder {
         &self,
         revision: &Digest,
         keep: Option<&Digest>,
-        configs: Option<RevisionConfigs<'_>>,
+        configs: Option<&[(ConfigRef, Value)]>,
     ) -> Result<(), Failure> {
         let prepare = || {
             make_folder(&self.folder.join("rev"), PASSABLE_FOLDER)?;

@@ -361,9 +361,9 @@ fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
     let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
-    place.prepare(&first, None, Some(RevisionConfigs { configs: &[], secrets: &[] })).unwrap();
+    place.prepare(&first, None, Some(&[])).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
-        place.prepare(revision, Some(&first), Some(RevisionConfigs { configs: &[], secrets: &[] })).unwrap();
+        place.prepare(revision, Some(&first), Some(&[])).unwrap();
         let mut left = left.map(Digest::short);
         let mut there = folders::names(&folder.path().join("rev")).unwrap();
         left.sort_unstable();
