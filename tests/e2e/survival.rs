@@ -73,11 +73,14 @@ impl Site {
         fs::read_to_string(self.folder(name).join("work").join(file)).unwrap_or_default()
     }
 
-    /// The shim of a yuno: the process whose working folder is the shim's.
+    /// The shim of a yuno: a process whose working folder is the shim's, and whose parent is not such a process. (The
+    /// child that waits in it to become the next program is one, too; after a wrap of process ids it has the lower one.)
     pub(crate) fn shim(&self, name: &str) -> Option<i32> {
         let run = self.folder(name).join("run");
-        let is_it = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == run);
-        process_identity::pids().unwrap().into_iter().find(is_it)
+        let mut there = process_identity::pids().unwrap();
+        there.retain(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == run));
+        let is_it = |pid: &i32| process_identity::stat(*pid).is_some_and(|stat| !there.contains(&stat.ppid));
+        there.iter().copied().find(is_it)
     }
 
     /// Waits until a shim other than `before` is there.
