@@ -159,6 +159,7 @@ impl HostSnapshot {
             address_generation: self.address_generation,
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             command_keys: Some(self.command_keys.clone()),
+            desired: None,
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })

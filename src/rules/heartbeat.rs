@@ -340,6 +340,7 @@ mod tests {
             address_generation: None,
             own_labels: None,
             command_keys: None,
+            desired: None,
         }
     }
 

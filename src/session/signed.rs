@@ -71,6 +71,10 @@ impl SignedMessage {
             Kind::CommandKeys => {
                 verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
             }
+            // The agent of this release knows no documents, and reports so.
+            kind @ (Kind::DesiredHead | Kind::DocumentRequest) => {
+                Self::Rejected("message", format!("a {kind:?} is not known here"))
+            }
             Kind::HostAddresses => {
                 verified.body().map_or_else(|error| rejected("host_addresses", error), Self::HostAddresses)
             }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_rules::plan::Slot;
 use muster_topics::{
+    desired::UnitOwner,
     name::UnitName,
     snapshot::Pins,
     unit::{Desired, Hold, Observed, Spec},
@@ -20,6 +21,8 @@ pub struct UnitState {
     pub observed: Observed,
     /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
+    /// The deployment that it belongs to, if a verb has not made it.
+    pub owner: Option<UnitOwner>,
     /// What snapshots need of it beyond its desired state.
     pub pins: Pins,
     /// The slot of its main instance.

@@ -92,6 +92,7 @@ impl UnitTopics {
             desired: Desired { spec: state.desired.spec.masked(), ..state.desired.clone() },
             observed: state.observed.clone(),
             hold: state.hold.clone(),
+            owner: state.owner.clone(),
             pins: state.pins.clone(),
             stats: self.stats.get(unit).cloned(),
         });
@@ -130,6 +131,7 @@ mod tests {
             desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running, frozen: false },
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
+            owner: None,
             pins: muster_topics::snapshot::Pins::default(),
             slot: muster_rules::plan::Slot::First,
             process: None,

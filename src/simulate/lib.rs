@@ -273,6 +273,7 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         address_generation: None,
         own_labels: None,
         command_keys: None,
+        desired: None,
     }
 }
 

@@ -102,6 +102,7 @@ impl Machine {
                 spec: None,
                 observed,
                 hold: None,
+                owner: None,
                 pins: Pins::default(),
                 slot: Slot::First,
                 process: None,

@@ -81,7 +81,12 @@ impl Seal {
             Kind::Ack => Order::Ack(verified.body().unwrap()),
             Kind::Refresh => Order::Refresh(verified.body().unwrap()),
             // The simulated console tells no rules and no addresses, gives no labels, and keeps its key.
-            Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys | Kind::HostAddresses => return None,
+            Kind::AlertRules
+            | Kind::HostLabels
+            | Kind::CommandKeys
+            | Kind::HostAddresses
+            | Kind::DesiredHead
+            | Kind::DocumentRequest => return None,
         })
     }
 }

@@ -66,6 +66,10 @@ pub enum Kind {
     CommandKeys,
     /// [`crate::address::HostAddresses`].
     HostAddresses,
+    /// A [`crate::desired::DesiredHead`].
+    DesiredHead,
+    /// A [`crate::desired::DocumentRequest`].
+    DocumentRequest,
 }
 
 impl Kind {
@@ -78,6 +82,8 @@ impl Kind {
             Self::HostLabels => "host_labels",
             Self::CommandKeys => "command_keys",
             Self::HostAddresses => "host_addresses",
+            Self::DesiredHead => "desired_head",
+            Self::DocumentRequest => "document_request",
         }
     }
 }

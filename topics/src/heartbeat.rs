@@ -12,6 +12,7 @@ use crate::{
     canonical::{self, CanonicalError},
     command_keys::KnownKeys,
     container::ContainerSummary,
+    desired::DesiredReport,
     name::{Digest, Name, UnitName},
     unit::{Hold, Phase, Run},
 };
@@ -116,6 +117,9 @@ pub struct HostState {
     /// The keys that the host verifies the console's signatures with. An agent that cannot replace them reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_keys: Option<KnownKeys>,
+    /// The console's document on the host, and what became of it. An agent that knows no documents reports none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<DesiredReport>,
 }
 
 impl HostState {

@@ -19,6 +19,7 @@
 //!   run once; [`signal`]: signals for a unit's process
 //! - [`sealed`]: secrets of a command, which only its host can read; [`secret`]: those that units use by name;
 //!   [`revision`]: revisions that do not reveal them
+//! - [`desired`]: all that the console wants of one host, as a signed document
 //! - [`select`]: expressions that select units and hosts
 //! - [`channel`]: messages between a yuno and its agent, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
@@ -45,6 +46,7 @@ pub mod command;
 pub mod command_keys;
 mod common;
 pub mod container;
+pub mod desired;
 pub mod diagnostic;
 pub mod effective;
 pub mod endpoint;

@@ -21,6 +21,13 @@ pub struct NameError {
     rule: &'static str,
 }
 
+impl NameError {
+    /// Returns the same of another kind of name.
+    pub(crate) fn of(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+}
+
 fn error(what: &'static str, text: &str, rule: &'static str) -> NameError {
     // A name from outside may be of any length; an error message may not.
     let text = text.chars().take(NAME_MAX_BYTES + 1).collect();

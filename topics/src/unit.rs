@@ -9,6 +9,7 @@ use crate::{
     Millis, V1, canonical,
     channel::{Ability, ToldStats},
     container::{ContainerSpec, Image},
+    desired::UnitOwner,
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     probe::Probes,
@@ -938,6 +939,9 @@ pub struct UnitReport {
     /// Why it does not converge, on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// The deployment that it belongs to, if a verb has not made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<UnitOwner>,
     /// What snapshots need of it beyond its desired state.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,

@@ -362,6 +362,7 @@ pub(super) mod tests {
             desired,
             observed,
             hold: None,
+            owner: None,
             pins,
             process,
             spec: None,

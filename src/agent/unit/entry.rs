@@ -216,7 +216,16 @@ fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -
     };
     let other = unit.desired.as_ref().filter(|is| is.revision != desired.revision);
     let spec = other.map(|is| Arc::new(is.spec.clone()));
-    Some(UnitState { desired, spec, observed, hold: unit.visible_hold().cloned(), pins: pins.clone(), slot, process })
+    Some(UnitState {
+        desired,
+        spec,
+        observed,
+        hold: unit.visible_hold().cloned(),
+        owner: None,
+        pins: pins.clone(),
+        slot,
+        process,
+    })
 }
 
 /// Removes a unit's state, once nothing remains of it.

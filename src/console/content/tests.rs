@@ -77,7 +77,8 @@ async fn report_with(fixture: &Fixture, host: HostId, spec: YunoSpec, pins: Pins
     // Each supersedes the one before.
     static SEQ: AtomicU64 = AtomicU64::new(1);
     let seq = SEQ.fetch_add(1, Ordering::Relaxed);
-    let report = UnitReport { v: V1, epoch: 1, seq, at_ms: 1, unit, desired, observed, hold, pins, stats: None };
+    let report =
+        UnitReport { v: V1, epoch: 1, seq, at_ms: 1, unit, desired, observed, hold, owner: None, pins, stats: None };
     let mut transaction = fixture.shared().store.begin().await.unwrap();
     store::host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
     transaction.commit().await.unwrap();

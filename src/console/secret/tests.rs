@@ -68,7 +68,8 @@ async fn report(fixture: &Fixture, host: HostId, seq: u64, spec: &YunoSpec) -> m
     let revision = sample.desired.revision.clone();
     let muster_api::Unit { desired, observed, hold, .. } = sample;
     let (unit, pins) = (unit(), Pins::default());
-    let report = UnitReport { v: V1, epoch: 1, seq, at_ms: 1, unit, desired, observed, hold, pins, stats: None };
+    let report =
+        UnitReport { v: V1, epoch: 1, seq, at_ms: 1, unit, desired, observed, hold, owner: None, pins, stats: None };
     let mut transaction = fixture.shared().store.begin().await.unwrap();
     store::host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
     transaction.commit().await.unwrap();

@@ -215,8 +215,9 @@ impl TopicKind {
                 qos: AtLeastOnce,
                 retained: true,
                 acknowledged: false,
-                payload: Reserved,
-                about: "Signed desired state of the central units.",
+                payload: Json("Envelope"),
+                about: "A signed DesiredHead, retained: which document the host should have. Behind it, unretained, the document's body (a DesiredBody) \
+                        while that is short and holds no secret; otherwise hosts fetch it over HTTPS.",
             },
             Self::Command => TopicRow {
                 id: "command",
@@ -227,7 +228,7 @@ impl TopicKind {
                 retained: false,
                 acknowledged: false,
                 payload: Json("Envelope"),
-                about: "A signed Command, Refresh, AlertRules, HostLabels, CommandKeys or HostAddresses for one host. A command is repeated \
+                about: "A signed Command, Refresh, AlertRules, HostLabels, CommandKeys, HostAddresses or DocumentRequest for one host. A command is repeated \
                         until there is an outcome, rules, labels, keys and addresses until a heartbeat says that the host has them.",
             },
             Self::Ack => TopicRow {

@@ -68,6 +68,7 @@ fn report(unit: UnitName, troubled: bool) -> UnitReport {
         desired: sample.desired,
         observed,
         hold: None,
+        owner: None,
         pins: sample.pins,
         stats: sample.stats,
     }

@@ -51,6 +51,7 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         address_generation: None,
         own_labels: None,
         command_keys: None,
+        desired: None,
     };
     Host {
         id: HostId::random(),

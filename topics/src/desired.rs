@@ -1,0 +1,359 @@
+//! Desired state: all that the console wants of one host, as one document.
+//!
+//! A document is a *head*, which is small, signed and retained on `h/<host>/desired`, and a *body*, whose digest the head
+//! has. A body is the same for all hosts that carry the same deployments, and is not signed itself: bytes with the digest
+//! that a verified head names are that body, wherever they come from. It follows the head on the same topic, unretained,
+//! while it is short ([`BODY_ON_TOPIC_MAX_BYTES`]); a host that has missed it, or that gets a longer one, fetches it with
+//! `GET /v1/desired/DIGEST`.
+//!
+//! **Absence removes nothing**: what is to go is named in [`DesiredBody::remove`] until the host reports it gone.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    Millis, V1,
+    canonical::{self, CanonicalError},
+    envelope::{Body, Envelope, Kind},
+    name::{Digest, HostId, Name, NameError, UnitName},
+    secret::SecretRef,
+    select::HostSelect,
+    unit::{Run, Spec},
+};
+
+/// The longest body that is sent on the topic: a message has at most 64 KiB on every supported broker.
+pub const BODY_ON_TOPIC_MAX_BYTES: usize = 48 * 1024;
+
+/// The longest body: that of a host with as many units as one may have, with specs of 2 KiB each.
+pub const BODY_MAX_BYTES: usize = 512 * 1024;
+
+/// The most deployments on one host: as many as units.
+pub const DEPLOYMENTS_MAX: usize = crate::unit::UNITS_MAX;
+
+/// The most variables of one host.
+pub const VARS_MAX: usize = 256;
+
+/// A deployment's name, `realm/name`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct DeploymentName(UnitName);
+
+impl DeploymentName {
+    /// Returns the realm's name.
+    #[must_use]
+    pub fn realm(&self) -> Name {
+        self.0.realm()
+    }
+
+    /// Returns `realm/name`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl FromStr for DeploymentName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        text.parse().map(Self).map_err(|error: NameError| error.of("deployment"))
+    }
+}
+
+impl fmt::Display for DeploymentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Orders the documents of one host. The epoch grows when an operator confirms that a console which has lost documents
+/// goes on; the generation grows with each document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredMark {
+    /// The epoch, from 1; 0 before the first document.
+    pub epoch: u64,
+    /// The generation, from 1; 0 before the first document.
+    pub generation: u64,
+}
+
+impl fmt::Display for DesiredMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.generation)
+    }
+}
+
+/// The head of a host's document: a signed body, retained on `h/<host>/desired`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredHead {
+    /// Version of this payload.
+    pub v: V1,
+    /// The host; under the signature, so that the document cannot be replayed to another one.
+    pub host: HostId,
+    /// Which document it is.
+    pub mark: DesiredMark,
+    /// When the console made it.
+    pub issued_ms: Millis,
+    /// The digest of the body's bytes.
+    pub digest: Digest,
+    /// The body's length.
+    pub size_bytes: u64,
+}
+
+impl Body for DesiredHead {
+    const KIND: Kind = Kind::DesiredHead;
+}
+
+/// The body of a host's document. An agent that does not know one of its fields refuses the whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredBody {
+    /// Version of this payload.
+    pub v: V1,
+    /// The deployments that the host carries, by name; at most [`DEPLOYMENTS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<DesiredDeployment>,
+    /// What is to go. The host chooses when, by its own policy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<UnitRemoval>,
+    /// The variables of the host, in all their layers; at most [`VARS_MAX`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vars: BTreeMap<Name, Value>,
+}
+
+/// A deployment on a host. Its units are applied together, or none of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredDeployment {
+    /// Its version, whole: from these a console that has lost its store rebuilds its deployments.
+    pub version: DeploymentVersion,
+    /// Whether the host asks before it changes.
+    #[serde(default, skip_serializing_if = "Admission::is_free")]
+    pub admission: Admission,
+    /// The secrets of its units, each with the version that it gets: the versions of a secret are not in those of a
+    /// deployment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<UnitName, Vec<SecretRef>>,
+    /// Units that a verb has made on this host, and that the deployment takes over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adopt: Vec<UnitName>,
+}
+
+/// Whether a host asks the console before it changes anything for a deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// It changes at once.
+    #[default]
+    Free,
+    /// It asks.
+    Ask,
+}
+
+impl Admission {
+    fn is_free(&self) -> bool {
+        *self == Self::Free
+    }
+}
+
+/// An immutable version of a deployment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeploymentVersion {
+    /// The deployment.
+    pub deployment: DeploymentName,
+    /// The version's number, from 1.
+    pub number: u32,
+    /// The digest of the version before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Digest>,
+    /// The hosts.
+    pub target: DeploymentTarget,
+    /// The units, each once. Their specs have no secrets.
+    pub units: Vec<DeploymentUnit>,
+    /// How it reaches its hosts; empty: all at once.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub rollout: Map<String, Value>,
+}
+
+impl DeploymentVersion {
+    /// Returns the digest of the version: SHA-256 over its canonical JSON.
+    ///
+    /// # Errors
+    /// If a number in it has no canonical form.
+    pub fn digest(&self) -> Result<Digest, CanonicalError> {
+        canonical::digest(self)
+    }
+}
+
+/// The hosts of a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeploymentTarget {
+    /// Each host that this selects carries the deployment.
+    pub select: HostSelect,
+}
+
+/// A unit of a deployment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeploymentUnit {
+    /// Its name.
+    pub unit: UnitName,
+    /// Its spec.
+    pub spec: Box<Spec>,
+    /// Whether it should run.
+    pub run: Run,
+}
+
+/// A unit that is to go from a host, if the host still has it of that deployment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnitRemoval {
+    /// The unit.
+    pub unit: UnitName,
+    /// The deployment that it belonged to.
+    pub deployment: DeploymentName,
+    /// The last version of it that the host was told.
+    pub version: u32,
+    /// Whether its data goes, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub purge: bool,
+}
+
+/// The deployment that a unit belongs to; a unit without one was made by a verb.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnitOwner {
+    /// The deployment.
+    pub deployment: DeploymentName,
+    /// The version that made the unit what it is.
+    pub version: u32,
+    /// Whether the host's document neither lists nor removes it: it goes on as it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub orphan: bool,
+}
+
+/// What a host reports of its document, within its [state](crate::heartbeat::HostState). An agent that knows no
+/// documents reports none of it, and is sent none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DesiredReport {
+    /// The stored document, zeros if there is none yet.
+    pub mark: DesiredMark,
+    /// The digest of its body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// A later document that was refused: the one before it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<DocumentRefusal>,
+    /// What became of each deployment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deployments: BTreeMap<DeploymentName, DeploymentReport>,
+    /// Units that are to go and are there yet, with the time from which the host's policy lets them go; null if that
+    /// waits for an operator.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removals: BTreeMap<UnitName, Option<Millis>>,
+}
+
+/// A document that a host has refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DocumentRefusal {
+    /// Which document.
+    pub mark: DesiredMark,
+    /// Why.
+    pub message: String,
+}
+
+/// What became of a deployment on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeploymentReport {
+    /// The version that the host has made its desired state, 0 if none; its units' reports say how far they are.
+    pub version: u32,
+    /// The version that it has refused instead of that, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<DeploymentRefusal>,
+}
+
+/// A version of a deployment that a host has refused: none of its units was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeploymentRefusal {
+    /// The version.
+    pub version: u32,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// A signed body on `h/<host>/cmd`: asks the host to hand in the document that it has, with `PUT /v1/desired`, because
+/// the console does not know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentRequest {
+    /// Version of this payload.
+    pub v: V1,
+    /// The host; under the signature.
+    pub host: HostId,
+    /// When the console made this.
+    pub issued_ms: Millis,
+}
+
+impl Body for DocumentRequest {
+    const KIND: Kind = Kind::DocumentRequest;
+}
+
+/// What a host hands in with `PUT /v1/desired`: the document that it has, with the signature of whoever made it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoredDocument {
+    /// Version of this payload.
+    pub v: V1,
+    /// The signed head.
+    pub head: Envelope,
+    /// The body, as text; its digest is the head's.
+    pub body: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_ordered_by_epoch_first() {
+        let of = |epoch, generation| DesiredMark { epoch, generation };
+        assert!(of(2, 1) > of(1, 99) && of(1, 2) > of(1, 1) && of(1, 1) > DesiredMark::default());
+        assert_eq!(of(3, 7).to_string(), "3.7");
+    }
+
+    #[test]
+    fn version_keeps_its_digest_through_a_document() {
+        let version: DeploymentVersion = serde_json::from_value(serde_json::json!({
+            "deployment": "shop/till", "number": 2, "target": {"select": "label.role=till"}, "units": [{
+                "unit": "shop/till", "run": "running",
+                "spec": {"kind": "yuno", "artifact": {
+                    "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "till", "version": "2"}}}]
+        }))
+        .unwrap();
+        let of = DesiredDeployment {
+            version: version.clone(),
+            admission: Admission::Free,
+            secrets: [("shop/till".parse().unwrap(), vec![])].into(),
+            adopt: vec![],
+        };
+        let body = DesiredBody { deployments: vec![of], ..DesiredBody::default() };
+        let read: DesiredBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();
+        assert_eq!(read, body);
+        assert_eq!(read.deployments[0].version.digest().unwrap(), version.digest().unwrap());
+        let other = DeploymentVersion { number: 3, ..version.clone() };
+        assert_ne!(other.digest().unwrap(), version.digest().unwrap());
+    }
+
+    #[test]
+    fn body_with_an_unknown_field_is_not_read() {
+        assert!(serde_json::from_str::<DesiredBody>(r#"{"v":1}"#).is_ok());
+        assert!(serde_json::from_str::<DesiredBody>(r#"{"v":1,"surprise":true}"#).is_err());
+        let error = "till".parse::<DeploymentName>().unwrap_err().to_string();
+        assert!(error.contains("deployment"), "{error}");
+    }
+}
