@@ -158,7 +158,7 @@ impl Browser {
         // These pages say what they are in their status, and the browser notes that.
         let expected = match picture {
             "sign-in" => "status of 401",
-            "narrow-dark-nowhere" => "status of 404",
+            "narrow-dark-nowhere" | "wide-light-nowhere" => "status of 404",
             // A label, and a rule, were refused on the way there.
             "unit-retired-narrow" | "rule-refused" | "alerts" => "status of 400",
             _ => "(nothing)",
@@ -329,7 +329,7 @@ fn a_command_shows_its_output_while_it_runs() {
 }
 
 #[test]
-fn every_page_fits_a_telephone_in_the_dark() {
+fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
     let fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
     fleet.ok(&["exec", "--", "uname", "-a"]);
@@ -337,33 +337,36 @@ fn every_page_fits_a_telephone_in_the_dark() {
     fleet.ok(&["secret", "set", "db", "--file", &value]);
     let host = fleet.host();
     let command = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
-    run(async {
-        let browser = Browser::start(true, 360).await;
-        browser.sign_in(&fleet).await;
-        let base = fleet.address("http://");
-        for (name, path) in [
-            ("hosts", "/".to_owned()),
-            ("host", format!("/host/{host}")),
-            ("unit", format!("/host/{host}/unit/default/hello")),
-            ("commands", "/commands".to_owned()),
-            ("command", format!("/command/{command}")),
-            ("run", "/run".to_owned()),
-            ("join", "/join".to_owned()),
-            ("artifacts", "/artifacts".to_owned()),
-            ("configs", "/configs".to_owned()),
-            ("secrets", "/secrets".to_owned()),
-            ("secret", "/secret/default/db".to_owned()),
-            ("alerts", "/alerts".to_owned()),
-            ("rule", "/alerts/rule?name=disk".to_owned()),
-            ("config", "/config/hello.main/1".to_owned()),
-            ("nowhere", "/no/such/page".to_owned()),
-        ] {
-            browser.client.goto(&format!("{base}{path}")).await.unwrap();
-            browser.find("main h1").await;
-            browser.check_page(&format!("narrow-dark-{name}")).await;
-        }
-        browser.end().await;
-    });
+    let pages = [
+        ("hosts", "/".to_owned()),
+        ("host", format!("/host/{host}")),
+        ("unit", format!("/host/{host}/unit/default/hello")),
+        ("commands", "/commands".to_owned()),
+        ("command", format!("/command/{command}")),
+        ("run", "/run".to_owned()),
+        ("join", "/join".to_owned()),
+        ("artifacts", "/artifacts".to_owned()),
+        ("configs", "/configs".to_owned()),
+        ("secrets", "/secrets".to_owned()),
+        ("secret", "/secret/default/db".to_owned()),
+        ("alerts", "/alerts".to_owned()),
+        ("rule", "/alerts/rule?name=disk".to_owned()),
+        ("config", "/config/hello.main/1".to_owned()),
+        ("nowhere", "/no/such/page".to_owned()),
+    ];
+    for (looks, is_dark, width) in [("narrow-dark", true, 360), ("wide-light", false, 1_280)] {
+        run(async {
+            let browser = Browser::start(is_dark, width).await;
+            browser.sign_in(&fleet).await;
+            let base = fleet.address("http://");
+            for (name, path) in &pages {
+                browser.client.goto(&format!("{base}{path}")).await.unwrap();
+                browser.find("main h1").await;
+                browser.check_page(&format!("{looks}-{name}")).await;
+            }
+            browser.end().await;
+        });
+    }
 }
 
 #[test]
