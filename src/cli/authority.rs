@@ -232,7 +232,7 @@ fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure>
             });
         }
         (None, None) => {
-            print::say("no rotation is under way; `muster authority rotate signing` (or `root`) begins one")
+            print::say("no rotation is under way; `muster authority rotate signing` (or `root`) begins one");
         }
     }
     if !hosts.is_empty() {

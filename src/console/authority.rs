@@ -516,8 +516,8 @@ impl Authority {
             revoked_certs: revoked.iter().map(entry).collect::<Result<_, AuthorityError>>()?,
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        let lists = self.roots().all().map(|root| Ok(params.signed_by(&root.issuer)?.pem()?)).collect();
-        lists
+        let roots = self.roots();
+        roots.all().map(|root| Ok(params.signed_by(&root.issuer)?.pem()?)).collect()
     }
 }
 
