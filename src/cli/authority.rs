@@ -11,6 +11,8 @@ use muster_api::{
     host_names::HostNames,
 };
 use muster_base::{clock, failure::Failure};
+use muster_net::pki;
+use muster_topics::name::Digest;
 
 use super::{
     client::ConsoleClient,
@@ -112,19 +114,45 @@ async fn status(session: &CliSession) -> Result<AuthorityStatus, Failure> {
 /// Has the context trust the roots that the console does, and returns a session with it; `None` if it does already. As long as
 /// the old root is trusted, the console can be believed about the new one.
 fn trust(session: &CliSession, status: &AuthorityStatus) -> Result<Option<CliSession>, Failure> {
-    let known = &session.context.authority;
-    if known.as_ref().is_none_or(|known| *known == status.certificates) {
-        return Ok(None);
-    }
+    let Some(known) = &session.context.authority else { return Ok(None) };
+    let retired = status.last_rotation.as_ref().filter(|last| last.what == RotatedKey::Root);
+    let retired = retired.map(|last| last.old_key.as_str());
+    let Some(authority) = with_roots(known, &status.certificates, retired) else { return Ok(None) };
     let path = context::path()?;
     let mut contexts = Contexts::load(&path)?;
-    let of_console = |one: &&mut ConsoleContext| one.url == session.context.url && one.authority == *known;
+    let of_console =
+        |one: &&mut ConsoleContext| one.url == session.context.url && one.authority.as_ref() == Some(known);
     for one in contexts.contexts.values_mut().filter(of_console) {
-        one.authority = Some(status.certificates.clone());
+        one.authority = Some(authority.clone());
     }
     contexts.save(&path)?;
-    let context = ConsoleContext { authority: Some(status.certificates.clone()), ..session.context.clone() };
+    let context = ConsoleContext { authority: Some(authority), ..session.context.clone() };
     Ok(Some(CliSession { client: ConsoleClient::new(&context)?, context, ..session.clone() }))
+}
+
+/// Returns the certificates of a context with all roots of the fleet, and without the one with the id `retired`. `None` if
+/// that changes nothing, or if the context trusts none of them: its console is behind a proxy with a certificate of its own.
+fn with_roots(known: &str, roots: &str, retired: Option<&str>) -> Option<String> {
+    let ids = |pem: &str| -> Vec<String> {
+        let all = pki::certificates("a certificate", pem).unwrap_or_default();
+        all.iter().map(|der| Digest::of(der).as_str().get(..16).unwrap_or_default().to_owned()).collect()
+    };
+    let (of_known, of_roots) = (ids(known), ids(roots));
+    if !of_roots.iter().any(|root| of_known.contains(root)) {
+        return None;
+    }
+    let is_kept = |pem: &&str| !ids(pem).iter().any(|id| retired == Some(id));
+    let is_new = |pem: &&str| !ids(pem).iter().any(|id| of_known.contains(id));
+    let kept: Vec<&str> = certificates(known).filter(is_kept).collect();
+    let new: Vec<&str> = certificates(roots).filter(is_new).collect();
+    let is_changed = kept.len() < of_known.len() || !new.is_empty();
+    is_changed.then(|| kept.into_iter().chain(new).flat_map(|pem| [pem, "\n"]).collect())
+}
+
+/// The certificates of a document, each in PEM.
+fn certificates(pem: &str) -> impl Iterator<Item = &str> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    pem.split_inclusive("-----END CERTIFICATE-----").filter_map(|part| part.get(part.find(BEGIN)?..))
 }
 
 async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
@@ -301,4 +329,32 @@ fn next_step(rotation: &RotationStatus) {
             "`--finish` once all have one, or with `--without HOST` for those that have to join anew then"
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_follows_the_roots_that_it_knows_and_keeps_others() {
+        let make = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
+        let (old, new, proxy) = (make("b2xk"), make("bmV3"), make("cHJveHk="));
+        let id = |pem: &str| Digest::of(&pki::certificates("one", pem).unwrap()[0]).as_str()[..16].to_owned();
+        let retired = id(&old);
+        let both = format!("{old}{new}");
+        let ids = |pem: Option<String>| pem.map(|pem| certificates(&pem).map(id).collect::<Vec<_>>());
+        for (known, roots, retired, wanted) in [
+            (&old, &old, None, None),
+            (&old, &both, None, Some(vec![id(&old), id(&new)])),
+            (&both, &new, Some(&*retired), Some(vec![id(&new)])),
+            (&new, &new, Some(&*retired), None),
+            // It knows nothing of the fleet's roots.
+            (&proxy, &both, None, None),
+            (&old, &new, Some(&*retired), None),
+            (&format!("# a comment\n{proxy}\n{old}"), &both, None, Some(vec![id(&proxy), id(&old), id(&new)])),
+            (&"nonsense".to_owned(), &both, None, None),
+        ] {
+            assert_eq!(ids(with_roots(known, roots, retired)), wanted, "{known}");
+        }
+    }
 }

@@ -1,13 +1,13 @@
 //! Replacing the root certificate, with real agents: nobody touches a host that is there meanwhile, whoever is killed.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
 use crate::{
-    fleet::{Fleet, eventually},
+    fleet::{Fleet, Run, eventually},
     rotation::Bench,
-    wire::publish,
+    wire::{mosquitto, publish},
 };
 
 /// Where the console is killed at each step, in the order in which they are passed.
@@ -199,31 +199,40 @@ fn host_that_is_named_at_the_end_joins_anew_under_its_id() {
     drop(agent);
 }
 
+/// Whether the broker lets a stock client in.
+fn is_let_in(fleet: &Fleet, folder: &Path) -> bool {
+    let mut client = mosquitto("mosquitto_sub", fleet, folder);
+    Run::of(&["mosquitto_sub"], client.args(["-t", "muster/#", "-W", "10", "-E"])).code == 0
+}
+
+fn ready(fleet: &Fleet, stage: &str) -> Value {
+    eventually(stage, || {
+        let status = fleet.json(&["authority", "rotate", "--status"]);
+        let is_ready = status["rotation"]["stage"] == stage && status["rotation"]["ready"] == true;
+        if is_ready { Ok(status) } else { Err(status.to_string()) }
+    })
+}
+
 #[test]
 fn broker_of_up_follows_and_old_certificates_are_refused_at_the_end() {
-    let fleet = Fleet::start();
+    let mut fleet = Fleet::start();
     let old = fleet.issue("observer", "old");
-    let is_let_in = |folder: &std::path::Path| {
-        let mut client = crate::wire::mosquitto("mosquitto_sub", &fleet, folder);
-        let run = crate::fleet::Run::of(&["mosquitto_sub"], client.args(["-t", "muster/#", "-W", "10", "-E"]));
-        run.code == 0
-    };
-    assert!(is_let_in(&old));
+    assert!(is_let_in(&fleet, &old));
     fleet.ok(&["authority", "rotate", "root"]);
-    let ready = |stage: &str| {
-        eventually(stage, || {
-            let status = fleet.json(&["authority", "rotate", "--status"]);
-            let is_ready = status["rotation"]["stage"] == stage && status["rotation"]["ready"] == true;
-            if is_ready { Ok(status) } else { Err(status.to_string()) }
-        })
-    };
-    let status = ready("trust");
+    let status = ready(&fleet, "trust");
     assert!(status["rotation"]["broker"].is_null(), "{status}");
     fleet.ok(&["exec", "--", "true"]);
+    fleet.kill();
+    fleet.again();
+    fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
     fleet.ok(&["authority", "rotate", "--finish", "--timeout", "0s"]);
-    let status = ready("certificates");
+    let status = ready(&fleet, "certificates");
     assert_eq!(status["rotation"]["by_hand"], serde_json::json!(["observer-old"]));
     fleet.ok(&["exec", "--", "true"]);
+    fleet.kill();
+    fleet.again();
+    fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
+    let is_let_in = |folder: &Path| is_let_in(&fleet, folder);
     let between = fleet.issue("observer", "between");
     assert!(is_let_in(&old) && is_let_in(&between));
     fleet.ok(&["authority", "rotate", "--finish"]);
@@ -242,4 +251,31 @@ fn broker_of_up_follows_and_old_certificates_are_refused_at_the_end() {
     fleet.ok(&["console", "revoke", "observer-between", "--data-dir", data.to_str().unwrap()]);
     eventually("its refusal", || if is_let_in(&between) { Err("it is let in".to_owned()) } else { Ok(()) });
     assert!(is_let_in(&new));
+}
+
+#[test]
+fn context_of_pages_over_https_follows_if_it_is_used_in_time() {
+    let fleet = Fleet::start_with(&["--no-sample", "--web-listen", "0.0.0.0"]);
+    let path = fleet.home.path().join("config/muster/context.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("https://").unwrap();
+    let (_, after) = rest.split_once(':').unwrap();
+    let stale = format!("{before}https://127.0.0.1:{after}");
+    fs::write(&path, &stale).unwrap();
+    let known = || fs::read_to_string(&path).unwrap().matches("BEGIN CERTIFICATE").count();
+    assert_eq!(known(), 1);
+    fleet.ok(&["authority", "rotate", "root"]);
+    ready(&fleet, "trust");
+    assert_eq!(known(), 2);
+    fleet.ok(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+    ready(&fleet, "certificates");
+    fleet.ok(&["authority", "rotate", "--finish"]);
+    fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
+    fleet.ok(&["authority", "show"]);
+    assert_eq!(known(), 1, "the old one is forgotten");
+    fleet.ok(&["host", "ls"]);
+    // One that was not used meanwhile says what to do.
+    fs::write(&path, &stale).unwrap();
+    let refused = fleet.muster(&["host", "ls"]).expect_code(4);
+    refused.expect_stderr("not under the root certificate that this context knows").expect_stderr("--authority FILE");
 }
