@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(300);
 pub enum AuthorityVerb {
     /// Show the authority's keys
     Show,
-    /// Replace the signing key or the root certificate, without touching a host
+    /// Replace the signing key or the root, without touching a host
     #[command(
         after_long_help = "A rotation has two steps. `muster authority rotate signing` makes a new key and tells all \
                     hosts of it; the present key goes on signing. Once every host has the new key, `muster \
@@ -74,7 +74,9 @@ pub struct RotationStep {
     /// Show which hosts lack the new key or root
     #[arg(long)]
     status: bool,
-    /// Use the new key from now on, and delete the old one; or go on with a new root
+    /// Use the new key from now on; go on with a new root
+    ///
+    /// The old key is deleted. A new root takes it twice: for certificates under it, and to drop the old one.
     #[arg(long)]
     finish: bool,
     /// Take the new key or root back
