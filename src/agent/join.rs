@@ -195,7 +195,8 @@ pub enum JoinError {
     /// The server is not of the fleet that the token names.
     #[error(
         "the server at {url} is not of the fleet that the token was made for. hint: make a new token (`muster token \
-         create`) and check the address in its place; do not go on if nobody has changed the console"
+         create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's \
+         root certificate"
     )]
     Stranger {
         /// The console's address, from the token.

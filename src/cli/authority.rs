@@ -176,7 +176,15 @@ async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
         let session = trusting.as_ref().unwrap_or(session);
         let wanted = FinishRotation { without };
         let finished: AuthorityStatus = session.client.post("authority/rotation/finish", &wanted).await?;
-        return report(session, &confirmed(session, finished, timeout).await?);
+        let confirmed = confirmed(session, finished, timeout).await?;
+        report(session, &confirmed)?;
+        if confirmed.rotation.is_none() && confirmed.last_rotation.is_some_and(|last| last.what == RotatedKey::Root) {
+            print::say(
+                "make a backup now: one of before has a root that hosts do not trust; and make the files of a broker that runs by \
+                 itself once more, so that it does not trust the old root either",
+            );
+        }
+        return Ok(());
     }
     if abandon {
         let abandoned: AuthorityStatus = session.client.delete("authority/rotation").await?;
