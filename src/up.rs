@@ -11,6 +11,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -30,8 +31,8 @@ use muster_cli::{
 };
 use muster_console::{
     Console, ConsoleError, PreparedConsole, RunningConsole, StartedBy,
-    authority::Authority,
     config::{BackupConfig, Config, PublicKey},
+    roots::RootSet,
 };
 use muster_topics::{
     command::Verb,
@@ -41,7 +42,7 @@ use muster_topics::{
 };
 use nix::unistd::geteuid;
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::role::{embedded_broker, revoked};
 
@@ -139,6 +140,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
             return ended.map(drop);
         }
     };
+    let _roots = follow_roots(&up, &console, &broker);
     let parts = RunningParts { broker, console, agent };
     let ready = tokio::select! {
         ready = make_ready(&up, &data, &parts, &mut steps) => ready,
@@ -171,7 +173,7 @@ struct RunningParts {
 impl RunningParts {
     /// Renews the certificates of broker and console. There is no configuration to reload.
     fn renew(&self, up: &UpArgs) -> Result<(), Failure> {
-        let tls = broker_tls(up, self.console.authority())?;
+        let tls = broker_tls(up, &self.console.authority().roots())?;
         self.broker.credentials().replace_tls(&tls).map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))?;
         self.console.renew().map_err(|error| start_failure(&error))
     }
@@ -317,18 +319,46 @@ fn start_failure(error: &ConsoleError) -> Failure {
     }
 }
 
+/// Has the broker trust the console's root certificates, and show a certificate under the present one, whenever they
+/// change, until the handle is dropped.
+fn follow_roots(up: &UpArgs, console: &RunningConsole, broker: &Broker) -> AbortOnDropHandle<()> {
+    let (up, console, credentials) = (up.clone(), console.console(), broker.credentials());
+    let mut roots = console.follow_roots();
+    let mut used = Arc::clone(&roots.borrow_and_update().roots);
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        while roots.changed().await.is_ok() {
+            let present = Arc::clone(&roots.borrow_and_update().roots);
+            if present.is_same(&used) {
+                continue;
+            }
+            let replaced = broker_tls(&up, &present).and_then(|tls| {
+                credentials.replace_tls(&tls).map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))
+            });
+            if let Err(Failure { diagnostic, .. }) = replaced {
+                tracing::error!(
+                    error = diagnostic.map(|diagnostic| diagnostic.cause),
+                    consequence = "the broker goes on with the root certificates before",
+                    hint = "stop and start `muster up`",
+                    "the broker cannot use the fleet's root certificates",
+                );
+            }
+            used = present;
+        }
+    }))
+}
+
 /// A new certificate of the broker.
-fn broker_tls(up: &UpArgs, authority: &Authority) -> Result<Tls, Failure> {
+fn broker_tls(up: &UpArgs, roots: &RootSet) -> Result<Tls, Failure> {
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
     names.sort();
     names.dedup();
-    let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
-    Ok(Tls { authority: authority.certificate_pem().to_owned(), certificate, key })
+    let (certificate, key) = roots.serving().issue_server(&names).trying("the broker's certificate")?;
+    Ok(Tls { authority: roots.pem(), certificate, key })
 }
 
 async fn start_broker(up: &UpArgs, data: &Path, prepared: &PreparedConsole) -> Result<Broker, Failure> {
-    let tls = broker_tls(up, prepared.authority())?;
+    let tls = broker_tls(up, &prepared.authority().roots())?;
     let config = muster_broker::Config {
         store: Some(data.join("broker")),
         ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
@@ -433,9 +463,7 @@ async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host:
     };
     let url = running.web_url();
     let authority = match url.starts_with("https:") {
-        true => Some(
-            fs::read_to_string(data.join("console/authority/authority.pem")).trying("the authority's certificate")?,
-        ),
+        true => Some(running.authority().certificate_pem()),
         false => None,
     };
     contexts.add(&name, context::ConsoleContext { url, operator, token, authority, proxy: None, host: Some(host) });

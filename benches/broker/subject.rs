@@ -85,7 +85,7 @@ impl Pki {
         let authority = Authority::open_or_create(&folder.path().join("authority"), KeySources::default())?;
         let (certificate, key) = authority.issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text);
-        write("authority.pem", authority.certificate_pem())?;
+        write("authority.pem", &authority.certificate_pem())?;
         write("certificate.pem", &certificate)?;
         write("key.pem", &key)?;
         let reader = client(&authority, READER)?;
@@ -122,7 +122,7 @@ impl Pki {
 /// Without session resumption: after a restart a broker has lost all tickets anyway.
 fn client(authority: &Authority, common_name: &str) -> Result<Arc<ClientConfig>> {
     let (certificate, key) = authority.issue_client(&common_name.parse()?, Duration::from_secs(86_400))?;
-    let mut config = pki::client(authority.certificate_pem(), &certificate, &key)?;
+    let mut config = pki::client(&authority.certificate_pem(), &certificate, &key)?;
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }

@@ -198,12 +198,19 @@ impl Revocations {
 pub struct Credentials(Arc<BrokerState>);
 
 impl Credentials {
-    /// Uses this for all later handshakes. Connected clients stay.
+    /// Uses this for all later handshakes. Connected clients stay, unless an authority is not trusted any more: then all
+    /// clients with certificates have to connect anew.
     ///
     /// # Errors
     /// If it cannot be used; nothing changes then.
     pub fn replace_tls(&self, tls: &Tls) -> Result<(), BrokerError> {
+        let before = self.0.revoked.authorities();
         self.0.handshakes.replace(tls.server(&self.0.revoked)?);
+        let now = self.0.revoked.authorities();
+        if before.iter().any(|authority| !now.contains(authority)) {
+            tracing::warn!("an authority is not trusted any more: clients have to connect anew");
+            self.0.registry.end_certified();
+        }
         Ok(())
     }
 

@@ -114,6 +114,8 @@ pub(crate) enum EndCause {
     Stopping = 2,
     /// Its certificate was revoked.
     Revoked = 3,
+    /// An authority is not trusted any more, maybe that of its certificate.
+    Untrusted = 4,
 }
 
 /// Signals one connection to end. The first cause counts.
@@ -135,7 +137,8 @@ impl EndSignal {
             0 => None,
             1 => Some(EndCause::TakenOver),
             2 => Some(EndCause::Stopping),
-            _ => Some(EndCause::Revoked),
+            3 => Some(EndCause::Revoked),
+            _ => Some(EndCause::Untrusted),
         }
     }
 
@@ -312,6 +315,16 @@ impl Registry {
         for live in self.present().live.values() {
             live.ending.set(EndCause::Stopping);
         }
+    }
+
+    /// Ends all connections of clients with certificates: those whose certificates are still accepted come back.
+    pub(crate) fn end_certified(&self) {
+        let present = self.present();
+        present
+            .live
+            .values()
+            .filter(|live| live.serial.is_some())
+            .for_each(|live| live.ending.set(EndCause::Untrusted));
     }
 
     /// Ends the connections with revoked certificates, and takes the stored sessions of such clients.

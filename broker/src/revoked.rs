@@ -2,7 +2,7 @@
 //! broker runs.
 //!
 //! A list is accepted as a whole or not at all: one that is unreadable, foreign, out of date or partial
-//! leaves the one before in force. A list in force stays so when it expires: revoked certificates do not
+//! leaves the one before in force. A document with lists of several authorities needs one of a trusted one. A list in force stays so when it expires: revoked certificates do not
 //! become valid again.
 
 use std::{
@@ -76,6 +76,11 @@ impl RevokedSerials {
         *self.authorities.write().unwrap_or_else(PoisonError::into_inner) = authorities;
     }
 
+    /// The authorities whose lists are accepted.
+    pub(crate) fn authorities(&self) -> Vec<CertificateDer<'static>> {
+        self.authorities.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn serials(&self) -> Arc<HashSet<Serial>> {
         Arc::clone(&self.serials.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -88,15 +93,15 @@ impl RevokedSerials {
     /// are the caller's to end.
     pub(crate) fn replace(&self, document: &str) -> Result<usize, RevocationError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let authorities = self.authorities.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let serials = read(document, &authorities, i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        let serials = read(document, &self.authorities(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
         let count = serials.len();
         *self.serials.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serials);
         Ok(count)
     }
 }
 
-/// Parses all lists in a document; there is more than one only while an authority is being replaced by another.
+/// Parses all lists in a document; there is more than one only while an authority is being replaced by another. Those of an
+/// authority that is not trusted, or not yet, count for nothing; there has to be one that does.
 fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Result<HashSet<Serial>, RevocationError> {
     let lists = CertificateRevocationListDer::pem_slice_iter(document.as_bytes())
         .collect::<Result<Vec<_>, _>>()
@@ -104,20 +109,30 @@ fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Resul
     if lists.is_empty() {
         return Err(RevocationError::Pem(pem::Error::NoItemsFound));
     }
-    let mut serials = HashSet::new();
+    let (mut serials, mut is_any_ours, mut foreign) = (HashSet::new(), false, None);
     for der in &lists {
         let list = match CertificateRevocationList::from_der(der) {
             Ok(([], list)) => list,
             Ok(_) => return Err(RevocationError::Unreadable("there is something behind it".to_owned())),
             Err(error) => return Err(RevocationError::Unreadable(error.to_string())),
         };
-        check(&list, authorities, now_s)?;
+        match check(&list, authorities, now_s) {
+            Ok(()) => is_any_ours = true,
+            Err(error @ RevocationError::Foreign { .. }) => {
+                foreign = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
         for revoked in list.iter_revoked_certificates() {
             refuse_critical(revoked.extensions())?;
             serials.insert(Serial::new(revoked.raw_serial()).ok_or(RevocationError::Serial)?);
         }
     }
-    Ok(serials)
+    match foreign {
+        Some(error) if !is_any_ours => Err(error),
+        _ => Ok(serials),
+    }
 }
 
 fn check(
@@ -193,10 +208,12 @@ mod tests {
             (&stranger.revocation_list(&[3], tomorrow), "another authority"),
             (&namesake.revocation_list(&[3], tomorrow), "not signed"),
             (&authority.partial_revocation_list(&[3]), "2.5.29.28"),
-            (&[&good[..], &stranger.revocation_list(&[3], tomorrow)].concat(), "another authority"),
+            (&[&good[..], &namesake.revocation_list(&[3], tomorrow)].concat(), "not signed"),
         ] {
             check(&revoked, document, Err(part));
         }
+        // Before the new authority is trusted that replaces this one, its list does no harm.
+        check(&revoked, &[&stranger.revocation_list(&[3], tomorrow), &good[..]].concat(), Ok(&[1, 2, u64::MAX]));
         check(&revoked, &authority.revocation_list(&[], tomorrow), Ok(&[]));
         assert!(!revoked.contains(&Serial::new(&[1]).unwrap()));
         let both = RevokedSerials::default();

@@ -69,14 +69,9 @@ impl IdentityKeeper {
         self.change(|present| present.with_keys_of(told))
     }
 
-    /// Stores only the keys of a renewal, and uses them.
+    /// Stores only the keys and the root certificates of a renewal, and uses them.
     pub(super) fn take_keys(&self, new: &Membership) -> Result<(), JoinError> {
-        self.change(|present| {
-            let mut identity = present.clone();
-            identity.membership.command_keys.clone_from(&new.command_keys);
-            identity.membership.key_generation = new.key_generation;
-            identity
-        })
+        self.change(|present| present.with_keys_of_renewal(new))
     }
 
     fn change(&self, change: impl FnOnce(&MemberIdentity) -> MemberIdentity) -> Result<(), JoinError> {

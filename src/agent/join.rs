@@ -30,7 +30,11 @@ use muster_topics::{
     sealed::{SealingKey, SealingKeyNotice},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
-use rustls::{pki_types::UnixTime, server::WebPkiClientVerifier};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, UnixTime},
+    server::WebPkiClientVerifier,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{address, pin::PinnedVerifier};
@@ -77,10 +81,14 @@ impl MemberIdentity {
     fn check(&self) -> Result<(), PkiError> {
         // Fails if the key is not the certificate's.
         self.tls()?;
+        self.check_under(pki::roots(&self.membership.authority)?)
+    }
+
+    /// Checks that the certificate is under one of these roots.
+    fn check_under(&self, roots: RootCertStore) -> Result<(), PkiError> {
         let what = "the own certificate";
         let chain = pki::certificates(what, &self.membership.certificate)?;
-        let roots = Arc::new(pki::roots(&self.membership.authority)?);
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).build();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), pki::provider()).build();
         let verifier =
             verifier.map_err(|error| PkiError::Tls { what, source: rustls::Error::General(error.to_string()) })?;
         // Whether it has expired is checked elsewhere.
@@ -91,11 +99,28 @@ impl MemberIdentity {
         verifier.verify_client_cert(leaf, others, begins).map(drop).map_err(|source| PkiError::Tls { what, source })
     }
 
+    /// Returns the root certificates that this host trusts, each with whether its own certificate is under it.
+    fn roots(&self) -> Vec<(Digest, bool)> {
+        let roots = pki::certificates("the authority's certificate", &self.membership.authority).unwrap_or_default();
+        let is_above = |root: CertificateDer<'static>| {
+            let mut only = RootCertStore::empty();
+            only.add(root).is_ok() && self.check_under(only).is_ok()
+        };
+        roots.into_iter().map(|root| (Digest::of(&root), is_above(root))).collect()
+    }
+
+    /// Whether its certificate is under another root than the one that certificates are issued under now.
+    pub(super) fn is_under_former_root(&self) -> bool {
+        matches!(&self.roots()[..], [(_, false), _, ..])
+    }
+
     /// Returns what this host verifies the console with, as it reports it.
     pub(super) fn known_keys(&self) -> KnownKeys {
-        let roots = fingerprints(&self.membership.authority).unwrap_or_default();
-        let authorities = roots.iter().filter_map(|root| root.as_str().get(..16)).map(str::to_owned).collect();
-        KnownKeys { authorities, ..self.membership.known_keys() }
+        let roots = self.roots();
+        let id = |root: &Digest| root.as_str().get(..16).unwrap_or_default().to_owned();
+        let authorities = roots.iter().map(|(root, _)| id(root)).collect();
+        let issuer = roots.iter().find(|(_, is_above)| *is_above).map(|(root, _)| id(root));
+        KnownKeys { authorities, issuer, ..self.membership.known_keys() }
     }
 
     /// Returns this identity with the keys that the console's document says, and its root certificates if it has any.
@@ -109,7 +134,20 @@ impl MemberIdentity {
         if told.authorities.is_empty() {
             return new;
         }
-        let kept = std::mem::replace(&mut new.membership.authority, told.authorities.join("\n"));
+        new.with_roots(told.authorities.join("\n"))
+    }
+
+    /// Returns this identity with the keys and the root certificates of a renewal, and with its own certificate.
+    pub(super) fn with_keys_of_renewal(&self, renewed: &Membership) -> Self {
+        let mut new = self.clone();
+        new.membership.command_keys.clone_from(&renewed.command_keys);
+        new.membership.key_generation = renewed.key_generation;
+        new.with_roots(renewed.authority.clone())
+    }
+
+    fn with_roots(self, authority: String) -> Self {
+        let mut new = self;
+        let kept = std::mem::replace(&mut new.membership.authority, authority);
         if let Err(error) = new.check() {
             tracing::error!(
                 %error,
@@ -157,7 +195,8 @@ pub enum JoinError {
     /// The server is not of the fleet that the token names.
     #[error(
         "the server at {url} is not of the fleet that the token was made for. hint: make a new token (`muster token \
-         create`) and check the address in its place; do not go on if nobody has changed the console"
+         create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's \
+         root certificate"
     )]
     Stranger {
         /// The console's address, from the token.
@@ -820,10 +859,13 @@ mod tests {
         assert_eq!(roots(&identity.with_keys_of(&told(1, &[]))), of(&[&old]), "as they were");
         let both = identity.with_keys_of(&told(2, &[old.pem(), new.pem().trim_end().to_owned()]));
         assert_eq!((roots(&both), both.membership.key_generation), (of(&[&old, &new]), Some(2)));
-        assert_eq!(
-            both.known_keys().authorities,
-            of(&[&old, &new]).iter().map(|one| &one.as_str()[..16]).collect::<Vec<_>>()
-        );
+        let ids = |of: Vec<Digest>| of.iter().map(|one| one.as_str()[..16].to_owned()).collect::<Vec<_>>();
+        assert_eq!(both.known_keys().authorities, ids(of(&[&old, &new])));
+        assert_eq!(both.known_keys().issuer, ids(of(&[&old])).pop());
+        // Its certificate is renewed once another root is the first.
+        let reordered = both.with_keys_of(&told(2, &[new.pem(), old.pem()]));
+        assert!(!both.is_under_former_root() && reordered.is_under_former_root());
+        assert_eq!(reordered.known_keys().issuer, both.known_keys().issuer);
         assert!(both.connects_like(&identity), "nobody connects anew for it");
         for unusable in [vec![new.pem()], vec!["nonsense".to_owned()], vec![other.pem(), new.pem()]] {
             let kept = both.with_keys_of(&told(3, &unusable));
@@ -841,6 +883,12 @@ mod tests {
             ..moved
         };
         assert_eq!(roots(&moved.with_keys_of(&told(4, &[new.pem()]))), of(&[&new]));
+        assert_eq!(moved.known_keys().issuer, ids(of(&[&new])).pop());
+        // A renewal for the keys alone brings roots, too, unless the present certificate is under none of them.
+        let membership = |authority: String| Membership { authority, ..under(&new) };
+        let healed = identity.with_keys_of_renewal(&membership(new.pem() + &old.pem()));
+        assert_eq!((roots(&healed), healed.is_under_former_root()), (of(&[&new, &old]), true));
+        assert_eq!(roots(&identity.with_keys_of_renewal(&membership(new.pem()))), of(&[&old]));
     }
 
     #[test]

@@ -265,7 +265,14 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
-        link: LinkTask::start_metered(me.clone(), groups_watch, identity_watch.clone(), meter, tasks.clone()),
+        link: LinkTask::start_metered(
+            me.clone(),
+            groups_watch,
+            identity_watch.clone(),
+            meter,
+            Arc::clone(&stale_keys),
+            tasks.clone(),
+        ),
         exec,
         units: units.states(),
         metrics: metrics.stored(),
@@ -337,7 +344,9 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
             if !join::fingerprints(&identity.membership.authority)?.contains(&token.authority) {
                 tracing::warn!(
                     consequence = "it stays there",
-                    hint = "to move it, stop the agent and give it an empty folder (`data_dir`)",
+                    hint = "to move it, stop the agent and give it an empty folder (`data_dir`). If the fleet's root certificate \
+                        was replaced while this host was away, remove only identity.json from its folder, and join with a token of \
+                        `muster token create --replaces HOST`",
                     "this host is a member of another fleet than the token is for",
                 );
                 return Ok(identity);

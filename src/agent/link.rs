@@ -43,7 +43,7 @@ use rumqttc::{
     QoS, SubscribeFilter, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -209,22 +209,34 @@ impl LinkTask {
         identity: watch::Receiver<Arc<MemberIdentity>>,
         shutdown: CancellationToken,
     ) -> Self {
-        Self::start_metered(me, groups, identity, Arc::default(), shutdown)
+        Self::start_metered(me, groups, identity, Arc::default(), Arc::default(), shutdown)
     }
 
-    /// The same, with a meter of its traffic.
+    /// The same, with a meter of its traffic, and a notice that the broker's certificate is under no root that is trusted.
     #[must_use]
     pub fn start_metered(
         me: ClientIdentity,
         groups: watch::Receiver<Vec<Name>>,
         identity: watch::Receiver<Arc<MemberIdentity>>,
         meter: Arc<TrafficMeter>,
+        unknown_root: Arc<Notify>,
         shutdown: CancellationToken,
     ) -> Self {
         let (sender, events) = mpsc::channel(INCOMING);
         let (withdraw, withdrawals) = mpsc::channel(1);
         let session = AtomicU64::new(0);
-        let task = LinkLoop { me, groups, identity, meter, shutdown, events: sender, withdrawals, session, turn: 0 };
+        let task = LinkLoop {
+            me,
+            groups,
+            identity,
+            meter,
+            unknown_root,
+            shutdown,
+            events: sender,
+            withdrawals,
+            session,
+            turn: 0,
+        };
         tokio::spawn(task.run());
         Self { events, withdraw }
     }
@@ -241,6 +253,8 @@ struct LinkLoop {
     groups: watch::Receiver<Vec<Name>>,
     identity: watch::Receiver<Arc<MemberIdentity>>,
     meter: Arc<TrafficMeter>,
+    /// Notified if the broker's certificate is under no root that is trusted.
+    unknown_root: Arc<Notify>,
     shutdown: CancellationToken,
     events: mpsc::Sender<LinkEvent>,
     withdrawals: mpsc::Receiver<()>,
@@ -285,6 +299,9 @@ impl LinkLoop {
                     let broker = self.broker_url(&self.identity.borrow()).to_owned();
                     // The next address, unless this one was good until now.
                     self.turn = self.turn.wrapping_add(usize::from(!was_up));
+                    if pki::is_of_unknown_root(&reason) {
+                        self.unknown_root.notify_one();
+                    }
                     tracing::warn!(broker, reason, attempts, retry_ms = wait_ms, "no connection to the broker");
                     wait_ms
                 }

@@ -2,7 +2,10 @@
 //! succeeds. The link and the units follow a watch with the new identity.
 //!
 //! The console's answer has the keys that it signs with, too. So a host that was away while they were replaced gets them
-//! with a renewal: it renews soon after a message that is signed with a key that it does not know.
+//! with a renewal: it renews soon after a message that is signed with a key that it does not know, and after it met a broker
+//! with a certificate under a root that it does not know.
+//!
+//! A certificate that is not under the first of the console's roots is renewed soon, too: that root will be dropped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +28,10 @@ const NAP_MS: Millis = 3_600_000;
 
 /// The time over which hosts spread a first renewal: agents that are all upgraded at once do not renew at once.
 const SOON_MS: Millis = 3_600_000;
+
+/// The time over which hosts spread a renewal under another root: ten thousand hosts are some 300 in a second, and each
+/// connects anew with its new certificate.
+const ROOT_MS: Millis = 30_000;
 
 /// The time over which hosts spread the first renewal for the console's keys: many may come back at once.
 const KEYS_FIRST_MS: Millis = 10_000;
@@ -67,14 +74,38 @@ impl KeyRenewals {
     }
 }
 
+/// Which roots the certificate was last renewed for: a console that does not issue under the first of its roots is not asked
+/// again and again.
+#[derive(Debug, Default)]
+struct RootRenewals(Option<String>);
+
+impl RootRenewals {
+    /// Returns when the certificate is due that is otherwise due at `due_ms`.
+    fn due_ms(&self, present: &MemberIdentity, due_ms: Millis, now_ms: Millis, random: f64) -> Millis {
+        let is_tried = self.0.as_ref() == Some(&present.membership.authority);
+        match !is_tried && present.is_under_former_root() {
+            true => due_ms.min(now_ms.saturating_add(share(ROOT_MS, random))),
+            false => due_ms,
+        }
+    }
+
+    /// Records a renewal.
+    fn renewed(&mut self, new: &MemberIdentity) {
+        self.0 = Some(new.membership.authority.clone());
+    }
+}
+
 /// Renews the certificate until `shutdown`; and soon, for the keys alone, after a notice that these may be stale.
 pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>, shutdown: CancellationToken) {
     let mut attempts = 0;
     let (mut key_renewals, mut keys_due_ms) = (KeyRenewals::default(), None::<Millis>);
+    let mut changes = identity.watch();
+    let mut root_renewals = RootRenewals::default();
     let mut certificate_due_ms = {
-        let present = identity.present();
+        let present = changes.borrow_and_update().clone();
         let has_key = present.membership.revision_key.is_some();
-        first_ms(plan(&present), has_key, clock::now_ms(), chance::random())
+        let first_ms = first_ms(plan(&present), has_key, clock::now_ms(), chance::random());
+        root_renewals.due_ms(&present, first_ms, clock::now_ms(), chance::random())
     };
     loop {
         let due_ms = keys_due_ms.map_or(certificate_due_ms, |keys_ms| keys_ms.min(certificate_due_ms));
@@ -86,9 +117,18 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
                 let Some(soon_ms) = key_renewals.due_ms(now_ms, chance::random()) else { continue };
                 tracing::info!(
                     wait_ms = soon_ms - now_ms,
-                    "the console signs with a key that is not known here; it is asked for its keys, with a renewal"
+                    "a key or a root certificate of the fleet is not known here; the console is asked for them, with a renewal"
                 );
                 keys_due_ms = Some(soon_ms);
+                continue;
+            }
+            Ok(()) = changes.changed() => {
+                let present = changes.borrow_and_update().clone();
+                let due_ms = root_renewals.due_ms(&present, certificate_due_ms, clock::now_ms(), chance::random());
+                if due_ms < certificate_due_ms {
+                    tracing::info!(renew_at_ms = due_ms, "the fleet's root certificate is being replaced; this host's certificate is renewed under the new one");
+                    certificate_due_ms = due_ms;
+                }
                 continue;
             }
             () = shutdown.cancelled() => return,
@@ -105,6 +145,7 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
                 true => identity.take_keys(&new.membership).map(|()| certificate_due_ms),
                 false => {
                     let plan_ms = plan(&new);
+                    root_renewals.renewed(&new);
                     identity.renewed(new).map(|()| plan_ms)
                 }
             }),

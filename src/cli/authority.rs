@@ -1,17 +1,25 @@
-//! `muster authority`: the fleet's authority, and the replacement of its signing key.
+//! `muster authority`: the fleet's authority, and the replacement of its signing key and its root certificate.
 
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use muster_api::{
     authority::{
-        AuthorityStatus, BeginRotation, FinishRotation, LackingHost, LackingReason, RotatedKey, SigningKeyPlace,
+        AuthorityStatus, BeginRotation, FinishRotation, LackingHost, LackingReason, RootStage, RotatedKey,
+        RotationStatus, SigningKeyPlace,
     },
     host_names::HostNames,
 };
 use muster_base::{clock, failure::Failure};
+use muster_net::pki;
+use muster_topics::name::Digest;
 
-use super::{print, session::CliSession};
+use super::{
+    client::ConsoleClient,
+    context::{self, ConsoleContext, Contexts},
+    print,
+    session::CliSession,
+};
 
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -21,13 +29,18 @@ const LOOK: Duration = Duration::from_millis(300);
 pub enum AuthorityVerb {
     /// Show the authority's keys
     Show,
-    /// Replace a key of the authority, without touching a host
+    /// Replace the signing key or the root, without touching a host
     #[command(
         after_long_help = "A rotation has two steps. `muster authority rotate signing` makes a new key and tells all \
                     hosts of it; the present key goes on signing. Once every host has the new key, `muster \
                     authority rotate --finish` has it sign from then on: the old key is deleted, and hosts drop it. \
                     A host that is away can be named with `--without`: it gets the new key when it is back, with \
-                    a renewal of its certificate."
+                    a renewal of its certificate.\n\n\
+                    That of the root certificate has three. `muster authority rotate root` makes a new root, and \
+                    tells all hosts to trust it beside the present one. Once they do, `--finish` has all hosts renew \
+                    their certificates under the new root. Once they have, `--finish` again ends all trust in the old \
+                    one. A host that is named then has to join anew. A broker that runs by itself needs its files \
+                    again before each `--finish`: `muster console issue --role broker`."
     )]
     Rotate(RotateArgs),
 }
@@ -38,9 +51,10 @@ pub struct RotateArgs {
     /// The step
     #[command(flatten)]
     step: RotationStep,
-    /// Finish although this host lacks the new key
+    /// Finish although this host lacks the new key or root
     ///
-    /// Can be given several times. The host gets the key with a renewal of its certificate when it is back.
+    /// Can be given several times. The host gets a key with a renewal of its certificate when it is back. A host that has no
+    /// certificate under a new root when the old one is dropped has to join anew.
     #[arg(long, value_name = "HOST", requires = "finish", conflicts_with_all = ["what", "status", "abandon"])]
     without: Vec<String>,
     /// Wait so long until online hosts have the keys
@@ -52,18 +66,20 @@ pub struct RotateArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct RotationStep {
-    /// Key to replace
+    /// What to replace
     ///
     /// A new one is made, and all hosts are told of it. If that has begun already, it goes on.
     #[arg(value_enum)]
     what: Option<RotatedPart>,
-    /// Show which hosts lack the new key
+    /// Show which hosts lack the new key or root
     #[arg(long)]
     status: bool,
-    /// Sign with the new key from now on, and delete the old one
+    /// Use the new key from now on; go on with a new root
+    ///
+    /// The old key is deleted. A new root takes it twice: for certificates under it, and to drop the old one.
     #[arg(long)]
     finish: bool,
-    /// Take the new key back
+    /// Take the new key or root back
     #[arg(long)]
     abandon: bool,
 }
@@ -73,6 +89,8 @@ pub struct RotationStep {
 enum RotatedPart {
     /// The key that signs commands
     Signing,
+    /// The root certificate
+    Root,
 }
 
 /// Runs the verb.
@@ -81,31 +99,96 @@ enum RotatedPart {
 /// If it fails, or hosts lack the new key.
 pub async fn run(verb: AuthorityVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        AuthorityVerb::Show => show(session, &status(session).await?),
+        AuthorityVerb::Show => {
+            let status = status(session).await?;
+            show(session, &status)
+        }
         AuthorityVerb::Rotate(args) => rotate(args, session).await,
     }
 }
 
 async fn status(session: &CliSession) -> Result<AuthorityStatus, Failure> {
-    session.client.get("authority", &[]).await
+    let status: AuthorityStatus = session.client.get("authority", &[]).await?;
+    trust(session, &status)?;
+    Ok(status)
+}
+
+/// Has the context trust the roots that the console does, and returns a session with it; `None` if it does already. As long as
+/// the old root is trusted, the console can be believed about the new one.
+fn trust(session: &CliSession, status: &AuthorityStatus) -> Result<Option<CliSession>, Failure> {
+    let Some(known) = &session.context.authority else { return Ok(None) };
+    let retired = status.last_rotation.as_ref().filter(|last| last.what == RotatedKey::Root);
+    let retired = retired.map(|last| last.old_key.as_str());
+    let Some(authority) = with_roots(known, &status.certificates, retired) else { return Ok(None) };
+    let path = context::path()?;
+    let mut contexts = Contexts::load(&path)?;
+    let of_console =
+        |one: &&mut ConsoleContext| one.url == session.context.url && one.authority.as_ref() == Some(known);
+    for one in contexts.contexts.values_mut().filter(of_console) {
+        one.authority = Some(authority.clone());
+    }
+    contexts.save(&path)?;
+    let context = ConsoleContext { authority: Some(authority), ..session.context.clone() };
+    Ok(Some(CliSession { client: ConsoleClient::new(&context)?, context, ..session.clone() }))
+}
+
+/// Returns the certificates of a context with all roots of the fleet, and without the one with the id `retired`. `None` if
+/// that changes nothing, or if the context trusts none of them: its console is behind a proxy with a certificate of its own.
+fn with_roots(known: &str, roots: &str, retired: Option<&str>) -> Option<String> {
+    let ids = |pem: &str| -> Vec<String> {
+        let all = pki::certificates("a certificate", pem).unwrap_or_default();
+        all.iter().map(|der| Digest::of(der).as_str().get(..16).unwrap_or_default().to_owned()).collect()
+    };
+    let (of_known, of_roots) = (ids(known), ids(roots));
+    if !of_roots.iter().any(|root| of_known.contains(root)) {
+        return None;
+    }
+    let is_kept = |pem: &&str| !ids(pem).iter().any(|id| retired == Some(id));
+    let is_new = |pem: &&str| !ids(pem).iter().any(|id| of_known.contains(id));
+    let kept: Vec<&str> = certificates(known).filter(is_kept).collect();
+    let new: Vec<&str> = certificates(roots).filter(is_new).collect();
+    let is_changed = kept.len() < of_known.len() || !new.is_empty();
+    is_changed.then(|| kept.into_iter().chain(new).flat_map(|pem| [pem, "\n"]).collect())
+}
+
+/// The certificates of a document, each in PEM.
+fn certificates(pem: &str) -> impl Iterator<Item = &str> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    pem.split_inclusive("-----END CERTIFICATE-----").filter_map(|part| part.get(part.find(BEGIN)?..))
 }
 
 async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
     let RotateArgs { step: RotationStep { what, finish, abandon, .. }, without, timeout } = args;
     let timeout = timeout.into();
-    if let Some(RotatedPart::Signing) = what {
-        let wanted = BeginRotation { what: RotatedKey::Signing };
+    if let Some(what) = what {
+        let what = match what {
+            RotatedPart::Signing => RotatedKey::Signing,
+            RotatedPart::Root => RotatedKey::Root,
+        };
+        let wanted = BeginRotation { what };
         let begun: AuthorityStatus = session.client.post("authority/rotation", &wanted).await?;
         return report(session, &confirmed(session, begun, timeout).await?);
     }
     if finish {
+        // Before the console shows a certificate under a root that the context does not trust.
+        let present: AuthorityStatus = session.client.get("authority", &[]).await?;
+        let trusting = trust(session, &present)?;
+        let session = trusting.as_ref().unwrap_or(session);
         let wanted = FinishRotation { without };
         let finished: AuthorityStatus = session.client.post("authority/rotation/finish", &wanted).await?;
-        return report(session, &confirmed(session, finished, timeout).await?);
+        let confirmed = confirmed(session, finished, timeout).await?;
+        report(session, &confirmed)?;
+        if confirmed.rotation.is_none() && confirmed.last_rotation.is_some_and(|last| last.what == RotatedKey::Root) {
+            print::say(
+                "make a backup now: one of before has a root that hosts do not trust; and make the files of a broker that runs by \
+                 itself once more, so that it does not trust the old root either",
+            );
+        }
+        return Ok(());
     }
     if abandon {
         let abandoned: AuthorityStatus = session.client.delete("authority/rotation").await?;
-        print::say(format_args!("the key {} goes on signing, and hosts forget the new one", abandoned.signing_key));
+        print::say("hosts keep the present key and root certificate, and forget the new one");
         return match session.printer.is_for_programs() {
             true => session.printer.one(&abandoned, Vec::new),
             false => Ok(()),
@@ -166,27 +249,29 @@ fn show(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
     })
 }
 
-/// Reports how far a rotation is: who lacks the key on standard output, and the rest in words.
+/// Reports how far a rotation is: who lacks the key or root on standard output, and the rest in words.
 fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
     if session.printer.is_for_programs() {
         return session.printer.one(status, Vec::new);
     }
     let hosts = lacking(status);
     match (&status.rotation, &status.last_rotation) {
-        (Some(rotation), _) => print::say(format_args!(
-            "hosts are told of the new key {}: {} of {} have it, and {} goes on signing",
-            rotation.new_key,
-            rotation.having,
-            rotation.having + hosts.len() as u64,
-            status.signing_key
-        )),
-        (None, Some(last)) => print::say(format_args!(
-            "{} signs: {} of {} hosts accept it alone",
-            status.signing_key,
-            last.having,
-            last.having + hosts.len() as u64
-        )),
-        (None, None) => print::say("no rotation is under way; `muster authority rotate signing` begins one"),
+        (Some(rotation), _) => print::say(progress(rotation, status)),
+        (None, Some(last)) => {
+            let all = last.having + hosts.len() as u64;
+            print::say(match last.what {
+                RotatedKey::Signing => {
+                    format!("{} signs: {} of {all} hosts accept it alone", status.signing_key, last.having)
+                }
+                RotatedKey::Root => {
+                    let root = status.fingerprint.as_str().get(..16).unwrap_or_default();
+                    format!("all certificates are under the root {root}: {} of {all} hosts trust it alone", last.having)
+                }
+            });
+        }
+        (None, None) => {
+            print::say("no rotation is under way; `muster authority rotate signing` (or `root`) begins one");
+        }
     }
     if !hosts.is_empty() {
         let now_ms = clock::now_ms();
@@ -198,10 +283,88 @@ fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure>
         session.printer.list(hosts, &["HOST", "WHY", "AWAY"], row, "")?;
     }
     if let Some(rotation) = &status.rotation {
-        print::say(match rotation.ready {
-            true => "`muster authority rotate --finish` has the new key sign from now on",
-            false => "`--finish` once all have it, or with `--without HOST` for those that get it when they are back",
-        });
+        next_step(rotation);
     }
     Ok(())
+}
+
+/// How far a rotation is, in words.
+fn progress(rotation: &RotationStatus, status: &AuthorityStatus) -> String {
+    let RotationStatus { new_key, having, .. } = rotation;
+    let all = having + rotation.lacking.len() as u64;
+    match rotation.stage {
+        None => format!(
+            "hosts are told of the new key {new_key}: {having} of {all} have it, and {} goes on signing",
+            status.signing_key
+        ),
+        Some(RootStage::Trust) => format!(
+            "hosts are told of the new root {new_key}: {having} of {all} trust it; certificates are still made under the present one"
+        ),
+        Some(RootStage::Certificates) => format!(
+            "hosts renew their certificates under the new root {new_key}: {having} of {all} have one; both roots are trusted"
+        ),
+    }
+}
+
+/// Says what has to be done before a rotation goes on.
+fn next_step(rotation: &RotationStatus) {
+    if let Some(broker) = &rotation.broker {
+        print::say(format_args!(
+            "the broker at {broker} runs by itself: before `--finish`, `muster console issue --role broker` makes its files again, {}",
+            match rotation.stage {
+                Some(RootStage::Certificates) => "with a certificate under the new root",
+                _ => "with both roots",
+            }
+        ));
+    }
+    if !rotation.by_hand.is_empty() {
+        print::say(format_args!(
+            "made by hand under the old root, and of no use after `--finish`: {}; `muster console issue` makes others",
+            rotation.by_hand.join(", ")
+        ));
+    }
+    print::say(match (rotation.stage, rotation.ready) {
+        (None, true) => "`muster authority rotate --finish` has the new key sign from now on",
+        (None, false) => {
+            "`--finish` once all have it, or with `--without HOST` for those that get it when they are back"
+        }
+        (Some(RootStage::Trust), true) => {
+            "`muster authority rotate --finish` has hosts renew their certificates under the new root"
+        }
+        (Some(RootStage::Trust), false) => {
+            "`--finish` once all trust it, or with `--without HOST` for those that get to know it when they are back"
+        }
+        (Some(RootStage::Certificates), true) => "`muster authority rotate --finish` ends all trust in the old root",
+        (Some(RootStage::Certificates), false) => {
+            "`--finish` once all have one, or with `--without HOST` for those that have to join anew then"
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_follows_the_roots_that_it_knows_and_keeps_others() {
+        let make = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
+        let (old, new, proxy) = (make("b2xk"), make("bmV3"), make("cHJveHk="));
+        let id = |pem: &str| Digest::of(&pki::certificates("one", pem).unwrap()[0]).as_str()[..16].to_owned();
+        let retired = id(&old);
+        let both = format!("{old}{new}");
+        let ids = |pem: Option<String>| pem.map(|pem| certificates(&pem).map(id).collect::<Vec<_>>());
+        for (known, roots, retired, wanted) in [
+            (&old, &old, None, None),
+            (&old, &both, None, Some(vec![id(&old), id(&new)])),
+            (&both, &new, Some(&*retired), Some(vec![id(&new)])),
+            (&new, &new, Some(&*retired), None),
+            // It knows nothing of the fleet's roots.
+            (&proxy, &both, None, None),
+            (&old, &new, Some(&*retired), None),
+            (&format!("# a comment\n{proxy}\n{old}"), &both, None, Some(vec![id(&proxy), id(&old), id(&new)])),
+            (&"nonsense".to_owned(), &both, None, None),
+        ] {
+            assert_eq!(ids(with_roots(known, roots, retired)), wanted, "{known}");
+        }
+    }
 }

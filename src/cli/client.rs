@@ -92,11 +92,16 @@ impl ConsoleClient {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        Failure::new(
-            FailureKind::Unreachable,
-            format!("the console at {} cannot be reached: {}", self.base, pki::with_clock(with_causes(error))),
-        )
-        .hint("is `muster up` running? `--context NAME` chooses another console")
+        let reason = pki::with_clock(with_causes(error));
+        let hint = match pki::is_of_unknown_root(&reason) {
+            true => {
+                "the console's certificate is not under the root certificate that this context knows. If that was replaced (`muster \
+                 authority rotate root`), sign in again: `muster login LINK --authority FILE`, with authority.pem of the console"
+            }
+            false => "is `muster up` running? `--context NAME` chooses another console",
+        };
+        let message = format!("the console at {} cannot be reached: {reason}", self.base);
+        Failure::new(FailureKind::Unreachable, message).hint(hint)
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {

@@ -85,7 +85,7 @@ pub enum Verb {
     /// Manage the one-time tokens with which hosts join
     #[command(subcommand)]
     Token(token::TokenVerb),
-    /// Show the fleet's authority, and replace its signing key
+    /// Show the fleet's authority, and replace its keys
     #[command(subcommand)]
     Authority(authority::AuthorityVerb),
     /// Run a program on hosts, and show its output

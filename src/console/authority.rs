@@ -8,9 +8,9 @@
 //! The authority sets name, lifetime and purpose.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
-    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -18,11 +18,10 @@ use std::{
 
 use muster_base::{
     chance::{self, NoRandomness},
-    clock::now_ms,
-    files::{
-        PRIVATE_FOLDER, PUBLIC_MODE, RoleFile, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically,
-    },
+    crash,
+    files::{PRIVATE_FOLDER, RoleFile, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically},
 };
+use muster_rules::rotation::KeyState;
 use muster_topics::{
     Millis,
     name::{Digest, HostId, hex},
@@ -30,9 +29,9 @@ use muster_topics::{
     role::Identity,
 };
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
-    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
+    CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, KeyIdMethod, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData,
+    RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
 };
 use ring::{
     hmac,
@@ -40,17 +39,16 @@ use ring::{
 };
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, CertificateSigningRequestDer, pem::PemObject};
 use time::OffsetDateTime;
+use tokio::sync::watch;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, X509CertificationRequest};
 
 use super::{
     command_signer::SignerError,
-    key_ring::{ActiveKeys, KeyRing, KeySources, SIGNING_KEY},
+    key_ring::{ActiveKeys, KeyRing, KeySources, NewKeyError, SIGNING_KEY},
+    roots::{self, NEXT_ROOT_KEY, ROOT_CERTIFICATE, ROOT_KEY, Root, RootSet},
     store::issued::RevokedCertificate,
 };
 
-/// The files in the authority's folder: the root's key, and the root.
-const ROOT_KEY: &str = "authority.key";
-const ROOT_CERTIFICATE: &str = "authority.pem";
 /// The key for salts of public hashes of secret content.
 const SALT_KEY: &str = "salt.key";
 /// Its length.
@@ -58,9 +56,9 @@ const SALT_BYTES: usize = 32;
 /// The longest certificate request that is parsed; one for a P-256 key has about 400 bytes.
 const CSR_MAX_BYTES: usize = 16 * 1024;
 /// The lifetime of the root certificate.
-const ROOT_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+pub(super) const ROOT_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 /// The lifetime of a server's certificate; a new one is made at each start.
-const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Certificates that hosts verify begin this much in the past, because hosts' clocks may be behind.
 const BACKDATED: Duration = Duration::from_secs(24 * 3600);
 /// Certificates of hosts begin only this much in the past: they are verified on machines like this one.
@@ -192,6 +190,8 @@ pub struct PeerCertificate {
     pub key: Digest,
     /// When it begins and ends.
     pub validity_ms: (Millis, Millis),
+    /// The name of the root that it is under.
+    pub issuer: String,
 }
 
 impl PeerCertificate {
@@ -213,7 +213,8 @@ impl PeerCertificate {
         let key = Digest::of(&certificate.public_key().subject_public_key.data);
         let validity = certificate.validity();
         let validity_ms = (validity.not_before.timestamp() * 1000, validity.not_after.timestamp() * 1000);
-        Some(Self { identity, serial: hex(certificate.raw_serial()), key, validity_ms })
+        let issuer = certificate.issuer().iter_common_name().next()?.as_str().ok()?.to_owned();
+        Some(Self { identity, serial: hex(certificate.raw_serial()), key, validity_ms, issuer })
     }
 }
 
@@ -226,18 +227,27 @@ pub fn serial_and_end(certificate_pem: &str) -> Option<(String, Millis)> {
     Some((hex(certificate.raw_serial()), end_ms))
 }
 
+/// All keys of an authority that are in use.
+#[derive(Debug)]
+pub struct AuthorityKeys {
+    /// Those for signatures.
+    pub signing: Arc<ActiveKeys>,
+    /// The root certificates.
+    pub roots: Arc<RootSet>,
+}
+
 /// The authority of a fleet. Opening it twice gives the same one.
 pub struct Authority {
-    certificate_pem: String,
-    fingerprint: Digest,
-    issuer: Issuer<'static, KeyPair>,
+    folder: PathBuf,
+    sources: KeySources,
     keys: KeyRing,
+    current: watch::Sender<Arc<AuthorityKeys>>,
     salt: hmac::Key,
 }
 
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+        f.debug_struct("Authority").field("fingerprint", &self.fingerprint()).finish_non_exhaustive()
     }
 }
 
@@ -248,7 +258,8 @@ impl Authority {
     /// # Errors
     /// If there is none, or its files are unreadable or damaged. Nothing is created then.
     pub fn open(dir: &Path, sources: KeySources) -> Result<Self, AuthorityError> {
-        let has_root = dir.join(ROOT_KEY).exists() || sources.credential(ROOT_KEY).is_some();
+        let is_credential = |name| sources.credential(name).is_some();
+        let has_root = dir.join(ROOT_KEY).exists() || is_credential(ROOT_KEY) || is_credential(NEXT_ROOT_KEY);
         let missing = match (has_root, KeyRing::exists(dir, &sources)) {
             (false, _) => ROOT_KEY,
             (true, false) => SIGNING_KEY,
@@ -277,14 +288,71 @@ impl Authority {
         // Two processes that start at once must not create two authorities. The lock ends with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
-            let key = Self::root_key(&sources.credential(ROOT_KEY).unwrap_or_else(|| dir.join(ROOT_KEY)))?;
-            let certificate = Self::root_certificate(&dir.join(ROOT_CERTIFICATE), &key)?;
             let salt = hmac::Key::new(hmac::HMAC_SHA256, &Self::salt_key(dir, &sources)?);
-            let keys = KeyRing::open(dir, sources)?;
-            let (certificate_pem, der) = certificate;
-            let issuer = Issuer::from_ca_cert_der(&der, key)?;
-            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, keys, salt })
+            let keys = KeyRing::open(dir, sources.clone())?;
+            let signing = keys.active();
+            let roots = Arc::new(roots::load(dir, &sources, signing.state.root.as_ref())?);
+            let current = watch::Sender::new(Arc::new(AuthorityKeys { signing, roots }));
+            Ok(Self { folder: dir.to_owned(), sources, keys, current, salt })
         })
+    }
+
+    /// Completes what a console that was killed had begun, and checks that the key in use is there. Only the console itself
+    /// may do so.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or the key in use is nowhere.
+    pub fn complete(&self) -> Result<(), AuthorityError> {
+        self.keys.complete()?;
+        roots::clean_up(&self.folder, self.keys().state.root.as_ref())
+    }
+
+    /// Stores the keys' next state, and uses it.
+    ///
+    /// # Errors
+    /// If it cannot be stored, or a root of it is nowhere; nothing is changed then.
+    pub fn set(&self, state: KeyState) -> Result<(), AuthorityError> {
+        let root_state = state.root.clone();
+        let roots = Arc::new(roots::load(&self.folder, &self.sources, root_state.as_ref())?);
+        crash::point("set keys", "before");
+        self.keys.set(state)?;
+        self.current.send_replace(Arc::new(AuthorityKeys { signing: self.keys.active(), roots }));
+        crash::point("set keys", "before roots are moved");
+        if let Err(error) = roots::clean_up(&self.folder, root_state.as_ref()) {
+            tracing::error!(
+                %error,
+                consequence = "a file of a root certificate that is not in use stays",
+                hint = "it is removed when the console starts again",
+                "a root's file cannot be moved or removed",
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes the root that will replace the present one, and returns its key's SHA-256.
+    ///
+    /// # Errors
+    /// If it cannot be made, or keys are credentials and there is none for it.
+    pub fn make_next_root(&self) -> Result<Digest, NewKeyError> {
+        roots::make_next(&self.folder, &self.sources, self.roots().serving().key())
+    }
+
+    /// The keys in use, now and on each change.
+    #[must_use]
+    pub fn follow(&self) -> watch::Receiver<Arc<AuthorityKeys>> {
+        self.current.subscribe()
+    }
+
+    /// The keys in use.
+    #[must_use]
+    pub fn current(&self) -> Arc<AuthorityKeys> {
+        Arc::clone(&self.current.borrow())
+    }
+
+    /// The root certificates in use.
+    #[must_use]
+    pub fn roots(&self) -> Arc<RootSet> {
+        Arc::clone(&self.current().roots)
     }
 
     /// Returns the key for salts. A lost one is recreated: then the same content gets another hash from then on. A key
@@ -316,44 +384,16 @@ impl Authority {
         read_or_make(path, SECRET_MODE, make)
     }
 
-    fn root_key(path: &Path) -> Result<KeyPair, AuthorityError> {
-        let pem = read_or_make(path, SECRET_MODE, || Ok(KeyPair::generate()?.serialize_pem().into_bytes()))?;
-        let damaged = |problem: String| AuthorityError::Damaged { path: path.to_owned(), problem };
-        let pem = String::from_utf8(pem).map_err(|error| damaged(error.to_string()))?;
-        KeyPair::from_pem(&pem).map_err(|error| damaged(error.to_string()))
-    }
-
-    fn root_certificate(path: &Path, key: &KeyPair) -> Result<(String, CertificateDer<'static>), AuthorityError> {
-        let pem = read_or_make(path, PUBLIC_MODE, || {
-            let mut params = params("muster authority", ROOT_LIFETIME, now_ms())?;
-            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-            Ok(params.self_signed(key)?.pem().into_bytes())
-        })?;
-        let damaged = |problem: String| AuthorityError::Damaged { path: path.to_owned(), problem };
-        let pem = String::from_utf8(pem).map_err(|error| damaged(error.to_string()))?;
-        let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| damaged(error.to_string()))?;
-        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| damaged(error.to_string()))?;
-        if parsed.public_key().subject_public_key.data != key.der_bytes() {
-            return Err(damaged("it does not belong to the key beside it".to_owned()));
-        }
-        let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
-        if key.algorithm() == &PKCS_ECDSA_P256_SHA256 && !is_signed_by(key.der_bytes(), signed, signature) {
-            return Err(damaged("its signature is not that of the key beside it".to_owned()));
-        }
-        Ok((pem, der))
-    }
-
-    /// The root certificate, in PEM.
+    /// The root certificates that are trusted, in PEM.
     #[must_use]
-    pub fn certificate_pem(&self) -> &str {
-        &self.certificate_pem
+    pub fn certificate_pem(&self) -> String {
+        self.roots().pem()
     }
 
-    /// The SHA-256 of the root certificate (DER): what join tokens pin.
+    /// The SHA-256 of the root certificate (DER) that the console's listeners are under: what join tokens pin.
     #[must_use]
-    pub fn fingerprint(&self) -> &Digest {
-        &self.fingerprint
+    pub fn fingerprint(&self) -> Digest {
+        self.roots().serving().fingerprint().clone()
     }
 
     /// Returns a salt for content under a label, which only this authority can compute: always the same, and 128 bits
@@ -383,22 +423,15 @@ impl Authority {
     /// The keys for signatures that are in use now.
     #[must_use]
     pub fn keys(&self) -> Arc<ActiveKeys> {
-        self.keys.active()
+        Arc::clone(&self.current().signing)
     }
 
-    /// Returns a new certificate with the authority's behind it, and its key, both in PEM: valid for a year, for a
-    /// server with these names and addresses.
+    /// Returns a new certificate for a listener of the console or of `muster up`: see [`Root::issue_server`](roots::Root::issue_server).
     ///
     /// # Errors
     /// If a name is not valid in a certificate.
     pub fn issue_server(&self, names: &[String]) -> Result<(String, String), AuthorityError> {
-        let common_name = names.iter().find(|name| name.parse::<IpAddr>().is_err());
-        let mut params = CertificateParams::new(names)?;
-        fill(common_name.map_or("muster", String::as_str), SERVER_LIFETIME, now_ms(), &mut params)?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate()?;
-        let leaf = params.signed_by(&key, &self.issuer)?;
-        Ok((format!("{}{}", leaf.pem(), self.certificate_pem), key.serialize_pem()))
+        self.roots().serving().issue_server(names)
     }
 
     /// Returns a new certificate and its key for a client, both in PEM.
@@ -406,9 +439,7 @@ impl Authority {
     /// # Errors
     /// If the system provides no randomness.
     pub fn issue_client(&self, identity: &Identity, lifetime: Duration) -> Result<(String, String), AuthorityError> {
-        let key = KeyPair::generate()?;
-        let params = client_params(identity, lifetime, now_ms())?;
-        Ok((params.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))
+        self.roots().issuing().issue_client(identity, lifetime)
     }
 
     /// Returns a certificate for the key of a request.
@@ -425,25 +456,38 @@ impl Authority {
         let params = client_params(identity, lifetime, now)?;
         let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
         let expires_ms = params.not_after.unix_timestamp().saturating_mul(1000);
-        let pem = params.signed_by(&csr.key, &self.issuer)?.pem();
+        let pem = params.signed_by(&csr.key, &self.roots().issuing().issuer)?.pem();
         Ok(IssuedPem { pem, serial, key: csr.key(), expires_ms })
     }
 
-    /// Parses a revocation list of this authority (PEM): serial numbers and time of issue. `None` if it is invalid.
+    /// Parses the revocation lists of this authority (PEM): the serial numbers that are on all of them, and the time of issue
+    /// of the oldest. `None` if one is invalid, or there is not one of each root.
     #[must_use]
     pub fn read_revocation_list(&self, pem: &[u8]) -> Option<(Vec<String>, Millis)> {
-        let der = CertificateRevocationListDer::from_pem_slice(pem).ok()?;
-        let (_, list) = CertificateRevocationList::from_der(&der).ok()?;
-        let authority = CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).ok()?;
-        let (_, authority) = X509Certificate::from_der(&authority).ok()?;
-        let key = &authority.public_key().subject_public_key.data;
-        let serials = list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect();
-        let made_ms =
-            list.last_update().timestamp() * 1_000 + Millis::try_from(BACKDATED.as_millis()).unwrap_or_default();
-        is_signed_by(key, list.tbs_cert_list.as_ref(), &list.signature_value.data).then_some((serials, made_ms))
+        let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().ok()?;
+        let read = |root: &Root| {
+            let authority = CertificateDer::from_pem_slice(root.pem().as_bytes()).ok()?;
+            let (_, authority) = X509Certificate::from_der(&authority).ok()?;
+            let key = &authority.public_key().subject_public_key.data;
+            lists.iter().find_map(|der| {
+                let (_, list) = CertificateRevocationList::from_der(der).ok()?;
+                let serials: HashSet<String> =
+                    list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect();
+                let made_ms = list.last_update().timestamp() * 1_000
+                    + Millis::try_from(BACKDATED.as_millis()).unwrap_or_default();
+                let is_ours = is_signed_by(key, list.tbs_cert_list.as_ref(), &list.signature_value.data);
+                is_ours.then_some((serials, made_ms))
+            })
+        };
+        let of_roots = self.roots().all().map(read).collect::<Option<Vec<_>>>()?;
+        let both = |one: (HashSet<String>, Millis), other: (HashSet<String>, Millis)| {
+            (one.0.intersection(&other.0).cloned().collect(), one.1.min(other.1))
+        };
+        of_roots.into_iter().reduce(both).map(|(serials, made_ms)| (serials.into_iter().collect(), made_ms))
     }
 
-    /// Returns a signed list (X.509, in PEM) of revoked certificates, valid for `lifetime`.
+    /// Returns a signed list (X.509, in PEM) of revoked certificates, valid for `lifetime`; one of each root, in one
+    /// document. Each has all of them: serial numbers are random, so it does not matter which root a certificate is under.
     ///
     /// # Errors
     /// If a serial number is invalid.
@@ -472,30 +516,35 @@ impl Authority {
             revoked_certs: revoked.iter().map(entry).collect::<Result<_, AuthorityError>>()?,
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        Ok(params.signed_by(&self.issuer)?.pem()?)
+        let roots = self.roots();
+        roots.all().map(|root| Ok(params.signed_by(&root.issuer)?.pem()?)).collect()
     }
 }
 
 /// Verifies a signature (ECDSA over P-256 with SHA-256).
-fn is_signed_by(key: &[u8], signed: &[u8], signature: &[u8]) -> bool {
+pub(super) fn is_signed_by(key: &[u8], signed: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(signed, signature).is_ok()
 }
 
-fn client_params(identity: &Identity, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
+pub(super) fn client_params(
+    identity: &Identity,
+    lifetime: Duration,
+    now: Millis,
+) -> Result<CertificateParams, AuthorityError> {
     let mut params = params(&identity.to_string(), lifetime, now)?;
     params.not_before += BACKDATED - CLIENT_BACKDATED;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     Ok(params)
 }
 
-fn params(common_name: &str, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
+pub(super) fn params(common_name: &str, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     fill(common_name, lifetime, now, &mut params)?;
     Ok(params)
 }
 
 /// Sets the fields that all certificates have.
-fn fill(
+pub(super) fn fill(
     common_name: &str,
     lifetime: Duration,
     now: Millis,
@@ -522,7 +571,7 @@ fn unhex(digits: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| (pair.len() == 2).then(|| byte(pair))?).collect()
 }
 
-fn read_or_make(
+pub(super) fn read_or_make(
     path: &Path,
     mode: u32,
     make: impl FnOnce() -> Result<Vec<u8>, AuthorityError>,
@@ -545,6 +594,9 @@ mod verifier_tests;
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use muster_base::clock::now_ms;
+    use rcgen::{BasicConstraints, IsCa, KeyPair};
 
     use super::*;
 
@@ -575,7 +627,7 @@ mod tests {
         };
         fs::remove_file(dir.path().join("authority.pem")).unwrap();
         let again = Authority::open_or_create(dir.path(), KeySources::default()).unwrap();
-        assert!(!certificate.contains(again.certificate_pem()), "its serial number is another");
+        assert!(!certificate.contains(&again.certificate_pem()), "its serial number is another");
         fs::copy(other.path().join("authority.pem"), dir.path().join("authority.pem")).unwrap();
         assert!(matches!(
             Authority::open_or_create(dir.path(), KeySources::default()),

@@ -298,7 +298,7 @@ impl FolderCopy {
         let manifest = Manifest {
             format: archive::FORMAT,
             muster: env!("CARGO_PKG_VERSION").to_owned(),
-            fleet: shared.authority.fingerprint().clone(),
+            fleet: shared.authority.fingerprint(),
             console: config.id.to_string(),
             taken_ms,
             parts: parts.iter().map(|(name, files)| part(name, files)).collect(),
@@ -513,7 +513,7 @@ mod tests {
             }
             let mut names = Names::default();
             let (manifest, _) = archive::read(bytes.as_slice(), std::slice::from_ref(&key), &mut names).unwrap();
-            assert_eq!(manifest.fleet, *fixture.shared().authority.fingerprint());
+            assert_eq!(manifest.fleet, fixture.shared().authority.fingerprint());
             let always = ["authority.key", "signing.key", "other.key", "former/one.key"];
             for name in always.map(|name| format!("authority/{name}")).into_iter().chain(["console.db".to_owned()]) {
                 assert!(names.0.contains(&name), "{name} is not in {:?}", names.0);

@@ -103,6 +103,14 @@ impl FromRequestParts<Console> for MemberHost {
         let Identity::Host(host) = peer.identity else {
             return Err(Error::new(StatusCode::FORBIDDEN, "not_a_host", "this certificate is not a host's"));
         };
+        if !console.shared.authority.roots().has_name(&peer.issuer) {
+            return Err(Error::new(
+                StatusCode::FORBIDDEN,
+                "root_replaced",
+                format!("the certificate of host {host} is under a root certificate that was replaced"),
+            )
+            .hint(format!("remove identity.json from the agent's folder, and join with a token of `muster token create --replaces {host}`")));
+        }
         if !host::holds_certificate(console.shared.store.read(), host, &peer.serial).await?
             && !readmit(&console.shared, host, &peer).await?
         {
@@ -295,12 +303,13 @@ fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<Issued
 }
 
 fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Membership {
-    let keys = shared.authority.keys();
+    let current = shared.authority.current();
+    let keys = &current.signing;
     Membership {
         v: V1,
         host,
         certificate: certificate.pem,
-        authority: shared.authority.certificate_pem().to_owned(),
+        authority: current.roots.pem(),
         command_keys: keys.state.of_hosts(),
         broker_url: shared.settings.urls.broker.clone(),
         console_url: shared.settings.urls.hosts.clone(),

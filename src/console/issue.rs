@@ -145,7 +145,7 @@ pub struct IssueArgs {
     days: u32,
     /// Folder for authority.pem, certificate.pem and key.pem
     ///
-    /// For a broker also revoked.pem.
+    /// For a broker also revoked.pem. authority.pem has both root certificates while one replaces the other.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -205,7 +205,8 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
     let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
     let made = match &identity {
         Some(identity) => authority.issue_client(identity, lifetime),
-        None => authority.issue_server(&wanted.names),
+        // A broker that runs by itself shows the new root's certificate as soon as all hosts trust that.
+        None => authority.roots().issuing().issue_server(&wanted.names),
     };
     let (certificate, key) = made.trying("the certificate")?;
     let (serial, expires_ms) = serial_and_end(&certificate)
@@ -225,7 +226,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
         _ => None,
     };
     store.close().await;
-    let files = write(&wanted.out, authority.certificate_pem(), &certificate, &key, list.as_deref())?;
+    let files = write(&wanted.out, &authority.certificate_pem(), &certificate, &key, list.as_deref())?;
     let mut text = format!("issued {} of {}, good until {}", row.serial, row.owner(), time(row.expires_ms));
     if row.role == issued::IssuedRole::Broker {
         text.push_str(&format!(", for {}", wanted.names.join(", ")));

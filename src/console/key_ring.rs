@@ -27,6 +27,7 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use super::{
     authority::AuthorityError,
     command_signer::{CommandSigner, ExternalSigner, SignerAddress},
+    roots,
 };
 
 /// The key's file, in the authority's folder or among credentials.
@@ -89,6 +90,9 @@ pub enum NewKeyError {
     /// The keys are credentials.
     #[error("the signing key is a credential, {0}, which cannot be written")]
     Credential(PathBuf),
+    /// The root's key is a credential.
+    #[error("the root's key is a credential, {0}, which cannot be written")]
+    RootCredential(PathBuf),
     /// The signer has no other key.
     #[error("the signer at {0} has no other key than the present one")]
     SignerHasOne(String),
@@ -133,11 +137,16 @@ impl KeyRing {
                     Some((_, signer)) => public(signer)?,
                     None => first_key(folder, &mut own, external.as_deref())?,
                 };
-                let state = KeyState::new(key);
+                let root = roots::left_behind(folder);
+                // Hosts may have been told of keys and roots before the state was lost.
+                let generation = if root.is_some() { now_ms().unsigned_abs() } else { 0 };
+                let state = KeyState { generation, root, ..KeyState::new(key) };
                 // A key that others keep may be another one tomorrow; hosts know this one.
-                if !own.iter().any(|(place, signer)| {
-                    matches!(place, KeyPlace::File(_)) && signer.public_key().is_ok_and(|key| key == state.signing)
-                }) {
+                if state.root.is_some()
+                    || !own.iter().any(|(place, signer)| {
+                        matches!(place, KeyPlace::File(_)) && signer.public_key().is_ok_and(|key| key == state.signing)
+                    })
+                {
                     write_state(folder, &state)?;
                 }
                 state
@@ -253,7 +262,7 @@ impl KeyRing {
     }
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> AuthorityError + use<> {
+pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> AuthorityError + use<> {
     let path = path.to_owned();
     move |source| AuthorityError::File { path: path.clone(), source }
 }
@@ -378,7 +387,8 @@ fn read_state(folder: &Path, own: &[(KeyPlace, Signer)]) -> Result<Option<KeySta
     let operator =
         "unknown".parse().map_err(|_| AuthorityError::Damaged { path: path.clone(), problem: problem.clone() })?;
     let next = keys.next().map(|key| OfferedKey { key, begun_ms: now, operator });
-    let state = KeyState { generation: now.unsigned_abs(), signing, next, last: None };
+    let root = roots::left_behind(folder);
+    let state = KeyState { generation: now.unsigned_abs(), signing, next, last: None, root };
     let aside = set_aside(&path).map_err(at(&path))?;
     tracing::error!(
         problem, aside = %aside.display(), key = state.signing.id(), is_rotating = state.next.is_some(),

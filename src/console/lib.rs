@@ -4,7 +4,7 @@
 //! Modules, in reading order:
 //!
 //! - [`config`]; [`start()`]: opens and binds everything before it reports ready; `state`: what all parts share
-//! - [`authority`]: the root certificate and the key for commands
+//! - [`authority`]: the root certificate ([`roots`]) and the key for commands
 //! - [`store`]: the database
 //! - [`revocation`]: the list of revoked certificates; [`register`]: the list of all issued ones, for a lost store
 //! - [`enrol`]: the interface for hosts (HTTPS): join, renew, download content; `membership`: join tokens, and revoking a host
@@ -69,6 +69,7 @@ mod realm;
 pub mod register;
 mod remove;
 pub mod revocation;
+pub mod roots;
 mod rotation;
 mod secret;
 mod server;

@@ -43,9 +43,12 @@ use rumqttc::{
     Transport,
 };
 use tokio::{
+    io::AsyncReadExt,
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::timeout,
 };
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
@@ -87,7 +90,8 @@ pub(super) struct LinkConfig {
     pub(super) id: Name,
     pub(super) address: BrokerAddress,
     pub(super) prefix: Prefix,
-    pub(super) tls: Arc<rustls::ClientConfig>,
+    /// TLS of the next connection.
+    pub(super) tls: watch::Receiver<Arc<rustls::ClientConfig>>,
     /// The epoch of this run of the console.
     pub(super) epoch: u64,
 }
@@ -272,6 +276,32 @@ impl fmt::Display for ConsoleLinkEnd {
     }
 }
 
+/// How long a broker may take to answer a trial.
+const TRIAL: Duration = Duration::from_secs(10);
+/// How long a broker that takes a certificate is silent, because it waits for a message. With TLS 1.3 it refuses one only after the
+/// handshake.
+const TRIAL_SILENCE: Duration = Duration::from_secs(2);
+
+/// Connects to the broker without a message, to see whether both sides accept the other's certificate. Returns why not.
+pub(super) async fn try_tls(address: &BrokerAddress, tls: rustls::ClientConfig) -> Result<(), String> {
+    if !address.tls {
+        return Ok(());
+    }
+    let name = rustls::pki_types::ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
+    let connected = timeout(TRIAL, async {
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        TlsConnector::from(Arc::new(tls)).connect(name, stream).await
+    });
+    let mut stream = connected
+        .await
+        .map_err(|_| format!("it does not answer within {} s", TRIAL.as_secs()))?
+        .map_err(|error| error.to_string())?;
+    match timeout(TRIAL_SILENCE, stream.read_u8()).await {
+        Err(_) | Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+    }
+}
+
 /// Handles events of rumqttc until the connection ends.
 async fn poll(
     events: &mut EventLoop,
@@ -344,7 +374,7 @@ fn options(config: &LinkConfig) -> MqttOptions {
     let client_id = format!("console-{}", config.id);
     let mut options = MqttOptions::new(client_id, config.address.host.clone(), config.address.port);
     options.set_transport(match config.address.tls {
-        true => Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))),
+        true => Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls.borrow()))),
         false => Transport::Tcp,
     });
     options.set_clean_session(true);

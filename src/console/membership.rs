@@ -79,7 +79,7 @@ impl Console {
             store::token::add(&mut transaction, &id, &hash, operator, (now, expires_ms), replaces).await?;
             let token = muster_topics::join::JoinToken {
                 url: self.shared.settings.urls.hosts.clone(),
-                authority: self.shared.authority.fingerprint().clone(),
+                authority: self.shared.authority.fingerprint(),
                 secret,
             };
             tracing::info!(token.id = %id, %operator, "made a token for joining");

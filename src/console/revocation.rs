@@ -89,6 +89,8 @@ pub(super) struct ListKeeper {
     path: PathBuf,
     made_ms: Millis,
     of: Vec<RevokedCertificate>,
+    /// The roots that it is of.
+    roots: Vec<String>,
     list: watch::Sender<Arc<str>>,
     register: register::RegisterWriter,
 }
@@ -102,9 +104,10 @@ impl ListKeeper {
         let kept = register.refresh(store).await.map_err(ListError::from);
         let is_kept = passed_over_if_full(kept)?;
         let of = issued::revoked(store.read(), now).await?;
+        let roots = authority.roots().ids();
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
-        let mut keeper =
-            Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()), register };
+        let list = watch::Sender::new(pem.into());
+        let mut keeper = Self { path: folder.join(FILE), made_ms: now, of, roots, list, register };
         if !passed_over_if_full(keeper.write())? || !is_kept {
             // So the next check makes it again.
             keeper.made_ms = 0;
@@ -142,8 +145,9 @@ impl ListKeeper {
     async fn refresh(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
         self.register.refresh(store).await?;
         let of = issued::revoked(store.read(), now).await?;
+        let roots = authority.roots().ids();
         // After a clock was set back, too: the list may be dated in the future.
-        if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
+        if of == self.of && roots == self.roots && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
             if !self.is_whole(authority) {
                 // A broker that reads an older list would accept revoked certificates again.
                 tracing::error!(path = %self.path.display(), "the revocation list is not what was written, and is written again");
@@ -155,7 +159,7 @@ impl ListKeeper {
         // Watchers get it even if the disk is full; the next check tries the file again.
         self.list.send_replace(pem.into());
         self.write()?;
-        (self.of, self.made_ms) = (of, now);
+        (self.of, self.roots, self.made_ms) = (of, roots, now);
         Ok(true)
     }
 }
@@ -332,7 +336,7 @@ mod tests {
         let fixture = Fixture::new().await;
         let (bad, good) = (fixture.member("bad").await, fixture.member("good").await);
         let mut list = fixture.running.revocations();
-        let authority = fixture.shared().authority.certificate_pem().to_owned();
+        let authority = fixture.shared().authority.certificate_pem();
         let before = list.borrow_and_update().clone();
         assert!(is_let_in(&authority, &before, &bad.certificate) && is_let_in(&authority, &before, &good.certificate));
 
@@ -369,7 +373,7 @@ mod tests {
         list.changed().await.unwrap();
         assert_eq!(serials(&list.borrow_and_update()).len(), 1);
         let authority = fixture.shared().authority.certificate_pem();
-        assert!(!is_let_in(authority, &list.borrow(), &member.certificate));
+        assert!(!is_let_in(&authority, &list.borrow(), &member.certificate));
     }
 
     fn revoked_observer() -> IssuedCertificate {

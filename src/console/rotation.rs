@@ -1,4 +1,4 @@
-//! Replaces the key that the console signs with, without anybody touching a host.
+//! Replaces the key that the console signs with, without anybody touching a host; and the fleet's root certificate ([`root`]).
 //!
 //! 1. `begin` makes a new key and tells all hosts of it, in a document that the present key signs ([`super::document_sync`]). Hosts
 //!    report which keys they have.
@@ -9,16 +9,18 @@
 //! get the present keys with a renewal of their certificates (`/v1/renew`), which depends on no signature.
 //!
 //! **Invariant: nothing is signed with a key that a member does not have**, unless an operator named that member.
+//!
+//! One rotation is under way at a time: both have hosts told by the same document, with one generation.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+mod root;
+mod status;
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::http::StatusCode;
-use muster_api::authority::{
-    AuthorityStatus, BeginRotation, FinishRotation, LackingHost, LackingReason, PastRotation, RotatedKey,
-    RotationStatus, SigningKeyPlace,
-};
+use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation, RotatedKey};
 use muster_base::clock::now_ms;
-use muster_rules::rotation::{self, FinishedRotation, KeyStanding, KeyState, MemberKeys, OfferedKey};
+use muster_rules::rotation::{self, HostNeed, KeyStanding, KeyState, RotationStage};
 use muster_topics::{
     Millis, V1,
     command_keys::{CommandKeys, KnownKeys},
@@ -30,95 +32,30 @@ use muster_topics::{
 use super::{
     authority::AuthorityError,
     command_signer::SignError,
-    dispatch,
     error::Error,
-    key_ring::{ActiveKeys, KeyPlace, NEXT_KEY, NewKeyError},
+    key_ring::{ActiveKeys, NEXT_KEY, NewKeyError},
     list::first_names,
+    roots::{NEXT_ROOT_KEY, RootSet},
     state::{Console, ConsoleState},
-    store::{StoreError, command_key, host},
+    store::{StoreError, command_key},
 };
 
-/// What a step writes, which is taken from the disk's reserve if needed: a key and `keys.json`, in blocks of a file system.
+/// What a step writes, which is taken from the disk's reserve if needed: keys, roots and `keys.json`, in blocks of a file system.
 const FILES_BYTES: u64 = 32 << 10;
 /// How much of `keys.json` a host takes that is named.
 const NAMED_BYTES: u64 = 40;
 /// The most hosts that an error names.
 const NAMED_MAX: usize = 10;
-/// How long a page shows the last rotation: hosts that were away for longer have most likely healed, or joined anew.
-const LAST_SHOWN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Console {
-    /// Returns the authority's keys, and how far a rotation is, or the last one was.
-    pub async fn authority_status(&self) -> Result<AuthorityStatus, Error> {
-        self.authority_status_since(Millis::MIN).await
-    }
-
-    /// Returns the same for a page, which must not read the state of all hosts for a rotation of long ago.
-    pub async fn authority_glance(&self) -> Result<AuthorityStatus, Error> {
-        self.authority_status_since(dispatch::before(now_ms(), LAST_SHOWN)).await
-    }
-
-    /// Returns the status, with the last rotation if it was finished since then.
-    async fn authority_status_since(&self, since_ms: Millis) -> Result<AuthorityStatus, Error> {
-        let shared = &self.shared;
-        let (keys, now) = (shared.authority.keys(), now_ms());
-        let KeyState { signing, next, last, .. } = &keys.state;
-        let last = last.as_ref().filter(|last| next.is_none() && last.finished_ms >= since_ms);
-        let (members, away) = match next.is_some() || last.is_some() {
-            true => (command_key::members(shared.store.read()).await?, host::away(shared.store.read(), None).await?),
-            false => Default::default(),
-        };
-        let lacking = |why: &dyn Fn(&MemberKeys) -> Option<LackingReason>| -> Vec<LackingHost> {
-            let lacking = members.iter().filter_map(|(hostname, member)| {
-                let (host, hostname, why) = (member.host, hostname.clone(), why(member)?);
-                Some(LackingHost { host, hostname, why, away_since_ms: away.get(&host).copied() })
-            });
-            lacking.collect()
-        };
-        let having = |lacking: &[LackingHost]| (members.len() - lacking.len()) as u64;
-        let rotation = next.as_ref().map(|OfferedKey { key, begun_ms, operator }| {
-            let lacking = lacking(&|member| reason(KeyStanding::of(member, key.id(), now)));
-            RotationStatus {
-                new_key: key.id().to_owned(),
-                begun_ms: *begun_ms,
-                operator: operator.clone(),
-                having: having(&lacking),
-                ready: lacking.iter().all(|host| host.why == LackingReason::CertificateExpired),
-                lacking,
-            }
-        });
-        let last_rotation = last.map(|last| {
-            let FinishedRotation { retired, finished_ms, operator, .. } = last;
-            let lacking = lacking(&|member| match reason(KeyStanding::of(member, signing.id(), now)) {
-                None if member.keys.as_ref().is_some_and(|known| !keys.state.is_known_by(known)) => {
-                    Some(LackingReason::HasOldKey)
-                }
-                reason => reason,
-            });
-            PastRotation {
-                old_key: retired.clone(),
-                finished_ms: *finished_ms,
-                operator: operator.clone(),
-                having: having(&lacking),
-                lacking,
-            }
-        });
-        Ok(AuthorityStatus {
-            fingerprint: shared.authority.fingerprint().clone(),
-            signing_key: signing.id().to_owned(),
-            signing_key_place: place(&keys),
-            rotation,
-            last_rotation,
-        })
-    }
-
     /// Begins a rotation; one that is under way goes on.
     pub async fn begin_rotation(&self, operator: &Name, wanted: BeginRotation) -> Result<AuthorityStatus, Error> {
         let (console, operator) = (self.clone(), operator.clone());
         to_its_end(async move { console.begin(&operator, wanted).await }).await
     }
 
-    /// Finishes a rotation: from now on the new key signs, and the old one is of no use.
+    /// Finishes a rotation: from now on the new key signs, and the old one is of no use. That of a root goes on to its next
+    /// stage.
     pub async fn finish_rotation(&self, operator: &Name, wanted: FinishRotation) -> Result<AuthorityStatus, Error> {
         let (console, operator) = (self.clone(), operator.clone());
         to_its_end(async move { console.finish(&operator, wanted).await }).await
@@ -133,16 +70,14 @@ impl Console {
     async fn begin(&self, operator: &Name, wanted: BeginRotation) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
-        let BeginRotation { what: RotatedKey::Signing } = wanted;
         let _one_at_a_time = shared.hosts.rotating.lock().await;
-        if shared.authority.keys().state.next.is_none() {
-            shared.store.make_room_for(FILES_BYTES);
-            let key = shared.authority.key_ring().new_key().await.map_err(no_new_key)?;
-            let id = key.id().to_owned();
-            let offered = shared.authority.keys().state.offered(key, operator.clone(), now_ms());
-            set(shared, offered.ok_or_else(nothing_under_way)?)?;
-            tracing::warn!(%operator, key = id, "a rotation of the signing key begins: hosts are told of the new key");
-            tell_all(shared).await?;
+        match (wanted.what, shared.authority.keys().state.stage()) {
+            (RotatedKey::Signing, None) => begin_signing(shared, operator).await?,
+            (RotatedKey::Root, None) => root::begin(shared, operator).await?,
+            (RotatedKey::Signing, Some(RotationStage::Key)) => {}
+            (RotatedKey::Root, Some(RotationStage::Trust | RotationStage::Certificates)) => {}
+            (RotatedKey::Signing, Some(_)) => return Err(other_rotation("the root certificate")),
+            (RotatedKey::Root, Some(_)) => return Err(other_rotation("the signing key")),
         }
         self.authority_status().await
     }
@@ -155,23 +90,11 @@ impl Console {
             without.insert(self.resolve_host(host).await?);
         }
         let _one_at_a_time = shared.hosts.rotating.lock().await;
-        // No command is signed with the old key meanwhile.
-        let no_commands = shared.content.lock.lock().await;
-        let next = shared.authority.key_ring().next_signer().map_err(unusable)?.ok_or_else(nothing_under_way)?;
-        check_members(shared, next.state.signing.id(), &without).await?;
-        let finished = shared.authority.keys().state.finished(operator.clone(), without, now_ms());
-        let finished = finished.ok_or_else(nothing_under_way)?;
-        // A signer that does not sign with it is noticed before anything depends on it.
-        next.signer
-            .sign(&document(shared, &finished))
-            .await
-            .map_err(|error| unsigned("signing with the new key", error))?;
-        // Before anything is retired: if the console ends now, its hosts accept both signatures.
-        sign_again(shared, &next).await?;
-        set(shared, finished)?;
-        tracing::warn!(%operator, key = next.state.signing.id(), "the rotation is finished: the new key signs from now on");
-        tell_all(shared).await?;
-        drop(no_commands);
+        match shared.authority.keys().state.stage().ok_or_else(nothing_under_way)? {
+            RotationStage::Key => finish_signing(shared, operator, without).await?,
+            RotationStage::Trust => root::issue(shared, operator, without).await?,
+            RotationStage::Certificates => root::finish(shared, operator, without).await?,
+        }
         self.authority_status().await
     }
 
@@ -179,12 +102,46 @@ impl Console {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let _one_at_a_time = shared.hosts.rotating.lock().await;
-        let abandoned = shared.authority.keys().state.abandoned(now_ms()).ok_or_else(nothing_under_way)?;
-        set(shared, abandoned)?;
-        tracing::warn!(%operator, "the rotation of the signing key is abandoned: hosts are told to forget the new key");
+        let (state, now) = (shared.authority.keys().state.clone(), now_ms());
+        let (abandoned, what) = match state.stage().ok_or_else(nothing_under_way)? {
+            RotationStage::Key => (state.abandoned(now), "signing key"),
+            RotationStage::Trust => (state.root_abandoned(now), "root certificate"),
+            RotationStage::Certificates => return Err(root::in_use()),
+        };
+        set(shared, abandoned.ok_or_else(nothing_under_way)?)?;
+        tracing::warn!(%operator, "the rotation of the {what} is abandoned: hosts are told to forget the new one");
         tell_all(shared).await?;
         self.authority_status().await
     }
+}
+
+async fn begin_signing(shared: &ConsoleState, operator: &Name) -> Result<(), Error> {
+    shared.store.make_room_for(FILES_BYTES);
+    let key = shared.authority.key_ring().new_key().await.map_err(no_new_key)?;
+    let id = key.id().to_owned();
+    let offered = shared.authority.keys().state.offered(key, operator.clone(), now_ms());
+    set(shared, offered.ok_or_else(nothing_under_way)?)?;
+    tracing::warn!(%operator, key = id, "a rotation of the signing key begins: hosts are told of the new key");
+    Ok(tell_all(shared).await?)
+}
+
+async fn finish_signing(shared: &ConsoleState, operator: &Name, without: BTreeSet<HostId>) -> Result<(), Error> {
+    // No command is signed with the old key meanwhile.
+    let _no_commands = shared.content.lock.lock().await;
+    let next = shared.authority.key_ring().next_signer().map_err(unusable)?.ok_or_else(nothing_under_way)?;
+    check_members(shared, HostNeed::Key(next.state.signing.id()), &without).await?;
+    let finished = shared.authority.keys().state.finished(operator.clone(), without, now_ms());
+    let finished = finished.ok_or_else(nothing_under_way)?;
+    // A signer that does not sign with it is noticed before anything depends on it.
+    next.signer
+        .sign(&document(shared, &finished, &shared.authority.roots()))
+        .await
+        .map_err(|error| unsigned("signing with the new key", error))?;
+    // Before anything is retired: if the console ends now, its hosts accept both signatures.
+    sign_again(shared, &next).await?;
+    set(shared, finished)?;
+    tracing::warn!(%operator, key = next.state.signing.id(), "the rotation is finished: the new key signs from now on");
+    Ok(tell_all(shared).await?)
 }
 
 /// Performs a step although its caller may be dropped: otherwise hosts would hear of it only when they report again.
@@ -194,32 +151,21 @@ async fn to_its_end(
     tokio::spawn(step).await.map_err(|error| Error::internal("a step of the rotation", &error))?
 }
 
-fn reason(standing: KeyStanding) -> Option<LackingReason> {
-    match standing {
-        KeyStanding::Has => None,
-        KeyStanding::Lacks => Some(LackingReason::Unconfirmed),
-        KeyStanding::Unheard => Some(LackingReason::Unheard),
-        KeyStanding::TooOld => Some(LackingReason::OldAgent),
-        KeyStanding::Expired => Some(LackingReason::CertificateExpired),
-    }
-}
-
-fn place(keys: &ActiveKeys) -> SigningKeyPlace {
-    match &keys.place {
-        KeyPlace::File(_) => SigningKeyPlace::File,
-        KeyPlace::Credential(path) => SigningKeyPlace::Credential(path.display().to_string()),
-        KeyPlace::Signer(address) => SigningKeyPlace::Signer(address.to_string()),
-        KeyPlace::Absent => SigningKeyPlace::Absent,
-    }
-}
-
 /// Stores the next state, and uses it.
 fn set(shared: &ConsoleState, state: KeyState) -> Result<(), Error> {
     let generation = state.generation;
-    let named = state.last.as_ref().map_or(0, |last| last.without.len() as u64);
-    shared.store.make_room_for(FILES_BYTES + named * NAMED_BYTES);
-    shared.authority.key_ring().set(state).map_err(unusable)?;
+    let root = state.root.as_ref();
+    let finished = [state.last.as_ref(), root.and_then(|root| root.last.as_ref())];
+    let named: usize = finished.into_iter().flatten().map(|last| last.without.len()).sum();
+    let issues = state.next_root().and_then(|next| next.issues.as_ref());
+    let named = named + issues.map_or(0, |since| since.without.len());
+    shared.store.make_room_for(FILES_BYTES + named as u64 * NAMED_BYTES);
+    let before = shared.authority.roots();
+    shared.authority.set(state).map_err(unusable)?;
     shared.hosts.keys.set_generation(None, generation);
+    if !before.is_same(&shared.authority.roots()) {
+        root::replaced(shared);
+    }
     Ok(())
 }
 
@@ -231,11 +177,11 @@ async fn tell_all(shared: &ConsoleState) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Checks that all members have the new key, but for those that are named.
-async fn check_members(shared: &ConsoleState, new: &str, without: &BTreeSet<HostId>) -> Result<(), Error> {
+/// Checks that all members have what they need, but for those that are named.
+async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTreeSet<HostId>) -> Result<(), Error> {
     let (members, now) = (command_key::members(shared.store.read()).await?, now_ms());
     let standings: Vec<(HostId, KeyStanding)> =
-        members.iter().map(|(_, member)| (member.host, KeyStanding::of(member, new, now))).collect();
+        members.iter().map(|(_, member)| (member.host, KeyStanding::of(member, need, now))).collect();
     let blocking = rotation::blocking(&standings, without);
     if blocking.is_empty() {
         return Ok(());
@@ -245,22 +191,33 @@ async fn check_members(shared: &ConsoleState, new: &str, without: &BTreeSet<Host
     let name =
         |host: &HostId| members.iter().find(|(_, member)| member.host == *host).map_or("", |(name, _)| name.as_str());
     let named = first_names(&blocking.iter().map(name).collect::<Vec<_>>(), NAMED_MAX);
-    let hint = match is_any_old {
-        true => {
-            "upgrade the agents that cannot replace keys, or name hosts that shall get the new key by a renewal later \
-                 (`--without HOST`, `without` in the API); `muster authority rotate --status` says why each lacks it"
-        }
-        false => {
-            "wait until they are back, or name hosts that shall get the new key by a renewal later (`--without HOST`, `without` in \
-                  the API); `muster authority rotate --status` says why each lacks it"
-        }
+    let (code, lack, consequence, later) = match need {
+        HostNeed::Key(_) => (
+            "hosts_lack_key",
+            "lack the new key",
+            "the present key goes on signing",
+            "hosts that shall get the new key by a renewal later",
+        ),
+        HostNeed::Trust(_) => (
+            "hosts_lack_root",
+            "do not trust the new root certificate",
+            "certificates are still made under the present root",
+            "hosts that shall get to know it by a renewal later",
+        ),
+        HostNeed::Certificate(_) => (
+            "hosts_lack_root",
+            "have no certificate under the new root",
+            "the old root is still trusted",
+            "hosts that have to join anew when they are back",
+        ),
     };
-    Err(Error::conflict(
-        "hosts_lack_key",
-        format!("{} of {} hosts lack the new key: {named}", blocking.len(), members.len()),
-    )
-    .consequence("the present key goes on signing")
-    .hint(hint))
+    let first = if is_any_old { "upgrade the agents that cannot replace keys" } else { "wait until they are back" };
+    let hint = format!(
+        "{first}, or name {later} (`--without HOST`, `without` in the API); `muster authority rotate --status` says why each lacks it"
+    );
+    Err(Error::conflict(code, format!("{} of {} hosts {lack}: {named}", blocking.len(), members.len()))
+        .consequence(consequence)
+        .hint(hint))
 }
 
 /// Signs all open commands again, with the new key. Hosts know a command by its id, and its body stays what it was.
@@ -282,7 +239,15 @@ async fn sign_again(shared: &ConsoleState, next: &ActiveKeys) -> Result<(), Erro
 }
 
 fn nothing_under_way() -> Error {
-    Error::conflict("no_rotation", "no rotation is under way").hint("`muster authority rotate signing` begins one")
+    Error::conflict("no_rotation", "no rotation is under way").hint(
+        "`muster authority rotate signing` begins one of the signing key, `rotate root` one of the root certificate",
+    )
+}
+
+fn other_rotation(what: &str) -> Error {
+    Error::conflict("other_rotation", format!("the rotation of {what} is under way"))
+        .consequence("no other one begins")
+        .hint("finish it first (`muster authority rotate --finish`), or take it back (`--abandon`)")
 }
 
 fn unusable(error: AuthorityError) -> Error {
@@ -295,6 +260,10 @@ fn no_new_key(error: NewKeyError) -> Error {
         NewKeyError::Credential(_) => Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(
             format!("put a new key beside it as the credential {NEXT_KEY} (`openssl genpkey -algorithm ed25519`), start the console again, \
              and begin then"),
+        ),
+        NewKeyError::RootCredential(_) => Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(
+            format!("put a new key beside it as the credential {NEXT_ROOT_KEY} (`openssl genpkey -algorithm EC -pkeyopt \
+             ec_paramgen_curve:P-256`), start the console again, and begin then"),
         ),
         NewKeyError::SignerHasOne(_) => Error::conflict("signer_has_one_key", message)
             .consequence("no rotation begins")
@@ -330,15 +299,20 @@ pub(super) fn unsigned(what: &'static str, error: SignError) -> Error {
 pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: Option<&KnownKeys>, now: Millis) {
     let Some(reported) = reported else { return };
     // The same keys are the right ones, whichever way they came, and before they were first replaced.
-    let is_right = shared.authority.keys().state.is_known_by(reported);
+    let current = shared.authority.current();
+    let is_right = current.signing.state.is_known_by(reported, &current.roots.ids());
     let has = if is_right { shared.hosts.keys.of(host) } else { reported.generation };
     shared.hosts.keys.confirm(host, Some(has), now);
 }
 
-/// Returns the document with which hosts are told of these keys.
-fn document(shared: &ConsoleState, state: &KeyState) -> CommandKeys {
+/// Returns the document with which hosts are told of these keys, and of these roots once the first one was to be replaced.
+fn document(shared: &ConsoleState, state: &KeyState, roots: &RootSet) -> CommandKeys {
     let issued_ms = shared.hosts.signing_time.careful_ms(now_ms());
-    CommandKeys { v: V1, issued_ms, generation: state.generation, keys: state.of_hosts(), authorities: Vec::new() }
+    let authorities = match state.root {
+        Some(_) => roots.all().map(|root| root.pem().to_owned()).collect(),
+        None => Vec::new(),
+    };
+    CommandKeys { v: V1, issued_ms, generation: state.generation, keys: state.of_hosts(), authorities }
 }
 
 /// Sends one host the keys that the console may sign with. Returns the generation that was sent, if there is a connection.
@@ -349,9 +323,9 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
             set(&shared, renumbered)?;
         }
     }
-    let keys = shared.authority.keys();
-    let body = document(&shared, &keys.state);
-    let bytes = keys.signer.sign(&body).await.map_err(|error| unsigned("signing keys", error))?;
+    let current = shared.authority.current();
+    let body = document(&shared, &current.signing.state, &current.roots);
+    let bytes = current.signing.signer.sign(&body).await.map_err(|error| unsigned("signing keys", error))?;
     let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(body.generation))
 }

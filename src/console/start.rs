@@ -18,7 +18,7 @@ use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
 use muster_sqlite::room;
 use muster_topics::role::Identity;
-use rustls::{ServerConfig, server::WebPkiClientVerifier};
+use rustls::{ClientConfig, ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
     net::TcpListener,
     sync::{Notify, broadcast, mpsc, watch},
@@ -209,7 +209,7 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
     let authority = open_authority(&dir, config.authority.signer.clone())?;
-    authority.key_ring().complete()?;
+    authority.complete()?;
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| ConsoleError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open_in(&dir).await?;
@@ -360,19 +360,15 @@ impl PreparedConsole {
     pub async fn start(self) -> Result<RunningConsole, ConsoleError> {
         let urls = self.urls();
         let address = parse_broker_url(&self.config.broker_url)?;
-        let (web_tls, hosts_tls) = servers_tls(&self.authority, &self.config)?;
-        let (web_tls, hosts_tls) = (watch::Sender::new(web_tls), watch::Sender::new(hosts_tls));
+        let tls = TlsConfigs::new(&self.authority, &self.config)?;
         let speaks_tls = !self.web_addr.ip().is_loopback();
-        let identity = Identity::Console(self.config.id.clone());
-        let (certificate, key) = self.authority.issue_client(&identity, CLIENT_LIFETIME)?;
-        let tls = pki::client(self.authority.certificate_pem(), &certificate, &key).map_err(tls_error)?;
         let (dispatch, dispatch_events) = mpsc::channel(dispatch::EVENTS);
         let (link, handle, queues) = ConsoleLink::new(dispatch.clone());
         let link_config = LinkConfig {
             id: self.config.id.clone(),
             address,
             prefix: self.config.prefix.clone(),
-            tls: Arc::new(tls),
+            tls: tls.link.subscribe(),
             epoch: self.store.next_epoch().await?,
         };
         // For `muster login --new-link`, which is another process.
@@ -423,6 +419,7 @@ impl PreparedConsole {
                 list: self.revocations.list(),
                 told_broker: Mutex::default(),
             },
+            tls,
             backups: backup::BackupState::default(),
             notices: notice::Notices::default(),
             pages: PageState { changes: broadcast::channel(CHANGES).0, tallies: super::web::Tallies::default() },
@@ -483,13 +480,13 @@ impl PreparedConsole {
         let web = HttpServer {
             name: "web",
             listener: self.web,
-            tls: speaks_tls.then(|| web_tls.subscribe()),
+            tls: speaks_tls.then(|| shared.tls.web.subscribe()),
             router: web_router(&console),
         };
         let hosts = HttpServer {
             name: "hosts",
             listener: self.hosts,
-            tls: Some(hosts_tls.subscribe()),
+            tls: Some(shared.tls.hosts.subscribe()),
             router: enrol::router(console.clone()).merge(health::router(console.clone())),
         };
         let logins = Arc::<Mutex<RecentLogins>>::default();
@@ -497,17 +494,41 @@ impl PreparedConsole {
         tasks.close();
         tracing::info!(web = %shared.settings.urls.web, hosts = %shared.settings.urls.hosts, "the console is ready");
         let (web_addr, hosts_addr) = (self.web_addr, self.hosts_addr);
-        Ok(RunningConsole {
-            console,
-            tls: [web_tls, hosts_tls],
-            web_addr,
-            hosts_addr,
-            tasks,
-            servers,
-            shutdown,
-            lock: self.lock,
-        })
+        Ok(RunningConsole { console, web_addr, hosts_addr, tasks, servers, shutdown, lock: self.lock })
     }
+}
+
+/// TLS of the listeners, and of the connection to the broker: new connections take the present one.
+#[derive(Debug)]
+pub(super) struct TlsConfigs {
+    web: watch::Sender<Arc<ServerConfig>>,
+    hosts: watch::Sender<Arc<ServerConfig>>,
+    link: watch::Sender<Arc<ClientConfig>>,
+}
+
+impl TlsConfigs {
+    fn new(authority: &Authority, config: &Config) -> Result<Self, ConsoleError> {
+        let (web, hosts) = servers_tls(authority, config)?;
+        let link = Arc::new(client_tls(authority, config)?);
+        Ok(Self { web: watch::Sender::new(web), hosts: watch::Sender::new(hosts), link: watch::Sender::new(link) })
+    }
+
+    /// Makes new certificates, with the present roots and names. Nothing changes if one cannot be made.
+    pub(super) fn renew(&self, authority: &Authority, config: &Config) -> Result<(), ConsoleError> {
+        let (web, hosts) = servers_tls(authority, config)?;
+        let link = Arc::new(client_tls(authority, config)?);
+        self.web.send_replace(web);
+        self.hosts.send_replace(hosts);
+        self.link.send_replace(link);
+        Ok(())
+    }
+}
+
+/// Returns TLS for the connection to the broker, with a new certificate.
+fn client_tls(authority: &Authority, config: &Config) -> Result<ClientConfig, ConsoleError> {
+    let identity = Identity::Console(config.id.clone());
+    let (certificate, key) = authority.issue_client(&identity, CLIENT_LIFETIME)?;
+    pki::client(&authority.certificate_pem(), &certificate, &key).map_err(tls_error)
 }
 
 /// Returns TLS for both listeners, with a new certificate for the presently configured names.
@@ -537,7 +558,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
         .with_safe_default_protocol_versions()
         .map_err(tls_error)?;
     let builder = if hosts {
-        let roots = Arc::new(pki::roots(authority.certificate_pem()).map_err(tls_error)?);
+        let roots = Arc::new(pki::roots(&authority.certificate_pem()).map_err(tls_error)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).allow_unauthenticated();
         builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
     } else {
@@ -597,8 +618,6 @@ pub async fn start(config: Config) -> Result<RunningConsole, ConsoleError> {
 #[derive(Debug)]
 pub struct RunningConsole {
     console: Console,
-    /// The certificates of the two listeners.
-    tls: [watch::Sender<Arc<ServerConfig>>; 2],
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
     tasks: TaskTracker,
@@ -635,12 +654,9 @@ impl RunningConsole {
     pub fn reload(&self, config: Config) -> Result<Vec<String>, ConsoleError> {
         let shared = &self.console.shared;
         let config = anchored(config)?;
-        let (web, hosts) = servers_tls(&shared.authority, &config)?;
+        shared.tls.renew(&shared.authority, &config)?;
         let others = other_changes(&shared.settings.started_with, &config, &TAKEN);
         *shared.settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
-        let [web_tls, hosts_tls] = &self.tls;
-        web_tls.send_replace(web);
-        hosts_tls.send_replace(hosts);
         shared.revocation.requested.notify_one();
         Ok(others)
     }
@@ -701,11 +717,11 @@ mod tests {
     async fn console_restarts_on_the_same_data() {
         let dir = tempfile::tempdir().unwrap();
         let first = start(config(dir.path())).await.unwrap();
-        let fingerprint = first.console().shared.authority.fingerprint().clone();
+        let fingerprint = first.console().shared.authority.fingerprint();
         assert_ne!(first.web_addr().port(), 0);
         first.stop().await;
         let second = start(config(dir.path())).await.unwrap();
-        assert_eq!(*second.console().shared.authority.fingerprint(), fingerprint);
+        assert_eq!(second.console().shared.authority.fingerprint(), fingerprint);
         second.stop().await;
     }
 

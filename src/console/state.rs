@@ -15,7 +15,7 @@ use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    authority::Authority,
+    authority::{Authority, AuthorityKeys},
     config::Config,
     error::Error,
     link_handle::LinkHandle,
@@ -45,6 +45,8 @@ pub(super) struct ConsoleState {
     pub(super) hosts: HostMessages,
     pub(super) commands: CommandQueue,
     pub(super) revocation: Revocation,
+    /// With which certificates and roots the console serves and connects.
+    pub(super) tls: super::start::TlsConfigs,
     pub(super) backups: super::backup::BackupState,
     pub(super) notices: super::notice::Notices,
     pub(super) pages: PageState,
@@ -185,6 +187,12 @@ impl Console {
     #[must_use]
     pub fn web_url(&self) -> &str {
         &self.shared.settings.urls.web
+    }
+
+    /// Follows the authority's keys, with its root certificates: a broker in the same process uses those.
+    #[must_use]
+    pub fn follow_roots(&self) -> watch::Receiver<Arc<AuthorityKeys>> {
+        self.shared.authority.follow()
     }
 
     /// Waits until the console stops: endless streams should end with it.

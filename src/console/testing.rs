@@ -69,11 +69,11 @@ impl Fixture {
     pub(super) fn client(&self, identity: Option<(&str, &str)>) -> Client {
         let authority = self.shared().authority.certificate_pem();
         let tls = match identity {
-            Some((certificate, key)) => pki::client(authority, certificate, key).unwrap(),
+            Some((certificate, key)) => pki::client(&authority, certificate, key).unwrap(),
             None => rustls::ClientConfig::builder_with_provider(pki::provider())
                 .with_safe_default_protocol_versions()
                 .unwrap()
-                .with_root_certificates(pki::roots(authority).unwrap())
+                .with_root_certificates(pki::roots(&authority).unwrap())
                 .with_no_client_auth(),
         };
         http::direct(tls).timeout(Duration::from_secs(60)).build().unwrap()

@@ -121,6 +121,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster authority rotate --finish", "sign with it, once all have it"),
             ("muster authority rotate --finish --without till-7", "till-7 is away, and gets it when it is back"),
             ("muster authority rotate --abandon", ""),
+            ("muster authority rotate root", "make a new root, and then `--finish` twice"),
         ],
     ),
     (

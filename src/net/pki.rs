@@ -168,6 +168,12 @@ pub fn is_about_time(said: &str) -> bool {
     ["certificateexpired", "notvalidyet", "certificatenotvalid"].iter().any(|what| squeezed.contains(what))
 }
 
+/// Whether a connection error says that the server's certificate is under no root that is trusted.
+#[must_use]
+pub fn is_of_unknown_root(said: &str) -> bool {
+    said.contains("UnknownIssuer")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -297,7 +297,10 @@ mod console {
             ListenerSetup { key: "web_listen", address: config.web_listen },
             ListenerSetup { key: "hosts_listen", address: config.hosts_listen },
         ];
-        let authority = std::fs::read_to_string(config.data_dir.join("authority/authority.pem")).ok();
+        // Both, while one root replaces the other.
+        let read = |name| std::fs::read_to_string(config.data_dir.join("authority").join(name)).ok();
+        let roots = [read("authority.pem"), read("authority.next.pem")].into_iter().flatten().collect::<String>();
+        let authority = (!roots.is_empty()).then_some(roots);
         setup.servers = vec![ServerSetup {
             what: "broker",
             url: config.broker_url.clone(),
@@ -330,7 +333,7 @@ mod console {
                 source: CertificateSource::File(at("authority/authority.pem")),
                 remedy: "bring it back from a backup; if it has expired, the fleet needs a new authority".to_owned(),
             }],
-            private: ["authority.key", "signing.key", "signing.next.key", "salt.key"]
+            private: ["authority.key", "authority.next.key", "signing.key", "signing.next.key", "salt.key"]
                 .map(|name| at(&format!("authority/{name}")))
                 .to_vec(),
             open_files: Some(OPEN_FILES),

@@ -1,7 +1,13 @@
-//! Replacing the key that the console signs with: its stages, and when each may end.
+//! Replacing the key that the console signs with, or the fleet's root certificate: the stages, and when each may end.
 //!
 //! A new key is *offered* to all hosts beside the present one. Once every member has it, the rotation is *finished*: the
 //! console signs with the new key, and hosts are told to drop the old one. Until then it can be *abandoned*.
+//!
+//! A new root is *offered* in the same way. Once every member trusts it, it *issues*: certificates of clients are made under
+//! it from then on, and hosts renew theirs. Once every member has such a certificate, the rotation is *finished*: servers'
+//! certificates are made under it, too, and nobody trusts the old one. It can be abandoned until it issues.
+//!
+//! One rotation is under way at a time.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +15,7 @@ use muster_topics::{
     Millis,
     command_keys::KnownKeys,
     envelope::PublicKey,
-    name::{HostId, Name},
+    name::{Digest, HostId, Name},
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +33,62 @@ pub struct KeyState {
     /// The last rotation that was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<FinishedRotation>,
+    /// The root certificates, once the first one was replaced, or was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RootState>,
+}
+
+/// The root certificates of a fleet. Each is named by the SHA-256 of its public key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootState {
+    /// The root that the console's certificate as a server is under.
+    pub present: Digest,
+    /// The root that will replace it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<OfferedRoot>,
+    /// The last rotation that was finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<FinishedRotation>,
+}
+
+/// A root that hosts are told to trust beside the present one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfferedRoot {
+    /// Its key.
+    pub key: Digest,
+    /// When the rotation began.
+    pub begun_ms: Millis,
+    /// Who began it.
+    pub operator: Name,
+    /// Since when certificates of clients are made under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issues: Option<IssuingSince>,
+}
+
+/// The beginning of a root's use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IssuingSince {
+    /// When it was.
+    pub at_ms: Millis,
+    /// Who decided it.
+    pub operator: Name,
+    /// Members that did not trust it then, and were named.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub without: BTreeSet<HostId>,
+}
+
+/// What is being replaced, and how far that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotationStage {
+    /// The key for signatures: hosts are told of the new one.
+    Key,
+    /// The root: hosts are told to trust the new one.
+    Trust,
+    /// The root: hosts renew their certificates under the new one.
+    Certificates,
 }
 
 /// A key that hosts are told of, and that nothing is signed with yet.
@@ -60,7 +122,7 @@ impl KeyState {
     /// Creates the state of a console that has never replaced its key.
     #[must_use]
     pub fn new(signing: PublicKey) -> Self {
-        Self { generation: 0, signing, next: None, last: None }
+        Self { generation: 0, signing, next: None, last: None, root: None }
     }
 
     /// Returns all keys that hosts are to verify with.
@@ -70,21 +132,100 @@ impl KeyState {
         std::iter::once(self.signing.clone()).chain(next).collect()
     }
 
-    /// Whether these are the keys that hosts are to verify with.
+    /// Returns the root that will replace the present one.
     #[must_use]
-    pub fn is_known_by(&self, keys: &KnownKeys) -> bool {
-        let wanted: BTreeSet<String> = self.of_hosts().iter().map(|key| key.id().to_owned()).collect();
-        keys.ids.iter().cloned().collect::<BTreeSet<_>>() == wanted
+    pub fn next_root(&self) -> Option<&OfferedRoot> {
+        self.root.as_ref()?.next.as_ref()
     }
 
-    /// Returns the state once `key` is offered to hosts; `None` if another one is, or if it is the present key.
+    /// Returns how far the rotation is that is under way.
+    #[must_use]
+    pub fn stage(&self) -> Option<RotationStage> {
+        match (self.next_root(), &self.next) {
+            (Some(OfferedRoot { issues: Some(_), .. }), _) => Some(RotationStage::Certificates),
+            (Some(_), _) => Some(RotationStage::Trust),
+            (None, Some(_)) => Some(RotationStage::Key),
+            (None, None) => None,
+        }
+    }
+
+    /// Whether these are the keys that hosts are to verify with, and these `roots` those that they are to trust. The ids of
+    /// both come in any order, but for the root that issues, which is the first.
+    ///
+    /// A host that reports no roots cannot replace them, and is not told of them again and again.
+    #[must_use]
+    pub fn is_known_by(&self, keys: &KnownKeys, roots: &[String]) -> bool {
+        let set = |ids: &[String]| ids.iter().cloned().collect::<BTreeSet<_>>();
+        let wanted: Vec<String> = self.of_hosts().iter().map(|key| key.id().to_owned()).collect();
+        if set(&keys.ids) != set(&wanted) {
+            return false;
+        }
+        if self.root.is_none() || keys.authorities.is_empty() {
+            return true;
+        }
+        // Which root issues is told with the generation alone.
+        let knows_issuer = keys.issuer.as_ref() == roots.first() || keys.generation >= self.generation;
+        set(&keys.authorities) == set(roots) && knows_issuer
+    }
+
+    /// Returns the state once `key` is offered to hosts; `None` if another rotation is under way, or if it is the present
+    /// key.
     #[must_use]
     pub fn offered(&self, key: PublicKey, operator: Name, now: Millis) -> Option<Self> {
-        if self.next.is_some() || key == self.signing {
+        if self.stage().is_some() || key == self.signing {
             return None;
         }
         let next = Some(OfferedKey { key, begun_ms: now, operator });
         Some(Self { generation: self.next_generation(now), next, ..self.clone() })
+    }
+
+    /// Returns the state once the root with `key` is offered to hosts beside the `present` one; `None` if another rotation
+    /// is under way, or if it is the present one.
+    #[must_use]
+    pub fn root_offered(&self, present: Digest, key: Digest, operator: Name, now: Millis) -> Option<Self> {
+        if self.stage().is_some() || key == present {
+            return None;
+        }
+        let last = self.root.as_ref().and_then(|root| root.last.clone());
+        let next = Some(OfferedRoot { key, begun_ms: now, operator, issues: None });
+        Some(self.with_root(RootState { present, next, last }, now))
+    }
+
+    /// Returns the state once the offered root issues certificates, although the hosts `without` may not trust it; `None`
+    /// if none is offered, or if it does.
+    #[must_use]
+    pub fn root_issuing(&self, operator: Name, without: BTreeSet<HostId>, now: Millis) -> Option<Self> {
+        let mut root = self.root.clone()?;
+        let next = root.next.as_mut().filter(|next| next.issues.is_none())?;
+        next.issues = Some(IssuingSince { at_ms: now, operator, without });
+        Some(self.with_root(root, now))
+    }
+
+    /// Returns the state once the new root has replaced the one with the id `retired`, for all but the hosts `without`;
+    /// `None` if it does not issue certificates yet.
+    #[must_use]
+    pub fn root_finished(
+        &self,
+        retired: String,
+        operator: Name,
+        without: BTreeSet<HostId>,
+        now: Millis,
+    ) -> Option<Self> {
+        let next = self.next_root().filter(|next| next.issues.is_some())?;
+        let last = Some(FinishedRotation { retired, finished_ms: now, operator, without });
+        Some(self.with_root(RootState { present: next.key.clone(), next: None, last }, now))
+    }
+
+    /// Returns the state once the offered root is taken back; `None` if none is offered, or if it issues certificates.
+    #[must_use]
+    pub fn root_abandoned(&self, now: Millis) -> Option<Self> {
+        let mut root = self.root.clone()?;
+        root.next.take().filter(|next| next.issues.is_none())?;
+        Some(self.with_root(root, now))
+    }
+
+    fn with_root(&self, root: RootState, now: Millis) -> Self {
+        Self { generation: self.next_generation(now), root: Some(root), ..self.clone() }
     }
 
     /// Returns the state once the offered key has replaced the present one, for all but the hosts `without`; `None` if
@@ -94,7 +235,13 @@ impl KeyState {
         let next = self.next.clone()?;
         let retired = self.signing.id().to_owned();
         let last = Some(FinishedRotation { retired, finished_ms: now, operator, without });
-        Some(Self { generation: self.next_generation(now), signing: next.key, next: None, last })
+        Some(Self {
+            generation: self.next_generation(now),
+            signing: next.key,
+            next: None,
+            last,
+            root: self.root.clone(),
+        })
     }
 
     /// Returns the state once the offered key is taken back; `None` if none is offered.
@@ -132,7 +279,30 @@ pub struct MemberKeys {
     pub certificate_expires_ms: Millis,
 }
 
-/// How a member stands to a key.
+/// What a host must have before a rotation goes on, by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostNeed<'a> {
+    /// This key for signatures.
+    Key(&'a str),
+    /// Trust in this root.
+    Trust(&'a str),
+    /// A certificate under this root.
+    Certificate(&'a str),
+}
+
+impl HostNeed<'_> {
+    /// Whether a host with these keys has it; `None` if its agent cannot have it.
+    fn is_met(self, keys: &KnownKeys) -> Option<bool> {
+        let has = |ids: &[String], id: &str| ids.iter().any(|known| known == id);
+        match self {
+            Self::Key(id) => Some(has(&keys.ids, id)),
+            Self::Trust(id) => (!keys.authorities.is_empty()).then(|| has(&keys.authorities, id)),
+            Self::Certificate(id) => keys.issuer.as_ref().map(|issuer| issuer == id),
+        }
+    }
+}
+
+/// How a member stands to a key, or to a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyStanding {
     /// It has it.
@@ -148,13 +318,14 @@ pub enum KeyStanding {
 }
 
 impl KeyStanding {
-    /// Returns how a member stands to the key with this id.
+    /// Returns how a member stands to what it must have.
     #[must_use]
-    pub fn of(member: &MemberKeys, id: &str, now: Millis) -> Self {
-        match &member.keys {
-            Some(keys) if keys.ids.iter().any(|known| known == id) => Self::Has,
+    pub fn of(member: &MemberKeys, need: HostNeed<'_>, now: Millis) -> Self {
+        match member.keys.as_ref().map(|keys| need.is_met(keys)) {
+            Some(Some(true)) => Self::Has,
             _ if member.certificate_expires_ms <= now => Self::Expired,
-            Some(_) => Self::Lacks,
+            Some(Some(false)) => Self::Lacks,
+            Some(None) => Self::TooOld,
             None if member.has_reported => Self::TooOld,
             None => Self::Unheard,
         }
@@ -234,8 +405,101 @@ mod tests {
     fn same_keys_are_the_same_in_any_order_and_generation() {
         let (old, new) = (key(), key());
         let offered = KeyState::new(old.clone()).offered(new.clone(), admin(), 9).unwrap();
-        assert!(offered.is_known_by(&known(&[&new, &old])));
-        assert!(!offered.is_known_by(&known(&[&old])) && !offered.is_known_by(&known(&[&old, &new, &key()])));
+        let is_known = |keys: &[&PublicKey]| offered.is_known_by(&known(keys), &[]);
+        assert!(is_known(&[&new, &old]));
+        assert!(!is_known(&[&old]) && !is_known(&[&old, &new, &key()]));
+    }
+
+    #[test]
+    fn root_is_offered_then_issues_then_replaces_the_old() {
+        let begin = KeyState::new(key());
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let away = BTreeSet::from([HostId::random()]);
+        let finish = |state: &KeyState, now| state.root_finished("0123".to_owned(), admin(), away.clone(), now);
+        let offer = |state: &KeyState, key: &Digest, now| state.root_offered(old.clone(), key.clone(), admin(), now);
+        assert_eq!((begin.stage(), finish(&begin, 1), begin.root_abandoned(1)), (None, None, None));
+        assert_eq!((begin.root_issuing(admin(), BTreeSet::new(), 1), offer(&begin, &old, 1)), (None, None));
+
+        let offered = offer(&begin, &new, 50).unwrap();
+        assert_eq!((offered.stage(), offered.generation), (Some(RotationStage::Trust), 50));
+        assert_eq!((finish(&offered, 51), offer(&offered, &Digest::of(b"third"), 51)), (None, None));
+        assert_eq!(offered.offered(key(), admin(), 51), None, "one rotation at a time");
+        let abandoned = offered.root_abandoned(60).unwrap();
+        assert_eq!((abandoned.stage(), abandoned.root.as_ref().unwrap().present.clone()), (None, old.clone()));
+
+        let issuing = offered.root_issuing(admin(), away.clone(), 70).unwrap();
+        assert_eq!((issuing.stage(), issuing.generation), (Some(RotationStage::Certificates), 70));
+        assert_eq!(issuing.next_root().unwrap().issues.as_ref().unwrap().without, away);
+        assert_eq!((issuing.root_abandoned(71), issuing.root_issuing(admin(), BTreeSet::new(), 71)), (None, None));
+
+        let finished = finish(&issuing, 80).unwrap();
+        let root = finished.root.clone().unwrap();
+        assert_eq!((finished.stage(), finished.generation, root.present), (None, 80, new.clone()));
+        assert_eq!(root.last.unwrap().without, away);
+        // A rotation of the signing key leaves the roots as they are, and the other way round.
+        let signing = finished.offered(key(), admin(), 90).unwrap();
+        assert_eq!((signing.stage(), offer(&signing, &new, 91)), (Some(RotationStage::Key), None));
+        let signing = signing.finished(admin(), BTreeSet::new(), 92).unwrap();
+        assert_eq!(signing.root, finished.root);
+        let again = offer(&signing, &new, 93).unwrap();
+        assert_eq!((&again.signing, again.root.unwrap().last), (&signing.signing, finished.root.unwrap().last));
+        let text = serde_json::to_string(&issuing).unwrap();
+        assert_eq!(serde_json::from_str::<KeyState>(&text).unwrap(), issuing);
+    }
+
+    fn roots(ids: &[&str], issuer: Option<&str>) -> KnownKeys {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        KnownKeys { authorities: ids, issuer: issuer.map(str::to_owned), ..KnownKeys::default() }
+    }
+
+    #[test]
+    fn hosts_are_told_until_they_trust_the_roots_and_know_which_one_issues() {
+        let signing = key();
+        let begin = KeyState::new(signing.clone());
+        let with_keys =
+            |generation, reported: KnownKeys| KnownKeys { generation, ids: vec![signing.id().to_owned()], ..reported };
+        assert!(begin.is_known_by(&with_keys(0, roots(&["x"], Some("x"))), &[]), "no root was ever replaced");
+        let offered = begin.root_offered(Digest::of(b"old"), Digest::of(b"new"), admin(), 50).unwrap();
+        let trusted = ["old".to_owned(), "new".to_owned()];
+        for (generation, reported, wanted) in [
+            (0, roots(&["old"], Some("old")), false),
+            (50, roots(&["old"], Some("old")), false),
+            (50, roots(&["new", "old"], Some("old")), true),
+            (50, roots(&["new", "old", "other"], Some("old")), false),
+            (0, roots(&[], None), true),
+        ] {
+            assert_eq!(offered.is_known_by(&with_keys(generation, reported.clone()), &trusted), wanted, "{reported:?}");
+        }
+        let issuing = offered.root_issuing(admin(), BTreeSet::new(), 70).unwrap();
+        let trusted = ["new".to_owned(), "old".to_owned()];
+        for (generation, issuer, wanted) in [(50, "old", false), (70, "old", true), (50, "new", true)] {
+            let reported = with_keys(generation, roots(&["old", "new"], Some(issuer)));
+            assert_eq!(issuing.is_known_by(&reported, &trusted), wanted, "{generation} {issuer}");
+        }
+    }
+
+    #[test]
+    fn trust_and_certificates_are_what_hosts_report() {
+        let member = |keys, certificate_expires_ms| MemberKeys {
+            host: HostId::random(),
+            has_reported: true,
+            keys,
+            certificate_expires_ms,
+        };
+        let (trust, certificate) = (HostNeed::Trust("new"), HostNeed::Certificate("new"));
+        let both = || Some(roots(&["old", "new"], Some("old")));
+        for (member, need, wanted) in [
+            (member(both(), 100), trust, KeyStanding::Has),
+            (member(both(), 100), certificate, KeyStanding::Lacks),
+            (member(both(), 50), certificate, KeyStanding::Expired),
+            (member(Some(roots(&["new"], Some("new"))), 100), certificate, KeyStanding::Has),
+            (member(Some(roots(&["old"], Some("old"))), 100), trust, KeyStanding::Lacks),
+            (member(Some(roots(&[], None)), 100), trust, KeyStanding::TooOld),
+            (member(Some(roots(&["old", "new"], None)), 100), certificate, KeyStanding::TooOld),
+            (member(None, 100), trust, KeyStanding::TooOld),
+        ] {
+            assert_eq!(KeyStanding::of(&member, need, 50), wanted, "{member:?} {need:?}");
+        }
     }
 
     #[test]
@@ -258,7 +522,7 @@ mod tests {
         ];
         let mut standings = Vec::new();
         for (member, wanted) in &members {
-            assert_eq!(KeyStanding::of(member, new.id(), 50), *wanted, "{member:?}");
+            assert_eq!(KeyStanding::of(member, HostNeed::Key(new.id()), 50), *wanted, "{member:?}");
             standings.push((member.host, *wanted));
         }
         let blocking_without = |named: &[usize]| {

@@ -145,7 +145,7 @@ impl HostRunner {
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
         let (groups, groups_watch) = watch::channel(self.common.manner.state.labels.keys().cloned().collect());
-        let link = LinkTask::start_metered(me.clone(), groups_watch, identity, meter, shutdown);
+        let link = LinkTask::start_metered(me.clone(), groups_watch, identity, meter, Arc::default(), shutdown);
         let (series, name) = (self.common.manner.series, hostname(self.row.n));
         let measures = (series > 0).then(|| HostMetrics::new(series, self.row.id, &name, life.epoch));
         let state = self.state();

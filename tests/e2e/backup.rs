@@ -142,6 +142,46 @@ fn lost_console_is_restored_and_its_hosts_follow() {
     assert_eq!(fs::metadata(folder.join("restored.json")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
+/// Hosts have certificates under a root that the backup has as one that is to come.
+#[test]
+fn rotation_of_the_root_goes_on_after_a_restore() {
+    let mut roles = roles("every_hours = 0");
+    let _agent = roles.agent(&["--join", &roles.token()]);
+    let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
+    let ready = |roles: &Roles, stage: &str| {
+        eventually(stage, || {
+            let rotation = roles.json(&["authority", "rotate", "--status"])["rotation"].clone();
+            let is_ready = rotation["stage"] == stage && rotation["ready"] == true;
+            if is_ready { Ok(rotation["new_key"].clone()) } else { Err(rotation.to_string()) }
+        })
+    };
+    let finish = |roles: &Roles| {
+        roles.issue_broker();
+        roles.reload_broker();
+        eventually("the next stage", || {
+            let run = roles.home.muster(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+            if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+        });
+    };
+    roles.ok(&["authority", "rotate", "root"]);
+    let new = ready(&roles, "trust");
+    roles.ok(&["backup", "create", "one.tar.age"]);
+    finish(&roles);
+    ready(&roles, "certificates");
+
+    roles.kill_console();
+    fs::rename(roles.home.path().join("console"), roles.home.path().join("lost")).unwrap();
+    restore(&roles, &[]).expect_code(0);
+    roles.start_console();
+    wait_for(&roles, &host, "online");
+    assert_eq!(ready(&roles, "trust"), new);
+    assert_eq!(roles.ok(&["exec", "--host", &host, "--", "echo", "again"]), "again\n");
+    finish(&roles);
+    assert_eq!(ready(&roles, "certificates"), new);
+    finish(&roles);
+    assert_eq!(roles.ok(&["exec", "--host", &host, "--timeout", "30s", "--", "echo", "new"]), "new\n");
+}
+
 /// Without muster, the programs `age` and `tar` open a backup.
 fn opens_with_age(home: &Path) {
     let opened = Command::new("sh")

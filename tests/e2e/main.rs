@@ -63,6 +63,7 @@ mod replace;
 mod revoke;
 mod roles;
 mod rollback;
+mod root_rotation;
 mod rotation;
 mod sealed;
 mod secrets;

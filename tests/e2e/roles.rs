@@ -25,6 +25,8 @@ pub(crate) struct Roles {
     more: String,
     /// The console's clock, if it can be set.
     clock: Option<Clock>,
+    /// Where the console is killed: see `muster_base::crash`.
+    pub(crate) crash: Option<String>,
     /// The folder of the console's credentials.
     pub(crate) credentials: Option<PathBuf>,
     pub(crate) home: Home,
@@ -61,30 +63,29 @@ impl Roles {
             hosts_port: 0,
             more,
             clock,
+            crash: None,
             credentials: None,
             home,
         };
         let data = roles.home.path().join("console");
-        let certificates = roles.home.path().join("broker");
         roles.home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
-        let issued = roles.home.muster(&[
-            "console",
-            "issue",
-            "--data-dir",
-            data.to_str().unwrap(),
-            "--role",
-            "broker",
-            "--name",
-            "broker",
-            "--san",
-            "127.0.0.1",
-            "--out",
-            certificates.to_str().unwrap(),
-        ]);
-        issued.expect_code(0);
+        roles.issue_broker();
         roles.start_broker("127.0.0.1:0");
         roles.start_console();
         roles
+    }
+
+    /// Makes the broker's files.
+    pub(crate) fn issue_broker(&self) {
+        let (data, out) = (self.home.path().join("console"), self.home.path().join("broker"));
+        let (data, out) = (data.to_str().unwrap(), out.to_str().unwrap());
+        let whose = ["--role", "broker", "--name", "broker", "--san", "127.0.0.1"];
+        self.ok(&[&["console", "issue", "--data-dir", data, "--out", out], &whose[..]].concat());
+    }
+
+    /// Has the broker read its files again.
+    pub(crate) fn reload_broker(&self) {
+        nix::sys::signal::kill(self.broker.as_ref().unwrap().pid(), nix::sys::signal::Signal::SIGHUP).unwrap();
     }
 
     fn start_broker(&mut self, listen: &str) {
@@ -140,6 +141,9 @@ impl Roles {
     fn run_console(&self, config: &Path) -> Running {
         let mut command = self.home.command();
         self.clock.iter().for_each(|clock| clock.give_to(&mut command));
+        if let Some(point) = &self.crash {
+            command.env("MUSTER_TEST_CRASH", point);
+        }
         if let Some(credentials) = &self.credentials {
             command.env("CREDENTIALS_DIRECTORY", credentials);
         }

@@ -19,16 +19,16 @@ use crate::{
 };
 
 /// The three roles, and two hosts, `one` and `two`.
-struct Bench {
-    roles: Roles,
+pub(crate) struct Bench {
+    pub(crate) roles: Roles,
     agents: Vec<Option<Running>>,
-    hosts: Vec<String>,
+    pub(crate) hosts: Vec<String>,
 }
 
 const NAMES: [&str; 2] = ["one", "two"];
 
 impl Bench {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(Home::new(), String::new())
     }
 
@@ -47,7 +47,7 @@ impl Bench {
         bench
     }
 
-    fn agent(&self, name: &str, more: &[&str]) -> Running {
+    pub(crate) fn agent(&self, name: &str, more: &[&str]) -> Running {
         self.agent_with(name, more, None)
     }
 
@@ -62,7 +62,7 @@ impl Bench {
         Running::start(&mut command)
     }
 
-    fn online(&self, count: usize) -> Vec<String> {
+    pub(crate) fn online(&self, count: usize) -> Vec<String> {
         eventually("hosts online", || {
             let hosts = self.roles.json(&["host", "ls"]);
             let is_online = |host: &&Value| host["presence"]["state"] == "online" && host["state"].is_object();
@@ -72,14 +72,19 @@ impl Bench {
         })
     }
 
-    fn leave(&mut self, at: usize) {
+    pub(crate) fn leave(&mut self, at: usize) {
         self.agents[at].take().unwrap().kill();
         self.online(self.agents.iter().flatten().count());
     }
 
-    fn come_back(&mut self, at: usize) {
+    pub(crate) fn come_back(&mut self, at: usize) {
         self.agents[at] = Some(self.agent(NAMES[at], &[]));
         self.online(self.agents.iter().flatten().count());
+    }
+
+    /// What an agent has printed since it was started last.
+    pub(crate) fn printed(&self, at: usize) -> String {
+        self.agents[at].as_ref().unwrap().printed()
     }
 
     /// The ids of the keys that an agent has on its disk.
@@ -97,18 +102,18 @@ impl Bench {
         });
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         self.roles.json(&["authority", "rotate", "--status"])
     }
 
-    fn wait_for_status(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_for_status(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         eventually(what, || {
             let status = self.status();
             if is_wanted(&status) { Ok(status) } else { Err(status.to_string()) }
         })
     }
 
-    fn exec(&self, at: usize) {
+    pub(crate) fn exec(&self, at: usize) {
         self.roles.ok(&["exec", "--host", &self.hosts[at], "--timeout", "30s", "--", "true"]);
     }
 
@@ -212,8 +217,8 @@ fn host_that_was_away_for_the_whole_rotation_heals_by_renewal() {
     assert_eq!(outcome["status"], "exited", "{outcome}");
     bench.exec(1);
     bench.wait_for_status("all hosts", |status| status["last_rotation"]["having"] == 2);
-    let printed = bench.agents[1].as_ref().unwrap().printed();
-    assert!(printed.contains("the console signs with a key that is not known here"), "{printed}");
+    let printed = bench.printed(1);
+    assert!(printed.contains("a key or a root certificate of the fleet is not known here"), "{printed}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A new key is given to all hosts beside the present one, in a document that the present one signs. Once they have it,
 //! the console signs with the new one, and a second document, signed by it, takes the old one from them.
 //!
-//! The same document can have hosts trust other root certificates. A host drops none that its own certificate is under.
+//! The same document can have hosts trust other root certificates. A host drops none that its own certificate is under, and
+//! renews a certificate that is not under the first of them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,8 @@ pub struct CommandKeys {
     /// The keys, at least one and at most [`COMMAND_KEYS_MAX`]. They replace all that the host had.
     pub keys: Vec<PublicKey>,
     /// The root certificates that broker and console may be verified with, each in PEM, at most [`AUTHORITIES_MAX`]. They
-    /// replace all that the host had; if there are none, these stay.
+    /// replace all that the host had; if there are none, these stay. Certificates are issued under the first: a host whose
+    /// own certificate is under another one renews it soon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<String>,
 }
@@ -55,4 +57,7 @@ pub struct KnownKeys {
     /// The root certificates that the host trusts: the first 16 hexadecimal digits of the SHA-256 of each (DER).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<String>,
+    /// Which of them its own certificate is under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
 }

@@ -102,7 +102,8 @@ pub struct Membership {
     pub host: HostId,
     /// The host's certificate, in PEM.
     pub certificate: String,
-    /// The authority's certificate, in PEM, to verify broker and console; several, while one replaces the other.
+    /// The authority's certificate, in PEM, to verify broker and console; several, while one replaces the other. The host's
+    /// own certificate is under the first.
     pub authority: String,
     /// The keys that sign commands; two, while one replaces the other.
     pub command_keys: Vec<PublicKey>,
@@ -128,7 +129,7 @@ impl Membership {
     #[must_use]
     pub fn known_keys(&self) -> KnownKeys {
         let ids = self.command_keys.iter().map(|key| key.id().to_owned()).collect();
-        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids, authorities: Vec::new() }
+        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids, ..KnownKeys::default() }
     }
 }
 

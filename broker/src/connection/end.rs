@@ -37,6 +37,8 @@ pub(super) enum ConnectionEnd {
     TakenOver,
     #[error("its certificate was revoked, or its user removed")]
     Revoked,
+    #[error("an authority is not trusted any more, and it has to show its certificate anew")]
+    Untrusted,
     #[error("the broker stops")]
     Stopping,
 }
@@ -47,6 +49,7 @@ impl From<EndCause> for ConnectionEnd {
             EndCause::TakenOver => Self::TakenOver,
             EndCause::Stopping => Self::Stopping,
             EndCause::Revoked => Self::Revoked,
+            EndCause::Untrusted => Self::Untrusted,
         }
     }
 }
@@ -66,6 +69,7 @@ impl ConnectionEnd {
                 | Self::Broken(_)
                 | Self::TakenOver
                 | Self::Stopping
+                | Self::Untrusted
                 // It is logged as a refusal.
                 | Self::Publish { .. }
         )
@@ -93,7 +97,7 @@ impl ConnectionEnd {
             Self::Alias(_) => Some(Reason::TopicAliasInvalid),
             Self::SessionExpiry => Some(Reason::ProtocolError),
             Self::TakenOver => Some(Reason::SessionTakenOver),
-            Self::Revoked => Some(Reason::NotAuthorized),
+            Self::Revoked | Self::Untrusted => Some(Reason::NotAuthorized),
             Self::Stopping => Some(Reason::ServerShuttingDown),
         }
     }

@@ -1,9 +1,12 @@
 //! Tests of revoked certificates.
 
+use std::sync::Arc;
+
 use muster_broker::{Broker, Config, RevocationError};
 use rumqttc::QoS;
+use rustls::ClientConfig;
 
-use crate::fixture::{Authority, Client, Day, Fixture, HOST, OTHER, connect, connect_will, packet, patiently};
+use crate::fixture::{Authority, Client, Day, Fixture, HOST, OTHER, Raw, connect, connect_will, packet, patiently};
 
 #[tokio::test]
 async fn revoked_client_is_disconnected_and_refused() {
@@ -87,6 +90,51 @@ async fn clients_connecting_during_a_change_are_checked() {
         patiently("the end", async { tokio::join!(coming, changing) }).await;
     }
     fixture.until("only the console", |stats| stats.connections == 1).await;
+}
+
+#[tokio::test]
+async fn clients_of_a_dropped_authority_end_and_others_come_back() {
+    let fixture = Fixture::new().await;
+    let (old, new) = (&fixture.authority, Authority::named("the next authority"));
+    let tls = |trusted: &[&Authority], of: &Authority| {
+        let certificates = trusted.iter().map(|authority| authority.certificate.as_str()).collect();
+        muster_broker::Tls { authority: certificates, ..of.tls() }
+    };
+    let credentials = fixture.broker.credentials();
+    let first = old.client(Some(&old.issue(HOST)));
+    // It trusts the server's certificate, which stays under the old authority for now.
+    let moved = new.issue(OTHER);
+    let moved_client = |server: &Authority| {
+        let mut config = ClientConfig::clone(&server.client(None));
+        config.client_auth_cert_resolver = new.client(Some(&moved)).client_auth_cert_resolver.clone();
+        Arc::new(config)
+    };
+    let connected = async |client: Arc<ClientConfig>, host: &str| -> Option<Raw> {
+        let mut raw = fixture.raw_with(client).await.ok()?;
+        raw.try_send(&connect(&format!("{host}-1"), 30)).await.ok()?;
+        Some(raw)
+    };
+    let mut one = connected(first.clone(), HOST).await.unwrap();
+    one.expect(&[0x20, 2, 0, 0]).await;
+    if let Some(mut refused) = connected(moved_client(old), OTHER).await {
+        assert_eq!(refused.rest().await, b"");
+    }
+    credentials.replace_tls(&tls(&[&new, old], old)).unwrap();
+    let mut two = connected(moved_client(old), OTHER).await.unwrap();
+    two.expect(&[0x20, 2, 0, 0]).await;
+    assert_eq!(fixture.broker.stats().connections, 2, "nobody is disturbed by more authorities");
+
+    credentials.replace_tls(&tls(&[&new], &new)).unwrap();
+    one.rest().await;
+    two.rest().await;
+    let mut two = connected(moved_client(&new), OTHER).await.unwrap();
+    two.expect(&[0x20, 2, 0, 0]).await;
+    let mut under_old = ClientConfig::clone(&new.client(None));
+    under_old.client_auth_cert_resolver = first.client_auth_cert_resolver.clone();
+    if let Some(mut refused) = connected(Arc::new(under_old), HOST).await {
+        assert_eq!(refused.rest().await, b"");
+    }
+    fixture.until("the moved host alone", |stats| stats.connections == 1).await;
 }
 
 /// A publish of QoS 0 that is retained.

@@ -186,12 +186,12 @@ fn fleet_routes() -> Vec<Route> {
         .takes(BodyShape::of::<muster_api::NewTokens>())
         .gives(BodyShape::list::<muster_api::CreatedToken>()),
         Route::new(Delete, "/v1/tokens/{id}", "Revokes a one-time password.", delete(h::revoke_token)),
-        Route::new(Get, "/v1/authority", "The authority's keys, and how far their rotation is.", get(h::authority))
+        Route::new(Get, "/v1/authority", "The authority's keys and root certificates, and how far their rotation is.", get(h::authority))
             .gives(BodyShape::of::<AuthorityStatus>()),
         Route::new(
             Post,
             "/v1/authority/rotation",
-            "Begins a rotation: makes a new key, and tells all hosts of it. One that is under way goes on.",
+            "Begins a rotation: makes a new key or root certificate, and tells all hosts of it. One that is under way goes on.",
             post(h::begin_rotation),
         )
         .takes(BodyShape::of::<BeginRotation>())
@@ -199,7 +199,8 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/authority/rotation/finish",
-            "Finishes the rotation: the new key signs from now on. Refused while hosts lack it, unless they are named.",
+            "Finishes the rotation: the new key signs from now on; a new root goes on to its next stage. Refused while hosts lack \
+             it, unless they are named.",
             post(h::finish_rotation),
         )
         .takes(BodyShape::of::<FinishRotation>())
@@ -207,7 +208,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Delete,
             "/v1/authority/rotation",
-            "Abandons the rotation: hosts forget the new key.",
+            "Abandons the rotation: hosts forget the new key or root.",
             delete(h::abandon_rotation),
         )
         .gives(BodyShape::of::<AuthorityStatus>()),

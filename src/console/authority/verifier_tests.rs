@@ -20,7 +20,7 @@ fn clock_behind_accepts_server_and_clock_ahead_refuses() {
     let (server, _) = authority.issue_server(&["localhost".to_owned()]).unwrap();
     let chain = certificates("test", &server).unwrap();
     let judge = |authority: &Authority, name: &'static str, since_epoch: Duration| {
-        let verifier = server_verifier(roots(authority.certificate_pem()).unwrap()).unwrap();
+        let verifier = server_verifier(roots(&authority.certificate_pem()).unwrap()).unwrap();
         let (name, now) = (ServerName::try_from(name).unwrap(), UnixTime::since_unix_epoch(since_epoch));
         verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], now).is_ok()
     };

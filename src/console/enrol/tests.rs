@@ -37,7 +37,7 @@ async fn token_admits_one_host() {
     let fixture = Fixture::new().await;
     let JoinToken { url, authority, secret } = fixture.token().await;
     assert_eq!(url, fixture.hosts_url(""));
-    assert_eq!(authority, *fixture.shared().authority.fingerprint());
+    assert_eq!(authority, fixture.shared().authority.fingerprint());
     let (host, key) = (HostId::random(), KeyPair::generate().unwrap());
     let request = join_request(&secret, host, "first", &key);
     let answer = join_with(&fixture, &request).await;

@@ -45,7 +45,7 @@ mod with_a_broker {
 
     async fn broker(prepared: &PreparedConsole, listen: &str) -> Broker {
         let (certificate, key) = prepared.authority().issue_server(&["127.0.0.1".to_owned()]).unwrap();
-        let authority = prepared.authority().certificate_pem().to_owned();
+        let authority = prepared.authority().certificate_pem();
         let tls = Tls { authority, certificate, key };
         let listen = listen.parse().unwrap();
         let config = muster_broker::Config::new(listen, tls);
@@ -56,7 +56,7 @@ mod with_a_broker {
         let dir = tempfile::tempdir().unwrap();
         let prepared = prepare(config(dir.path())).await.unwrap();
         let (certificate, key) = prepared.authority().issue_server(&["127.0.0.1".to_owned()]).unwrap();
-        let tls = Tls { authority: prepared.authority().certificate_pem().to_owned(), certificate, key };
+        let tls = Tls { authority: prepared.authority().certificate_pem(), certificate, key };
         let broker = broker(&prepared, "127.0.0.1:0").await;
         let url = format!("mqtts://{}", broker.local_addr());
         let running: RunningConsole = prepared.with_broker(url, None).start().await.unwrap();
@@ -74,7 +74,7 @@ mod with_a_broker {
     impl Agent {
         async fn connect(fixture: &Fixture, broker: &Broker, member: Member) -> Self {
             let authority = fixture.shared().authority.certificate_pem();
-            let tls = pki::client(authority, &member.certificate, &member.key).unwrap();
+            let tls = pki::client(&authority, &member.certificate, &member.key).unwrap();
             let address = broker.local_addr();
             let mut options = MqttOptions::new(format!("{}-1", member.id), address.ip().to_string(), address.port());
             options.set_transport(Transport::tls_with_config(tls.into()));
@@ -232,7 +232,7 @@ mod with_a_broker {
         let fixture_dir = fixture.dir;
         let prepared = prepare(config(fixture_dir.path())).await.unwrap();
         let keys = prepared.authority().keys().state.of_hosts();
-        let tls = pki::client(prepared.authority().certificate_pem(), &certificate, &key).unwrap();
+        let tls = pki::client(&prepared.authority().certificate_pem(), &certificate, &key).unwrap();
         let mut options = MqttOptions::new(format!("{id}-1"), "127.0.0.1", broker.local_addr().port());
         options.set_transport(Transport::tls_with_config(tls.into()));
         let (client, events) = AsyncClient::new(options, 64);

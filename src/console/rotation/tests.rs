@@ -1,4 +1,4 @@
-use muster_api::authority::LackingReason;
+use muster_api::authority::{LackingReason, RootStage};
 use muster_topics::{command::Command, envelope, heartbeat::HostState, join::RenewRequest, name::CommandId};
 
 use super::*;
@@ -24,6 +24,31 @@ async fn report(fixture: &Fixture, host: HostId, keys: Option<KnownKeys>) {
         .execute(fixture.shared().store.write())
         .await
         .unwrap();
+}
+
+fn root() -> BeginRotation {
+    BeginRotation { what: RotatedKey::Root }
+}
+
+/// The same console, started by `muster up`: its broker follows it.
+async fn console_of_up() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let prepared = crate::prepare(crate::testing::config(dir.path())).await.unwrap();
+    let running = prepared.started_by(crate::StartedBy::Up).start().await.unwrap();
+    Fixture { console: running.console(), dir, running }
+}
+
+/// What a host reports that trusts all roots, with a certificate under the one with this place among them.
+fn under(fixture: &Fixture, place: usize) -> KnownKeys {
+    let authorities = fixture.shared().authority.roots().ids();
+    KnownKeys { issuer: authorities.get(place).cloned(), authorities, ..present(fixture) }
+}
+
+/// Waits for a revocation list of so many roots.
+async fn lists(fixture: &Fixture, count: usize) {
+    let mut list = fixture.running.revocations();
+    let has = |list: &Arc<str>| list.matches("BEGIN X509 CRL").count() == count;
+    tokio::time::timeout(std::time::Duration::from_secs(60), list.wait_for(has)).await.unwrap().unwrap();
 }
 
 fn present(fixture: &Fixture) -> KnownKeys {
@@ -175,4 +200,112 @@ async fn store_of_members_knows_who_has_reported() {
         members.iter().map(|(_, member)| (member.host, member.has_reported, member.keys.is_some())).collect();
     assert_eq!(found, [(silent, false, false), (told, true, true)]);
     assert!(members.iter().all(|(_, member)| member.host != revoked));
+}
+
+#[tokio::test]
+async fn root_is_replaced_once_all_members_are_under_the_new_one() {
+    let fixture = console_of_up().await;
+    let console = &fixture.console;
+    let (one, two) = (fixture.member("one").await, fixture.member("two").await);
+    let alone = under(&fixture, 0);
+    for host in [one.id, two.id] {
+        report(&fixture, host, Some(alone.clone())).await;
+    }
+    let old = console.authority_status().await.unwrap();
+    let begun = console.begin_rotation(&admin(), root()).await.unwrap();
+    let rotation = begun.rotation.clone().unwrap();
+    assert_eq!((rotation.what, rotation.stage, rotation.broker), (RotatedKey::Root, Some(RootStage::Trust), None));
+    assert_eq!((rotation.having, rotation.lacking.len(), rotation.ready), (0, 2, false));
+    assert_eq!(begun.fingerprint, old.fingerprint, "tokens go on naming the old one");
+    lists(&fixture, 2).await;
+    assert_eq!(console.begin_rotation(&admin(), root()).await.unwrap(), begun, "it goes on");
+    let other = refused(console.begin_rotation(&admin(), signing()).await).await;
+    assert!(other.0 == "other_rotation" && other.1.contains("root certificate"), "{other:?}");
+
+    report(&fixture, one.id, Some(under(&fixture, 0))).await;
+    let (code, text) = refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert!(
+        code == "hosts_lack_root" && text.contains("1 of 2 hosts do not trust the new root") && text.contains("two"),
+        "{text}"
+    );
+    let named = || FinishRotation { without: vec!["two".to_owned()] };
+    let issuing = console.finish_rotation(&admin(), named()).await.unwrap().rotation.unwrap();
+    assert_eq!((issuing.stage, issuing.having), (Some(RootStage::Certificates), 0));
+    let why =
+        |status: &muster_api::authority::RotationStatus| status.lacking.iter().map(|host| host.why).collect::<Vec<_>>();
+    assert_eq!(why(&issuing), [LackingReason::OldCertificate; 2]);
+    assert_eq!(refused(console.abandon_rotation(&admin()).await).await.0, "root_in_use");
+
+    // Joining hosts and renewals are under the new root. One that was away finds the console under the old root.
+    let three = fixture.member("three").await;
+    let new = fixture.shared().authority.roots().issuing().pem().to_owned();
+    let renew = async |member: &crate::testing::Member| {
+        let csr = crate::testing::csr(&rcgen::KeyPair::generate().unwrap());
+        let tls = muster_net::pki::client(&old.certificates, &member.certificate, &member.key).unwrap();
+        let client = muster_net::http::direct(tls).build().unwrap();
+        client.post(fixture.hosts_url("/v1/renew")).json(&RenewRequest { v: V1, csr }).send().await
+    };
+    let renewed: muster_topics::join::Membership = renew(&two).await.unwrap().json().await.unwrap();
+    assert_eq!(renewed.authority, format!("{new}{}", old.certificates));
+    let (code, text) = refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert!(
+        code == "hosts_lack_root" && text.contains("3 of 3 hosts have no certificate under the new root"),
+        "{text}"
+    );
+    for host in [one.id, three.id] {
+        report(&fixture, host, Some(under(&fixture, 0))).await;
+    }
+    let finished = console.finish_rotation(&admin(), named()).await.unwrap();
+    assert_eq!((finished.rotation, &finished.certificates), (None, &new));
+    let last = finished.last_rotation.unwrap();
+    assert_eq!((last.what, last.old_key.as_str()), (RotatedKey::Root, &old.fingerprint.as_str()[..16]));
+    let whys: Vec<LackingReason> = last.lacking.iter().map(|host| host.why).collect();
+    assert_eq!(whys, [LackingReason::HasOldRoot, LackingReason::HasOldRoot, LackingReason::OldCertificate]);
+    report(&fixture, three.id, Some(under(&fixture, 0))).await;
+    assert_eq!(console.authority_status().await.unwrap().last_rotation.unwrap().having, 1);
+
+    // The old root is of no use any more.
+    assert_eq!(fixture.token().await.authority, finished.fingerprint);
+    assert!(renew(&three).await.is_err(), "the console is under the new root");
+    let ask = async |member: &crate::testing::Member| {
+        fixture.client(member.identity()).get(fixture.hosts_url("/v1/configs/x")).send().await
+    };
+    assert!(ask(&one).await.is_err(), "its certificate is under the old root");
+    assert_eq!(ask(&three).await.unwrap().status(), StatusCode::BAD_REQUEST);
+    lists(&fixture, 1).await;
+}
+
+#[tokio::test]
+async fn root_is_taken_back_and_keeps_other_rotations_from_beginning() {
+    let fixture = console_of_up().await;
+    let console = &fixture.console;
+    let old = fixture.shared().authority.certificate_pem();
+    console.begin_rotation(&admin(), signing()).await.unwrap();
+    let (code, text) = refused(console.begin_rotation(&admin(), root()).await).await;
+    assert!(code == "other_rotation" && text.contains("signing key"), "{text}");
+    console.abandon_rotation(&admin()).await.unwrap();
+    console.begin_rotation(&admin(), root()).await.unwrap();
+    let document = |fixture: &Fixture| {
+        let current = fixture.shared().authority.current();
+        super::document(fixture.shared(), &current.signing.state, &current.roots).authorities
+    };
+    assert_eq!(document(&fixture).len(), 2);
+    console.abandon_rotation(&admin()).await.unwrap();
+    assert_eq!((fixture.shared().authority.certificate_pem(), document(&fixture)), (old.clone(), vec![old]));
+    assert_eq!(console.authority_status().await.unwrap().rotation, None);
+}
+
+#[tokio::test]
+async fn no_certificate_is_under_a_root_that_the_broker_does_not_accept() {
+    // No broker listens.
+    let fixture = Fixture::new().await;
+    let old = fixture.shared().authority.certificate_pem();
+    let begun = fixture.console.begin_rotation(&admin(), root()).await.unwrap();
+    assert_eq!(begun.rotation.unwrap().broker.as_deref(), Some("mqtts://127.0.0.1:1"));
+    let (code, text) = refused(fixture.console.finish_rotation(&admin(), FinishRotation::default()).await).await;
+    assert!(
+        code == "broker_lacks_root" && text.contains("mqtts://127.0.0.1:1") && text.contains("--role broker"),
+        "{text}"
+    );
+    assert_eq!(fixture.shared().authority.roots().issuing().pem(), old);
 }

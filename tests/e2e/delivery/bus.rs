@@ -164,6 +164,19 @@ impl Bus {
         write(&path, &text.replace("\n#crlfile ", "\ncrlfile "));
     }
 
+    /// Has its certificates made again, and starts it with them.
+    pub(super) fn renew(&mut self, home: &Home) {
+        let (data, out) = (self.home.join("console"), self.folder());
+        let folders = ["--data-dir", data.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        let whose = ["--role", "broker", "--name", "broker", "--san", "127.0.0.1"];
+        home.muster(&[&["console", "issue"], &folders[..], &whose].concat()).expect_code(0);
+        for name in ["authority.pem", "certificate.pem", "key.pem", "revoked.pem"] {
+            fs::set_permissions(out.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        self.kill();
+        self.again();
+    }
+
     /// Kills it.
     pub(super) fn kill(&mut self) {
         self.server.take().unwrap().kill();

@@ -5,7 +5,8 @@
 //! Modules: [`bus`] (the brokers), [`stage`] (a fleet over one), [`scenarios`]; and over our own broker alone: [`clocks`]
 //! that are wrong, full [`disks`], [`bounds`] of what is kept, and the console's [`stores`].
 //!
-//! Hosts that are [`revoked`] are tried over brokers that go on letting them in.
+//! Hosts that are [`revoked`] are tried over brokers that go on letting them in, and the [`root`] certificate is replaced over
+//! brokers that know nothing of it.
 //!
 //! `TESTS_LONG=1` has more rounds of each. What took how long is printed.
 
@@ -14,6 +15,7 @@ mod bus;
 mod clocks;
 mod disks;
 mod revoked;
+mod root;
 mod scenarios;
 mod stage;
 mod stores;

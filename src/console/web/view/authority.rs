@@ -1,8 +1,8 @@
-//! The authority's keys, and how far their rotation is: a section of the page for joining.
+//! The authority's keys and root certificate, and how far their rotation is: sections of the page for joining.
 
 use maud::{Markup, html};
 use muster_api::{
-    authority::{AuthorityStatus, LackingHost, SigningKeyPlace},
+    authority::{AuthorityStatus, LackingHost, PastRotation, RootStage, RotatedKey, RotationStatus, SigningKeyPlace},
     host_names::HostNames,
 };
 
@@ -16,31 +16,76 @@ const LISTED_MAX: usize = 50;
 
 /// Renders the section.
 pub(super) fn section(status: &AuthorityStatus, frame: &PageFrame) -> Markup {
+    let is_of = |what: RotatedKey| {
+        let of_last = status.last_rotation.as_ref().filter(|last| last.what == what);
+        (status.rotation.as_ref().filter(|rotation| rotation.what == what), of_last)
+    };
     html! {
         section {
             h2 { "Signing key" }
             p { "Commands are signed with the key " code { (status.signing_key) } ", in " (place(&status.signing_key_place))
                 ". Hosts obey nobody who does not have it." }
-            @match (&status.rotation, &status.last_rotation) {
-                (Some(rotation), _) => {
-                    p {
-                        (state(Tone::Busy, "rotating")) " to the key " code { (rotation.new_key) } " since "
-                        (ago(rotation.begun_ms, frame.now_ms)) ", by " (rotation.operator) ": "
-                        (rotation.having) " of " (rotation.having + rotation.lacking.len() as u64) " hosts have it."
-                    }
-                    (lacking(&rotation.lacking, frame))
-                    @if rotation.ready { (elements::cli("muster authority rotate --finish")) }
-                }
-                (None, Some(last)) => {
-                    p {
-                        "It replaced the key " code { (last.old_key) } " " (ago(last.finished_ms, frame.now_ms)) ", by " (last.operator)
-                        ": " (last.having) " of " (last.having + last.lacking.len() as u64) " hosts accept it alone."
-                    }
-                    (lacking(&last.lacking, frame))
-                }
-                (None, None) => { (elements::cli("muster authority rotate signing")) }
-            }
+            (progress(is_of(RotatedKey::Signing), status.rotation.is_none(), "muster authority rotate signing", frame))
         }
+        section {
+            h2 { "Root certificate" }
+            p { "Hosts trust the root certificate with the SHA-256 " code { (status.fingerprint) }
+                ". All other certificates of the fleet are under it." }
+            (progress(is_of(RotatedKey::Root), status.rotation.is_none(), "muster authority rotate root", frame))
+        }
+    }
+}
+
+/// Renders how far a rotation is, or the last one was, or how one begins.
+fn progress(
+    (rotation, last): (Option<&RotationStatus>, Option<&PastRotation>),
+    can_begin: bool,
+    begin: &str,
+    frame: &PageFrame,
+) -> Markup {
+    html! {
+        @match (rotation, last) {
+            (Some(rotation), _) => {
+                p {
+                    (state(Tone::Busy, "rotating")) " to " code { (rotation.new_key) } " since "
+                    (ago(rotation.begun_ms, frame.now_ms)) ", by " (rotation.operator) ": "
+                    (rotation.having) " of " (rotation.having + rotation.lacking.len() as u64) " hosts " (have(rotation)) "."
+                }
+                (lacking(&rotation.lacking, frame))
+                @if let Some(broker) = &rotation.broker {
+                    p { "The broker at " code { (broker) } " runs by itself: it needs its files again, of "
+                        code { "muster console issue --role broker" } ", before the rotation goes on." }
+                }
+                @if !rotation.by_hand.is_empty() {
+                    p { "Made by hand under the old root, and of no use once the rotation is finished: "
+                        @for (at, owner) in rotation.by_hand.iter().enumerate() {
+                            @if at > 0 { ", " }
+                            code { (owner) }
+                        }
+                        "." }
+                }
+                @if rotation.ready { (elements::cli("muster authority rotate --finish")) }
+            }
+            (None, Some(last)) => {
+                p {
+                    "It replaced " code { (last.old_key) } " " (ago(last.finished_ms, frame.now_ms)) ", by " (last.operator)
+                    ": " (last.having) " of " (last.having + last.lacking.len() as u64) " hosts "
+                    @match last.what { RotatedKey::Signing => "accept", RotatedKey::Root => "trust" }
+                    " it alone."
+                }
+                (lacking(&last.lacking, frame))
+            }
+            (None, None) => { @if can_begin { (elements::cli(begin)) } }
+        }
+    }
+}
+
+/// What hosts do that keep a rotation from going on no more.
+fn have(rotation: &RotationStatus) -> &'static str {
+    match rotation.stage {
+        None => "have it",
+        Some(RootStage::Trust) => "trust it",
+        Some(RootStage::Certificates) => "have a certificate under it",
     }
 }
 
@@ -60,7 +105,7 @@ fn lacking(hosts: &[LackingHost], frame: &PageFrame) -> Markup {
     html! {
         @if !hosts.is_empty() {
             table.cards {
-                caption.visually-hidden { "Hosts without the key" }
+                caption.visually-hidden { "Hosts that lack it" }
                 thead { tr { th scope="col" { "Host" } th scope="col" { "Why" } th scope="col" { "Away" } } }
                 tbody {
                     @for host in hosts.iter().take(LISTED_MAX) {

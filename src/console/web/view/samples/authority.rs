@@ -1,7 +1,7 @@
 //! Samples of the authority's keys.
 
 use muster_api::authority::{
-    AuthorityStatus, LackingHost, LackingReason, PastRotation, RotationStatus, SigningKeyPlace,
+    AuthorityStatus, LackingHost, LackingReason, PastRotation, RootStage, RotatedKey, RotationStatus, SigningKeyPlace,
 };
 use muster_topics::name::{Digest, HostId};
 
@@ -16,6 +16,8 @@ fn lacking() -> Vec<LackingHost> {
         host(LackingReason::OldAgent, None),
         host(LackingReason::CertificateExpired, Some(1)),
         host(LackingReason::HasOldKey, None),
+        host(LackingReason::OldCertificate, Some(1)),
+        host(LackingReason::HasOldRoot, None),
     ]
 }
 
@@ -23,6 +25,7 @@ fn lacking() -> Vec<LackingHost> {
 pub(super) fn quiet() -> AuthorityStatus {
     AuthorityStatus {
         fingerprint: Digest::of(b"root"),
+        certificates: "-----BEGIN CERTIFICATE-----".to_owned(),
         signing_key: "0123456789abcdef".to_owned(),
         signing_key_place: SigningKeyPlace::File,
         rotation: None,
@@ -33,20 +36,38 @@ pub(super) fn quiet() -> AuthorityStatus {
 /// Keys in a rotation.
 pub(super) fn rotating(ready: bool) -> AuthorityStatus {
     let rotation = RotationStatus {
+        what: RotatedKey::Signing,
+        stage: None,
         new_key: "fedcba9876543210".to_owned(),
         begun_ms: 1,
         operator: "admin".parse().unwrap(),
         having: 3,
         lacking: if ready { vec![] } else { lacking() },
         ready,
+        broker: None,
+        by_hand: vec![],
     };
     let signing_key_place = SigningKeyPlace::Signer(HOSTILE.to_owned());
     AuthorityStatus { rotation: Some(rotation), signing_key_place, ..quiet() }
 }
 
+/// A root in a rotation.
+pub(super) fn rotating_root(stage: RootStage, ready: bool) -> AuthorityStatus {
+    let status = rotating(ready);
+    let rotation = status.rotation.map(|rotation| RotationStatus {
+        what: RotatedKey::Root,
+        stage: Some(stage),
+        broker: Some(HOSTILE.to_owned()),
+        by_hand: vec![HOSTILE.to_owned()],
+        ..rotation
+    });
+    AuthorityStatus { rotation, ..status }
+}
+
 /// Keys that were replaced.
-pub(super) fn rotated() -> AuthorityStatus {
+pub(super) fn rotated(is_root: bool) -> AuthorityStatus {
     let last = PastRotation {
+        what: if is_root { RotatedKey::Root } else { RotatedKey::Signing },
         old_key: "fedcba9876543210".to_owned(),
         finished_ms: 1,
         operator: "admin".parse().unwrap(),

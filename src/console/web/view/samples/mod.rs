@@ -36,6 +36,7 @@ use muster_api::{
     Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config, CreatedToken,
     Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, Problem, Received, Secret, SecretConfig,
     SecretDetail, SecretUser, SecretVersion, SecretVersionState, Status, Token, Unit,
+    authority::RootStage,
     upgrade::{Offer, Upgrade, upgrade},
 };
 
@@ -186,7 +187,7 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
             names: names.clone(),
             created: None,
             problem: None,
-            authority: authority::rotated(),
+            authority: authority::rotated(false),
         })
     });
     add("join-made", &|| {
@@ -216,6 +217,22 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
             authority: authority::rotating(true),
         })
     });
+    let roots = [
+        ("join-root-trust", authority::rotating_root(RootStage::Trust, false)),
+        ("join-root-certificates", authority::rotating_root(RootStage::Certificates, true)),
+        ("join-root-replaced", authority::rotated(true)),
+    ];
+    for (name, authority) in roots {
+        add(name, &|| {
+            frame().page(&JoinView {
+                tokens: vec![],
+                names: Default::default(),
+                created: None,
+                problem: None,
+                authority: authority.clone(),
+            })
+        });
+    }
     add("artifacts", &|| frame().page(&ArtifactsView { artifacts: vec![artifact("1.0.0"), artifact("1.1.0")] }));
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
