@@ -13,7 +13,7 @@
 //! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
-//! - [`document`]: units as people write them, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
+//! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
@@ -33,6 +33,7 @@ pub mod clock;
 pub mod config;
 pub mod container;
 pub mod cost;
+pub mod deployment;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;
