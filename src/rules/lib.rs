@@ -15,6 +15,7 @@
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
 //! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
+//! - [`deployment_state`]: how far a deployment is on a host
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
@@ -34,6 +35,7 @@ pub mod config;
 pub mod container;
 pub mod cost;
 pub mod deployment;
+pub mod deployment_state;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;

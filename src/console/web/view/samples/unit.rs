@@ -79,6 +79,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
             note: Some(text("until the disk is replaced")),
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
+        owner: None,
         pins: muster_topics::snapshot::Pins::default(),
         stats: (!failed).then(|| {
             ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())
