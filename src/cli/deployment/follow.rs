@@ -36,6 +36,9 @@ pub(super) struct FollowOptions {
 /// Number of hosts that are reported one by one: one screen.
 const TOLD_MAX: usize = 20;
 
+/// How long a host that puts off what it is to remove may be silent before it is left to do that later.
+const PUT_OFF: Duration = Duration::from_secs(10);
+
 /// Least time between two lines of progress of many hosts.
 const PACE: Duration = Duration::from_secs(1);
 
@@ -91,6 +94,11 @@ impl FollowedHosts {
 
     fn is_done(&self) -> bool {
         !self.hosts.values().any(|host| self.goal.awaits(host))
+    }
+
+    /// Whether nothing is left but what hosts may still remove soon.
+    fn is_put_off(&self) -> bool {
+        self.is_done() && self.hosts.values().any(|host| host.state == DeploymentState::Removing)
     }
 
     /// The number of hosts in each state.
@@ -262,13 +270,15 @@ pub(super) async fn follow(
     let detail: DeploymentDetail = session.client.get(&path(deployment), &[]).await.map_err(goes_on)?;
     let mut followed = FollowedHosts::new(deployment.clone(), detail.on_hosts, goal);
     let mut teller = ProgressTeller::new(&followed);
-    while goal == FollowGoal::All || !followed.is_done() {
-        let next = match until {
+    while goal == FollowGoal::All || !followed.is_done() || followed.is_put_off() {
+        let patience = (goal == FollowGoal::Online && followed.is_put_off()).then(|| Instant::now() + PUT_OFF);
+        let next = match until.into_iter().chain(patience).min() {
             None => Ok(events.next().await),
-            Some(until) => tokio::time::timeout_at(until, events.next()).await,
+            // Safe to cancel: unread events stay in the stream.
+            Some(end) => tokio::time::timeout_at(end, events.next()).await,
         };
         let Ok(event) = next else {
-            followed.timed_out = true;
+            followed.timed_out = !followed.is_done();
             break;
         };
         let Some(event) = event.map_err(goes_on)? else {
@@ -317,6 +327,8 @@ mod tests {
             (Removing, None, true, true),
             (Removing, Some("its policy"), false, true),
         ] {
+            let put_off = followed(FollowGoal::Online, &[host(1, Verified, None), host(2, state, reason)]).is_put_off();
+            assert_eq!(put_off, state == Removing && reason.is_some());
             let hosts = [host(1, Verified, None), host(2, state, reason)];
             let waits = [FollowGoal::Online, FollowGoal::All].map(|goal| !followed(goal, &hosts).is_done());
             assert_eq!(waits, [online, all], "{state:?} {reason:?}");
