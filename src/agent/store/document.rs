@@ -1,0 +1,210 @@
+//! The host's document of desired state, and what became of it.
+//!
+//! **Invariant: a document, and all that follows from it, are one transaction.** So what the host reports of a document is so.
+
+use muster_rules::desired::{
+    body::{DeploymentObstacle, PresentUnit, PresentUnits, shortened},
+    head::KnownDocument,
+};
+use muster_topics::{
+    desired::{DeploymentName, DeploymentRefusal, DeploymentReport, DesiredHead, DesiredReport, DocumentRefusal},
+    name::Digest,
+};
+use sqlx::SqliteConnection;
+
+use super::{Store, columns::to_json, error::StoreError, owner, unit::StoredUnits};
+
+/// The stored document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentText {
+    /// Its head, as it was signed.
+    pub signed: String,
+    /// Its body.
+    pub body: String,
+}
+
+/// Returns the stored document.
+///
+/// # Errors
+/// If the database fails.
+pub async fn text(connection: &mut SqliteConnection) -> Result<Option<DocumentText>, StoreError> {
+    let row = sqlx::query!("SELECT signed, body FROM document WHERE one = 1").fetch_optional(connection).await?;
+    Ok(row.map(|row| DocumentText { signed: row.signed, body: row.body }))
+}
+
+/// Returns what is known of the document. If it is unreadable, none is: the console sends it again.
+///
+/// # Errors
+/// If the database fails.
+pub async fn known(store: &Store) -> Result<KnownDocument, StoreError> {
+    let mut tx = store.begin().await?;
+    let head = sqlx::query_scalar!("SELECT head FROM document WHERE one = 1").fetch_optional(&mut *tx).await?;
+    let mut known = KnownDocument::default();
+    match head.map(|head| serde_json::from_str::<DesiredHead>(&head)) {
+        Some(Ok(head)) => (known.mark, known.digest) = (head.mark, Some(head.digest)),
+        Some(Err(error)) => tracing::error!(%error, "this host's document cannot be read; it is asked for again"),
+        None => {}
+    }
+    known.refused = refusal(&mut tx).await?.map(|(refusal, digest)| (refusal.mark, digest));
+    Ok(known)
+}
+
+async fn refusal(connection: &mut SqliteConnection) -> Result<Option<(DocumentRefusal, Digest)>, StoreError> {
+    let row =
+        sqlx::query!("SELECT refusal, digest FROM document_refusal WHERE one = 1").fetch_optional(connection).await?;
+    // One that is unreadable is judged again.
+    Ok(row.and_then(|row| Some((serde_json::from_str(&row.refusal).ok()?, row.digest.parse().ok()?))))
+}
+
+/// Stores a document in place of the one before it.
+///
+/// # Errors
+/// If the database fails.
+pub async fn set(connection: &mut SqliteConnection, head: &DesiredHead, text: &DocumentText) -> Result<(), StoreError> {
+    let (head, DocumentText { signed, body }) = (to_json("document's head", head)?, text);
+    sqlx::query!(
+        "INSERT INTO document (one, head, signed, body) VALUES (1, ?, ?, ?)
+         ON CONFLICT (one) DO UPDATE SET head = excluded.head, signed = excluded.signed, body = excluded.body",
+        head,
+        signed,
+        body
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!("DELETE FROM document_refusal").execute(connection).await?;
+    Ok(())
+}
+
+/// Stores that a document was refused.
+///
+/// # Errors
+/// If the database fails.
+pub async fn refuse(store: &Store, refusal: &DocumentRefusal, digest: &Digest) -> Result<(), StoreError> {
+    let (refusal, digest) = (to_json("refusal", refusal)?, digest.as_str());
+    let mut tx = store.begin().await?;
+    sqlx::query!(
+        "INSERT INTO document_refusal (one, refusal, digest) VALUES (1, ?, ?)
+         ON CONFLICT (one) DO UPDATE SET refusal = excluded.refusal, digest = excluded.digest",
+        refusal,
+        digest
+    )
+    .execute(&mut *tx)
+    .await?;
+    super::commit(tx, "refuse document").await
+}
+
+/// Returns the units that the host has, as a document sees them.
+#[must_use]
+pub fn present(stored: &StoredUnits) -> PresentUnits {
+    let unit = |row: &super::unit::StoredUnit| PresentUnit {
+        deployment: row.owner.as_ref().map(|owner| owner.deployment.clone()),
+        run: row.desired.run,
+    };
+    stored.units.iter().map(|row| (row.name.clone(), unit(row))).collect()
+}
+
+/// Stores that a deployment is applied in this version.
+///
+/// # Errors
+/// If the database fails.
+pub async fn set_applied(
+    connection: &mut SqliteConnection,
+    deployment: &DeploymentName,
+    version: u32,
+) -> Result<(), StoreError> {
+    let (name, version) = (deployment.as_str(), i64::from(version));
+    sqlx::query!(
+        "INSERT INTO deployment (name, version) VALUES (?, ?)
+         ON CONFLICT (name) DO UPDATE SET version = excluded.version, refused_version = NULL, refused_message = NULL,
+             may_pass = 0
+         WHERE version <> excluded.version OR refused_version IS NOT NULL",
+        name,
+        version
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Stores that a version of a deployment is refused.
+///
+/// # Errors
+/// If the database fails.
+pub async fn set_refused(
+    connection: &mut SqliteConnection,
+    deployment: &DeploymentName,
+    version: u32,
+    obstacle: DeploymentObstacle,
+) -> Result<(), StoreError> {
+    let (name, version, may_pass) = (deployment.as_str(), i64::from(version), i64::from(obstacle.may_pass));
+    let message = shortened(obstacle.refusal.message);
+    sqlx::query!(
+        "INSERT INTO deployment (name, version, refused_version, refused_message, may_pass) VALUES (?, 0, ?, ?, ?)
+         ON CONFLICT (name) DO UPDATE SET refused_version = excluded.refused_version,
+             refused_message = excluded.refused_message, may_pass = excluded.may_pass",
+        name,
+        version,
+        message,
+        may_pass
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Removes what became of all other deployments.
+///
+/// # Errors
+/// If the database fails.
+pub async fn keep_deployments(connection: &mut SqliteConnection, listed: &[&DeploymentName]) -> Result<(), StoreError> {
+    let listed = to_json("deployments", &listed)?;
+    sqlx::query!("DELETE FROM deployment WHERE name NOT IN (SELECT value FROM json_each(?))", listed)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Returns the deployments whose refusal may pass.
+///
+/// # Errors
+/// If the database fails.
+pub async fn passing(connection: &mut SqliteConnection) -> Result<Vec<String>, StoreError> {
+    Ok(sqlx::query_scalar!(r#"SELECT name AS "name!" FROM deployment WHERE may_pass = 1"#)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Returns what the host reports, but for the removals.
+///
+/// # Errors
+/// If the database fails.
+pub async fn report(store: &Store) -> Result<DesiredReport, StoreError> {
+    let known = known(store).await?;
+    let mut tx = store.begin().await?;
+    let rows = sqlx::query!(
+        r#"SELECT name AS "name!", version, refused_version, refused_message FROM deployment ORDER BY name"#
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let number = |number: i64| u32::try_from(number).unwrap_or_default();
+    let mut report = DesiredReport { mark: known.mark, digest: known.digest, ..DesiredReport::default() };
+    report.refused = refusal(&mut tx).await?.map(|(refusal, _)| refusal);
+    for row in rows {
+        let Ok(name) = row.name.parse() else { continue };
+        let refused = row.refused_version.zip(row.refused_message);
+        let refused = refused.map(|(version, message)| DeploymentRefusal { version: number(version), message });
+        report.deployments.insert(name, DeploymentReport { version: number(row.version), refused });
+    }
+    Ok(report)
+}
+
+/// Makes all units of deployments ones that verbs change, as if a verb had made them; returns how many there were.
+///
+/// # Errors
+/// If the database fails.
+pub async fn detach_all(store: &Store) -> Result<u64, StoreError> {
+    let mut tx = store.begin().await?;
+    let count = owner::detach_all(&mut tx).await?;
+    super::commit(tx, "detach units").await?;
+    Ok(count)
+}
