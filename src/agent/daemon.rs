@@ -82,7 +82,9 @@ impl AgentLoop {
         let mut forgotten = false;
         for (name, state) in states.iter() {
             let since_ms = state.observed.since_ms;
-            if state.desired.spec.is_transient()
+            // A deployment's unit goes with its deployment.
+            if state.owner.is_none()
+                && state.desired.spec.is_transient()
                 && is_over(state.observed.phase)
                 && since_ms.saturating_add(KEPT_MS) < now_ms
             {

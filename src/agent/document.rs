@@ -3,30 +3,26 @@
 //! Decisions are in [`muster_rules::desired`]. A document and all that follows from it are one transaction, in which each
 //! deployment is applied by itself: one that is refused leaves the others.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use muster_base::{chance, clock, crash};
+use muster_base::{chance, clock};
 use muster_rules::{
     CommandRefusal,
     backoff::{ExponentialGrowth, jittered},
     desired::{
-        body::{self, DeploymentObstacle, HostRules},
+        body,
         removal::{LeavingUnit, RemovalPolicy, RemovalTurn, has_stopped, turns},
     },
 };
 use muster_session::{interface::Input, store::NewDocument};
 use muster_topics::{
     Millis, V1,
-    command::{UnitWish, Verb},
-    desired::{BODY_MAX_BYTES, DeploymentVersion, DesiredBody, DocumentRefusal, StoredDocument, UnitOwner},
-    name::{Digest, Name, UnitName},
-    realm::Realm,
+    command::Verb,
+    desired::{BODY_MAX_BYTES, DesiredBody, DocumentRefusal, StoredDocument},
+    name::{Digest, UnitName},
     verb::VerbName,
 };
-use sqlx::{Connection, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::{
     address,
@@ -35,10 +31,10 @@ use super::{
     main_loop::AgentLoop,
     store::{
         self, StoreError,
+        deployment::{self, DocumentHost},
         document::{self, DocumentText},
-        owner, realm, removal,
+        removal,
         unit::{self, ChangeContext},
-        unit_set,
     },
 };
 
@@ -159,7 +155,6 @@ impl AgentLoop {
         let mut tx = self.store.begin().await?;
         document::set(&mut tx, head, &text).await?;
         self.apply_body(&mut tx, body, None).await?;
-        crash::point("document", "before it is committed");
         store::commit(tx, "store document").await?;
         tracing::info!(mark = %head.mark, deployments = body.deployments.len(), removals = body.remove.len(), "new document");
         if !body.realms.is_empty() {
@@ -197,64 +192,15 @@ impl AgentLoop {
         body: &DesiredBody,
         only: Option<&[String]>,
     ) -> Result<(), StoreError> {
-        let now_ms = clock::now_ms();
-        take_realms(tx, &body.realms).await?;
-        let (stored, told) = (unit::all(tx).await?, realm::all(tx).await?);
-        let realms: BTreeSet<Name> =
-            self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
-        let rules = HostRules { policy: self.session.policy(), realms: &realms, user: self.session.user() };
-        let present = document::present(&stored);
-        let plan = body::plan(body, &present, rules);
-        for (deployment, wishes) in plan.deployments {
-            let version = &deployment.version;
-            let name = &version.deployment;
-            if only.is_some_and(|only| !only.iter().any(|only| only == name.as_str())) {
-                continue;
-            }
-            let applied = match wishes {
-                Ok(wishes) => self.apply_deployment(tx, version, &wishes, now_ms).await?,
-                Err(obstacle) => Err(obstacle),
-            };
-            match applied {
-                Ok(()) => document::set_applied(tx, name, version.number).await?,
-                Err(obstacle) => {
-                    let reason = obstacle.refusal.message.as_str();
-                    tracing::warn!(deployment = %name, version = version.number, reason, "a deployment is refused");
-                    document::set_refused(tx, name, version.number, obstacle).await?;
-                }
-            }
-        }
-        if only.is_none() {
-            let listed: Vec<_> = body.deployments.iter().map(|deployment| &deployment.version.deployment).collect();
-            document::keep_deployments(tx, &listed).await?;
-            owner::set_orphans(tx, &plan.orphans).await?;
-            removal::set(tx, &plan.removals, &plan.orphans, now_ms).await?;
-        }
-        Ok(())
-    }
-
-    /// Applies the units of a deployment, or none of them.
-    async fn apply_deployment(
-        &self,
-        tx: &mut SqliteConnection,
-        version: &DeploymentVersion,
-        wishes: &[UnitWish],
-        now_ms: Millis,
-    ) -> Result<Result<(), DeploymentObstacle>, StoreError> {
-        let (identity, operator) = (self.identity.present(), agent_name());
-        let key = identity.membership.revision_key.as_ref();
-        let asker = ChangeContext { operator: &operator, now_ms, key, is_document: true };
-        let mut savepoint = tx.begin().await?;
-        if let Err(refusal) = unit_set::apply(&mut savepoint, wishes, asker).await? {
-            savepoint.rollback().await?;
-            return Ok(Err(refusal.into()));
-        }
-        for wish in wishes {
-            let owner = UnitOwner { deployment: version.deployment.clone(), version: version.number, orphan: false };
-            owner::set(&mut savepoint, &wish.unit, &owner).await?;
-        }
-        savepoint.commit().await?;
-        Ok(Ok(()))
+        let identity = self.identity.present();
+        let host = DocumentHost {
+            policy: self.session.policy(),
+            realms: &self.own_realms,
+            user: self.session.user(),
+            key: identity.membership.revision_key.as_ref(),
+            now_ms: clock::now_ms(),
+        };
+        deployment::apply(tx, body, only, host).await
     }
 
     /// Tries what could not be done, if it is time.
@@ -273,7 +219,7 @@ impl AgentLoop {
     /// Tries deployments again whose refusal may pass.
     async fn retry_deployments(&mut self) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
-        let passing = document::passing(&mut tx).await?;
+        let passing = deployment::passing(&mut tx).await?;
         self.desired.is_passing = !passing.is_empty();
         if passing.is_empty() {
             return Ok(());
@@ -307,7 +253,7 @@ impl AgentLoop {
             match turns.get(unit) {
                 Some(RemovalTurn::Now(_)) => {
                     tracing::info!(%unit, is_approved = one.is_approved, "a unit that is to go is stopped");
-                    let (operator, verb) = (agent_name(), Verb::UnitStop { unit: unit.clone() });
+                    let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
                     let asker = ChangeContext { operator: &operator, now_ms, key: None, is_document: true };
                     if let Err(CommandRefusal { message, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
                         tracing::warn!(%unit, reason = message, "a unit that is to go cannot be stopped");
@@ -357,7 +303,7 @@ impl AgentLoop {
             let (_, turns) = self.turns(&mut tx, clock::now_ms()).await?;
             let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
             report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.from_ms())).collect();
-            Ok::<_, StoreError>((report, is_stopping, !document::passing(&mut tx).await?.is_empty()))
+            Ok::<_, StoreError>((report, is_stopping, !deployment::passing(&mut tx).await?.is_empty()))
         };
         let (report, is_stopping, is_passing) = match report.await {
             Ok(report) => report,
@@ -376,22 +322,4 @@ impl AgentLoop {
             self.store_failed(&error);
         }
     }
-}
-
-/// Who changes units for a document, where an operator's name is asked for.
-fn agent_name() -> Name {
-    "agent".parse().unwrap_or_else(|_| Name::default_realm())
-}
-
-/// Takes the realms of a document. If they do not fit with those that are there, the host keeps those.
-async fn take_realms(tx: &mut SqliteConnection, realms: &[Realm]) -> Result<(), StoreError> {
-    let mut savepoint = tx.begin().await?;
-    match realm::take_in(&mut savepoint, realms).await? {
-        Ok(()) => savepoint.commit().await?,
-        Err(refusal) => {
-            tracing::warn!(reason = refusal.message, "the realms of a document cannot be taken");
-            savepoint.rollback().await?;
-        }
-    }
-    Ok(())
 }

@@ -2,17 +2,14 @@
 //!
 //! **Invariant: a document, and all that follows from it, are one transaction.** So what the host reports of a document is so.
 
-use muster_rules::desired::{
-    body::{DeploymentObstacle, PresentUnit, PresentUnits, shortened},
-    head::KnownDocument,
-};
+use muster_rules::desired::head::KnownDocument;
 use muster_topics::{
-    desired::{DeploymentName, DeploymentRefusal, DeploymentReport, DesiredHead, DesiredReport, DocumentRefusal},
+    desired::{DeploymentRefusal, DeploymentReport, DesiredHead, DesiredReport, DocumentRefusal},
     name::Digest,
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, columns::to_json, error::StoreError, owner, unit::StoredUnits};
+use super::{Store, columns::to_json, error::StoreError, owner};
 
 /// The stored document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,87 +88,6 @@ pub async fn refuse(store: &Store, refusal: &DocumentRefusal, digest: &Digest) -
     .execute(&mut *tx)
     .await?;
     super::commit(tx, "refuse document").await
-}
-
-/// Returns the units that the host has, as a document sees them.
-#[must_use]
-pub fn present(stored: &StoredUnits) -> PresentUnits {
-    let unit = |row: &super::unit::StoredUnit| PresentUnit {
-        deployment: row.owner.as_ref().map(|owner| owner.deployment.clone()),
-        run: row.desired.run,
-    };
-    stored.units.iter().map(|row| (row.name.clone(), unit(row))).collect()
-}
-
-/// Stores that a deployment is applied in this version.
-///
-/// # Errors
-/// If the database fails.
-pub async fn set_applied(
-    connection: &mut SqliteConnection,
-    deployment: &DeploymentName,
-    version: u32,
-) -> Result<(), StoreError> {
-    let (name, version) = (deployment.as_str(), i64::from(version));
-    sqlx::query!(
-        "INSERT INTO deployment (name, version) VALUES (?, ?)
-         ON CONFLICT (name) DO UPDATE SET version = excluded.version, refused_version = NULL, refused_message = NULL,
-             may_pass = 0
-         WHERE version <> excluded.version OR refused_version IS NOT NULL",
-        name,
-        version
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-/// Stores that a version of a deployment is refused.
-///
-/// # Errors
-/// If the database fails.
-pub async fn set_refused(
-    connection: &mut SqliteConnection,
-    deployment: &DeploymentName,
-    version: u32,
-    obstacle: DeploymentObstacle,
-) -> Result<(), StoreError> {
-    let (name, version, may_pass) = (deployment.as_str(), i64::from(version), i64::from(obstacle.may_pass));
-    let message = shortened(obstacle.refusal.message);
-    sqlx::query!(
-        "INSERT INTO deployment (name, version, refused_version, refused_message, may_pass) VALUES (?, 0, ?, ?, ?)
-         ON CONFLICT (name) DO UPDATE SET refused_version = excluded.refused_version,
-             refused_message = excluded.refused_message, may_pass = excluded.may_pass",
-        name,
-        version,
-        message,
-        may_pass
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-/// Removes what became of all other deployments.
-///
-/// # Errors
-/// If the database fails.
-pub async fn keep_deployments(connection: &mut SqliteConnection, listed: &[&DeploymentName]) -> Result<(), StoreError> {
-    let listed = to_json("deployments", &listed)?;
-    sqlx::query!("DELETE FROM deployment WHERE name NOT IN (SELECT value FROM json_each(?))", listed)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Returns the deployments whose refusal may pass.
-///
-/// # Errors
-/// If the database fails.
-pub async fn passing(connection: &mut SqliteConnection) -> Result<Vec<String>, StoreError> {
-    Ok(sqlx::query_scalar!(r#"SELECT name AS "name!" FROM deployment WHERE may_pass = 1"#)
-        .fetch_all(connection)
-        .await?)
 }
 
 /// Returns what the host reports, but for the removals.

@@ -2,7 +2,7 @@
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`mod@unit`]
 //! (desired state; [`port_lease`]: ports; [`realm`]; [`snapshot`]; `verified`: the revisions to roll back to),
-//! [`document`] (the host's document; [`owner`]: its units; [`removal`]: units that are to go), [`metric`]
+//! [`document`] (the host's document; [`deployment`]: applies it; [`owner`]: its units; [`removal`]: units that are to go), [`metric`]
 //! (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` generates from the migrations.
@@ -13,6 +13,7 @@
 
 pub mod alert;
 mod columns;
+pub mod deployment;
 pub mod desired_copies;
 pub mod desired_copy;
 pub mod document;
@@ -22,7 +23,7 @@ pub mod label;
 mod mark;
 pub mod metric;
 pub mod outbox;
-pub mod owner;
+mod owner;
 pub mod port_lease;
 pub mod realm;
 pub mod removal;

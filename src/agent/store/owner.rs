@@ -60,7 +60,11 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
 ///
 /// # Errors
 /// If the database fails.
-pub async fn set(connection: &mut SqliteConnection, unit: &UnitName, owner: &UnitOwner) -> Result<(), StoreError> {
+pub(super) async fn set(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    owner: &UnitOwner,
+) -> Result<(), StoreError> {
     let (unit, deployment, version) = (unit.as_str(), owner.deployment.as_str(), i64::from(owner.version));
     let orphan = i64::from(owner.orphan);
     sqlx::query!(
@@ -82,7 +86,10 @@ pub async fn set(connection: &mut SqliteConnection, unit: &UnitName, owner: &Uni
 ///
 /// # Errors
 /// If the database fails.
-pub async fn set_orphans(connection: &mut SqliteConnection, orphans: &BTreeSet<UnitName>) -> Result<(), StoreError> {
+pub(super) async fn set_orphans(
+    connection: &mut SqliteConnection,
+    orphans: &BTreeSet<UnitName>,
+) -> Result<(), StoreError> {
     let orphans = to_json("units", orphans)?;
     sqlx::query!(
         "UPDATE unit_owner SET orphan = unit IN (SELECT value FROM json_each(?1))

@@ -80,7 +80,7 @@ pub(super) async fn approve(
 pub async fn leaving(connection: &mut SqliteConnection) -> Result<Vec<LeavingUnit>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT removal.unit AS "unit!", asked_ms, approved, begun_ms, unit.held_by
-           FROM removal JOIN unit ON unit.name = removal.unit"#
+           FROM removal JOIN unit ON unit.name = removal.unit ORDER BY removal.unit"#
     )
     .fetch_all(&mut *connection)
     .await?;
