@@ -30,7 +30,7 @@ use muster_session::{
     identity::ClientIdentity,
     interface::{Input, command_source},
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    signed::SignedMessage,
+    signed::{SignedMessage, desired_input},
 };
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
@@ -110,6 +110,9 @@ impl InboundMessage {
         let receipt = self.receipt.take();
         if matches!(&self.topic, Topic::Host(_, HostTopic::Presence)) {
             return Input::Presence(serde_json::from_slice(&self.payload).ok(), receipt);
+        }
+        if matches!(&self.topic, Topic::Host(_, HostTopic::Desired)) {
+            return desired_input(&self.payload, keys, receipt);
         }
         Input::Message(command_source(&self.topic), SignedMessage::open(&self.payload, keys), receipt)
     }
