@@ -10,7 +10,7 @@ use super::{host_lookup, session::CliSession};
 /// Hosts by an option.
 #[derive(Args, Clone, Debug)]
 pub struct HostOptions {
-    /// Host, by id or hostname; repeatable [default: the only host, if there is one]
+    /// Host, by id or hostname; repeatable [default: the only host]
     #[arg(long = "host", value_name = "HOST", conflicts_with_all = ["select", "all"])]
     pub hosts: Vec<String>,
     /// Others

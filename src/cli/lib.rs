@@ -120,7 +120,7 @@ pub enum Verb {
     /// Manage containers of Podman, Docker and LXC
     #[command(subcommand)]
     Container(container::ContainerVerb),
-    /// Manage deployments: units on all hosts that a target selects, in versions
+    /// Manage deployments: units on hosts that a target selects, in versions
     #[command(subcommand)]
     Deployment(deployment::DeploymentVerb),
     /// Manage variables of hosts

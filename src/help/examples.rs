@@ -326,7 +326,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "deployment apply",
         &[
             ("muster deployment apply till.yaml --dry-run", ""),
-            ("muster deployment apply till.yaml", "wait until all online hosts have verified it"),
+            ("muster deployment apply till.yaml", "until all online hosts have verified it"),
             ("muster deployment apply ./shop --no-wait", "all documents in a folder"),
             ("muster deployment show shop/till --document | muster deployment apply -", "changes nothing"),
         ],

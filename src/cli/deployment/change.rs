@@ -57,7 +57,7 @@ pub struct ApplyDeploymentArgs {
 pub struct RollBackArgs {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Number of the version to go back to [default: the one before the present one]
+    /// Number of the version [default: the one before the present one]
     #[arg(long, value_name = "VERSION")]
     to: Option<u32>,
     /// Show what would change
