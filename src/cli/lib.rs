@@ -9,7 +9,7 @@
 //!   print them
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`secret`],
-//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
+//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
 //!
@@ -35,6 +35,7 @@ pub mod container;
 pub mod container_text;
 pub mod context;
 pub mod dashboards;
+pub mod document_file;
 pub mod effective;
 pub mod endpoint;
 pub mod exec;

@@ -13,7 +13,7 @@
 //! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
-//! - [`document`]: units as people write them, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
+//! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
 //! - [`deployment_state`]: how far a deployment is on a host
 //! - [`id`]: resolves typed ids
@@ -34,6 +34,7 @@ pub mod clock;
 pub mod config;
 pub mod container;
 pub mod cost;
+pub mod deployment;
 pub mod deployment_state;
 pub mod document;
 pub mod edit;
