@@ -152,6 +152,26 @@ pub async fn set_documents(db: &mut SqliteConnection, documents: &[(HostId, Docu
     Ok(())
 }
 
+/// Records that a document counts as one of this console.
+pub async fn note_issued(
+    db: &mut SqliteConnection,
+    host: HostId,
+    mark: DesiredMark,
+    digest: &Digest,
+) -> StoreResult<()> {
+    sqlx::query!(
+        "INSERT INTO issued_document (host, epoch, generation, digest) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (host, epoch, generation) DO UPDATE SET digest = excluded.digest",
+        host.to_string(),
+        signed(mark.epoch),
+        signed(mark.generation),
+        digest.as_str()
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Whether the console made this document of a host, as far as it remembers: one that is earlier than all that it
 /// remembers counts as its own.
 pub async fn is_issued(db: &SqlitePool, host: HostId, mark: DesiredMark, digest: &Digest) -> StoreResult<bool> {
