@@ -16,7 +16,7 @@
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
 //! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
-//! - [`deployment_state`]: how far a deployment is on a host
+//! - [`assignment`]: which deployments a host carries; [`deployment_state`]: how far one is on a host
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
@@ -27,6 +27,7 @@
 //! numbers are parameters.
 
 pub mod alert;
+pub mod assignment;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;

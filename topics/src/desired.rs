@@ -145,6 +145,10 @@ pub struct DesiredDeployment {
     /// Units that a verb has made on this host, and that the deployment takes over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopt: Vec<UnitName>,
+    /// Units of the version that this host does not take from it: an operator has left them to verbs. One that belongs to
+    /// the deployment yet goes on as it is, without an owner.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detached: Vec<UnitName>,
 }
 
 /// Whether a host asks the console before it changes anything for a deployment.
@@ -344,6 +348,7 @@ mod tests {
             admission: Admission::Free,
             secrets: [("shop/till".parse().unwrap(), vec![])].into(),
             adopt: vec![],
+            detached: vec![],
         };
         let body = DesiredBody { deployments: vec![of], ..DesiredBody::default() };
         let read: DesiredBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();

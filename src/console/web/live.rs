@@ -72,6 +72,7 @@ impl LiveEventKind {
         let this_host = |host: &HostId| watch.host.is_none_or(|watched| watched == *host) && watch.command.is_none();
         match change {
             PageChange::Host(host) => this_host(host).then_some(Self::Host),
+            PageChange::Deployment(_) => None,
             PageChange::Unit(host, _) => this_host(host).then_some(Self::Unit),
             // No page shows the measurements of a whole fleet.
             PageChange::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
