@@ -253,7 +253,7 @@ impl BodyMaker<'_> {
 
     fn make(&self, host: &HostPlan, detached: &[(DeploymentName, UnitName)]) -> Result<PlannedBody, String> {
         let mut body =
-            DesiredBody { v: V1, deployments: Vec::new(), remove: host.removals.clone(), vars: (*host.vars).clone() };
+            DesiredBody { v: V1, remove: host.removals.clone(), vars: (*host.vars).clone(), ..DesiredBody::default() };
         let mut is_secret = false;
         for row in &host.assigned {
             let entry = self.deployments.iter().find(|entry| *entry.name() == row.deployment);
