@@ -85,7 +85,7 @@ pub struct RemoveDeploymentArgs {
     purge: bool,
     /// Leave its units as they are on their hosts
     ///
-    /// They go on as orphans, until another deployment adopts them or `muster unit detach` leaves them to verbs.
+    /// They go on as orphans, until there is a deployment of this name with them again.
     #[arg(long, conflicts_with = "purge")]
     keep: bool,
     /// Show what would be removed
@@ -176,6 +176,11 @@ pub(super) async fn remove(args: RemoveDeploymentArgs, session: &CliSession) -> 
         return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
     }
     let removed: RemovedDeployment = session.client.delete(&path(name), &query(false)).await?;
+    let (units, hosts_left) = (units_(removed.units.len()), hosts_(removed.hosts.len()));
+    print::say(match args.keep {
+        true => format!("{name} is removed; {units} on {hosts_left} without an owner: orphans"),
+        false => format!("{name} is to go, with {units} on {hosts_left}"),
+    });
     let followed = match args.wait.no_wait || args.keep || hosts == 0 {
         true => None,
         false => follow_removal(session, name, args.wait).await?,
@@ -184,11 +189,9 @@ pub(super) async fn remove(args: RemoveDeploymentArgs, session: &CliSession) -> 
         followed.tell();
     }
     session.printer.data(&[result(&removed, followed.as_ref(), args.wait)])?;
-    let (units, hosts) = (units_(removed.units.len()), hosts_(removed.hosts.len()));
-    print::say(match args.keep {
-        true => format!("{name} is removed; {units} on {hosts} go on as orphans"),
-        false => format!("{name} is removed, with {units} on {hosts}"),
-    });
+    if !args.wait.no_wait && followed.as_ref().is_none_or(|followed| followed.counts().is_empty()) {
+        print::say(format_args!("{name} is removed"));
+    }
     followed.map_or(Ok(()), |followed| followed.verdict())
 }
 

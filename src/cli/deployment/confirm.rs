@@ -51,12 +51,12 @@ pub(super) async fn run(args: ConfirmArgs, session: &CliSession) -> Result<(), F
     let mut asked = ConfirmDocuments { target, dry_run: true, replace: args.replace };
     let planned: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
     tell_waiting(&planned);
-    if args.dry_run {
-        return session.printer.table(&planned, &HEADER, rows(&planned.hosts));
-    }
     if planned.hosts.is_empty() {
         print::say("no host of these has to be confirmed");
-        return session.printer.table(&planned, &HEADER, std::iter::empty());
+        return session.printer.data(&[planned]);
+    }
+    if args.dry_run {
+        return session.printer.table(&planned, &HEADER, rows(&planned.hosts));
     }
     print::say(print::table(&HEADER, rows(&planned.hosts)).trim_end());
     let what = format!("confirm {} hosts", planned.hosts.len());

@@ -6,7 +6,9 @@ use std::{
 };
 
 use clap::Args;
-use muster_api::{DeploymentDetail, DeploymentEvent, DeploymentHost, DeploymentState, host_names::HostNames};
+use muster_api::{
+    DeploymentDetail, DeploymentEvent, DeploymentHost, DeploymentState, HostCordon, host_names::HostNames,
+};
 use muster_base::{
     clock,
     failure::{Failure, FailureKind},
@@ -63,7 +65,7 @@ impl FollowGoal {
     }
 }
 
-/// A host is not as desired, and nothing more is expected to happen by itself.
+/// Whether a host in this state is not as desired, and nothing more is expected to happen by itself.
 fn is_stuck(state: DeploymentState) -> bool {
     !state.is_under_way() && !matches!(state, DeploymentState::Verified | DeploymentState::Orphan)
 }
@@ -74,6 +76,8 @@ pub(super) struct FollowedHosts {
     deployment: DeploymentName,
     hosts: BTreeMap<HostId, DeploymentHost>,
     goal: FollowGoal,
+    /// Hosts that an operator keeps from carrying it.
+    cordoned: BTreeSet<HostId>,
     /// Whether time was over before all that are waited for were done.
     pub(super) timed_out: bool,
 }
@@ -81,7 +85,7 @@ pub(super) struct FollowedHosts {
 impl FollowedHosts {
     fn new(deployment: DeploymentName, hosts: Vec<DeploymentHost>, goal: FollowGoal) -> Self {
         let hosts = hosts.into_iter().map(|host| (host.host, host)).collect();
-        Self { deployment, hosts, goal, timed_out: false }
+        Self { deployment, hosts, goal, cordoned: BTreeSet::new(), timed_out: false }
     }
 
     fn take(&mut self, event: &DeploymentEvent) {
@@ -138,6 +142,15 @@ impl FollowedHosts {
             let (is, when) = if away.len() == 1 { ("is", "it is") } else { ("are", "they are") };
             print::say(format_args!("{} {is} away: this waits until {when} back", named(&away)));
         }
+        let names = self.names();
+        let cordoned = self.hosts.values().filter(|host| self.cordoned.contains(&host.host));
+        let cordoned: Vec<String> = cordoned.map(|host| names.show(host.host, &host.hostname)).collect();
+        if !cordoned.is_empty() {
+            print::say(format_args!(
+                "cordoned, and so without it: {}; `muster host uncordon` opens hosts",
+                named(&cordoned)
+            ));
+        }
         let later = of(DeploymentState::Removing, &|host| because(host));
         if !later.is_empty() {
             print::say(format_args!("removed later, as the host's own policy says: {}", named(&later)));
@@ -150,7 +163,8 @@ impl FollowedHosts {
     /// If a host is not as desired that is waited for.
     pub(super) fn verdict(&self) -> Result<(), Failure> {
         let names = self.names();
-        let mut wrong: Vec<&DeploymentHost> = self.hosts.values().filter(|host| is_stuck(host.state)).collect();
+        let mut wrong: Vec<&DeploymentHost> =
+            self.hosts.values().filter(|host| is_stuck(host.state) && !self.cordoned.contains(&host.host)).collect();
         wrong.sort_by_key(|host| (host.state, &host.hostname));
         let open: Vec<&DeploymentHost> =
             self.hosts.values().filter(|host| self.timed_out && self.goal.awaits(host)).collect();
@@ -292,6 +306,12 @@ pub(super) async fn follow(
             break;
         }
     }
+    if followed.hosts.values().any(|host| host.state == DeploymentState::Conflict) {
+        let cordons: Vec<HostCordon> = session.client.get("host-cordons", &[]).await.map_err(goes_on)?;
+        let is_without =
+            |host: &HostId| followed.hosts.get(host).is_some_and(|host| host.state == DeploymentState::Conflict);
+        followed.cordoned = cordons.into_iter().map(|cordon| cordon.host).filter(is_without).collect();
+    }
     Ok(followed)
 }
 
@@ -340,6 +360,10 @@ mod tests {
         use DeploymentState::{Away, Changing, Conflict, Failed, Verified};
         let fine = followed(FollowGoal::Online, &[host(1, Verified, None), host(2, Away, None)]);
         assert!(fine.verdict().is_ok());
+        let mut cordoned = followed(FollowGoal::Online, &[host(1, Verified, None), host(2, Conflict, None)]);
+        assert!(cordoned.verdict().is_err());
+        cordoned.cordoned = [host(2, Conflict, None).host].into();
+        assert!(cordoned.verdict().is_ok());
         let failed = followed(FollowGoal::Online, &[host(1, Verified, None), host(2, Failed, Some("no memory"))]);
         let failure = failed.verdict().unwrap_err();
         assert_eq!(failure.cause(), Some("1 of 2 hosts of shop/till is not as desired:\n  till-2: failed: no memory"));

@@ -116,7 +116,7 @@ impl PageView for DeploymentView {
             }
             section {
                 h2 { "Hosts" }
-                (region(&self.shown_url(&self.shown), "hosts", &["host", "unit"], self.hosts(frame)))
+                (region(&self.shown_url(&self.shown), "hosts", &["host", "unit", "deployment"], self.hosts(frame)))
             }
             section {
                 h2 { "Units" }

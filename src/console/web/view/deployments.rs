@@ -35,7 +35,7 @@ impl PageView for DeploymentsView {
             h1 { "Deployments" }
             p { "A deployment says which units belong on which hosts. Each change of it is a version, which every host that its target \
                 selects makes its own." }
-            (region("/deployments", "deployments", &["host", "unit"], self.table(frame)))
+            (region("/deployments", "deployments", &["host", "unit", "deployment"], self.table(frame)))
         }
     }
 
