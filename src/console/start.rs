@@ -437,6 +437,8 @@ impl PreparedConsole {
             shared.notices.raise(notice::NoticeKind::SeriesLeftOut, message, now_ms());
         }
         let console = Console { shared: Arc::clone(&shared) };
+        // Before anybody can ask for a change.
+        console.open_deployments().await?;
         let tasks = TaskTracker::new();
         let of_secrets = console.clone();
         tasks.spawn(async move { of_secrets.finish_secret_key_rotation().await });

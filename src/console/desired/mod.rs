@@ -149,6 +149,23 @@ impl DesiredState {
         table.deployments.iter().flat_map(of).collect()
     }
 
+    /// Returns the number of deployments, and of hosts in each state of their documents.
+    pub(super) fn counts(&self) -> (usize, [(&'static str, usize); 4]) {
+        let table = self.table();
+        let hosts = table.hosts.values().filter(|entry| entry.document.is_some() || entry.is_unconfirmed);
+        let (mut stored, mut behind, mut refused, mut unconfirmed) = (0, 0, 0, 0);
+        for entry in hosts {
+            *match entry {
+                entry if entry.is_unconfirmed => &mut unconfirmed,
+                entry if entry.is_current() => &mut stored,
+                entry if entry.has_refused() => &mut refused,
+                _ => &mut behind,
+            } += 1;
+        }
+        let documents = [("stored", stored), ("behind", behind), ("refused", refused), ("unconfirmed", unconfirmed)];
+        (table.deployments.len(), documents)
+    }
+
     /// Handles the removal of a host.
     pub(super) fn forget(&self, host: HostId) {
         let mut table = self.table();

@@ -43,10 +43,6 @@ const BEHIND_MS: Millis = 10 * 60_000;
 /// Evaluates targets until the console stops.
 pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
     let all = async {
-        while let Err(error) = console.open_deployments().await {
-            tracing::error!(%error, "deployments cannot be read; trying again");
-            tokio::time::sleep(PERIOD).await;
-        }
         let mut ticks = interval_at(Instant::now() + SETTLE, PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -69,7 +65,7 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
 
 impl Console {
     /// Evaluates the targets of hosts that wait for that, and asks for documents.
-    async fn catch_up(&self) -> Result<(), Error> {
+    pub(super) async fn catch_up(&self) -> Result<(), Error> {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
@@ -177,7 +173,7 @@ impl Console {
     }
 
     /// Compares all hosts, and keeps the report.
-    async fn sync(&self) {
+    pub(super) async fn sync(&self) {
         let begun = Instant::now();
         let mut run = SyncRun {
             begun_ms: now_ms(),
