@@ -323,3 +323,6 @@ impl AgentLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
