@@ -128,6 +128,29 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn host_of_a_lost_console_is_detached_while_no_agent_runs() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let text = body(&["default/a", "default/b"], &[]);
+    console.publish_document(&fleet, 1, &text).await;
+    let first = console.unit("default/a", |unit| unit.owner.is_some()).await;
+    let folder = fleet.config("agent").data_dir;
+    assert!(matches!(crate::detach(&folder).await, Err(crate::AgentError::Busy { .. })));
+    agent.stop().await;
+    assert_eq!(crate::detach(&folder).await.unwrap(), 2);
+    assert_eq!(crate::detach(&folder).await.unwrap(), 0);
+    // The same document again does not take them back.
+    let agent = fleet.working("agent").await;
+    let local = console.unit("default/a", |unit| unit.epoch > first.epoch).await;
+    assert_eq!((local.owner, local.desired), (None, first.desired));
+    console.publish_document(&fleet, 1, &text).await;
+    a_moment().await;
+    assert!(agent.units().borrow().values().all(|unit| unit.owner.is_none()));
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn refused_document_is_reported_and_raises_an_alert() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
