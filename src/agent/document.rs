@@ -104,7 +104,7 @@ impl DesiredProgress {
 impl AgentLoop {
     /// Fetches a body; the result is an event.
     pub(super) fn fetch_desired(&mut self, digest: Digest) {
-        let identity = self.identity.present().clone();
+        let identity = self.identity.present();
         self.work.spawn(async move {
             let fetched = fetch(&identity, &digest).await;
             if let Err(error) = &fetched {
@@ -131,7 +131,7 @@ impl AgentLoop {
             }
         };
         let Some(document) = document else { return self.tell(Input::DocumentHandedIn) };
-        let identity = self.identity.present().clone();
+        let identity = self.identity.present();
         self.work.spawn(async move {
             for attempts in 0..HAND_IN_MAX {
                 match hand_in(&identity, &document).await {
@@ -323,3 +323,6 @@ impl AgentLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

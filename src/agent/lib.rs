@@ -303,6 +303,24 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
 }
 
+/// Makes all units of deployments ones that verbs change, without an agent and a console; returns how many there were. They
+/// go on as they are.
+///
+/// # Errors
+/// If there is no agent in the folder, one runs there, or its store fails.
+pub async fn detach(folder: &Path) -> Result<u64, AgentError> {
+    let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
+    let path = folder.join("agent.db");
+    // Nothing is made where there is no agent.
+    fs::metadata(&path).map_err(failed)?;
+    let _lock = lock(folder)?;
+    let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
+    let store = Store::open_or_replace(&path, true, now_ms).await?;
+    let count = store::document::detach_all(&store).await;
+    store.close().await;
+    Ok(count?)
+}
+
 /// Restores commands that the journal has lost, from the shims of their programs.
 async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -> Result<(), StoreError> {
     for (command, body) in executor.noted().await {
@@ -465,6 +483,13 @@ mod tests {
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
         drop(first);
         lock(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_detached_where_no_agent_is() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(detach(folder.path()).await.unwrap_err(), AgentError::Folder { .. }));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

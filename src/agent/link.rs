@@ -28,9 +28,9 @@ use muster_bus::address::{self, BrokerAddress};
 use muster_net::pki;
 use muster_session::{
     identity::ClientIdentity,
-    interface::{Input, command_source},
+    interface::{Input, command_source, desired_input},
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    signed::{SignedMessage, desired_input},
+    signed::SignedMessage,
 };
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,

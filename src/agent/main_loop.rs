@@ -335,7 +335,7 @@ impl AgentLoop {
             // The renewal task decides when it asks the console.
             Notice::UnknownKey => self.stale_keys.notify_one(),
             Notice::OlderDocument(mark) => {
-                tracing::info!(%mark, "a document is older than the stored one, and ignored")
+                tracing::info!(%mark, "a document is older than the stored one, and ignored");
             }
             Notice::DocumentRefused(refusal) => tracing::error!(
                 mark = %refusal.mark,

@@ -13,6 +13,7 @@ use muster_topics::{
     Millis,
     command::Command,
     desired::{DesiredMark, DocumentRefusal},
+    envelope::{self, EnvelopeError, PublicKey},
     name::{CommandId, Digest, Name},
     presence::Presence,
     select,
@@ -196,5 +197,15 @@ pub fn command_source(topic: &Topic) -> CommandSource {
     match topic {
         Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
         _ => CommandSource::Own,
+    }
+}
+
+/// A message on the topic of the host's document, on which bodies come, too: they are not signed.
+#[must_use]
+pub fn desired_input<R, W>(payload: &[u8], keys: &[PublicKey], receipt: Option<R>) -> Input<R, W> {
+    match envelope::open(payload, keys) {
+        // Not an envelope.
+        Err(EnvelopeError::Malformed(_)) => Input::DesiredBody(payload.to_vec(), receipt),
+        opened => Input::Message(CommandSource::Own, SignedMessage::of(opened, payload), receipt),
     }
 }

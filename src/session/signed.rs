@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use muster_rules::authorise::{CommandHead, CommandSource};
+use muster_rules::authorise::CommandHead;
 use muster_topics::{
     ack::Ack,
     address::HostAddresses,
@@ -13,8 +13,6 @@ use muster_topics::{
     envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
     label::HostLabels,
 };
-
-use super::interface::Input;
 
 /// A message on a topic of signed messages.
 #[derive(Clone, Debug)]
@@ -56,16 +54,6 @@ impl fmt::Debug for SignedText {
     }
 }
 
-/// A message on the topic of the host's document, on which bodies come, too: they are not signed.
-#[must_use]
-pub fn desired_input<R, W>(payload: &[u8], keys: &[PublicKey], receipt: Option<R>) -> Input<R, W> {
-    match envelope::open(payload, keys) {
-        // Not an envelope.
-        Err(EnvelopeError::Malformed(_)) => Input::DesiredBody(payload.to_vec(), receipt),
-        opened => Input::Message(CommandSource::Own, SignedMessage::of(opened, payload), receipt),
-    }
-}
-
 impl SignedMessage {
     /// Verifies and parses a payload; `keys` are those that the console may sign with.
     #[must_use]
@@ -73,7 +61,9 @@ impl SignedMessage {
         Self::of(envelope::open(payload, keys), payload)
     }
 
-    fn of(opened: Result<Verified, EnvelopeError>, payload: &[u8]) -> Self {
+    /// Parses a payload that was verified, or could not be.
+    #[must_use]
+    pub fn of(opened: Result<Verified, EnvelopeError>, payload: &[u8]) -> Self {
         match opened {
             Ok(verified) => Self::parse(&verified, payload),
             Err(EnvelopeError::UnknownKey(id)) => Self::UnknownKey(id),

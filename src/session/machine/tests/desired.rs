@@ -3,7 +3,7 @@
 use muster_topics::desired::{BODY_MAX_BYTES, BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRequest};
 
 use super::*;
-use crate::signed::desired_input;
+use crate::interface::desired_input;
 
 const BODY: &[u8] = br#"{"v":1}"#;
 const LATER: &[u8] = br#"{"v":1,"vars":{}}"#;
