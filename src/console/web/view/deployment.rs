@@ -242,7 +242,7 @@ fn row(host: &DeploymentHost, names: &HostNames<'_>, frame: &PageFrame) -> Marku
                 (state(tone(host.state), host.state.word()))
                 @if let Some(at_ms) = host.away_since_ms { " offline since " (ago(at_ms, frame.now_ms)) }
             }
-            td data-label="Why" { @if let Some(reason) = &host.reason { (reason) } }
+            td data-label="Why" { @if let Some(reason) = &host.reason { (reason) } @else { "–" } }
             td.number data-label="Has version" { @if host.version > 0 { (host.version) } @else { "none" } }
             td.number data-label="Should have" { @if let Some(wanted) = host.wanted { (wanted) } @else { "none" } }
         }

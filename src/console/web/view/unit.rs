@@ -415,8 +415,8 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
                         td data-label="What" {
-                            @if let Some(owner) = &unit.owner { p.note { (deployment::owner(owner)) } }
                             (unit.content().unwrap_or_else(|| unit.wanted()).artifact)
+                            @if let Some(owner) = &unit.owner { div.note { (deployment::owner(owner)) } }
                             @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                         }
                         td data-label="Last report" { (ago(unit.at_ms, frame.now_ms)) }
