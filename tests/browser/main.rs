@@ -418,6 +418,7 @@ fn every_page_fits_a_telephone_in_the_dark() {
             ("configs", "/configs".to_owned()),
             ("secrets", "/secrets".to_owned()),
             ("secret", "/secret/default/db".to_owned()),
+            ("units", "/units?deployment=default/fleet".to_owned()),
             ("deployments", "/deployments".to_owned()),
             ("deployment", "/deployment/default/fleet".to_owned()),
             ("version", "/deployment/default/fleet/version/2".to_owned()),

@@ -54,6 +54,7 @@ pub(super) use self::tallies::Tallies;
 use self::{
     page::{
         alerts, backups, command, commands, content, deployment, host, hosts, join, rule, run, secret, sign_in, unit,
+        units,
     },
     session::Cookie,
 };
@@ -91,6 +92,7 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
+        .route("/units", get(units::show))
         .route("/deployments", get(deployment::list))
         .route("/deployment/{realm}/{name}", get(deployment::show))
         .route("/deployment/{realm}/{name}/version/{number}", get(deployment::version))

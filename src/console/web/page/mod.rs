@@ -15,6 +15,7 @@ pub(super) mod run;
 pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
+pub(super) mod units;
 
 use serde::Deserialize;
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{
     elements::{self, Tone, ago, cli, count, grouped, state},
     frame::{PageFrame, PageView, PageWatch, Section},
-    region::region,
+    region::{encoded, region},
 };
 
 /// The hosts of one page: a screen or two.
@@ -121,6 +121,7 @@ impl PageView for DeploymentView {
             section {
                 h2 { "Units" }
                 (content(&self.detail.content))
+                p { a href={ "/units?deployment=" (encoded(of.deployment.as_str())) } { "Show them on all hosts" } }
             }
             section {
                 h2 { "Versions" }

@@ -60,6 +60,8 @@ impl PageWatch {
 pub(in super::super::super) enum Section {
     /// Hosts, and everything on one.
     Hosts,
+    /// Units of all hosts.
+    Units,
     /// Deployments.
     Deployments,
     /// Alerts.
@@ -79,8 +81,9 @@ pub(in super::super::super) enum Section {
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Hosts,
+        Self::Units,
         Self::Deployments,
         Self::Alerts,
         Self::Commands,
@@ -94,6 +97,7 @@ impl Section {
     pub(super) fn word_and_path(self) -> (&'static str, &'static str) {
         match self {
             Self::Hosts => ("Hosts", "/"),
+            Self::Units => ("Units", "/units"),
             Self::Deployments => ("Deployments", "/deployments"),
             Self::Alerts => ("Alerts", "/alerts"),
             Self::Commands => ("Commands", "/commands"),

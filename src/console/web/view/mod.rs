@@ -34,5 +34,6 @@ pub(super) mod samples;
 pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
+pub(super) mod units;
 
 pub(super) use frame::{PageFrame, PageView, PageWatch};

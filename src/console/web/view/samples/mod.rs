@@ -64,6 +64,7 @@ use super::{
     secret::{SecretView, SecretsView},
     sign_in::SignInView,
     unit::UnitView,
+    units::{ShownUnits, UnitsView},
 };
 use crate::{
     fleet::{ListedHost, Overview},
@@ -227,6 +228,13 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
     add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("units", &|| frame().page(&units_view("shop-7", 3)));
+    add("units-empty", &|| frame().page(&UnitsView { shown: ShownUnits::default(), ..units_view("", 0) }));
+    add("units-none-found", &|| frame().page(&units_view("", 0)));
+    add("units-hostile", &|| {
+        let shown = ShownUnits { select: HOSTILE.to_owned(), deployment: HOSTILE.to_owned(), ..ShownUnits::default() };
+        frame().page(&UnitsView { shown, problem: Some(problem(HOSTILE)), ..units_view(HOSTILE, 3) })
+    });
     add("deployments", &|| frame().page(&deployments()));
     add("deployments-empty", &|| frame().page(&DeploymentsView { deployments: vec![] }));
     add("deployment", &|| frame().page(&deployment_view("shop-7", 14)));
