@@ -7,6 +7,7 @@ use muster_topics::{
     PAYLOAD_MAX_BYTES,
     alert::AlertSummary,
     command_keys::KnownKeys,
+    desired::DesiredReport,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     label,
     name::{HostId, Name, UnitName},
@@ -19,6 +20,9 @@ use super::{facts, store::label::ConsoleLabels, unit::UnitContainers};
 
 /// The largest state: a message, less the rest of a heartbeat.
 const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
+
+/// The length of a reason where there is no room for more.
+const SHORT_BYTES: usize = 64;
 
 /// The part of a host's state that does not come from units.
 #[derive(Clone, Debug)]
@@ -36,6 +40,7 @@ pub(super) struct HostSnapshot {
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
     alert_rules: Option<u64>,
+    desired: DesiredReport,
     containers: watch::Receiver<UnitContainers>,
     /// The keys that the console's signatures are verified with.
     command_keys: KnownKeys,
@@ -54,6 +59,7 @@ impl HostSnapshot {
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
             alert_rules: None,
+            desired: DesiredReport::default(),
             containers: watch::channel(UnitContainers::default()).1,
             command_keys: KnownKeys::default(),
         }
@@ -67,6 +73,11 @@ impl HostSnapshot {
     /// Sets the active alerts, and the generation of the console's rules.
     pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
         (self.alerts, self.alert_rules) = (alerts, rules);
+    }
+
+    /// Sets what became of the host's document.
+    pub(super) fn set_desired(&mut self, desired: DesiredReport) {
+        self.desired = desired;
     }
 
     /// Sets the host's realms.
@@ -159,7 +170,7 @@ impl HostSnapshot {
             address_generation: self.address_generation,
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             command_keys: Some(self.command_keys.clone()),
-            desired: None,
+            desired: Some(self.desired.clone()),
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
@@ -167,7 +178,8 @@ impl HostSnapshot {
 }
 
 /// Leaves out what does not fit into one message: first the units, which have topics of their own (there is room for
-/// about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
+/// about 300), then the containers, then the interfaces, then what became of deployments, but for the document. Labels,
+/// realms and alerts always fit.
 fn fitted(mut state: HostState) -> HostState {
     let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
     if !fits(&state) {
@@ -178,6 +190,14 @@ fn fitted(mut state: HostState) -> HostState {
     }
     if !fits(&state) {
         state.interfaces.clear();
+    }
+    if !fits(&state)
+        && let Some(desired) = &mut state.desired
+    {
+        // Why some are refused is worth more than that others are not.
+        desired.deployments.retain(|_, report| report.refused.is_some());
+        let refusals = desired.deployments.values_mut().filter_map(|report| report.refused.as_mut());
+        refusals.for_each(|refused| refused.message.truncate(refused.message.floor_char_boundary(SHORT_BYTES)));
     }
     state
 }

@@ -41,6 +41,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster agent install --dry-run", ""),
         ],
     ),
+    ("agent detach", &[("muster agent detach", ""), ("muster agent detach --data-dir /var/lib/muster/agent", "")]),
     ("agent uninstall", &[("muster agent uninstall --dry-run", ""), ("muster agent uninstall", "")]),
     (
         "console",

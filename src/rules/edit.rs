@@ -140,6 +140,8 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
+        // It changes the unit's owner alone.
+        Verb::UnitDetach { .. } => Ok(UnitEdit::Keep),
         _ => Err(CommandRefusal::new(
             RefusalCode::Invalid,
             format!("{} does not change what a unit should be", verb.name()),

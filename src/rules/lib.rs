@@ -12,6 +12,7 @@
 //! - [`config`]: merges configs and masks secrets; [`schema`]: validates them
 //! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
+//! - [`desired`]: documents of desired state: which is taken, what it changes, and when units go
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
 //! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
@@ -37,6 +38,7 @@ pub mod container;
 pub mod cost;
 pub mod deployment;
 pub mod deployment_state;
+pub mod desired;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;

@@ -33,6 +33,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     // What prints text has no other form.
     ("agent install --dry-run", Nothing, 2),
     ("agent uninstall", Nothing, 2),
+    ("agent detach", Nothing, 2),
     ("agent --print-config", Nothing, 2),
     ("console init", Nothing, 2),
     ("console issue --role operator --name x --out {dir}/x", Nothing, 2),

@@ -10,6 +10,7 @@ use muster_base::{chance, clock};
 use muster_rules::{
     authorise::LocalPolicy,
     backlog,
+    desired::head::KnownDocument,
     heartbeat::HeartbeatSchedule,
     presence::{self, StoreLife},
     time::{AHEAD_MAX_MS, BUILD_MS, KnownTime},
@@ -171,6 +172,7 @@ impl Agent {
             labels_generation: 0,
             keys_generation: 0,
             addresses_generation: 0,
+            document: KnownDocument::default(),
         };
         let mut agent = Self {
             session: Session::new(parts, chance::random),

@@ -19,6 +19,7 @@ use crate::{
     canonical::{self, CanonicalError},
     envelope::{Body, Envelope, Kind},
     name::{Digest, HostId, Name, NameError, UnitName},
+    realm::Realm,
     secret::SecretRef,
     select::HostSelect,
     unit::{Run, Spec},
@@ -123,6 +124,9 @@ pub struct DesiredBody {
     /// The variables of the host, in all their layers; at most [`VARS_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vars: BTreeMap<Name, Value>,
+    /// The realms of its units, parents first, as commands have them. A host that has a newer definition keeps that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub realms: Vec<Realm>,
 }
 
 /// A deployment on a host. Its units are applied together, or none of them.
@@ -142,7 +146,7 @@ pub struct DesiredDeployment {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopt: Vec<UnitName>,
     /// Units of the version that this host does not take from it: an operator has left them to verbs. One that belongs to
-    /// the deployment yet goes on as it is, without an owner.
+    /// the deployment yet goes on as an orphan, until a command makes it local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<UnitName>,
 }

@@ -66,7 +66,12 @@ impl Agent {
             Effect::Disconnect => self.queue.push(Packet::Disconnect),
             Effect::Notice(notice) => self.note(machine, around, &notice),
             // Brokers forget unacknowledged messages of clean sessions, so nothing depends on that here.
-            Effect::Acknowledge(()) | Effect::Stopped | Effect::TwinSeen | Effect::ConsoleTime(_) => {}
+            Effect::FetchDesired(_)
+            | Effect::HandInDocument
+            | Effect::Acknowledge(())
+            | Effect::Stopped
+            | Effect::TwinSeen
+            | Effect::ConsoleTime(_) => {}
         }
         Ok(None)
     }
@@ -175,6 +180,8 @@ impl Agent {
             // The simulated console sends neither.
             StoreRequest::AlertRules(_)
             | StoreRequest::HostLabels(_)
+            | StoreRequest::Document(_)
+            | StoreRequest::DocumentRefused(..)
             | StoreRequest::CommandKeys(_)
             | StoreRequest::HostAddresses(_) => StoreReply::Done,
         })
