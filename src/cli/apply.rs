@@ -143,7 +143,8 @@ fn rows(units: &[AppliedUnit]) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-fn shown(value: Option<&Value>) -> String {
+/// A value in a change.
+pub(super) fn shown(value: Option<&Value>) -> String {
     match value {
         None => "nothing".to_owned(),
         Some(Value::String(text)) => text.clone(),

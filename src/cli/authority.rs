@@ -104,7 +104,7 @@ async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
         return report(session, &confirmed(session, finished, timeout).await?);
     }
     if abandon {
-        let abandoned: AuthorityStatus = session.client.delete("authority/rotation").await?;
+        let abandoned: AuthorityStatus = session.client.delete("authority/rotation", &[]).await?;
         print::say(format_args!("the key {} goes on signing, and hosts forget the new one", abandoned.signing_key));
         return match session.printer.is_for_programs() {
             true => session.printer.one(&abandoned, Vec::new),

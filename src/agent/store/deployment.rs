@@ -21,7 +21,7 @@ use sqlx::{Connection, SqliteConnection};
 use super::{
     columns::to_json,
     error::StoreError,
-    owner, realm, removal,
+    owner, realm, release, removal,
     unit::{self, ChangeContext, StoredUnit, StoredUnits},
     unit_set,
 };
@@ -103,7 +103,7 @@ async fn apply_version(
         let owner = UnitOwner { deployment: version.deployment.clone(), version: version.number, orphan: false };
         owner::set(&mut savepoint, &wish.unit, &owner).await?;
     }
-    savepoint.commit().await?;
+    release(savepoint).await?;
     Ok(Ok(()))
 }
 
@@ -117,7 +117,7 @@ pub fn actor() -> Name {
 async fn take_realms(connection: &mut SqliteConnection, realms: &[Realm]) -> Result<(), StoreError> {
     let mut savepoint = connection.begin().await?;
     match realm::take_in(&mut savepoint, realms).await? {
-        Ok(()) => savepoint.commit().await?,
+        Ok(()) => release(savepoint).await?,
         Err(refusal) => {
             tracing::warn!(reason = refusal.message, "the realms of a document cannot be taken");
             savepoint.rollback().await?;

@@ -391,6 +391,14 @@ pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError>
     Ok(())
 }
 
+/// Ends a savepoint. What is written since then lasts if the transaction around it is committed.
+///
+/// # Errors
+/// If the database fails.
+async fn release(savepoint: Transaction<'_, Sqlite>) -> Result<(), StoreError> {
+    Ok(savepoint.commit().await?)
+}
+
 /// Returns how far the store has advanced.
 async fn reached(connection: &mut SqliteConnection) -> Result<HighWaterMark, StoreError> {
     let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(connection).await?;

@@ -60,6 +60,8 @@ impl PageWatch {
 pub(in super::super::super) enum Section {
     /// Hosts, and everything on one.
     Hosts,
+    /// Deployments.
+    Deployments,
     /// Alerts.
     Alerts,
     /// The ledger.
@@ -77,8 +79,9 @@ pub(in super::super::super) enum Section {
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Hosts,
+        Self::Deployments,
         Self::Alerts,
         Self::Commands,
         Self::Run,
@@ -91,6 +94,7 @@ impl Section {
     pub(super) fn word_and_path(self) -> (&'static str, &'static str) {
         match self {
             Self::Hosts => ("Hosts", "/"),
+            Self::Deployments => ("Deployments", "/deployments"),
             Self::Alerts => ("Alerts", "/alerts"),
             Self::Commands => ("Commands", "/commands"),
             Self::Run => ("Run", "/run"),

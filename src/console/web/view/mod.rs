@@ -15,6 +15,8 @@ pub(super) mod backups;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;
+pub(super) mod deployment;
+pub(super) mod deployments;
 pub(super) mod elements;
 mod frame;
 pub(super) mod glance;
