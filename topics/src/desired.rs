@@ -146,7 +146,7 @@ pub struct DesiredDeployment {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopt: Vec<UnitName>,
     /// Units of the version that this host does not take from it: an operator has left them to verbs. One that belongs to
-    /// the deployment yet goes on as it is, without an owner.
+    /// the deployment yet goes on as an orphan, until a command makes it local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<UnitName>,
 }

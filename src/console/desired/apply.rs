@@ -8,8 +8,8 @@ use std::{
 };
 
 use muster_api::{
-    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, DeploymentVersionInfo, NamedHost,
-    RemoveDeployment, RemovedDeployment, RollBack, UnitOnHosts,
+    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, DeploymentVersionInfo, NamedHost, NewCommand,
+    NewTarget, RemoveDeployment, RemovedDeployment, RollBack, UnitOnHosts,
 };
 use muster_base::clock::now_ms;
 use muster_rules::{
@@ -19,6 +19,7 @@ use muster_rules::{
     edit, start_order,
 };
 use muster_topics::{
+    command::Verb,
     desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion},
     name::{HostId, Name, UnitName},
     select::HostSelect,
@@ -474,7 +475,7 @@ impl Console {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let meant = dispatch::target_hosts(shared, &wanted.target).await?;
-        let _changing = shared.hosts.desired.changing.lock().await;
+        let changing = shared.hosts.desired.changing.lock().await;
         let unit = &wanted.unit;
         let mut wish = PlanWish { may_remove: true, now: now_ms(), ..PlanWish::default() };
         {
@@ -525,6 +526,13 @@ impl Console {
             }
         }
         self.take(&planned, &looks);
+        drop(changing);
+        if !attach {
+            // The document alone would make it an orphan.
+            let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+            let verb = Verb::UnitDetach { unit: unit.clone() };
+            dispatch::announce(self, operator, NewCommand { target, expires_in_ms: None, verb }).await?;
+        }
         let word = if attach { "adopted" } else { "detached" };
         tracing::info!(%operator, deployment = %name, %unit, hosts = hosts.len(), "a unit is {word}");
         shared.changed(PageChange::Deployment(name.clone()));

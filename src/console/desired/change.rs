@@ -101,7 +101,12 @@ impl Console {
         only: Option<&[HostId]>,
         deployments: &[Arc<DeploymentEntry>],
     ) -> Result<(HashMap<HostId, HostLook>, HashMap<HostId, String>), Error> {
-        let layers = Arc::clone(&self.shared.hosts.desired.table().vars);
+        let realms = store::realm::all(self.shared.store.read()).await?;
+        let layers = {
+            let mut table = self.shared.hosts.desired.table();
+            table.realms = realms;
+            Arc::clone(&table.vars)
+        };
         let (mut looks, mut errors, mut sets) = (HashMap::new(), HashMap::new(), vars::VarSets::new(&layers));
         let mut each = |host: HostId, hostname: &str, read: Result<&deployment::TargetHost<'_>, StoreError>| {
             let seen = match read {

@@ -2,15 +2,19 @@
 //! table, the deployments as they are to be, and what is known of the hosts.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use muster_rules::assignment::{self, AssignmentCandidate, AssignmentConflict};
+use muster_rules::{
+    assignment::{self, AssignmentCandidate, AssignmentConflict},
+    realm::Realms,
+};
 use muster_topics::{
     Millis, V1,
     desired::{Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, UnitRemoval},
     name::{Digest, HostId, Name, UnitName},
+    realm::Realm,
 };
 use serde_json::Value;
 
@@ -83,7 +87,7 @@ pub(super) fn plan(
     wish: &PlanWish,
 ) -> Plan {
     let mut plan = Plan::default();
-    let mut bodies = BodyMaker { deployments, made: HashMap::new() };
+    let mut bodies = BodyMaker { deployments, realms: &table.realms, made: HashMap::new() };
     let none = HostEntry::default();
     for (host, look) in looks {
         let entry = table.hosts.get(host).unwrap_or(&none);
@@ -198,7 +202,8 @@ fn removals(
     let gone = wish.gone.get(&host);
     removals.retain(|one| !is_wanted(one) && !gone.is_some_and(|gone| gone.contains(one)));
     removals.sort();
-    removals.dedup_by(|later, first| (&later.unit, &later.deployment) == (&first.unit, &first.deployment));
+    // One at a time of those that claim a unit: a host that has it from another one reports it gone.
+    removals.dedup_by(|later, first| later.unit == first.unit);
     removals
 }
 
@@ -234,10 +239,24 @@ const EMPTY: &str = r#"{"v":1}"#;
 /// Makes bodies, each once, however many hosts have it.
 struct BodyMaker<'a> {
     deployments: &'a [Arc<DeploymentEntry>],
+    realms: &'a Realms,
     made: HashMap<String, Result<Arc<PlannedBody>, String>>,
 }
 
 impl BodyMaker<'_> {
+    /// Returns the realms of a body's units, parents first.
+    fn realms(&self, body: &DesiredBody) -> Vec<Realm> {
+        let units = body.deployments.iter().flat_map(|one| &one.version.units);
+        let names: BTreeSet<Name> = units.map(|unit| unit.unit.realm()).collect();
+        let mut chain: Vec<Realm> = Vec::new();
+        for realm in names.iter().flat_map(|name| self.realms.chain(name)) {
+            if chain.iter().all(|told| told.name != realm.name) {
+                chain.push(realm);
+            }
+        }
+        chain
+    }
+
     fn body(&mut self, host: &HostPlan, detached: &[(DeploymentName, UnitName)]) -> Result<Arc<PlannedBody>, String> {
         let rows = host.assigned.iter().map(|row| (&row.deployment, row.version, &row.adopt));
         let rows: Vec<_> = rows.collect();
@@ -268,6 +287,7 @@ impl BodyMaker<'_> {
                 detached: of.map(|(_, unit)| unit.clone()).collect(),
             });
         }
+        body.realms = self.realms(&body);
         let content = serde_json::to_string(&body).map_err(|error| error.to_string())?;
         if content.len() > BODY_MAX_BYTES {
             return Err(format!("its document would have {} bytes, and {BODY_MAX_BYTES} are allowed", content.len()));

@@ -7,7 +7,10 @@ use std::{
 
 use muster_api::Var;
 use muster_base::clock::now_ms;
-use muster_rules::assignment::{AssignmentConflict, HostGate};
+use muster_rules::{
+    assignment::{AssignmentConflict, HostGate},
+    realm::Realms,
+};
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
@@ -180,6 +183,8 @@ pub(super) struct DesiredTable {
     /// The units of versions that hosts carry, or did since the start.
     pub(super) units: HashMap<(DeploymentName, u32), Vec<UnitName>>,
     pub(super) vars: Arc<Vec<Var>>,
+    /// Realms, as of the last look at hosts.
+    pub(super) realms: Realms,
     /// Hosts whose targets are to be evaluated at once.
     pub(super) dirty: BTreeSet<HostId>,
     /// Hosts with an earlier document, of which it is not known yet whether this console made it.

@@ -129,8 +129,7 @@ pub struct HostRules<'a> {
 #[must_use]
 pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
     let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment, present, rules)));
-    let listed: BTreeSet<&UnitName> =
-        body.deployments.iter().flat_map(|deployment| &deployment.version.units).map(|listed| &listed.unit).collect();
+    let listed: BTreeSet<&UnitName> = body.deployments.iter().flat_map(units).map(|listed| &listed.unit).collect();
     let owner = |unit: &UnitName| present.get(unit).and_then(|present| present.deployment.as_ref());
     let removals: Vec<&UnitRemoval> = body
         .remove
@@ -156,18 +155,23 @@ fn wishes(
         let is_local = present.get(unit).is_some_and(|present| present.deployment.is_none());
         is_local && !deployment.adopt.contains(unit)
     };
-    if let Some(DeploymentUnit { unit, .. }) = deployment.version.units.iter().find(|listed| is_foreign(&listed.unit)) {
+    if let Some(DeploymentUnit { unit, .. }) = units(deployment).find(|listed| is_foreign(&listed.unit)) {
         let message = format!(
             "{unit} is on this host already, and belongs to no deployment. hint: `adopt` takes it over; otherwise remove \
              it, or choose another name"
         );
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
-    let units = deployment.version.units.iter().map(|listed| (&listed.unit, &*listed.spec));
-    if let Some(refusal) = forbids_units(rules.policy, units, |realm| rules.realms.contains(realm), rules.user) {
+    let specs = units(deployment).map(|listed| (&listed.unit, &*listed.spec));
+    if let Some(refusal) = forbids_units(rules.policy, specs, |realm| rules.realms.contains(realm), rules.user) {
         return Err(refusal.into());
     }
-    Ok(deployment.version.units.iter().map(|listed| wish(listed, deployment, present)).collect())
+    Ok(units(deployment).map(|listed| wish(listed, deployment, present)).collect())
+}
+
+/// The units that this host takes from a deployment.
+fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = &DeploymentUnit> {
+    deployment.version.units.iter().filter(|listed| !deployment.detached.contains(&listed.unit))
 }
 
 fn wish(listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
@@ -252,6 +256,21 @@ mod tests {
         check(&body(&many, &[]), "257 deployments");
         let vars: serde_json::Map<String, Value> = (0..=VARS_MAX).map(|n| (format!("v{n}"), json!(n))).collect();
         check(&json!({"v": 1, "vars": vars}), "257 variables");
+    }
+
+    #[test]
+    fn detached_unit_is_left_alone() {
+        rules(|rules| {
+            let mut detaching = deployment("d/x", &["d/a", "d/b"]);
+            detaching["detached"] = json!(["d/a"]);
+            let body = of(&body(&[detaching], &[]));
+            for owner in [None, Some("d/x")] {
+                let plan = plan(&body, &present(&[("d/a", owner), ("d/b", Some("d/x"))]), rules);
+                let wishes = plan.deployments[0].1.as_ref().unwrap();
+                assert_eq!(wishes.iter().map(|wish| &wish.unit).collect::<Vec<_>>(), [&unit("d/b")]);
+                assert_eq!(plan.orphans.contains(&unit("d/a")), owner.is_some());
+            }
+        });
     }
 
     #[test]
