@@ -191,20 +191,30 @@ fn fitted(mut state: HostState) -> HostState {
     if !fits(&state) {
         state.interfaces.clear();
     }
-    if !fits(&state)
-        && let Some(desired) = &mut state.desired
-    {
+    let steps: [fn(&mut DesiredReport); 3] = [
         // Why some are refused is worth more than that others are not.
-        desired.deployments.retain(|_, report| report.refused.is_some());
-        let refusals = desired.deployments.values_mut().filter_map(|report| report.refused.as_mut());
-        refusals.for_each(|refused| refused.message.truncate(refused.message.floor_char_boundary(SHORT_BYTES)));
+        |desired| {
+            desired.deployments.retain(|_, report| report.refused.is_some());
+            let refusals = desired.deployments.values_mut().filter_map(|report| report.refused.as_mut());
+            refusals.for_each(|refused| refused.message.truncate(refused.message.floor_char_boundary(SHORT_BYTES)));
+        },
+        |desired| desired.removals.clear(),
+        |desired| desired.deployments.clear(),
+    ];
+    for step in steps {
+        if !fits(&state) {
+            state.desired.as_mut().map(step);
+        }
     }
     state
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::label::HOST_LABELS_MAX;
+    use muster_topics::{
+        desired::{DeploymentRefusal, DeploymentReport, DesiredMark},
+        label::HOST_LABELS_MAX,
+    };
     use serde_json::json;
 
     use super::*;
@@ -248,6 +258,27 @@ mod tests {
         check(1_000, 2, (0, 2));
         check(0, 64, (0, 0));
         check(1_000, 64, (0, 0));
+    }
+
+    #[test]
+    fn document_is_reported_however_much_became_of_it() {
+        let unit = |index: usize| format!("{index:0>63}/{index:0>63}");
+        for (count, left) in [(20, (20, 20)), (100, (0, 100)), (256, (0, 0))] {
+            let mut state = state(100, 2);
+            let refused = DeploymentRefusal { version: u32::MAX, message: "é".repeat(256) };
+            let report = DeploymentReport { version: u32::MAX, refused: Some(refused) };
+            let desired = DesiredReport {
+                mark: DesiredMark { epoch: 1, generation: 7 },
+                deployments: (0..count).map(|index| (unit(index).parse().unwrap(), report.clone())).collect(),
+                removals: (0..count).map(|index| (unit(index).parse().unwrap(), Some(i64::MAX))).collect(),
+                ..DesiredReport::default()
+            };
+            state.desired = Some(desired);
+            let state = fitted(state);
+            assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
+            let desired = state.desired.unwrap();
+            assert_eq!((desired.mark.generation, (desired.removals.len(), desired.deployments.len())), (7, left));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) async fn is_asked(connection: &mut SqliteConnection, unit: &UnitName)
 /// If the database fails.
 pub async fn set(
     connection: &mut SqliteConnection,
-    removals: &[&UnitRemoval],
+    removals: &[UnitRemoval],
     orphans: &BTreeSet<UnitName>,
     now_ms: Millis,
 ) -> Result<(), StoreError> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_fault::planted;
 use muster_topics::{
     canonical,
     command::UnitWish,
@@ -93,7 +94,7 @@ pub struct DesiredPlan<'a> {
     /// Its deployments, each with the units to apply together, or the reason why none of them is.
     pub deployments: Vec<(&'a DesiredDeployment, Result<Vec<UnitWish>, DeploymentObstacle>)>,
     /// Units that are there, and are to go.
-    pub removals: Vec<&'a UnitRemoval>,
+    pub removals: Vec<UnitRemoval>,
     /// Units of deployments that the document neither lists nor removes.
     pub orphans: BTreeSet<UnitName>,
 }
@@ -131,11 +132,19 @@ pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<
     let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment, present, rules)));
     let listed: BTreeSet<&UnitName> = body.deployments.iter().flat_map(units).map(|listed| &listed.unit).collect();
     let owner = |unit: &UnitName| present.get(unit).and_then(|present| present.deployment.as_ref());
-    let removals: Vec<&UnitRemoval> = body
+    let mut removals: Vec<UnitRemoval> = body
         .remove
         .iter()
         .filter(|removal| !listed.contains(&removal.unit) && owner(&removal.unit) == Some(&removal.deployment))
+        .cloned()
         .collect();
+    if planted!(RemoveByAbsence) {
+        let absent = present.iter().filter(|(unit, _)| !listed.contains(unit));
+        removals.extend(absent.filter_map(|(unit, there)| {
+            let deployment = there.deployment.clone()?;
+            Some(UnitRemoval { unit: unit.clone(), deployment, version: 0, purge: false })
+        }));
+    }
     let goes_on = |unit: &UnitName| !listed.contains(unit) && removals.iter().all(|removal| removal.unit != *unit);
     let orphans = present.keys().filter(|unit| owner(unit).is_some() && goes_on(unit)).cloned().collect();
     DesiredPlan { deployments: deployments.collect(), removals, orphans }

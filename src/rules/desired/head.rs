@@ -1,5 +1,6 @@
 //! Judges heads of documents.
 
+use muster_fault::planted;
 use muster_topics::{
     desired::{BODY_MAX_BYTES, DesiredHead, DesiredMark},
     name::{Digest, HostId},
@@ -45,7 +46,7 @@ pub fn judge(head: &DesiredHead, host: HostId, known: &KnownDocument) -> HeadVer
     if mark.epoch == 0 || mark.generation == 0 {
         return HeadVerdict::Unnumbered;
     }
-    if *mark < known.mark {
+    if *mark < known.mark && !planted!(TakeOlderDocument) {
         return HeadVerdict::Older;
     }
     if known.mark == *mark && known.digest.as_ref() == Some(digest) {

@@ -6,11 +6,12 @@
 
 use std::fmt::Debug;
 
+use muster_fault::planted;
 use muster_rules::{
     backoff::{ExponentialGrowth, jittered},
     desired::{
         body::{self, shortened},
-        head::{self, HeadVerdict},
+        head::{self, HeadVerdict, KnownDocument},
     },
 };
 use muster_topics::{
@@ -169,6 +170,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
         };
         let (mark, digest) = (head.mark, head.digest.clone());
         match body::read(&bytes) {
+            Ok(_) if planted!(ForgetDocument) => {
+                self.local.document = KnownDocument { mark, digest: Some(digest), refused: None };
+                self.finish(receipt, now);
+            }
             Ok(body) => {
                 let document = Box::new(NewDocument { head, signed, bytes, body });
                 self.ask(StoreRequest::Document(document), Waiting::Document(mark, digest, receipt));
