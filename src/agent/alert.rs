@@ -46,6 +46,8 @@ pub(super) struct AlertEvaluator {
     twin_ms: Option<Millis>,
     /// When a loss of the store was last noticed, by the wall clock.
     lost_ms: Option<Millis>,
+    /// Whether the host has refused its document.
+    is_document_refused: bool,
     /// The clock's difference from the console's, by a message since the last sample.
     clock_off_s: Option<f64>,
 }
@@ -67,6 +69,7 @@ impl AlertEvaluator {
             reserve: about.reserve.clone(),
             cpus: about.cpus,
             twin_ms: None,
+            is_document_refused: false,
             lost_ms: None,
             clock_off_s: None,
         }
@@ -109,7 +112,8 @@ impl AlertEvaluator {
         // While the reserve is used, there is no room, whatever the file system reports.
         let share = if self.reserve.is_short() { Some(1.0) } else { used(self.reserve.folder()) };
         let store = share.map(|share| host(Metric::StoreUsed, share));
-        twin.into_iter().chain(clock).chain(lost).chain(store).collect()
+        let document = host(Metric::DocumentRefused, f64::from(u8::from(self.is_document_refused)));
+        twin.into_iter().chain([document]).chain(clock).chain(lost).chain(store).collect()
     }
 }
 
@@ -161,6 +165,15 @@ impl AgentLoop {
     pub(super) async fn record_duplicate(&mut self) -> Result<(), StoreError> {
         self.lookout.twin_ms = Some(self.now_ms());
         self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
+    }
+
+    /// Records whether the host has refused its document.
+    pub(super) async fn record_document_refusal(&mut self, is_refused: bool) -> Result<(), StoreError> {
+        if std::mem::replace(&mut self.lookout.is_document_refused, is_refused) == is_refused {
+            return Ok(());
+        }
+        let value = f64::from(u8::from(is_refused));
+        self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::DocumentRefused), value }]).await
     }
 
     /// Stores the console's rules, which are newer than the present ones, and follows them.

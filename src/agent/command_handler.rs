@@ -24,7 +24,7 @@ use muster_topics::{
     Millis,
     ack::ReportAck,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Verb},
-    name::{CommandId, UnitName},
+    name::{CommandId, Digest, UnitName},
     outcome::{RefusalCode, Status},
     verb::VerbClass,
 };
@@ -86,6 +86,10 @@ pub(super) enum TaskResult {
     Read(CommandId, Result<(Vec<u8>, Vec<u8>), CommandRefusal>),
     /// A signal was sent, or refused.
     Signalled(CommandId, Result<(), CommandRefusal>),
+    /// A document's body was fetched, or could not be.
+    DesiredFetched(Digest, Option<Vec<u8>>),
+    /// The document was handed in, or could not be.
+    DocumentHandedIn,
     /// A task without a result.
     Done,
 }
@@ -124,6 +128,10 @@ impl AgentLoop {
             },
             StoreRequest::AlertRules(rules) => self.set_alert_rules(rules).await.map(|()| StoreReply::Done),
             StoreRequest::HostLabels(labels) => self.set_host_labels(labels).await.map(|()| StoreReply::Done),
+            StoreRequest::Document(document) => self.set_document(document).await.map(|()| StoreReply::Done),
+            StoreRequest::DocumentRefused(refusal, digest) => {
+                self.refuse_document(refusal, digest).await.map(|()| StoreReply::Done)
+            }
             StoreRequest::CommandKeys(keys) => match self.set_command_keys(keys) {
                 Ok(()) => return StoreReply::Done,
                 Err(error) => {
@@ -302,7 +310,7 @@ impl AgentLoop {
         }
         let identity = self.identity.present();
         let key = identity.membership.revision_key.as_ref();
-        let asker = unit::ChangeContext { operator: &command.operator, now_ms, key };
+        let asker = unit::ChangeContext { operator: &command.operator, now_ms, key, is_document: false };
         let edited = match realm::take_in(&mut tx, &command.realms).await? {
             Ok(()) => unit::edit(&mut tx, unit, verb, asker).await?,
             Err(refusal) => Err(refusal),
@@ -322,6 +330,9 @@ impl AgentLoop {
         }
         if is_change {
             self.units.desired_changed();
+        }
+        if is_change && matches!(verb, Verb::UnitDetach { .. } | Verb::UnitRm { .. }) {
+            self.desired_changed().await;
         }
         Ok(TakenInTransaction::Answered { keys: key.into_iter().collect(), is_change })
     }
@@ -495,6 +506,8 @@ impl AgentLoop {
             TaskResult::Signalled(id, Err(refusal)) => self.write(PendingWrite::Ended(id, refusal.into())),
             TaskResult::Read(id, Ok(log)) => self.write(PendingWrite::Read(id, log)),
             TaskResult::Read(id, Err(refusal)) => self.write(PendingWrite::Ended(id, refusal.into())),
+            TaskResult::DesiredFetched(digest, bytes) => self.tell(Input::DesiredFetched(digest, bytes)),
+            TaskResult::DocumentHandedIn => self.tell(Input::DocumentHandedIn),
             TaskResult::Done => {}
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_base::folders;
-use muster_rules::{alert::defaults, authorise::LocalPolicy, heartbeat};
+use muster_rules::{alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat};
 use muster_topics::{
     alert::{RULES_MAX, Rule},
     catalogue::MetricGroup,
@@ -51,6 +51,8 @@ pub struct Config {
     pub artifacts: ArtifactsConfig,
     /// Containers.
     pub containers: ContainersConfig,
+    /// How units go that the host's document of desired state removes.
+    pub removals: RemovalPolicy,
     /// Heartbeats.
     pub heartbeat: HeartbeatConfig,
     /// Metrics.
@@ -78,6 +80,7 @@ impl Default for Config {
             journal: JournalConfig::default(),
             artifacts: ArtifactsConfig::default(),
             containers: ContainersConfig::default(),
+            removals: RemovalPolicy::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
             alerts: AlertsConfig::default(),
@@ -339,6 +342,9 @@ impl Config {
         }
         if self.journal.commands_max < 2 || self.journal.output_max_bytes == 0 {
             return wrong("`journal.commands_max` must be at least 2, `journal.output_max_bytes` above 0".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.removals.day_share) {
+            return wrong("`removals.day_share` must be from 0 to 1".to_owned());
         }
         if self.artifacts.rate_bytes_per_s == Some(0) {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());

@@ -82,7 +82,9 @@ impl AgentLoop {
         let mut forgotten = false;
         for (name, state) in states.iter() {
             let since_ms = state.observed.since_ms;
-            if state.desired.spec.is_transient()
+            // A deployment's unit goes with its deployment.
+            if state.owner.is_none()
+                && state.desired.spec.is_transient()
                 && is_over(state.observed.phase)
                 && since_ms.saturating_add(KEPT_MS) < now_ms
             {
@@ -102,7 +104,8 @@ pub(super) async fn apply(
     daemon: &UnitDraft,
     now_ms: Millis,
 ) -> Result<Status, StoreError> {
-    let asker = unit::ChangeContext { operator: &daemon.operator, now_ms, key: daemon.key.as_ref() };
+    let asker =
+        unit::ChangeContext { operator: &daemon.operator, now_ms, key: daemon.key.as_ref(), is_document: false };
     Ok(match unit::edit(tx, &daemon.unit, &daemon.verb, asker).await? {
         Ok(Some(unit::AppliedChange { generation, revision, hold })) => {
             Status::Applied { generation, revision, hold: hold.map(Box::new) }

@@ -7,6 +7,7 @@ use muster_topics::{
     PAYLOAD_MAX_BYTES,
     alert::AlertSummary,
     command_keys::KnownKeys,
+    desired::DesiredReport,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     label,
     name::{HostId, Name, UnitName},
@@ -19,6 +20,9 @@ use super::{facts, store::label::ConsoleLabels, unit::UnitContainers};
 
 /// The largest state: a message, less the rest of a heartbeat.
 const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
+
+/// The length of a reason where there is no room for more.
+const SHORT_BYTES: usize = 64;
 
 /// The part of a host's state that does not come from units.
 #[derive(Clone, Debug)]
@@ -36,6 +40,7 @@ pub(super) struct HostSnapshot {
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
     alert_rules: Option<u64>,
+    desired: DesiredReport,
     containers: watch::Receiver<UnitContainers>,
     /// The keys that the console's signatures are verified with.
     command_keys: KnownKeys,
@@ -54,6 +59,7 @@ impl HostSnapshot {
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
             alert_rules: None,
+            desired: DesiredReport::default(),
             containers: watch::channel(UnitContainers::default()).1,
             command_keys: KnownKeys::default(),
         }
@@ -67,6 +73,11 @@ impl HostSnapshot {
     /// Sets the active alerts, and the generation of the console's rules.
     pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
         (self.alerts, self.alert_rules) = (alerts, rules);
+    }
+
+    /// Sets what became of the host's document.
+    pub(super) fn set_desired(&mut self, desired: DesiredReport) {
+        self.desired = desired;
     }
 
     /// Sets the host's realms.
@@ -159,7 +170,7 @@ impl HostSnapshot {
             address_generation: self.address_generation,
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             command_keys: Some(self.command_keys.clone()),
-            desired: None,
+            desired: Some(self.desired.clone()),
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
@@ -167,7 +178,8 @@ impl HostSnapshot {
 }
 
 /// Leaves out what does not fit into one message: first the units, which have topics of their own (there is room for
-/// about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
+/// about 300), then the containers, then the interfaces, then what became of deployments, but for the document. Labels,
+/// realms and alerts always fit.
 fn fitted(mut state: HostState) -> HostState {
     let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
     if !fits(&state) {
@@ -179,12 +191,30 @@ fn fitted(mut state: HostState) -> HostState {
     if !fits(&state) {
         state.interfaces.clear();
     }
+    let steps: [fn(&mut DesiredReport); 3] = [
+        // Why some are refused is worth more than that others are not.
+        |desired| {
+            desired.deployments.retain(|_, report| report.refused.is_some());
+            let refusals = desired.deployments.values_mut().filter_map(|report| report.refused.as_mut());
+            refusals.for_each(|refused| refused.message.truncate(refused.message.floor_char_boundary(SHORT_BYTES)));
+        },
+        |desired| desired.removals.clear(),
+        |desired| desired.deployments.clear(),
+    ];
+    for step in steps {
+        if !fits(&state) {
+            state.desired.as_mut().map(step);
+        }
+    }
     state
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::label::HOST_LABELS_MAX;
+    use muster_topics::{
+        desired::{DeploymentRefusal, DeploymentReport, DesiredMark},
+        label::HOST_LABELS_MAX,
+    };
     use serde_json::json;
 
     use super::*;
@@ -228,6 +258,27 @@ mod tests {
         check(1_000, 2, (0, 2));
         check(0, 64, (0, 0));
         check(1_000, 64, (0, 0));
+    }
+
+    #[test]
+    fn document_is_reported_however_much_became_of_it() {
+        let unit = |index: usize| format!("{index:0>63}/{index:0>63}");
+        for (count, left) in [(20, (20, 20)), (100, (0, 100)), (256, (0, 0))] {
+            let mut state = state(100, 2);
+            let refused = DeploymentRefusal { version: u32::MAX, message: "é".repeat(256) };
+            let report = DeploymentReport { version: u32::MAX, refused: Some(refused) };
+            let desired = DesiredReport {
+                mark: DesiredMark { epoch: 1, generation: 7 },
+                deployments: (0..count).map(|index| (unit(index).parse().unwrap(), report.clone())).collect(),
+                removals: (0..count).map(|index| (unit(index).parse().unwrap(), Some(i64::MAX))).collect(),
+                ..DesiredReport::default()
+            };
+            state.desired = Some(desired);
+            let state = fitted(state);
+            assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
+            let desired = state.desired.unwrap();
+            assert_eq!((desired.mark.generation, (desired.removals.len(), desired.deployments.len())), (7, left));
+        }
     }
 
     #[test]

@@ -599,7 +599,7 @@ fn unreached_hint(url: &str) -> &'static str {
     }
 }
 
-fn https(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {
+pub(super) fn https(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {
     http::direct(tls).https_only(true).timeout(EXCHANGE).build().map_err(|error| unreachable(url, &error))
 }
 
@@ -619,18 +619,32 @@ async fn post<B: Serialize, A: DeserializeOwned>(
     path: &str,
     body: &B,
 ) -> Result<A, JoinError> {
-    let whole = format!("{}{path}", url.trim_end_matches('/'));
-    let mut response = client.post(whole).json(body).send().await.map_err(|error| unreachable(url, &error))?;
+    let answer = exchange(url, client.post(whole(url, path)).json(body), ANSWER_MAX_BYTES).await?;
+    serde_json::from_slice(&answer).map_err(|error| JoinError::Answer(error.to_string()))
+}
+
+/// The URL of a path of the console.
+pub(super) fn whole(url: &str, path: &str) -> String {
+    format!("{}{path}", url.trim_end_matches('/'))
+}
+
+/// Sends a request to the console at `url`, and returns its answer of at most `max_bytes`.
+pub(super) async fn exchange(
+    url: &str,
+    request: reqwest::RequestBuilder,
+    max_bytes: usize,
+) -> Result<Vec<u8>, JoinError> {
+    let mut response = request.send().await.map_err(|error| unreachable(url, &error))?;
     let status = response.status();
     let mut answer = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(url, &error))? {
-        if answer.len() + chunk.len() > ANSWER_MAX_BYTES {
-            return Err(JoinError::Answer(format!("it is longer than {ANSWER_MAX_BYTES} bytes")));
+        if answer.len() + chunk.len() > max_bytes {
+            return Err(JoinError::Answer(format!("it is longer than {max_bytes} bytes")));
         }
         answer.extend_from_slice(&chunk);
     }
     if status.is_success() {
-        return serde_json::from_slice(&answer).map_err(|error| JoinError::Answer(error.to_string()));
+        return Ok(answer);
     }
     // Overload and server errors may pass; other statuses are final.
     let passing = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);

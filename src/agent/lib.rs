@@ -7,7 +7,7 @@
 //! - [`store`]: state that survives the agent
 //! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
 //! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
-//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; `log_follower`: follows a unit's log;
+//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state; `log_follower`: follows a unit's log;
 //!   `pending_writes`: writes that wait for the store; `store_limits`: limits of what is kept
 //! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
 //! - `host_snapshot` and [`facts`]: the host's state
@@ -34,6 +34,7 @@ mod cgroup;
 mod command_handler;
 pub mod config;
 mod daemon;
+pub mod document;
 mod error;
 pub mod execute;
 pub mod facts;
@@ -93,6 +94,7 @@ use self::{
     alert::{AlertEvaluator, EvaluatorParts},
     artifact::Artifacts,
     config::{Config, LocalConfig},
+    document::DesiredProgress,
     execute::Executor,
     host_snapshot::HostSnapshot,
     identity_keeper::IdentityKeeper,
@@ -220,6 +222,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     host_snapshot.give_labels(store::label::given(&store).await?);
     host_snapshot.set_command_keys(keeper.present().known_keys());
     host_snapshot.set_addresses(identity_watch.borrow().addresses_generation());
+    host_snapshot.set_desired(store::document::report(&store).await?);
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
         HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
@@ -246,6 +249,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
             labels_generation: host_snapshot.label_generation().unwrap_or_default(),
             keys_generation: keeper.present().membership.key_generation.unwrap_or_default(),
             addresses_generation: host_snapshot.address_generation().unwrap_or_default(),
+            document: store::document::known(&store).await?,
         },
         chance::random,
     );
@@ -291,6 +295,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         executor,
         units: units.clone(),
         host_snapshot,
+        desired: DesiredProgress::new(config.removals),
         groups,
         bounds,
         lookout,
@@ -303,6 +308,24 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
     Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
+}
+
+/// Makes all units of deployments ones that verbs change, without an agent and a console; returns how many there were. They
+/// go on as they are.
+///
+/// # Errors
+/// If there is no agent in the folder, one runs there, or its store fails.
+pub async fn detach(folder: &Path) -> Result<u64, AgentError> {
+    let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
+    let path = folder.join("agent.db");
+    // Nothing is made where there is no agent.
+    fs::metadata(&path).map_err(failed)?;
+    let _lock = lock(folder)?;
+    let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
+    let store = Store::open_or_replace(&path, true, now_ms).await?;
+    let count = store::document::detach_all(&store).await;
+    store.close().await;
+    Ok(count?)
 }
 
 /// Restores commands that the journal has lost, from the shims of their programs.
@@ -469,6 +492,13 @@ mod tests {
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
         drop(first);
         lock(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_detached_where_no_agent_is() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(detach(folder.path()).await.unwrap_err(), AgentError::Folder { .. }));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ use muster_bus::address::{self, BrokerAddress};
 use muster_net::pki;
 use muster_session::{
     identity::ClientIdentity,
-    interface::{Input, command_source},
+    interface::{Input, command_source, desired_input},
     reconnect::{ConnectionEnd, ReconnectSchedule},
     signed::SignedMessage,
 };
@@ -110,6 +110,9 @@ impl InboundMessage {
         let receipt = self.receipt.take();
         if matches!(&self.topic, Topic::Host(_, HostTopic::Presence)) {
             return Input::Presence(serde_json::from_slice(&self.payload).ok(), receipt);
+        }
+        if matches!(&self.topic, Topic::Host(_, HostTopic::Desired)) {
+            return desired_input(&self.payload, keys, receipt);
         }
         Input::Message(command_source(&self.topic), SignedMessage::open(&self.payload, keys), receipt)
     }

@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     alert::AlertEvaluator,
     command_handler::{EnteredCommand, TaskResult},
+    document::DesiredProgress,
     execute::{Executor, event::ExecEvent},
     host_snapshot::HostSnapshot,
     identity_keeper::IdentityKeeper,
@@ -114,6 +115,7 @@ pub(super) struct AgentLoop {
     pub(super) lookout: AlertEvaluator,
     pub(super) lives: InstanceHistory,
     pub(super) host_snapshot: HostSnapshot,
+    pub(super) desired: DesiredProgress,
     /// The names of its labels, each of which is a group of hosts; the link subscribes to them.
     pub(super) groups: watch::Sender<Vec<Name>>,
     /// The command that was journalled last, until the session has it started.
@@ -167,6 +169,7 @@ pub(super) struct AgentParts {
     pub(super) executor: Executor,
     pub(super) units: Units,
     pub(super) host_snapshot: HostSnapshot,
+    pub(super) desired: DesiredProgress,
     pub(super) groups: watch::Sender<Vec<Name>>,
     pub(super) bounds: StoreBounds,
     pub(super) lookout: AlertEvaluator,
@@ -196,6 +199,7 @@ impl AgentLoop {
             lookout: parts.lookout,
             lives: parts.lives,
             host_snapshot: parts.host_snapshot,
+            desired: parts.desired,
             groups: parts.groups,
             entered: None,
             events: VecDeque::new(),
@@ -266,6 +270,8 @@ impl AgentLoop {
             }
             Effect::Start(command) => self.start(command),
             Effect::Cancel(which) => self.executor.cancel(which),
+            Effect::FetchDesired(digest) => self.fetch_desired(digest),
+            Effect::HandInDocument => self.hand_in_document().await,
             Effect::Withdraw => {
                 self.inputs.link.withdraw();
                 self.outgoing.disconnected();
@@ -328,6 +334,15 @@ impl AgentLoop {
             ),
             // The renewal task decides when it asks the console.
             Notice::UnknownKey => self.stale_keys.notify_one(),
+            Notice::OlderDocument(mark) => {
+                tracing::info!(%mark, "a document is older than the stored one, and ignored");
+            }
+            Notice::DocumentRefused(refusal) => tracing::error!(
+                mark = %refusal.mark,
+                reason = refusal.message,
+                consequence = "the document before it holds",
+                "the document of this host is refused"
+            ),
             Notice::Busy(id) => tracing::info!(command.id = %id, "no room for a command"),
             Notice::OlderDisk(epoch) => {
                 self.lookout.record_loss_alert();
@@ -375,7 +390,9 @@ impl AgentLoop {
     /// When something is due.
     fn next_ms(&self) -> Option<Millis> {
         let now_ms = self.now_ms();
-        [Some(self.look_ms), self.outgoing.next_ms(now_ms), self.session.next_ms(now_ms)].into_iter().flatten().min()
+        let due =
+            [Some(self.look_ms), self.desired.next_ms(), self.outgoing.next_ms(now_ms), self.session.next_ms(now_ms)];
+        due.into_iter().flatten().min()
     }
 
     async fn handle(&mut self, event: LoopEvent) {
@@ -385,6 +402,9 @@ impl AgentLoop {
             LoopEvent::Work(work) => self.worked(work),
             LoopEvent::Units => {
                 self.observe_units();
+                if self.desired.is_stopping() {
+                    self.desired_changed().await;
+                }
                 let checked = self.check_unit_alerts().await;
                 self.check(checked);
             }
@@ -400,7 +420,11 @@ impl AgentLoop {
             }
             LoopEvent::Identity => self.observe_identity(),
             LoopEvent::Asked(question) => self.asked(question),
-            LoopEvent::Time => self.on_time(),
+            LoopEvent::Time => {
+                self.on_time();
+                let driven = self.drive_desired().await;
+                self.check(driven);
+            }
             LoopEvent::Stop => {}
         }
     }

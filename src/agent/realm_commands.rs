@@ -81,8 +81,8 @@ impl AgentLoop {
         now_ms: Millis,
     ) -> Result<Result<RealmResult, CommandRefusal>, StoreError> {
         let identity = self.identity.present().clone();
-        let asker =
-            ChangeContext { operator: &command.operator, now_ms, key: identity.membership.revision_key.as_ref() };
+        let key = identity.membership.revision_key.as_ref();
+        let asker = ChangeContext { operator: &command.operator, now_ms, key, is_document: false };
         let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
         let nothing = |()| RealmResult::Changed(Vec::new());
         Ok(match verb {

@@ -16,7 +16,7 @@ use muster_topics::{
     Millis, V1,
     ack::{Ack, Numbered, ReportAck},
     command::{Command, Exec, Target, Verb},
-    envelope::{Body, Signer},
+    envelope::{Body, PublicKey, Signer},
     heartbeat::Heartbeat,
     join::Membership,
     metric::{self, Point},
@@ -30,6 +30,7 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256,
 };
 use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, NetworkOptions, QoS, TlsConfiguration, Transport};
+use rustls::server::WebPkiClientVerifier;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -101,6 +102,28 @@ impl Fleet {
         let mut fleet = Self { folder, host: HostId::random(), authority, signer, port, broker: None };
         fleet.start_broker();
         fleet
+    }
+
+    /// The keys that this host's console signs with.
+    pub(super) fn command_keys(&self) -> Vec<PublicKey> {
+        vec![self.signer.public_key().unwrap()]
+    }
+
+    /// As a console, which requires a certificate of a host.
+    pub(super) fn console_tls(&self) -> rustls::ServerConfig {
+        let (certificate, key) = self.authority.issue("console");
+        let mut roots = rustls::RootCertStore::empty();
+        for root in pki::certificates("test", &self.authority.pem()).unwrap() {
+            roots.add(root).unwrap();
+        }
+        let provider = pki::provider();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
+        rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(pki::certificates("test", &certificate).unwrap(), pki::private_key("test", &key).unwrap())
+            .unwrap()
     }
 
     pub(super) fn start_broker(&mut self) {

@@ -90,6 +90,6 @@ async fn take(
     if let Err(refusal) = realm::take_in(tx, &command.realms).await? {
         return Ok(Err(refusal));
     }
-    let asker = ChangeContext { operator: &command.operator, now_ms: clock::now_ms(), key };
+    let asker = ChangeContext { operator: &command.operator, now_ms: clock::now_ms(), key, is_document: false };
     Ok(unit_set::apply(tx, &units, asker).await?.map(SetResult::All))
 }

@@ -10,6 +10,7 @@ use muster_topics::{
     Millis,
     channel::ToldStats,
     command::{Target, Verb},
+    desired::UnitOwner,
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{self, Data, Outcome, Stream},
@@ -27,6 +28,7 @@ mod alert;
 mod apply;
 pub mod authority;
 mod backup;
+mod deployment;
 pub mod host_names;
 mod label;
 mod list;
@@ -40,11 +42,18 @@ pub mod upgrade;
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, CompareUnit};
 pub use backup::{BACKUP_BYTES_HEADER, Backup, BackupFailure, BackupKind, BackupPart, Backups};
+pub use deployment::{
+    AppliedDeployment, AppliedDeployments, ApplyDeployments, CompareVersions, ConfirmAction, ConfirmDocuments,
+    ConfirmedDocuments, Cordon, CordonHosts, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentEvent,
+    DeploymentHost, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, HostCordon, NamedHost,
+    NewVar, RemoveDeployment, RemovedDeployment, RollBack, SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind, SyncReport,
+    SyncRun, UnconfirmedDeployment, UnconfirmedHost, UnitChange, UnitOnHosts, Var, VarLayer, VarName,
+};
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;
 
-pub use muster_rules::{cost::ChangeCost, spec_comparison::FieldDifference};
+pub use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
 pub use secret::{
     KeyRotation, NewSecret, Secret, SecretConfig, SecretDetail, SecretSet, SecretUser, SecretVersion,
     SecretVersionState,
@@ -475,6 +484,9 @@ pub struct Unit {
     /// Why it is intentionally not reconciled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// The deployment that it belongs to; `null` for a unit that was made by a verb.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<UnitOwner>,
     /// Versions that snapshots on its host need in addition to the desired state; they are not removed.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,

@@ -1,10 +1,9 @@
 //! `muster unit apply`: applies documents to units. The console decides what that means; this module
-//! reads files, shows the changes, and follows them to their end.
+//! shows the changes, and follows them to their end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Read as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -14,19 +13,14 @@ use futures_util::{
     StreamExt as _,
     stream::{self, FuturesUnordered},
 };
-use muster_api::{
-    Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, ChangeCost, Command, CommandEvent, CommandHost,
-};
-use muster_base::{
-    failure::{Failure, FailureKind},
-    files,
-};
+use muster_api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ChangeCost, Command, CommandEvent, CommandHost};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     name::{CommandId, UnitName},
     outcome::Status,
     select::HostSelect,
 };
-use serde::{Deserialize as _, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -34,14 +28,11 @@ use super::{
     change::{ReachedUnit, WaitOptions, applied},
     command_follower,
     command_report::{no_answer, report},
-    print,
+    document_file, print,
     session::CliSession,
     target,
 };
 use muster_api::host_names::HostNames;
-
-/// Largest file: what the console accepts for all of them together.
-const FILE_MAX_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Number of commands that are followed at a time, each over its own connection.
 const FOLLOWED: usize = 16;
@@ -56,7 +47,9 @@ const FOLLOWED: usize = 16;
                     port to another: online hosts are asked before, also by --dry-run, and each does all of it \
                     or nothing.")]
 pub struct ApplyArgs {
-    /// Files of documents; `-` is standard input
+    /// Files of documents, or folders of such; `-` is standard input
+    ///
+    /// Of a folder, all files are read whose names end with .yaml, .yml or .json.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Host for units whose document names none; repeatable
@@ -102,7 +95,7 @@ pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> 
         None if apply.hosts.is_empty() => session.context.host.iter().map(ToString::to_string).collect(),
         None => apply.hosts.clone(),
     };
-    let documents = read_all(&apply.files)?;
+    let documents = document_file::read_all(&apply.files, "unit")?;
     let mut asked = Asked { documents, hosts, dry_run: true, expires_in_ms: apply.wait.expires_in_ms() };
     let planned: Applied = session.client.post("apply", &asked).await?;
     if !planned.unchecked.is_empty() {
@@ -121,66 +114,6 @@ pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> 
     let Applied { units, .. } = session.client.post("apply", &asked).await?;
     let (failures, waiting) = follow_all(session, &units, apply.wait).await?;
     conclude(session, &units, (failures, &waiting), apply.wait.no_wait)
-}
-
-/// Reads all documents of all files.
-fn read_all(files: &[PathBuf]) -> Result<Vec<ApplyDocument>, Failure> {
-    let (mut documents, mut wrong) = (Vec::new(), Vec::new());
-    for file in files {
-        let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-        match read_file(file).and_then(|text| parse(&text)) {
-            Ok(found) => {
-                let several = found.len() > 1;
-                documents.extend(found.into_iter().enumerate().map(|(index, content)| {
-                    let source = if several { format!("{name}, document {}", index + 1) } else { name.clone() };
-                    ApplyDocument { source, content }
-                }));
-            }
-            Err(message) => wrong.push(format!("{name}: {message}")),
-        }
-    }
-    if !wrong.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, wrong.join("\n")));
-    }
-    if documents.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, "there is no document")
-            .hint("`muster unit apply --help` says what one is"));
-    }
-    Ok(documents)
-}
-
-pub(super) fn read_file(file: &Path) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin().lock().take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(file).and_then(|open| open.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes))
-    };
-    read.map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > FILE_MAX_BYTES {
-        return Err(format!("it has more than {FILE_MAX_BYTES} bytes"));
-    }
-    files::text(bytes).map_err(|error| error.to_string())
-}
-
-/// Parses documents: JSON, or YAML with `---` between them. Empty documents are skipped.
-pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
-    // This type refuses duplicate keys in both formats.
-    let mut documents: Vec<serde_norway::Value> = Vec::new();
-    // Almost all JSON is valid YAML, but a JSON parser has better error messages.
-    if text.trim_start().starts_with('{') && !text.contains("\n---") {
-        for document in serde_json::Deserializer::from_str(text).into_iter() {
-            documents.push(document.map_err(|error| error.to_string())?);
-        }
-    } else {
-        for document in serde_norway::Deserializer::from_str(text) {
-            documents.push(serde_norway::Value::deserialize(document).map_err(|error| error.to_string())?);
-        }
-    }
-    // Merge keys (`<<`) refer to other parts of the document.
-    documents.iter_mut().try_for_each(|document| document.apply_merge()).map_err(|error| error.to_string())?;
-    let documents = documents.into_iter().filter(|document| !document.is_null());
-    documents.map(|document| serde_json::to_value(document).map_err(|error| error.to_string())).collect()
 }
 
 const HEADER: [&str; 6] = ["HOST", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
@@ -210,7 +143,8 @@ fn rows(units: &[AppliedUnit]) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-fn shown(value: Option<&Value>) -> String {
+/// A value in a change.
+pub(super) fn shown(value: Option<&Value>) -> String {
     match value {
         None => "nothing".to_owned(),
         Some(Value::String(text)) => text.clone(),
@@ -445,39 +379,5 @@ fn conclude(
         None => Err(Failure::silent(FailureKind::Failed)),
         Some(kind) if kinds.len() == 1 => Err(Failure::silent(kind)),
         Some(_) => Err(Failure::silent(FailureKind::Failed)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn documents_in_yaml_and_json() {
-        for (text, wanted) in [
-            ("", vec![]),
-            ("# nothing\n", vec![]),
-            ("unit: a/b\nenv: {A: '1'}\n", vec![json!({"unit": "a/b", "env": {"A": "1"}})]),
-            ("---\na: 1\n---\nb: 2\n---\n", vec![json!({"a": 1}), json!({"b": 2})]),
-            ("{\"a\": 1}", vec![json!({"a": 1})]),
-            ("{\"a\": 1}\n{\"b\": 2}", vec![json!({"a": 1}), json!({"b": 2})]),
-            ("{a: 1}\n---\n{b: 2}\n", vec![json!({"a": 1}), json!({"b": 2})]),
-            ("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\n", vec![json!({"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}})]),
-            ("y:\n  <<: [{a: 1}, {a: 2, c: 3}]\n", vec![json!({"y": {"a": 1, "c": 3}})]),
-        ] {
-            assert_eq!(parse(text), Ok(wanted), "{text}");
-        }
-        for (text, words) in [
-            ("a: 1\na: 2\n", "duplicate"),
-            ("a: [1\n", "line"),
-            ("{\"a\": 1,}", "line 1"),
-            ("? [a]\n: 1\n", "key"),
-            ("a: {<<: 5}\n", "merg"),
-        ] {
-            let message = parse(text).unwrap_err();
-            assert!(message.contains(words), "{text}: {message}");
-        }
     }
 }

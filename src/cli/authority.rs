@@ -187,7 +187,7 @@ async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
         return Ok(());
     }
     if abandon {
-        let abandoned: AuthorityStatus = session.client.delete("authority/rotation").await?;
+        let abandoned: AuthorityStatus = session.client.delete("authority/rotation", &[]).await?;
         print::say("hosts keep the present key and root certificate, and forget the new one");
         return match session.printer.is_for_programs() {
             true => session.printer.one(&abandoned, Vec::new),

@@ -1,6 +1,7 @@
 //! The client of the console's REST API.
 
 use std::{
+    marker::PhantomData,
     pin::Pin,
     sync::{
         Arc,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt};
-use muster_api::{CommandEvent, NOTICE_HEADER, Problem};
+use muster_api::{NOTICE_HEADER, Problem};
 use muster_base::failure::{Failure, FailureKind, with_causes};
 use muster_net::{
     http::{self, Proxy},
@@ -159,12 +160,20 @@ impl ConsoleClient {
         self.send(self.request(method, path)).await.map(drop)
     }
 
+    /// As [`order`](Self::order), with a query.
+    ///
+    /// # Errors
+    /// As [`ConsoleClient::get`].
+    pub async fn order_with(&self, method: Method, path: &str, query: &[(&str, String)]) -> Result<(), Failure> {
+        self.send(self.request(method, path).query(query)).await.map(drop)
+    }
+
     /// Deletes a resource.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
-    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let response = self.send(self.request(Method::DELETE, path)).await?;
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Failure> {
+        let response = self.send(self.request(Method::DELETE, path).query(query)).await?;
         self.read(response).await
     }
 
@@ -226,16 +235,17 @@ impl ConsoleClient {
         Ok(())
     }
 
-    /// The events of a command, from the beginning to the end.
+    /// The events of a command or a deployment, from the beginning to the end.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
-    pub async fn events(&self, path: &str) -> Result<CommandEvents, Failure> {
+    pub async fn events<T: DeserializeOwned>(&self, path: &str) -> Result<EventStream<T>, Failure> {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let response = self.send(request).await?;
-        Ok(CommandEvents {
+        Ok(EventStream {
             bytes: Box::pin(response.bytes_stream().map(|piece| piece.map(Vec::from))),
             buffer: Vec::new(),
+            event: PhantomData,
         })
     }
 }
@@ -304,18 +314,19 @@ fn is_usage(code: &str) -> bool {
     )
 }
 
-/// The server-sent events of a command.
-pub struct CommandEvents {
+/// The server-sent events of a command or a deployment.
+pub struct EventStream<T> {
     bytes: Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
     buffer: Vec<u8>,
+    event: PhantomData<fn() -> T>,
 }
 
-impl CommandEvents {
+impl<T: DeserializeOwned> EventStream<T> {
     /// The next event; `None` at the end of the stream.
     ///
     /// # Errors
     /// If the connection breaks, or if an event cannot be parsed.
-    pub async fn next(&mut self) -> Result<Option<CommandEvent>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<T>, Failure> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -339,7 +350,7 @@ impl CommandEvents {
 }
 
 /// The event of a `data:` line. Other lines (comments, event names, empty lines) are not needed.
-fn event(line: &[u8]) -> Result<Option<CommandEvent>, Failure> {
+fn event<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, Failure> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
     serde_json::from_slice(data.trim_ascii()).map(Some).map_err(|error| {
         Failure::new(FailureKind::Failed, format!("an event from the console is not understood: {error}"))

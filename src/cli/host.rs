@@ -1,7 +1,7 @@
 //! `muster host`: the hosts of the fleet.
 
 use clap::{Args, Subcommand};
-use muster_api::{Host, HostSort};
+use muster_api::{Cordon, Host, HostSort};
 use muster_base::{
     clock,
     failure::{Failure, FailureKind},
@@ -9,7 +9,7 @@ use muster_base::{
 use muster_topics::select::HostSelect;
 use reqwest::Method;
 
-use super::{container_text, label, print, session::CliSession};
+use super::{container_text, cordon, label, print, session::CliSession};
 
 pub use super::host_lookup::{one, only};
 
@@ -31,6 +31,14 @@ pub enum HostVerb {
     },
     /// List or change labels of hosts
     Label(label::LabelArgs),
+    /// Keep new deployments from hosts, or list those that are not open
+    ///
+    /// A cordoned host keeps the deployments that it has, and gets their new versions.
+    Cordon(cordon::CordonArgs),
+    /// Have hosts carry deployments again
+    Uncordon(cordon::CordonArgs),
+    /// Have hosts remove the units of their deployments, and get no new ones
+    Drain(cordon::DrainArgs),
     /// Revoke a host's certificates, so that it must join again
     ///
     /// It needs a new token for that.
@@ -87,6 +95,9 @@ pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
             Ok(())
         }
         HostVerb::Label(wanted) => label::run(wanted, session).await,
+        HostVerb::Cordon(wanted) => cordon::run(wanted, Cordon::Cordoned, session).await,
+        HostVerb::Uncordon(wanted) => cordon::run(wanted, Cordon::Open, session).await,
+        HostVerb::Drain(wanted) => cordon::drain(wanted, session).await,
         HostVerb::Revoke { host, yes } => {
             let host = sure(session, "lock out", &host, yes).await?;
             session.client.order(Method::POST, &format!("hosts/{}/revoke", host.id)).await?;

@@ -9,8 +9,9 @@
 //!   print them
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`secret`],
-//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
-//!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
+//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
+//!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`], [`var`], [`cordon`] of hosts (options in
+//!   [`host_target`]), [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
 //!
 //! **Invariant: standard output has data only**; messages, errors among them, go to standard
@@ -34,13 +35,17 @@ pub mod config;
 pub mod container;
 pub mod container_text;
 pub mod context;
+pub mod cordon;
 pub mod dashboards;
+pub mod deployment;
+pub mod document_file;
 pub mod effective;
 pub mod endpoint;
 pub mod exec;
 pub mod export;
 pub mod host;
 pub mod host_lookup;
+pub mod host_target;
 pub mod label;
 pub mod limit_value;
 pub mod login;
@@ -64,6 +69,7 @@ pub mod top_subject;
 pub mod unit;
 pub mod unit_lookup;
 pub mod upgrade;
+pub mod var;
 pub mod wait;
 pub mod yaml;
 pub mod ycommand;
@@ -114,6 +120,12 @@ pub enum Verb {
     /// Manage containers of Podman, Docker and LXC
     #[command(subcommand)]
     Container(container::ContainerVerb),
+    /// Manage deployments: units on hosts that a target selects, in versions
+    #[command(subcommand)]
+    Deployment(deployment::DeploymentVerb),
+    /// Manage variables of hosts
+    #[command(subcommand)]
+    Var(var::VarVerb),
     /// Save the desired state of a host's units, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotVerb),
@@ -176,6 +188,9 @@ async fn perform(
     if let Verb::Dashboards(verb) = &verb {
         return dashboards::run(verb, options);
     }
+    if matches!(verb, Verb::Deployment(deployment::DeploymentVerb::Schema)) {
+        return deployment::schema(options.output);
+    }
     let verb = match verb {
         Verb::Backup(verb) => match backup::run_alone(verb, printer).await? {
             Some(verb) => Verb::Backup(verb),
@@ -204,6 +219,8 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Secret(verb) => secret::run(verb, session).await,
         Verb::Realm(verb) => realm::run(verb, session).await,
         Verb::Snapshot(verb) => snapshot::run(verb, session).await,
+        Verb::Deployment(verb) => deployment::run(verb, session).await,
+        Verb::Var(verb) => var::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
         Verb::Container(verb) => container::run(verb, session).await,

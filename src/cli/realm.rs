@@ -167,7 +167,7 @@ pub async fn run(verb: RealmVerb, session: &CliSession) -> Result<(), Failure> {
             told(session, &format!("realm {realm} is changed"), changed.command, wait).await
         }
         RealmVerb::Rm { realm, wait } => {
-            let removed: RealmRemoved = session.client.delete(&format!("realms/{realm}")).await?;
+            let removed: RealmRemoved = session.client.delete(&format!("realms/{realm}"), &[]).await?;
             told(session, &format!("realm {realm} is forgotten"), removed.command, wait).await
         }
     }

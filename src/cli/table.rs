@@ -16,7 +16,7 @@ const COLUMN_MIN: usize = 10;
 const ELLIPSIS: char = '…';
 
 /// The headers of columns that are never shortened: what stands there is typed again, or short.
-const WHOLE: &[&str] = &["ID", "HOST", "UNIT", "NAME", "AGE", "STATE", "PHASE", "PRESENCE", "SEVERITY"];
+const WHOLE: &[&str] = &["ID", "HOST", "UNIT", "DEPLOYMENT", "NAME", "AGE", "STATE", "PHASE", "PRESENCE", "SEVERITY"];
 
 /// The headers of columns that begin with a state, and the names of lines that do.
 const STATES: &[&str] =
@@ -199,10 +199,12 @@ fn add(
 fn coloured(cell: &str) -> Option<(Range<usize>, Colour)> {
     let end = cell.find(|c: char| !c.is_alphanumeric() && c != '-').unwrap_or(cell.len());
     let colour = match &cell[..end] {
-        "online" | "running" | "playing" | "done" | "ok" | "succeeded" | "active" => Colour::Green,
-        "offline" | "failed" | "refused" | "lost" | "critical" | "broken" | "revoked" | "missing" => Colour::Red,
+        "online" | "running" | "playing" | "done" | "ok" | "succeeded" | "active" | "verified" => Colour::Green,
+        "offline" | "failed" | "refused" | "lost" | "critical" | "broken" | "revoked" | "missing" | "conflict"
+        | "cannot" => Colour::Red,
         "starting" | "stopping" | "installing" | "backoff" | "waiting" | "queued" | "paused" | "unready"
-        | "warning" | "frozen" | "held" | "unknown" => Colour::Yellow,
+        | "warning" | "frozen" | "held" | "unknown" | "away" | "pending" | "changing" | "removing" | "unconfirmed"
+        | "orphan" => Colour::Yellow,
         _ => return None,
     };
     Some((0..end, colour))

@@ -218,6 +218,7 @@ mod tests {
             desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped, frozen: false },
             observed: Observed::absent(0),
             hold: None,
+            owner: None,
             pins: muster_topics::snapshot::Pins::default(),
             stats: None,
             at_ms: 0,

@@ -1,5 +1,7 @@
 //! `muster unit` and `muster yuno`: the units that agents keep.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use muster_api::{Config, Unit, UnitSort};
 use muster_base::{
@@ -20,8 +22,8 @@ use muster_topics::{
 
 use super::{
     apply, artifact, ask,
-    change::{LimitOptions, UnitAction, UnitChange, WaitOptions, change, make},
-    config, container_text, effective, endpoint, exec, export, host_lookup,
+    change::{LimitOptions, UnitAction, UnitChange, WaitOptions, candidates, change, make, pick},
+    config, container_text, deployment, effective, endpoint, exec, export, host_lookup,
     limit_value::{LimitValue, or_none},
     logs,
     policy::{self, parse_label, parse_word},
@@ -84,8 +86,29 @@ pub enum UnitVerb {
         #[arg(long, value_name = "NAME")]
         unset: Vec<Name>,
     },
+    /// Leave units of deployments to verbs
+    ///
+    /// The deployment changes them no more on these hosts. What runs goes on.
+    Detach(DetachUnits),
     /// Remove units that are retired
     Rm(UnitChange),
+}
+
+/// Units that are detached from their deployments.
+#[derive(Args, Clone, Debug)]
+pub struct DetachUnits {
+    /// Units: REALM/NAME or HOST:REALM/NAME
+    #[arg(required_unless_present = "select")]
+    units: Vec<UnitRef>,
+    /// Units that this selects, such as 'realm=prod and host=till-7'
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
+    select: Option<Select>,
+    /// Host, by id or hostname; repeatable
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
+    /// Every host that has such a unit
+    #[arg(long)]
+    all: bool,
 }
 
 /// Verbs on yunos.
@@ -324,8 +347,17 @@ pub async fn run(verb: UnitVerb, session: &CliSession) -> Result<(), Failure> {
             let labels = unset.chain(set.into_iter().map(|(name, value)| (name, Some(value)))).collect();
             change(session, Noun::Unit, which, UnitAction::Label(labels)).await
         }
+        UnitVerb::Detach(which) => detach(session, which).await,
         UnitVerb::Rm(which) => change(session, Noun::Unit, which, UnitAction::Remove).await,
     }
+}
+
+async fn detach(session: &CliSession, which: DetachUnits) -> Result<(), Failure> {
+    let DetachUnits { units, select, hosts, all } = which;
+    let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
+    let which = UnitChange { units, select, hosts, all, yes: true, wait };
+    let all = candidates(session, &which).await?;
+    deployment::detach(session, &pick(session, &all, &which, Noun::Unit)?).await
 }
 
 /// Runs a verb on yunos.
@@ -384,13 +416,14 @@ pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun)
             unit.unit.to_string(),
             unit.desired.spec.kind().to_owned(),
             unit.version(),
+            unit.owner.as_ref().map(|owner| owner.deployment.to_string()).unwrap_or_default(),
             doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
             trouble(unit),
         ]
     };
-    let header = ["HOST", "UNIT", "KIND", "VERSION", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
+    let header = ["HOST", "UNIT", "KIND", "VERSION", "DEPLOYMENT", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
     let empty = match noun {
         Noun::Container => "no containers that agents keep; `muster unit apply --help` tells how to make one",
         Noun::Yuno => "no yunos; `muster yuno create --help` tells how to make one",
@@ -457,6 +490,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("unit", unit.unit.to_string()),
             ("host", format!("{} ({})", unit.hostname, unit.host)),
             ("kind", desired.spec.kind().to_owned()),
+            ("deployment", unit.owner.as_ref().map(deployment::owner).unwrap_or_default()),
             (
                 "differs",
                 unit.deviation().map(|what| format!("{what}; what follows is what is wanted")).unwrap_or_default(),

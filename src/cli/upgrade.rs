@@ -225,6 +225,7 @@ pub(super) mod tests {
             desired: Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false },
             observed: Observed::absent(0),
             hold: None,
+            owner: None,
             pins: Pins::default(),
             stats: None,
             at_ms: 0,

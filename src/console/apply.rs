@@ -63,12 +63,17 @@ struct FleetState {
     hosts: Vec<(HostId, String)>,
     /// Realms of each host, as it reports.
     carried: BTreeMap<HostId, Vec<Name>>,
-    realms: Vec<Name>,
-    artifacts: Vec<Artifact>,
-    configs: Vec<Config>,
+    catalogue: Catalogue,
     units: BTreeMap<(HostId, UnitName), Unit>,
     /// Units with an open command.
     busy: BTreeSet<UnitName>,
+}
+
+/// What documents may name.
+pub(super) struct Catalogue {
+    pub(super) realms: Vec<Name>,
+    artifacts: Vec<Artifact>,
+    configs: Vec<Config>,
 }
 
 /// A unit's desired state, on whichever hosts.
@@ -81,16 +86,16 @@ struct UnitGoal {
 
 /// Everything that is wrong, line by line.
 #[derive(Default)]
-struct DocumentFaults(Vec<String>);
+pub(super) struct DocumentFaults(Vec<String>);
 
 impl DocumentFaults {
-    fn add(&mut self, source: &str, at: &str, message: &str) {
+    pub(super) fn add(&mut self, source: &str, at: &str, message: &str) {
         let place: Vec<&str> = [source, at].into_iter().filter(|part| !part.is_empty()).collect();
         let message = message.replace('\n', "\n  ");
         self.0.push(if place.is_empty() { message } else { format!("{}: {message}", place.join(": ")) });
     }
 
-    fn add_error(&mut self, source: &str, at: &str, error: Error) -> Result<(), Error> {
+    pub(super) fn add_error(&mut self, source: &str, at: &str, error: Error) -> Result<(), Error> {
         if error.status >= 500 {
             return Err(error);
         }
@@ -100,7 +105,7 @@ impl DocumentFaults {
         Ok(())
     }
 
-    fn into_result(self) -> Result<(), Error> {
+    pub(super) fn into_result(self) -> Result<(), Error> {
         let Self(mut lines) = self;
         lines.dedup();
         let (count, more) = (lines.len(), lines.len().saturating_sub(FAULTS_MAX));
@@ -200,11 +205,17 @@ impl Console {
         Ok(FleetState {
             carried: hosts.iter().filter_map(carried).collect(),
             hosts: hosts.into_iter().map(|host| (host.id, host.hostname)).collect(),
+            catalogue: self.catalogue().await?,
+            units: units.collect(),
+            busy: busy.collect(),
+        })
+    }
+
+    pub(super) async fn catalogue(&self) -> Result<Catalogue, Error> {
+        Ok(Catalogue {
             realms: self.realms().await?.into_iter().map(|realm| realm.realm.name).collect(),
             artifacts: self.artifacts(None, None).await?,
             configs: self.configs().await?,
-            units: units.collect(),
-            busy: busy.collect(),
         })
     }
 
@@ -224,11 +235,24 @@ impl Console {
         if let Err(message) = known.realm(&wanted.unit.realm(), &found) {
             faults.add(source, &at("unit"), &message);
         }
-        let artifact = wanted.artifact.as_ref().map(|name| known.artifact(name)).transpose();
+        let spec = self.resolve(&known.catalogue, (source, &wanted), faults).await?;
+        let goal = spec.map(|spec| UnitGoal { source: source.to_owned(), wanted, spec, hosts: found });
+        Ok(goal.filter(|_| faults.0.len() == before))
+    }
+
+    /// Resolves all that the document of a unit names, and checks the spec; `None` if something is wrong.
+    pub(super) async fn resolve(
+        &self,
+        catalogue: &Catalogue,
+        (source, wanted): (&str, &WantedUnit),
+        faults: &mut DocumentFaults,
+    ) -> Result<Option<Spec>, Error> {
+        let at = |field: &str| format!("{}: {field}", wanted.unit);
+        let artifact = wanted.artifact.as_ref().map(|name| catalogue.artifact(name)).transpose();
         let artifact = artifact.map_err(|message| faults.add(source, &at(wanted.artifact_key()), &message)).ok();
         let mut configs = Vec::new();
         for (index, text) in wanted.configs.iter().enumerate() {
-            match known.config(text) {
+            match catalogue.config(text) {
                 Ok(config) => configs.push(config),
                 Err(message) => faults.add(source, &at(&format!("configs.{index}")), &message),
             }
@@ -256,9 +280,8 @@ impl Console {
                 return Ok(None);
             }
         };
-        self.check(source, &wanted, &spec, faults).await?;
-        let goal = UnitGoal { source: source.to_owned(), wanted, spec, hosts: found };
-        Ok(Some(goal).filter(|_| faults.0.len() == before))
+        self.check(source, wanted, &spec, faults).await?;
+        Ok(Some(spec))
     }
 
     /// Checks a spec as far as possible before a host is asked.
@@ -481,29 +504,10 @@ fn circles(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) 
     }
 }
 
-impl FleetState {
-    fn name(&self, host: HostId) -> String {
-        let found = self.hosts.iter().find(|(id, _)| *id == host);
-        found.map_or_else(|| host.to_string(), |(_, name)| name.clone())
-    }
-
-    /// Resolves hosts; the only host if none is named.
-    fn hosts(&self, named: &[String]) -> Result<Vec<HostId>, Error> {
-        if !named.is_empty() {
-            return dispatch::resolve(named, &self.hosts);
-        }
-        match &self.hosts[..] {
-            [(only, _)] => Ok(vec![*only]),
-            [] => Err(Error::invalid("no_hosts", "no host has joined yet")),
-            several => Err(Error::invalid("no_hosts", format!("there are {} hosts, and none is named", several.len()))
-                .hint("name them here, or with --host or --select")),
-        }
-    }
-
-    /// Checks that a realm exists, here or on all of these hosts.
-    fn realm(&self, realm: &Name, hosts: &[HostId]) -> Result<(), String> {
-        let carries = |host: &HostId| self.carried.get(host).is_some_and(|carried| carried.contains(realm));
-        if self.realms.contains(realm) || !hosts.is_empty() && hosts.iter().all(carries) {
+impl Catalogue {
+    /// Checks that a realm exists here.
+    pub(super) fn realm(&self, realm: &Name) -> Result<(), String> {
+        if self.realms.contains(realm) {
             return Ok(());
         }
         let hint = nearest(realm.as_str(), self.realms.iter().map(Name::as_str));
@@ -538,7 +542,7 @@ impl FleetState {
 
     /// Checks that the newest version, which a reference without a version means, is not older than a unit's present
     /// one.
-    fn goes_forward(&self, wanted: &WantedUnit, after: &Spec, before: &Spec) -> Result<(), String> {
+    pub(super) fn goes_forward(&self, wanted: &WantedUnit, after: &Spec, before: &Spec) -> Result<(), String> {
         let back = |what: &str, has: &Version, gets: &Version| {
             Err(format!(
                 "{what} alone is {gets}, and it has {has}, which is newer; say {what}@{gets} if it shall go back"
@@ -572,6 +576,35 @@ impl FleetState {
         }
         Ok(())
     }
+}
+
+impl FleetState {
+    fn name(&self, host: HostId) -> String {
+        let found = self.hosts.iter().find(|(id, _)| *id == host);
+        found.map_or_else(|| host.to_string(), |(_, name)| name.clone())
+    }
+
+    /// Resolves hosts; the only host if none is named.
+    fn hosts(&self, named: &[String]) -> Result<Vec<HostId>, Error> {
+        if !named.is_empty() {
+            return dispatch::resolve(named, &self.hosts);
+        }
+        match &self.hosts[..] {
+            [(only, _)] => Ok(vec![*only]),
+            [] => Err(Error::invalid("no_hosts", "no host has joined yet")),
+            several => Err(Error::invalid("no_hosts", format!("there are {} hosts, and none is named", several.len()))
+                .hint("name them here, or with --host or --select")),
+        }
+    }
+
+    /// Checks that a realm exists, here or on all of these hosts.
+    fn realm(&self, realm: &Name, hosts: &[HostId]) -> Result<(), String> {
+        let carries = |host: &HostId| self.carried.get(host).is_some_and(|carried| carried.contains(realm));
+        match !hosts.is_empty() && hosts.iter().all(carries) {
+            true => Ok(()),
+            false => self.catalogue.realm(realm),
+        }
+    }
 
     /// Compares a goal with a unit on a host whose revisions have this key.
     fn compare(&self, goal: &UnitGoal, host: HostId, key: &RevisionKey) -> Result<AppliedUnit, String> {
@@ -588,7 +621,7 @@ impl FleetState {
             let costs = if run.is_running() { ChangeCost::Start } else { ChangeCost::InPlace };
             return made(ApplyAction::Create, costs, spec_comparison::fields(None, Some((spec, run))));
         };
-        self.goes_forward(wanted, spec, &there.desired.spec)?;
+        self.catalogue.goes_forward(wanted, spec, &there.desired.spec)?;
         let mut desired = there.desired.clone();
         let values = spec_comparison::other_values((&wanted.unit, &mut desired), spec, key);
         let current = CurrentUnit { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };

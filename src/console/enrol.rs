@@ -22,13 +22,14 @@ use axum::{
     extract::{FromRequestParts, Path, State},
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use muster_base::clock::{now_ms, rfc3339_ms};
 use muster_guard::{LineKind, log_peer};
 use muster_rules::hostname;
 use muster_topics::{
     Millis, V1,
+    desired::StoredDocument,
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId, Name},
     role::Identity,
@@ -82,6 +83,8 @@ pub(super) fn router(console: Console) -> Router {
         .route("/v1/configs/{sha256}", get(config))
         .route("/v1/secrets/{realm}/{name}/{version}", get(secret))
         .route("/v1/manifests/{sha256}", get(manifest))
+        .route("/v1/desired/{digest}", get(desired))
+        .route("/v1/desired", put(hand_in))
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
         .method_not_allowed_fallback(async || {
             Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
@@ -318,6 +321,26 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
         key_generation: (keys.state.generation > 0).then_some(keys.state.generation),
         addresses: shared.hosts.addresses.present(),
     }
+}
+
+/// Returns the body of a host's present document.
+async fn desired(
+    State(console): State<Console>,
+    MemberHost(host): MemberHost,
+    PathSegments(digest): PathSegments<Digest>,
+) -> Result<Response, Error> {
+    let body = console.desired_body(host, &digest).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response())
+}
+
+/// Takes the document that a host has, which the console has asked for.
+async fn hand_in(
+    State(console): State<Console>,
+    MemberHost(host): MemberHost,
+    JsonBody(document): JsonBody<StoredDocument>,
+) -> Result<StatusCode, Error> {
+    console.hand_in(host, &document).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Returns the revocation list: serial numbers of revoked certificates, which are public.

@@ -92,6 +92,7 @@ impl Console {
         let removed: Vec<String> = wanted.remove.iter().map(|name| format!("{name}-")).collect();
         let labels = [set, removed].concat().join(" ");
         tracing::info!(%operator, labels, hosts = changed.len(), "labels of hosts are changed");
+        shared.hosts.desired.labels_changed(changed.iter().map(|(host, _)| *host));
         shared.hosts.labels.tellings.mark_owed(changed.into_iter().map(|(host, _)| host).collect());
         self.labelled(&ids).await
     }

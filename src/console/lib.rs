@@ -11,6 +11,7 @@
 //! - [`link`]: the connection to the broker; `link_handle`, `inbound`: its two directions
 //! - [`ingest`]: stores what hosts report, and then acknowledges it
 //! - [`dispatch`]: turns an operator's request into a signed command, and sends it until it is answered
+//! - `desired`: deployments, which host carries which, and the document that each host is sent
 //! - `apply`: applies documents to units; `realm`: realms; `alert`: alerts and their rules; `label`: labels of hosts; `address`: where hosts
 //!   find the fleet (`document_sync`: sends these to hosts until confirmed); [`content`]: artifacts and configs; `secret`: secrets that
 //!   units use by name; [`operator`]: people, and how they sign in
@@ -22,7 +23,7 @@
 //!   [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker); ingest and the recorder (each takes from the link
-//! through a bounded queue and stores in batches); acknowledgements; one each for sending rules and labels; status series; one for each
+//! through a bounded queue and stores in batches); acknowledgements; one each for sending rules and labels; two for deployments; status series; one for each
 //! external store; metrics of fleet and console; dispatch (owns the open commands); the two
 //! listeners; the keeper of the revocation list; a sweeper. API and pages use [`Console`], the handle on all of them.
 //!
@@ -41,6 +42,7 @@ pub mod command_signer;
 pub mod config;
 mod confirmed_labels;
 mod content;
+mod desired;
 pub mod dispatch;
 mod document_sync;
 mod enrol;

@@ -409,8 +409,8 @@ async fn publish(
             biased;
             Some(publish) = acks.recv() => client.ack(&publish).await,
             message = outbound.recv() => match message {
-                Some(Outbound { topic, payload }) => {
-                    client.publish(prefix.topic(&topic), address::qos(&topic), topic.row().retained, payload).await
+                Some(Outbound { topic, payload, retain }) => {
+                    client.publish(prefix.topic(&topic), address::qos(&topic), retain, payload).await
                 }
                 None => return ConsoleLinkEnd::Closed,
             },

@@ -11,11 +11,12 @@ use std::{
 use muster_topics::{Millis, topic::Topic};
 use tokio::sync::{mpsc, watch};
 
-/// A message to publish; never retained, because retained messages are the link's own.
+/// A message to publish.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) topic: Topic,
     pub(super) payload: Vec<u8>,
+    pub(super) retain: bool,
 }
 
 /// Publishes through the link. Clones share it.
@@ -54,7 +55,8 @@ impl LinkHandle {
     /// Queues a message. It may be lost with the connection, or for lack of room: the caller repeats it until it is
     /// answered.
     pub(super) fn publish(&self, topic: Topic, payload: Vec<u8>) -> bool {
-        let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload }).is_ok();
+        let retain = topic.row().retained;
+        let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload, retain }).is_ok();
         if !sent {
             tracing::debug!("a message to the broker is dropped; it will be repeated");
         }
@@ -63,7 +65,17 @@ impl LinkHandle {
 
     /// Queues a message once there is room; returns false if there is no connection.
     pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        let retain = topic.row().retained;
+        self.queue(Outbound { topic, payload, retain }).await
+    }
+
+    /// Does the same with a message that the broker does not retain, whatever else is on its topic.
+    pub(super) async fn publish_unretained(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        self.queue(Outbound { topic, payload, retain: false }).await
+    }
+
+    async fn queue(&self, message: Outbound) -> bool {
         // An error means that the link has ended, because the console stops.
-        self.is_connected() && self.outbound.send(Outbound { topic, payload }).await.is_ok()
+        self.is_connected() && self.outbound.send(message).await.is_ok()
     }
 }

@@ -34,11 +34,19 @@ pub(super) enum NoticeKind {
     SignerAway,
     /// There is no good backup that is new enough.
     BackupOld,
+    /// Connected hosts have not stored their documents for long.
+    HostsBehind,
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 5] =
-    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock, NoticeKind::SignerAway, NoticeKind::BackupOld];
+const ALL: [NoticeKind; 6] = [
+    NoticeKind::DiskFull,
+    NoticeKind::SeriesLeftOut,
+    NoticeKind::Clock,
+    NoticeKind::SignerAway,
+    NoticeKind::BackupOld,
+    NoticeKind::HostsBehind,
+];
 
 impl NoticeKind {
     fn name(self) -> &'static str {
@@ -48,13 +56,14 @@ impl NoticeKind {
             Self::Clock => "console-clock",
             Self::SignerAway => "console-signer",
             Self::BackupOld => "console-backup-old",
+            Self::HostsBehind => "console-hosts-behind",
         }
     }
 
     fn metric(self) -> Metric {
         match self {
             Self::DiskFull => Metric::StoreUsed,
-            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld => Metric::Other,
+            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld | Self::HostsBehind => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }

@@ -30,6 +30,7 @@ impl Console {
         self.shared.hosts.labels.forget(id);
         self.shared.hosts.keys.forget(id);
         self.shared.hosts.addresses.tellings.forget(id);
+        self.shared.hosts.desired.forget(id);
         self.shared.left(id, &owed).await;
         Ok(())
     }

@@ -38,7 +38,7 @@ use super::{
     backup,
     command_signer::SignerAddress,
     config::Config,
-    content, dispatch, document_sync, enrol,
+    content, desired, dispatch, document_sync, enrol,
     error::Error,
     external::{self, ExternalError, ExternalStores},
     fleet, health, ingest,
@@ -384,6 +384,7 @@ impl PreparedConsole {
         let key_generations = store::alert::Generations { all: generation, ..Default::default() };
         let has_labels = store::label::heard(self.store.read()).await?;
         let addresses = address::FleetAddresses::open(&self.config, &urls, &self.store, now_ms()).await?;
+        let desired = desired::DesiredState::open(&self.store).await?;
         let shared = Arc::new(ConsoleState {
             settings: Settings {
                 current: RwLock::new(Arc::new(self.config.clone())),
@@ -409,6 +410,7 @@ impl PreparedConsole {
                 keys: document_sync::DocumentSync::new(key_generations),
                 rotating: tokio::sync::Mutex::default(),
                 addresses,
+                desired,
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
@@ -432,6 +434,8 @@ impl PreparedConsole {
             shared.notices.raise(notice::NoticeKind::SeriesLeftOut, message, now_ms());
         }
         let console = Console { shared: Arc::clone(&shared) };
+        // Before anybody can ask for a change.
+        console.open_deployments().await?;
         let tasks = TaskTracker::new();
         let of_secrets = console.clone();
         tasks.spawn(async move { of_secrets.finish_secret_key_rotation().await });
@@ -458,6 +462,8 @@ impl PreparedConsole {
             shutdown.clone(),
         );
         tasks.spawn(addresses);
+        tasks.spawn(desired::sync::run(console.clone(), shutdown.clone()));
+        tasks.spawn(desired::publish::run(Arc::clone(&shared), shutdown.clone()));
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }

@@ -97,6 +97,8 @@ pub(super) struct HostMessages {
     pub(super) keys: super::owed_documents::DocumentSync,
     /// Held while keys for signatures are replaced.
     pub(super) rotating: tokio::sync::Mutex<()>,
+    /// What is desired of them.
+    pub(super) desired: super::desired::DesiredState,
     /// Where hosts find the fleet.
     pub(super) addresses: super::address::FleetAddresses,
     /// Held while labels of hosts are changed.

@@ -93,6 +93,17 @@ impl Fixture {
         Member { id: membership.host, certificate: membership.certificate, key: key.serialize_pem() }
     }
 
+    /// Applies a deployment of one container.
+    pub(super) async fn deploy_container(&self, deployment: &str, select: &str) -> muster_api::AppliedDeployment {
+        let content = serde_json::json!({
+            "deployment": deployment, "target": {"select": select},
+            "units": [{"name": "till", "kind": "container", "image": {"name": "docker.io/library/busybox:1"}}],
+        });
+        let documents = vec![muster_api::ApplyDocument { source: String::new(), content }];
+        let apply = muster_api::ApplyDeployments { documents, dry_run: false, adopt: false };
+        self.console.apply_deployments(&admin(), apply).await.unwrap().deployments.remove(0)
+    }
+
     /// Returns a command that waits for these hosts.
     pub(super) async fn command(&self, hosts: &[HostId]) -> muster_api::Command {
         let target = muster_api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());

@@ -1,5 +1,5 @@
-//! Records the console's own metrics beside those of hosts: the number of hosts by state, open commands, active
-//! alerts, sizes of its stores, and its use of the machine.
+//! Records the console's own metrics beside those of hosts: the number of hosts by state, open commands, deployments and documents,
+//! active alerts, sizes of its stores, and its use of the machine.
 //!
 //! Each point has the label `instance="console"`, and none has `host`, because they belong to no host.
 //!
@@ -65,6 +65,11 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     match of_stores(shared, at_ms).await {
         Ok(found) => points.extend(found),
         Err(error) => tracing::debug!(%error, "the console cannot count what is in its store"),
+    }
+    let (deployments, documents) = shared.hosts.desired.counts();
+    points.push(point("muster_console_deployments", None, at_ms).field("count", deployments as f64));
+    for (state, count) in documents {
+        points.push(point("muster_console_documents", Some(("state", state)), at_ms).field("count", count as f64));
     }
     if let Ok(count) = shared.measurements.series.count().await {
         points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
@@ -182,6 +187,8 @@ mod tests {
         assert_eq!(value("muster_console_hosts_count{state=\"never\"}").await, 1.0);
         assert_eq!(value("muster_console_hosts_count{state=\"online\"}").await, 0.0);
         assert_eq!(value("muster_console_commands_open").await, 1.0);
+        assert_eq!(value("muster_console_deployments_count").await, 0.0);
+        assert_eq!(value("muster_console_documents_count{state=\"behind\"}").await, 0.0);
         assert_eq!(value("muster_console_alerts_active{severity=\"critical\"}").await, 0.0);
         assert_eq!(value("muster_console_points_received_total").await, 0.0);
         assert!(value("muster_console_series_count").await > 0.0);

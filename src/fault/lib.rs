@@ -104,6 +104,12 @@ mod enabled {
         NoRollCall,
         /// The console keeps units that a heartbeat does not list.
         KeepUnits,
+        /// The agent takes a document that is older than the stored one.
+        TakeOlderDocument,
+        /// The agent counts a document as its own without storing it.
+        ForgetDocument,
+        /// The agent removes units that its document does not list.
+        RemoveByAbsence,
     }
 
     /// Injects a fault on this thread; `None` removes it.

@@ -41,6 +41,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster agent install --dry-run", ""),
         ],
     ),
+    ("agent detach", &[("muster agent detach", ""), ("muster agent detach --data-dir /var/lib/muster/agent", "")]),
     ("agent uninstall", &[("muster agent uninstall --dry-run", ""), ("muster agent uninstall", "")]),
     (
         "console",
@@ -101,6 +102,15 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster host label --select 'fact.arch=aarch64' board=pi", ""),
         ],
     ),
+    (
+        "host cordon",
+        &[
+            ("muster host cordon till-7", "it keeps what it has"),
+            ("muster host cordon", "list hosts that are cordoned or drained"),
+        ],
+    ),
+    ("host uncordon", &[("muster host uncordon till-7", ""), ("muster host uncordon --select 'label.site=north'", "")]),
+    ("host drain", &[("muster host drain till-7", "before it is taken away")]),
     ("host revoke", &[("muster host revoke till-7", "")]),
     ("host rm", &[("muster host rm till-7", "")]),
     (
@@ -220,6 +230,13 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster unit label --select 'realm=prod and label.wave=1' --set wave=2", ""),
         ],
     ),
+    (
+        "unit detach",
+        &[
+            ("muster unit detach till-7:shop/till", ""),
+            ("muster unit detach shop/till --all", "on each host that has it"),
+        ],
+    ),
     ("unit rm", &[("muster unit rm default/server", "after `muster unit retire default/server`")]),
     (
         "yuno create",
@@ -307,6 +324,80 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ("container show", &[("muster container show default/shop", "")]),
     ("container logs", &[("muster container logs default/shop -f", "")]),
     ("container rm", &[("muster container rm default/shop", "after `muster unit retire default/shop`")]),
+    (
+        "deployment apply",
+        &[
+            ("muster deployment apply till.yaml --dry-run", ""),
+            ("muster deployment apply till.yaml", "until all online hosts have verified it"),
+            ("muster deployment apply ./shop --no-wait", "all documents in a folder"),
+            ("muster deployment show shop/till --document | muster deployment apply -", "changes nothing"),
+        ],
+    ),
+    (
+        "deployment show",
+        &[
+            ("muster deployment show shop/till", ""),
+            ("muster deployment show shop/till --state failed --state away", "hosts in these states"),
+            ("muster deployment show shop/till --document --version 3 > till.yaml", ""),
+        ],
+    ),
+    ("deployment history", &[("muster deployment history shop/till", "")]),
+    (
+        "deployment diff",
+        &[
+            ("muster deployment diff shop/till", "what the present version changed"),
+            ("muster deployment diff shop/till 3 5", ""),
+        ],
+    ),
+    (
+        "deployment rollback",
+        &[
+            ("muster deployment rollback shop/till", "to the version before"),
+            ("muster deployment rollback shop/till --to 3 --dry-run", ""),
+        ],
+    ),
+    (
+        "deployment rm",
+        &[
+            ("muster deployment rm shop/till --dry-run", ""),
+            ("muster deployment rm shop/till", "stop and remove its units everywhere"),
+            ("muster deployment rm shop/till --keep", "leave its units as they are"),
+        ],
+    ),
+    (
+        "deployment watch",
+        &[
+            ("muster deployment watch shop/till", ""),
+            ("muster deployment watch shop/till --timeout 1h -o json", "an event in each line"),
+        ],
+    ),
+    (
+        "deployment adopt",
+        &[
+            ("muster deployment adopt shop/till shop/till --host till-7", ""),
+            ("muster deployment adopt shop/till shop/till --all", ""),
+        ],
+    ),
+    (
+        "deployment confirm",
+        &[
+            ("muster deployment confirm --dry-run", "all hosts that wait for it"),
+            ("muster deployment confirm till-7 till-8", ""),
+            ("muster deployment confirm --all --replace", "hosts take what the console has"),
+        ],
+    ),
+    ("deployment sync", &[("muster deployment sync", "")]),
+    ("deployment schema", &[("muster deployment schema > deployment.schema.json", "for an editor")]),
+    (
+        "var set",
+        &[
+            ("muster var set upstream https://bank.example", "for all hosts"),
+            ("muster var set lanes 3 --json --label size=large", ""),
+            ("muster var set lanes 4 --json --host till-7", "instead of the label's"),
+        ],
+    ),
+    ("var ls", &[("muster var ls", ""), ("muster var ls lanes", "in all layers")]),
+    ("var rm", &[("muster var rm lanes --host till-7", "")]),
     (
         "snapshot",
         &[
@@ -450,4 +541,5 @@ pub(super) const NEED_NONE: &[&str] = &[
     "metric stores",
     "login ls",
     "backup ls",
+    "deployment ls",
 ];

@@ -58,6 +58,22 @@ enum AgentVerb {
     Install(InstallArgs),
     /// Remove the systemd service; data and yunos stay
     Uninstall(UninstallArgs),
+    /// Take all units of this host out of their deployments, without a console; they go on as they are
+    Detach(DetachArgs),
+}
+
+/// Arguments of `muster agent detach`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_long_help = "For a host whose console is lost for good. Stop the agent before: systemctl stop muster-agent. \
+                       Verbs change the units from then on, and no document does."
+)]
+struct DetachArgs {
+    /// Folder of the agent
+    ///
+    /// [default: as for `muster agent`]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 /// Runs an agent until `shutdown`, or performs an operation that needs no agent.
@@ -68,6 +84,7 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
     match args.verb {
         Some(AgentVerb::Install(wanted)) => return install::install(&wanted),
         Some(AgentVerb::Uninstall(wanted)) => return install::uninstall(&wanted),
+        Some(AgentVerb::Detach(wanted)) => return detach(wanted).await,
         None => {}
     }
     // It may come from standard input, which can only be read once.
@@ -121,6 +138,13 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
         }
     }
     running.stop().await;
+    Ok(())
+}
+
+async fn detach(wanted: DetachArgs) -> Result<(), Failure> {
+    let folder = wanted.data_dir.unwrap_or_else(own_folder);
+    let count = muster_agent::detach(&folder).await.map_err(|error| start_failure(&error))?;
+    muster_base::terminal::err(&format!("{count} units belong to no deployment any more\n"));
     Ok(())
 }
 

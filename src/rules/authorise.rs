@@ -14,6 +14,7 @@ use muster_topics::{
     name::{Name, UnitName},
     outcome::RefusalCode,
     select,
+    unit::Spec,
     verb::VerbName,
 };
 use schemars::JsonSchema;
@@ -309,19 +310,41 @@ fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefus
         // A realm that comes with the command exists from then on.
         let comes_along = command.realms.iter().any(|told| told.name == realm);
         if !comes_along && !judge.realms.contains(&realm) {
-            return refuse(
-                RefusalCode::Denied,
-                format!(
-                    "this host does not carry the realm {realm}. hint: `muster realm create {realm}`, or add it to the \
-                     agent's `realms`"
-                ),
-            );
+            return Some(unknown_realm(&realm));
         }
     }
     let mut environments = verb.execs().iter().map(|exec| &exec.env);
     environments
         .find_map(|env| policy.forbids_environment(env))
         .or_else(|| users(verb).into_iter().find_map(|user| policy.forbids_user(user.unwrap_or(judge.user))))
+}
+
+fn unknown_realm(realm: &Name) -> CommandRefusal {
+    let message = format!(
+        "this host does not carry the realm {realm}. hint: `muster realm create {realm}`, or add it to the agent's `realms`"
+    );
+    CommandRefusal::new(RefusalCode::Denied, message)
+}
+
+/// Returns the refusal if units of a deployment must not be on this host: what is forbidden for `unit_apply` is forbidden for
+/// them.
+#[must_use]
+pub fn forbids_units<'a>(
+    policy: &LocalPolicy,
+    units: impl IntoIterator<Item = (&'a UnitName, &'a Spec)>,
+    has_realm: impl Fn(&Name) -> bool,
+    user: &str,
+) -> Option<CommandRefusal> {
+    if policy.deny_verbs.contains(&VerbName::UnitApply) {
+        return refuse(RefusalCode::Denied, "this host's own policy forbids the verb unit_apply");
+    }
+    units.into_iter().find_map(|(unit, spec)| {
+        let realm = unit.realm();
+        let refusal = policy.forbids_realm(&realm);
+        refusal
+            .or_else(|| (!has_realm(&realm)).then(|| unknown_realm(&realm)))
+            .or_else(|| policy.forbids_user(spec.host_user().unwrap_or(user)))
+    })
 }
 
 /// Returns the realms that a verb is about.

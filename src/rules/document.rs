@@ -60,6 +60,10 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
         let message = "a unit is wanted, or a list of them under `units`".to_owned();
         return (wanted, vec![DocumentFault { at: String::new(), message }]);
     };
+    if whole.contains_key("deployment") {
+        let message = "this is the document of a deployment, which `muster deployment apply` applies".to_owned();
+        return (wanted, vec![DocumentFault { at: "deployment".to_owned(), message }]);
+    }
     let Some(listed) = whole.get("units") else {
         let (unit, wrong) = read_unit(whole, None);
         return (unit.into_iter().collect(), wrong);
@@ -99,16 +103,19 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     (wanted, faults)
 }
 
-fn unknown(hint: &str) -> String {
+pub(super) fn unknown(hint: &str) -> String {
     format!("there is no such key; {hint}")
 }
 
-fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+pub(super) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     serde_json::from_value(value.clone()).map_err(|error| error.to_string())
 }
 
 /// Reads one unit as far as possible, with its faults.
-fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option<WantedUnit>, Vec<DocumentFault>) {
+pub(super) fn read_unit(
+    document: &Map<String, Value>,
+    hosts: Option<&[String]>,
+) -> (Option<WantedUnit>, Vec<DocumentFault>) {
     let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
     let mut faults = FaultList { unit: name, list: Vec::new() };
     let mut whole = Value::Object(document.clone());
@@ -296,6 +303,13 @@ impl WantedUnit {
 /// Writes the document of an existing unit. Secrets are masked; a mask stands for the existing value.
 #[must_use]
 pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
+    let mut fields = fields_to_write(unit, spec, run);
+    fields.insert("hosts".to_owned(), json!([host]));
+    Value::Object(fields)
+}
+
+/// The fields of a document of an existing unit, all but its hosts.
+pub(super) fn fields_to_write(unit: &UnitName, spec: &Spec, run: Run) -> Map<String, Value> {
     let mut fields = all_fields(spec, run);
     let bare = match spec {
         Spec::Yuno(yuno) => Spec::Yuno(YunoSpec::new(yuno.artifact.clone())),
@@ -312,8 +326,7 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
         fields.entry("channel").or_insert_with(|| json!(yuno.channel));
     }
     fields.insert("unit".to_owned(), json!(unit));
-    fields.insert("hosts".to_owned(), json!([host]));
-    Value::Object(fields)
+    fields
 }
 
 /// Returns every field of a unit as documents name it, including defaults, with secrets masked.
@@ -521,6 +534,8 @@ mod tests {
             ],
         );
         check_faults(&json!({"units": {}}), &[("units", "a list")]);
+        let deployment = json!({"deployment": "a/b", "target": {"select": "host=*"}, "units": []});
+        check_faults(&deployment, &[("deployment", "`muster deployment apply`")]);
     }
 
     #[test]

@@ -140,6 +140,8 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
+        // It changes the unit's owner alone.
+        Verb::UnitDetach { .. } => Ok(UnitEdit::Keep),
         _ => Err(CommandRefusal::new(
             RefusalCode::Invalid,
             format!("{} does not change what a unit should be", verb.name()),
@@ -381,7 +383,10 @@ pub fn faults(spec: &Spec) -> Vec<String> {
 }
 
 /// Replaces masks in the environment by the existing values: a spec that was shown has masks in place of values.
-fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
+///
+/// # Errors
+/// If there is no value for a mask.
+pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
     let before = before.map(Spec::env);
     for (name, value) in after.env_mut().iter_mut().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {

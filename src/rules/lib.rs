@@ -12,9 +12,11 @@
 //! - [`config`]: merges configs and masks secrets; [`schema`]: validates them
 //! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
+//! - [`desired`]: documents of desired state: which is taken, what it changes, and when units go
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
-//! - [`document`]: units as people write them, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
+//! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
+//! - [`assignment`]: which deployments a host carries; [`deployment_state`]: how far one is on a host
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
@@ -25,6 +27,7 @@
 //! numbers are parameters.
 
 pub mod alert;
+pub mod assignment;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;
@@ -33,6 +36,9 @@ pub mod clock;
 pub mod config;
 pub mod container;
 pub mod cost;
+pub mod deployment;
+pub mod deployment_state;
+pub mod desired;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;

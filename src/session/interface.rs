@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_rules::{
     authorise::{Authorised, CommandSource, LocalPolicy},
+    desired::head::KnownDocument,
     heartbeat::HeartbeatSchedule,
     presence::StoreLife,
     time::KnownTime,
@@ -11,7 +12,9 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     command::Command,
-    name::{CommandId, Name},
+    desired::{DesiredMark, DocumentRefusal},
+    envelope::{self, EnvelopeError, PublicKey},
+    name::{CommandId, Digest, Name},
     presence::Presence,
     select,
     topic::Topic,
@@ -61,6 +64,12 @@ pub enum Input<R, W> {
     Presence(Option<Presence>, Option<R>),
     /// A message on a topic of signed messages.
     Message(CommandSource, SignedMessage, Option<R>),
+    /// A message on the topic of the host's document that is not signed: perhaps a body.
+    DesiredBody(Vec<u8>, Option<R>),
+    /// The answer to [`Effect::FetchDesired`]; nothing if it could not be fetched.
+    DesiredFetched(Digest, Option<Vec<u8>>),
+    /// The host's document was handed in, or could not be.
+    DocumentHandedIn,
     /// The answer to [`Effect::Store`].
     Stored(StoreReply<W>),
     /// The store has room again: what failed is tried at once.
@@ -90,6 +99,10 @@ pub enum Effect<R, W> {
     Start(Authorised<Command>),
     /// Cancel a command, if it is under way.
     Cancel(CommandId),
+    /// Fetch the body with this digest over HTTPS; the answer is [`Input::DesiredFetched`].
+    FetchDesired(Digest),
+    /// Hand the stored document in to the console, which has lost it; the answer is [`Input::DocumentHandedIn`].
+    HandInDocument,
     /// End the connection in order, and stay away for a while: another agent of this host works.
     Withdraw,
     /// End the connection in order.
@@ -131,6 +144,10 @@ pub enum Notice {
     WentBack(TimeBack),
     /// A message is signed with a key that is not pinned here: the keys may have been replaced while this host was away.
     UnknownKey,
+    /// A document is older than the stored one, and ignored.
+    OlderDocument(DesiredMark),
+    /// A document was refused.
+    DocumentRefused(DocumentRefusal),
     /// A request for a full report, issued at this time, is accepted.
     Refresh(Millis),
 }
@@ -170,6 +187,8 @@ pub struct SessionParts {
     pub keys_generation: u64,
     /// The generation of the fleet's addresses; 0 if there are none.
     pub addresses_generation: u64,
+    /// The host's document.
+    pub document: KnownDocument,
 }
 
 /// The source of a message on this topic, as far as signed messages come on it.
@@ -178,5 +197,15 @@ pub fn command_source(topic: &Topic) -> CommandSource {
     match topic {
         Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
         _ => CommandSource::Own,
+    }
+}
+
+/// A message on the topic of the host's document, on which bodies come, too: they are not signed.
+#[must_use]
+pub fn desired_input<R, W>(payload: &[u8], keys: &[PublicKey], receipt: Option<R>) -> Input<R, W> {
+    match envelope::open(payload, keys) {
+        // Not an envelope.
+        Err(EnvelopeError::Malformed(_)) => Input::DesiredBody(payload.to_vec(), receipt),
+        opened => Input::Message(CommandSource::Own, SignedMessage::of(opened, payload), receipt),
     }
 }

@@ -4,7 +4,7 @@
 //! Modules, in reading order:
 //!
 //! - [`interface`]: inputs and effects; [`store`]: what is asked of a store; [`machine`]: the machine, with its parts `claim` (who may
-//!   work), `received` (the console's messages) and `stored` (the store's answers)
+//!   work), `received` (the console's messages), `desired` (the host's document) and `stored` (the store's answers)
 //! - [`identity`]: who the agent is, and what a connection begins with; [`reconnect`]: delays between connections
 //! - [`signed`]: messages of the console; [`running`]: commands under way
 //! - [`publisher`]: what is due to be published; [`unit_topics`], [`alert_topics`]: the retained topics; [`unit_state`]: a unit as it is

@@ -13,6 +13,7 @@
 //! held back, a limited number of them.
 
 mod claim;
+mod desired;
 mod received;
 mod stored;
 #[cfg(test)]
@@ -26,18 +27,20 @@ use std::{
 use muster_rules::{
     authorise::{CommandSource, LocalPolicy},
     backoff::jittered,
+    desired::head::KnownDocument,
     presence::StoreLife,
     receive::RefreshHistory,
     time::KnownTime,
 };
 use muster_topics::{
     Millis,
-    name::{CommandId, Name},
+    desired::DesiredMark,
+    name::{CommandId, Digest, Name},
     presence::PresenceState,
     topic::HostTopic,
 };
 
-use self::claim::Connection;
+use self::{claim::Connection, desired::DesiredInbox};
 use super::{
     identity::{ClientIdentity, json},
     interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
@@ -60,6 +63,7 @@ pub struct Session<R, W> {
     pub publisher: Publisher,
     local: LocalState,
     has_worked: bool,
+    desired: DesiredInbox,
     connection: Option<Connection>,
     running: RunningCommands,
     refreshes: RefreshHistory,
@@ -99,6 +103,7 @@ struct LocalState {
     labels_generation: u64,
     keys_generation: u64,
     addresses_generation: u64,
+    document: KnownDocument,
 }
 
 /// What is held back.
@@ -123,6 +128,10 @@ enum Waiting<R> {
     CommandKeys(u64, Option<R>),
     /// Addresses of this generation are stored.
     HostAddresses(u64, Option<R>),
+    /// A document is stored.
+    Document(DesiredMark, Digest, Option<R>),
+    /// The refusal of a document is stored.
+    DocumentRefused(DesiredMark, Digest, Option<R>),
     /// Writes are stored.
     Recorded,
     /// It is stored that this agent works.
@@ -157,8 +166,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 labels_generation: parts.labels_generation,
                 keys_generation: parts.keys_generation,
                 addresses_generation: parts.addresses_generation,
+                document: parts.document,
             },
             has_worked: false,
+            desired: DesiredInbox::default(),
             connection: None,
             running: RunningCommands::default(),
             refreshes: RefreshHistory::default(),
@@ -259,6 +270,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             Some(self.prune_ms),
             self.refresh_due_ms,
             self.running.next_ms(),
+            self.desired.fetch_ms().filter(|_| self.is_sole()),
             held,
             claim,
             publish.map(|due_ms| due_ms.max(self.blocked_until_ms.unwrap_or(due_ms))),
@@ -329,6 +341,9 @@ impl<R: Debug, W: Debug> Session<R, W> {
                     self.hold(source, message, receipt);
                 }
             }
+            Input::DesiredBody(bytes, receipt) => self.take_body(bytes, receipt, now),
+            Input::DesiredFetched(digest, bytes) => self.body_fetched(&digest, bytes, now),
+            Input::DocumentHandedIn => self.desired.is_handing_in = false,
             Input::StoreRetry => {
                 self.writes_ms = None;
                 self.held_ms = self.held_ms.map(|_| now.life_ms);
@@ -360,6 +375,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             let verdict = connection.claim.tick(now.life_ms);
             self.apply_verdict(verdict, now);
         }
+        self.fetch_if_due(now);
         if now.life_ms >= self.prune_ms {
             self.prune_ms = now.life_ms + jittered(PRUNE_MS, (now.random)());
             let signed_ms = self.local.time.signed_ms();

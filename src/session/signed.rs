@@ -1,5 +1,7 @@
 //! Messages of the console, once their signature has been verified.
 
+use std::fmt;
+
 use muster_rules::authorise::CommandHead;
 use muster_topics::{
     ack::Ack,
@@ -7,6 +9,7 @@ use muster_topics::{
     alert::AlertRules,
     command::{Command, Refresh},
     command_keys::CommandKeys,
+    desired::{DesiredHead, DocumentRequest},
     envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
     label::HostLabels,
 };
@@ -33,22 +36,42 @@ pub enum SignedMessage {
     UnknownKey(String),
     /// The addresses of the fleet.
     HostAddresses(HostAddresses),
+    /// The head of the host's document, with the message as it came.
+    DesiredHead(DesiredHead, SignedText),
+    /// A request for the host's document.
+    DocumentRequest(DocumentRequest),
     /// A message that gets no answer: what it is, and why.
     Rejected(&'static str, String),
+}
+
+/// A signed message as it came, to be handed on: never parsed and serialised again.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SignedText(pub String);
+
+impl fmt::Debug for SignedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SignedText({} bytes)", self.0.len())
+    }
 }
 
 impl SignedMessage {
     /// Verifies and parses a payload; `keys` are those that the console may sign with.
     #[must_use]
     pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {
-        match envelope::open(payload, keys) {
-            Ok(verified) => Self::parse(&verified),
+        Self::of(envelope::open(payload, keys), payload)
+    }
+
+    /// Parses a payload that was verified, or could not be.
+    #[must_use]
+    pub fn of(opened: Result<Verified, EnvelopeError>, payload: &[u8]) -> Self {
+        match opened {
+            Ok(verified) => Self::parse(&verified, payload),
             Err(EnvelopeError::UnknownKey(id)) => Self::UnknownKey(id),
             Err(error) => Self::Rejected("message", error.to_string()),
         }
     }
 
-    fn parse(verified: &Verified) -> Self {
+    fn parse(verified: &Verified, payload: &[u8]) -> Self {
         let rejected = |what, error: EnvelopeError| Self::Rejected(what, error.to_string());
         match verified.kind() {
             Kind::Command => match verified.body::<Command>() {
@@ -71,9 +94,13 @@ impl SignedMessage {
             Kind::CommandKeys => {
                 verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
             }
-            // The agent of this release knows no documents, and reports so.
-            kind @ (Kind::DesiredHead | Kind::DocumentRequest) => {
-                Self::Rejected("message", format!("a {kind:?} is not known here"))
+            Kind::DesiredHead => match (verified.body(), String::from_utf8(payload.to_vec())) {
+                (Ok(head), Ok(text)) => Self::DesiredHead(head, SignedText(text)),
+                (Err(error), _) => rejected("desired_head", error),
+                (Ok(_), Err(error)) => Self::Rejected("desired_head", error.to_string()),
+            },
+            Kind::DocumentRequest => {
+                verified.body().map_or_else(|error| rejected("document_request", error), Self::DocumentRequest)
             }
             Kind::HostAddresses => {
                 verified.body().map_or_else(|error| rejected("host_addresses", error), Self::HostAddresses)

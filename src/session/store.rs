@@ -8,10 +8,13 @@ use muster_topics::{
     alert::AlertRules,
     command::Command,
     command_keys::CommandKeys,
+    desired::{DesiredBody, DesiredHead, DocumentRefusal},
     label::HostLabels,
-    name::CommandId,
+    name::{CommandId, Digest},
     outcome::Status,
 };
+
+use super::signed::SignedText;
 
 /// A request to the store. `W` is a write of the program around the session, such as the output of a program.
 ///
@@ -55,6 +58,10 @@ pub enum StoreRequest<W> {
     AlertRules(AlertRules),
     /// Store the console's labels, and use them.
     HostLabels(HostLabels),
+    /// Store the host's document, and make what it says the desired state.
+    Document(Box<NewDocument>),
+    /// Remember that a document was refused; the one before it holds.
+    DocumentRefused(DocumentRefusal, Digest),
     /// Store the keys that the console may sign with, and verify with them from now on.
     CommandKeys(CommandKeys),
     /// Store the fleet's addresses, and try them from now on.
@@ -78,6 +85,19 @@ pub enum StoreRequest<W> {
     },
     /// Read what is published next.
     Read(OutboxRead),
+}
+
+/// A document that was verified, and read.
+#[derive(Debug)]
+pub struct NewDocument {
+    /// Its head.
+    pub head: DesiredHead,
+    /// The head as it was signed.
+    pub signed: SignedText,
+    /// The body's bytes, whose digest is the head's.
+    pub bytes: Vec<u8>,
+    /// The body.
+    pub body: DesiredBody,
 }
 
 /// What is read of the messages that the console has not acknowledged.

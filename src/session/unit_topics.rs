@@ -41,8 +41,8 @@ impl UnitTopics {
     pub fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
-                let told = (&told.desired, &told.observed, &told.hold, &told.pins);
-                told == (&state.desired, &state.observed, &state.hold, &state.pins)
+                let told = (&told.desired, &told.observed, &told.hold, &told.owner, &told.pins);
+                told == (&state.desired, &state.observed, &state.hold, &state.owner, &state.pins)
             });
             if !same {
                 self.gone.remove(unit);

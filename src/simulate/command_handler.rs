@@ -1,6 +1,6 @@
 //! Performs what the session asks of the store, and pretends to run commands.
 
-use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, atomic::Ordering};
 
 use muster_agent::join::derived_sealing_key;
 use muster_base::clock;
@@ -8,11 +8,12 @@ use muster_rules::{CommandRefusal, authorise::Authorised};
 use muster_session::{
     interface::Input,
     running::CommandStage,
-    store::{CommandTaken, RepeatedCommand, StoreReply, StoreRequest},
+    store::{CommandTaken, NewDocument, RepeatedCommand, StoreReply, StoreRequest},
 };
 use muster_topics::{
     Millis, V1,
     command::{Command, Verb},
+    desired::{DeploymentReport, DesiredDeployment, DesiredReport},
     label,
     name::{CommandId, Digest},
     outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
@@ -87,6 +88,25 @@ impl SimulatedHost {
                 self.state_changed();
                 StoreReply::Done
             }
+            // It pretends that all units run as they should.
+            StoreRequest::Document(document) => {
+                let NewDocument { head, body, .. } = *document;
+                let reports = body.deployments.into_iter().map(|DesiredDeployment { version, .. }| {
+                    (version.deployment, DeploymentReport { version: version.number, refused: None })
+                });
+                self.set_desired(DesiredReport {
+                    mark: head.mark,
+                    digest: Some(head.digest),
+                    deployments: reports.collect(),
+                    ..DesiredReport::default()
+                });
+                StoreReply::Done
+            }
+            StoreRequest::DocumentRefused(refusal, _) => {
+                let report = self.parts.state.desired.clone().unwrap_or_default();
+                self.set_desired(DesiredReport { refused: Some(refusal), ..report });
+                StoreReply::Done
+            }
             StoreRequest::CommandKeys(keys) => {
                 if let Err(error) = self.parts.keys.set(&keys).await {
                     tracing::error!(%error, "the console's new keys cannot be stored");
@@ -107,6 +127,12 @@ impl SimulatedHost {
                 StoreReply::Done
             }
         })
+    }
+
+    fn set_desired(&mut self, report: DesiredReport) {
+        self.parts.document.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&report);
+        self.parts.state.desired = Some(report);
+        self.state_changed();
     }
 
     fn state_changed(&mut self) {

@@ -2,21 +2,21 @@
 //! at the end.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
 use muster_agent::{config::Config, join::MemberIdentity, link::LinkTask, store::journal::KEPT_AFTER_EXPIRY_MS};
 use muster_base::chance;
-use muster_rules::{heartbeat::HeartbeatSchedule, presence, time::KnownTime};
+use muster_rules::{desired::head::KnownDocument, heartbeat::HeartbeatSchedule, presence, time::KnownTime};
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{Millis, heartbeat::HostState, join::Membership};
+use muster_topics::{Millis, desired::DesiredReport, heartbeat::HostState, join::Membership};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     fleet_keys::FleetKeys,
-    host::{Behaviour, HostParts, LifeEnd, SimulatedHost},
+    host::{Behaviour, HostParts, KeptDocument, LifeEnd, SimulatedHost},
     hostname::hostname,
     measure::HostMetrics,
     store::{HostLife, InterruptedCommand, LeftMessages, Outbox, SimulatedHostRow},
@@ -70,6 +70,7 @@ impl SimulatedFleet {
                 common: Arc::clone(&common),
                 row,
                 outbox,
+                document: KeptDocument::default(),
                 signed_ms: left.signed_ms,
                 stop: stop.clone(),
             };
@@ -94,6 +95,7 @@ struct HostRunner {
     row: SimulatedHostRow,
     identity: Arc<MemberIdentity>,
     outbox: Outbox,
+    document: KeptDocument,
     signed_ms: Millis,
     stop: CancellationToken,
 }
@@ -168,6 +170,7 @@ impl HostRunner {
                 labels_generation: state.label_generation.unwrap_or_default(),
                 keys_generation: self.common.keys.known().generation,
                 addresses_generation: state.address_generation.unwrap_or_default(),
+                document: state.desired.as_ref().map(known).unwrap_or_default(),
             },
             chance::random,
         );
@@ -182,6 +185,7 @@ impl HostRunner {
             tally: Arc::clone(&self.common.tally),
             measures,
             state,
+            document: Arc::clone(&self.document),
             groups,
         });
         host.run(link, unfinished, self.leave()).await
@@ -199,8 +203,15 @@ impl HostRunner {
     /// The state that it reports: the common one with its own name.
     fn state(&self) -> HostState {
         let command_keys = Some(self.common.keys.known());
-        HostState { hostname: hostname(self.row.n), command_keys, ..self.common.manner.state.clone() }
+        let desired = Some(self.document.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        HostState { hostname: hostname(self.row.n), command_keys, desired, ..self.common.manner.state.clone() }
     }
+}
+
+/// What a session knows of a document that was reported.
+fn known(report: &DesiredReport) -> KnownDocument {
+    // A document that was refused is judged again in the next life.
+    KnownDocument { mark: report.mark, digest: report.digest.clone(), refused: None }
 }
 
 /// How long a host stays if a share of all hosts leaves each minute: times are distributed as between independent

@@ -4,11 +4,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::pending,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use muster_agent::{
+    document,
     join::MemberIdentity,
     link::{
         AckToken, LinkEvent, LinkTask,
@@ -24,12 +25,13 @@ use muster_session::{
 use muster_topics::{
     Millis,
     ack::Numbered,
+    desired::DesiredReport,
     heartbeat::HostState,
-    name::{CommandId, HostId, Name},
+    name::{CommandId, Digest, HostId, Name},
     outcome::Status,
     select,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
     command_handler::EndedCommand,
@@ -83,9 +85,14 @@ pub(super) struct HostParts {
     pub(super) measures: Option<HostMetrics>,
     /// The state that it reports in this life.
     pub(super) state: HostState,
+    /// What it keeps of its document, from one life to the next.
+    pub(super) document: KeptDocument,
     /// The names of its labels, to which the link subscribes.
     pub(super) groups: watch::Sender<Vec<Name>>,
 }
+
+/// What a host reports of its document.
+pub(super) type KeptDocument = Arc<Mutex<DesiredReport>>;
 
 /// A command that takes some time.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +110,8 @@ pub(super) struct SimulatedHost {
     /// Events that the session has not handled yet.
     events: VecDeque<HostInput>,
     outgoing: OutgoingQueue,
+    /// The body of a document that is being fetched.
+    fetches: JoinSet<(Digest, Option<Vec<u8>>)>,
     sole: bool,
     began: Instant,
 }
@@ -128,7 +137,15 @@ pub(super) type WriteResult<T = ()> = Result<T, WriterEnded>;
 impl SimulatedHost {
     pub(super) fn new(parts: HostParts) -> Self {
         let outgoing = OutgoingQueue::new(parts.session.me().host);
-        Self { parts, running: BTreeMap::new(), events: VecDeque::new(), outgoing, sole: false, began: Instant::now() }
+        Self {
+            parts,
+            running: BTreeMap::new(),
+            events: VecDeque::new(),
+            outgoing,
+            fetches: JoinSet::new(),
+            sole: false,
+            began: Instant::now(),
+        }
     }
 
     /// The host.
@@ -157,10 +174,12 @@ impl SimulatedHost {
         self.resume(unfinished);
         let how = loop {
             let deadline = self.deadline();
-            // Each arm is safe to cancel: the channel keeps messages that are not received, and the sleep is created
-            // again.
+            // Each arm is safe to cancel: channel and set keep what is not received, and the sleep is created again.
             tokio::select! {
                 how = &mut leave => break how,
+                Some(Ok((digest, bytes))) = self.fetches.join_next(), if !self.fetches.is_empty() => {
+                    self.tell(Input::DesiredFetched(digest, bytes));
+                }
                 event = link.events.recv() => match event {
                     Some(event) => self.link_event(event),
                     None => break LifeEnd::Broken,
@@ -241,12 +260,27 @@ impl SimulatedHost {
                 link.withdraw();
                 self.outgoing.disconnected();
             }
+            Effect::FetchDesired(digest) => self.fetch_desired(digest),
+            // It keeps no body.
+            Effect::HandInDocument => self.tell(Input::DocumentHandedIn),
             Effect::Stopped => self.outgoing.disconnected(),
             Effect::Notice(notice) => self.count(&notice),
             // A simulated host raises no alerts.
             Effect::TwinSeen | Effect::ConsoleTime(_) => {}
         }
         Ok(())
+    }
+
+    /// Fetches the body of a document; the result is an event.
+    fn fetch_desired(&mut self, digest: Digest) {
+        let identity = Arc::clone(&self.parts.identity);
+        self.fetches.spawn(async move {
+            let fetched = document::fetch(&identity, &digest).await;
+            if let Err(error) = &fetched {
+                tracing::debug!(%error, "a document cannot be fetched");
+            }
+            (digest, fetched.ok())
+        });
     }
 
     fn count(&self, notice: &Notice) {

@@ -302,6 +302,69 @@ fn unit_is_managed_and_removed_from_its_page() {
     });
 }
 
+/// Applies a deployment of one unit to this host; a second time with another argument.
+fn deploy(fleet: &Fleet, argument: &str) {
+    let script = file(&fleet.home, "till", "#!/bin/sh\necho \"$1\"; while :; do sleep 0.1; done\n");
+    fleet.muster(&["artifact", "add", &script, "--role", "till", "--version", "1"]);
+    let document = format!(
+        "deployment: default/fleet\ntarget: {{select: 'host=*'}}\nunits:\n\
+         - {{unit: default/till, artifact: till@1, args: [{argument}], verify_after_ms: 300}}\n"
+    );
+    let document = file(&fleet.home, "till.yaml", &document);
+    fleet.ok(&["deployment", "apply", &document, "--yes"]);
+}
+
+#[test]
+fn deployment_is_rolled_back_and_removed_on_its_pages() {
+    let fleet = Fleet::start();
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.sign_in(&fleet).await;
+        browser.follow("Deployments").await;
+        browser.see("muster deployment apply till.yaml").await;
+        browser.check_page("deployments-empty").await;
+        // The page learns of it by itself.
+        deploy(&fleet, "one");
+        browser.see("default/fleet").await;
+        browser.follow("default/fleet").await;
+        browser.see("verified").await;
+        deploy(&fleet, "two");
+        browser.client.refresh().await.unwrap();
+        browser.check_page("deployment").await;
+        browser.client.goto(&format!("{}/deployment/default/fleet/version/2", fleet.address("http://"))).await.unwrap();
+        browser.see("Differences to version 1").await;
+        browser.see("args.0: one → two").await;
+        browser.check_page("deployment-version").await;
+        browser.follow("default/fleet").await;
+        browser.follow("Roll back…").await;
+        browser.see("This makes version 3, with the content of version 1").await;
+        browser.check_page("deployment-rollback").await;
+        browser.click("main button.primary").await;
+        browser.see("as version 1").await;
+        fleet.unit("default/till", |unit| unit["desired"]["spec"]["args"][0] == "one");
+
+        // The unit names its owner, and the host what it carries.
+        browser.client.goto(&format!("{}/host/{}", fleet.address("http://"), fleet.host())).await.unwrap();
+        browser.see("default/fleet, version").await;
+        browser.check_page("host-of-deployment").await;
+        browser.follow("default/till").await;
+        browser.see("of the deployment default/fleet").await;
+        browser.check_page("unit-of-deployment").await;
+
+        browser.client.goto(&format!("{}/deployment/default/fleet", fleet.address("http://"))).await.unwrap();
+        browser.follow("Remove…").await;
+        browser.see("1 unit on 1 host").await;
+        browser.check_page("deployment-removal").await;
+        browser.click("main button.danger").await;
+        fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
+            run if run.code == 1 => Ok(()),
+            run => Err(run.stdout),
+        });
+        browser.see("There are no deployments.").await;
+        browser.end().await;
+    });
+}
+
 #[test]
 fn a_command_shows_its_output_while_it_runs() {
     let fleet = Fleet::start();
@@ -335,6 +398,8 @@ fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
     fleet.ok(&["exec", "--", "uname", "-a"]);
     let value = file(&fleet.home, "value", "hunter2");
     fleet.ok(&["secret", "set", "db", "--file", &value]);
+    deploy(&fleet, "one");
+    deploy(&fleet, "two");
     let host = fleet.host();
     let command = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
     let pages = [
@@ -349,6 +414,13 @@ fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
         ("configs", "/configs".to_owned()),
         ("secrets", "/secrets".to_owned()),
         ("secret", "/secret/default/db".to_owned()),
+        ("units", "/units?deployment=default/fleet".to_owned()),
+        ("deployments", "/deployments".to_owned()),
+        ("deployment", "/deployment/default/fleet".to_owned()),
+        ("version", "/deployment/default/fleet/version/2".to_owned()),
+        ("rollback", "/deployment/default/fleet/rollback".to_owned()),
+        ("removal", "/deployment/default/fleet/removal".to_owned()),
+        ("deployed", format!("/host/{host}/unit/default/till")),
         ("alerts", "/alerts".to_owned()),
         ("rule", "/alerts/rule?name=disk".to_owned()),
         ("config", "/config/hello.main/1".to_owned()),

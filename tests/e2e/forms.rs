@@ -33,6 +33,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     // What prints text has no other form.
     ("agent install --dry-run", Nothing, 2),
     ("agent uninstall", Nothing, 2),
+    ("agent detach", Nothing, 2),
     ("agent --print-config", Nothing, 2),
     ("console init", Nothing, 2),
     ("console issue --role operator --name x --out {dir}/x", Nothing, 2),
@@ -137,6 +138,32 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno rm default/a", Document, 0),
     ("unit rm --all --yes", Document, 0),
     ("config rm app.main@1", Nothing, 0),
+    ("deployment schema", Document, 0),
+    ("deployment apply {deployment} --dry-run", Document, 0),
+    ("deployment apply {deployment}", Document, 0),
+    ("deployment apply {unit}", Nothing, 2),
+    ("unit apply {deployment}", Nothing, 2),
+    ("deployment ls", Document, 0),
+    ("deployment show default/fleet", Document, 0),
+    ("deployment show default/fleet --document", Document, 0),
+    ("deployment history default/fleet", Document, 0),
+    ("deployment diff default/fleet", Document, 0),
+    ("deployment watch default/fleet", Lines, 0),
+    ("deployment rollback default/fleet", Nothing, 1),
+    ("unit detach default/d", Document, 0),
+    ("deployment adopt default/fleet default/d", Document, 0),
+    ("deployment confirm --dry-run", Document, 0),
+    ("deployment sync", Document, 0),
+    ("host cordon --all", Document, 0),
+    ("host cordon", Document, 0),
+    ("host uncordon --all", Document, 0),
+    ("deployment rm default/fleet --dry-run", Document, 0),
+    ("deployment rm default/fleet --yes", Document, 0),
+    ("host drain --all --yes", Document, 0),
+    ("host uncordon --all", Document, 0),
+    ("var set lanes 3 --json", Document, 0),
+    ("var ls", Document, 0),
+    ("var rm lanes", Nothing, 0),
     // There is no runtime.
     ("container create default/c --image docker.io/library/none:1 --timeout 10s", Document, 1),
     ("container clone default/none default/d", Nothing, 1),
@@ -240,6 +267,9 @@ fn every_verb_prints_json_or_nothing_to_standard_output() {
     let batch = file(&fleet.home, "batch.yaml", "- argv: [echo, one]\n- shell: echo two\n");
     let unit = "unit: default/a\nkind: yuno\nartifact: sleeper@1\nconfigs: [app.main@1]\nrun: running\n";
     let unit = file(&fleet.home, "unit.yaml", unit);
+    let deployment = "deployment: default/fleet\ntarget: {select: 'host=*'}\nunits:\n\
+                      - {name: d, artifact: sleeper@1, verify_after_ms: 300}\n";
+    let deployment = file(&fleet.home, "deployment.yaml", deployment);
     let first = |args: &[&str], field: &str| fleet.json(args)[0][field].as_str().unwrap().to_owned();
     let put_in = |name: &str| match name {
         "dir" => fleet.home.path().display().to_string(),
@@ -247,6 +277,7 @@ fn every_verb_prints_json_or_nothing_to_standard_output() {
         "config" => config.clone(),
         "batch" => batch.clone(),
         "unit" => unit.clone(),
+        "deployment" => deployment.clone(),
         "token" => first(&["token", "ls"], "id"),
         "command" => first(&["command", "ls"], "id"),
         "silence" => first(&["alert", "silences"], "id"),

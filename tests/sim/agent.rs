@@ -19,12 +19,12 @@ use muster_session::{
     interface::{HostView, Input, Moment, SessionParts, command_source},
     machine::Session,
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    signed::SignedMessage,
+    signed::{SignedMessage, SignedText},
 };
 use muster_topics::{
     Millis,
     command::Command,
-    name::{CommandId, HostId},
+    name::{CommandId, Digest, HostId},
     outcome::Status,
     select,
     topic::{HostTopic, Topic},
@@ -127,6 +127,7 @@ pub(super) enum Happens {
     Closed,
     Time,
     Ended(CommandId, Status),
+    Fetched(Digest, Option<Vec<u8>>),
     Observed,
 }
 
@@ -171,6 +172,7 @@ impl Agent {
             labels_generation: 0,
             keys_generation: 0,
             addresses_generation: 0,
+            document: machine.disk.read(|tables| tables.document.known()),
         };
         let mut agent = Self {
             session: Session::new(parts, chance::random),
@@ -248,6 +250,7 @@ impl Agent {
                 None => return Ok(()),
             },
             Happens::Time => Input::Time,
+            Happens::Fetched(digest, bytes) => Input::DesiredFetched(digest, bytes),
             Happens::Ended(id, status) => Input::Writes(vec![(id, status)]),
             Happens::Observed => {
                 self.observe(machine);
@@ -302,7 +305,18 @@ impl Agent {
     /// What a message is for the session; nothing if nobody could have signed it.
     fn opened(&mut self, around: &Around<'_>, message: &Message) -> Option<Input<(), Write>> {
         let signed = match &message.body {
-            Body::Bytes(payload) => return Some(Input::Presence(serde_json::from_slice(payload).ok(), Some(()))),
+            Body::Bytes(payload) => {
+                return Some(match &message.topic {
+                    Topic::Host(_, HostTopic::Presence) => {
+                        Input::Presence(serde_json::from_slice(payload).ok(), Some(()))
+                    }
+                    Topic::Host(_, HostTopic::Desired) => Input::DesiredBody(payload.to_vec(), Some(())),
+                    topic => {
+                        let rejected = SignedMessage::Rejected("message", "it is not signed".to_owned());
+                        Input::Message(command_source(topic), rejected, Some(()))
+                    }
+                });
+            }
             Body::Signed(signed) => signed,
         };
         let before_ms = self.pending_ms;
@@ -320,6 +334,7 @@ impl Agent {
                 SignedMessage::Ack(ack)
             }
             Order::Refresh(refresh) => SignedMessage::Refresh(refresh),
+            Order::Head(head) => SignedMessage::DesiredHead(head, SignedText(String::new())),
         };
         Some(Input::Message(command_source(&message.topic), opened, Some(())))
     }

@@ -47,6 +47,8 @@ pub(super) struct Climate {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     Order,
+    /// What is desired of a host changes.
+    Deploy,
     AgentCrash,
     /// At one of its next commits.
     AgentFuse,
@@ -106,8 +108,9 @@ impl Climate {
 }
 
 /// So often, of what can happen at any time.
-const OFTEN: [(u64, Act); 14] = [
+const OFTEN: [(u64, Act); 15] = [
     (30, Act::Order),
+    (10, Act::Deploy),
     (14, Act::Change),
     (6, Act::AgentCrash),
     (6, Act::AgentFuse),
@@ -156,6 +159,10 @@ impl World {
         let who = if permille(300) { Who::Console } else { Who::Machine(machine) };
         match act {
             Act::Order => self.order(),
+            Act::Deploy => {
+                let (life, host) = (self.console.life, pick(&self.hosts));
+                self.with_console(life, |console, around| console.deploy(host, around));
+            }
             Act::AgentCrash => self.agent_crashes(machine, permille(300)),
             Act::AgentFuse => self.machines[machine].disk.set_fuse(Some((below(4), permille(500)))),
             Act::PowerCut => {
@@ -281,7 +288,7 @@ impl World {
     /// Somebody without the console's key makes something up.
     fn forge(&mut self, machine: usize) {
         let host = self.machines[machine].host;
-        let order = match below(3) {
+        let order = match below(4) {
             0 => {
                 let keys = self.machines[machine].disk.read(|tables| tables.outbox.keys().copied().collect());
                 Order::Ack(muster_topics::ack::Ack {
@@ -294,6 +301,14 @@ impl World {
                     alerts: Vec::new(),
                 })
             }
+            2 => Order::Head(muster_topics::desired::DesiredHead {
+                v: V1,
+                host,
+                mark: muster_topics::desired::DesiredMark { epoch: 9, generation: 9 },
+                issued_ms: self.now_ms,
+                digest: muster_topics::name::Digest::of(b"{\"v\":1}"),
+                size_bytes: 7,
+            }),
             1 => Order::Refresh(Refresh { v: V1, issued_ms: self.now_ms + 1, within_ms: 0 }),
             _ => Order::Command(self.command(Target::All, self.now_ms, 600_000)),
         };
@@ -417,6 +432,7 @@ fn short(body: &Body) -> String {
             Order::Command(command) => format!("{}", command.id),
             Order::Ack(ack) => format!("{ack:?}"),
             Order::Refresh(refresh) => format!("{refresh:?}"),
+            Order::Head(head) => format!("the head of document {}", head.mark),
         },
         Body::Bytes(bytes) => format!("{} bytes", Rc::as_ref(bytes).len()),
     }

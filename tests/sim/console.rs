@@ -28,6 +28,7 @@ use muster_topics::{
 };
 
 use super::{
+    documents::Documents,
     ledger::{CommandRow, Ledger, SIGNED_BYTES},
     random::between,
     watch::Promise,
@@ -44,6 +45,7 @@ const SLEEP_MAX_MS: Millis = 60_000;
 pub(super) struct Console {
     /// What is committed.
     pub(super) ledger: Ledger,
+    pub(super) documents: Documents,
     pub(super) is_up: bool,
     pub(super) life: u32,
     pub(super) clock_off_ms: Millis,
@@ -66,8 +68,9 @@ impl Console {
     /// Starts with what the store holds.
     pub(super) fn start(&mut self, around: &mut Around<'_>) {
         let (ledger, life) = (std::mem::take(&mut self.ledger), self.life + 1);
+        let documents = std::mem::take(&mut self.documents);
         let clock_off_ms = self.clock_off_ms;
-        *self = Self { ledger, life, clock_off_ms, is_up: true, ..Self::default() };
+        *self = Self { ledger, documents, life, clock_off_ms, is_up: true, ..Self::default() };
         let mut open = self.ledger.open();
         open.iter_mut().for_each(|open| self.mark_unneeded(open));
         let (schedule, actions) = Schedule::load(self.ledger.online(), open, clock::now_ms());
@@ -76,6 +79,7 @@ impl Console {
         around.note(|| format!("the console starts, life {life}, {} open", self.schedule.open_commands()));
         around.after(0, Event::Connect(Who::Console, life));
         around.after(0, Event::Dispatch(life));
+        around.after(between(0, 30_000), Event::Sync(life));
     }
 
     pub(super) fn retry_ms(&mut self) -> Millis {
@@ -88,6 +92,7 @@ impl Console {
         (self.conn, self.connecting) = (Some(conn), None);
         around.note(|| "the console is connected".to_owned());
         around.send.push((conn, Packet::Subscribe(Filter::of_console())));
+        self.publish_documents(around);
         self.tell(dispatch::DispatchEvent::Connected, around);
     }
 
@@ -255,12 +260,16 @@ impl Console {
     }
 
     fn publish(&mut self, topic: Topic, body: Body, around: &mut Around<'_>) -> bool {
+        self.publish_as(topic, body, false, around)
+    }
+
+    pub(super) fn publish_as(&mut self, topic: Topic, body: Body, retain: bool, around: &mut Around<'_>) -> bool {
         let Some(conn) = self.conn else { return false };
         let message = Message::new(topic, body);
         if around.recorded.len() < 200 {
             around.recorded.push(message.clone());
         }
-        around.send.push((conn, Packet::Publish { message, retain: false }));
+        around.send.push((conn, Packet::Publish { message, retain }));
         true
     }
 

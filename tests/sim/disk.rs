@@ -16,12 +16,13 @@ use muster_topics::{
     Millis, V1,
     ack::ReportAck,
     command::Command,
+    desired::DeploymentName,
     name::{CommandId, UnitName},
     outcome::{Content, Outcome, Output, Report, Status},
     unit::Run,
 };
 
-use super::shadow::AgentShadow;
+use super::{documents::StoredDocument, shadow::AgentShadow};
 
 /// The agent ends here, in the middle of what it does.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,10 @@ pub(super) struct Tables {
     life: Option<AgentLife>,
     /// What `unit` says of each: generation, and whether it should run.
     pub(super) units: BTreeMap<UnitName, (u64, Run)>,
+    /// The deployments that units belong to.
+    pub(super) owners: BTreeMap<UnitName, DeploymentName>,
+    /// `document`, and what became of its deployments.
+    pub(super) document: StoredDocument,
     /// Which commands have edited units, as often as they did: the effects of edits.
     pub(super) edits: Vec<CommandId>,
     /// The lines of the file `instances`.

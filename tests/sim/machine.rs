@@ -6,6 +6,7 @@ use muster_rules::plan::Slot;
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_topics::{
     Millis,
+    desired::UnitOwner,
     heartbeat::{HostState, UnitSummary},
     name::{CommandId, Digest, HostId, UnitName},
     outcome::Status,
@@ -87,6 +88,11 @@ impl Machine {
 
     /// Its units, as the agent's task of units would tell.
     pub(super) fn units(&self) -> UnitStates {
+        let owners = self.disk.read(|tables| tables.owners.clone());
+        let owner = |unit: &UnitName| {
+            let deployment = owners.get(unit).cloned();
+            deployment.map(|deployment| UnitOwner { deployment, version: 0, orphan: false })
+        };
         let unit = |(name, (generation, run)): (&UnitName, &(u64, _))| {
             let desired = Desired {
                 generation: *generation,
@@ -102,7 +108,7 @@ impl Machine {
                 spec: None,
                 observed,
                 hold: None,
-                owner: None,
+                owner: owner(name),
                 pins: Pins::default(),
                 slot: Slot::First,
                 process: None,
@@ -124,6 +130,7 @@ impl Machine {
         HostState {
             labels: [("n".parse().unwrap(), self.label.to_string())].into(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
+            desired: Some(self.disk.read(|tables| tables.document.report())),
             ..self.template.clone()
         }
     }

@@ -8,11 +8,11 @@
 //!
 //! What is not: sockets and TLS, rumqttc, the loops that wait for events (here `agent.rs`, `console.rs` take their place), programs and
 //! shims (a table of what runs, which outlives the agent), the queue of programs, output, measurements, units' own life (they
-//! come to what is desired of them after a while). A host's desired state comes by commands; documents are not on the wire yet.
+//! come to what is desired of them after a while), and the console's half of documents ([`documents`]).
 //!
 //! Modules, in reading order: [`watch`] (the promises, as invariants), [`world`] (virtual time, and in its `network` what lies
 //! between the parties), [`wire`], [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`] (in its `effects` what
-//! the session asks for), [`ledger`] and [`console`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
+//! the session asks for), [`ledger`] and [`console`], [`documents`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
 //! [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --test sim` does it
@@ -30,6 +30,7 @@ mod chaos;
 mod console;
 mod console_shadow;
 mod disk;
+mod documents;
 mod ledger;
 mod machine;
 mod random;
@@ -323,6 +324,14 @@ const FAULTS: &[(&str, &[Planted])] = &[
             (Fault::NoTrailing, &[Promise::Shown]),
             (Fault::BeatOnce, &[Promise::Shown]),
             (Fault::KeepUnits, &[Promise::Shown]),
+        ],
+    ),
+    (
+        "a host has the latest document that was made for it, and removes what that names",
+        &[
+            (Fault::TakeOlderDocument, &[Promise::LatestDocument]),
+            (Fault::ForgetDocument, &[Promise::Desired]),
+            (Fault::RemoveByAbsence, &[Promise::NamedRemoval]),
         ],
     ),
     (

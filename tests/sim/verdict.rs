@@ -26,6 +26,7 @@ impl World {
                 Some(index) => {
                     self.judge_commands(index, quiet_ms);
                     self.judge_state(index);
+                    self.judge_document(index);
                 }
                 None => {
                     let row = self.console.ledger.presences.get(&host);
@@ -96,9 +97,9 @@ impl World {
         let shown: Vec<(_, &UnitReport)> = shown.map(|((_, unit), row)| (unit, &row.report)).collect();
         let same = shown.len() == units.len()
             && shown.iter().all(|(unit, report)| {
-                units
-                    .get(*unit)
-                    .is_some_and(|unit| (&unit.desired, &unit.observed) == (&report.desired, &report.observed))
+                units.get(*unit).is_some_and(|unit| {
+                    (&unit.desired, &unit.observed, &unit.owner) == (&report.desired, &report.observed, &report.owner)
+                })
             });
         watch.check(Promise::Shown, same, || format!("{host} has the units {units:?}, and is shown with {shown:?}"));
     }

@@ -10,6 +10,8 @@ use muster_topics::{
 };
 use serde_json::Value;
 
+use super::documents::IssuedDocuments;
+
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Promise {
@@ -39,6 +41,12 @@ pub(super) enum Promise {
     Throttle,
     /// The console sends nothing that has expired.
     SentInTime,
+    /// A host takes no document that is older than the one that it has.
+    LatestDocument,
+    /// A unit goes only if a document names it.
+    NamedRemoval,
+    /// Once all is quiet, every host has its document.
+    Desired,
     /// Once all is quiet, every command is answered that could be.
     Answered,
     /// Once all is quiet, the console shows every host as it is.
@@ -64,6 +72,7 @@ pub(super) struct Watch {
     outcomes: BTreeMap<(CommandId, HostId), Outcome>,
     told: BTreeMap<(HostId, u64, u64), Vec<Value>>,
     refreshed: BTreeSet<(usize, u32, Millis)>,
+    pub(super) documents: IssuedDocuments,
     /// How much was said once all was quiet.
     pub(super) beats: u32,
     pub(super) refreshes: u32,

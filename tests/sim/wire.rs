@@ -5,6 +5,7 @@ use std::rc::Rc;
 use muster_topics::{
     ack::Ack,
     command::{Command, Refresh},
+    desired::DesiredHead,
     envelope::{self, Kind, PublicKey, Signer},
     topic::{Filter, Topic},
 };
@@ -19,6 +20,7 @@ pub(super) enum Order {
     Command(Command),
     Ack(Ack),
     Refresh(Refresh),
+    Head(DesiredHead),
 }
 
 /// A payload. What hosts say are the product's own bytes. What the console signs is kept as what it says, which saves most of
@@ -64,6 +66,7 @@ impl Seal {
                 Order::Command(body) => signer.sign(body),
                 Order::Ack(body) => signer.sign(body),
                 Order::Refresh(body) => signer.sign(body),
+                Order::Head(body) => signer.sign(body),
             }
             .unwrap()
         });
@@ -80,13 +83,11 @@ impl Seal {
             Kind::Command => Order::Command(verified.body().unwrap()),
             Kind::Ack => Order::Ack(verified.body().unwrap()),
             Kind::Refresh => Order::Refresh(verified.body().unwrap()),
-            // The simulated console tells no rules and no addresses, gives no labels, and keeps its key.
-            Kind::AlertRules
-            | Kind::HostLabels
-            | Kind::CommandKeys
-            | Kind::HostAddresses
-            | Kind::DesiredHead
-            | Kind::DocumentRequest => return None,
+            Kind::DesiredHead => Order::Head(verified.body().unwrap()),
+            // The simulated console tells no rules and no addresses, gives no labels, keeps its key, and loses no documents.
+            Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys | Kind::HostAddresses | Kind::DocumentRequest => {
+                return None;
+            }
         })
     }
 }

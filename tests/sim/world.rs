@@ -9,7 +9,7 @@ use std::{
 
 use muster_topics::{
     Millis,
-    name::{CommandId, HostId, UnitName},
+    name::{CommandId, Digest, HostId, UnitName},
     outcome::Status,
     unit::{Exit, Phase},
 };
@@ -24,7 +24,7 @@ use super::{
     chaos::{Act, Weather},
     console::Console,
     machine::Machine,
-    random::below,
+    random::{below, permille},
     watch::{Promise, Watch},
     wire::{ConnId, Incoming, Message, Packet, Seal},
 };
@@ -55,6 +55,10 @@ pub(super) enum Event {
     Ingest(u32),
     Acks(u32),
     Dispatch(u32),
+    /// The console compares what hosts report of their documents.
+    Sync(u32),
+    /// A host has asked the console for a body.
+    Fetch(usize, u32, Digest),
     Act(Act),
 }
 
@@ -222,8 +226,21 @@ impl World {
             }),
             Event::Acks(life) => self.with_console(life, Console::acknowledge),
             Event::Dispatch(life) => self.with_console(life, Console::dispatch),
+            Event::Sync(life) => self.with_console(life, Console::sync),
+            Event::Fetch(machine, life, digest) => self.fetch(machine, life, digest),
             Event::Act(act) => self.act(act),
         }
+    }
+
+    /// Answers a host that fetches a body, if the console is there and the network lets it.
+    fn fetch(&mut self, machine: usize, life: u32, digest: Digest) {
+        if self.agent(machine, life).is_none() {
+            return;
+        }
+        let is_answered =
+            self.console.is_up && !permille(self.weather.drops) && !self.is_stalled(Who::Machine(machine));
+        let bytes = self.console.documents.body(&digest).filter(|_| is_answered);
+        self.tell_agent(machine, Happens::Fetched(digest, bytes));
     }
 
     fn agent(&self, machine: usize, life: u32) -> Option<&Agent> {

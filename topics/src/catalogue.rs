@@ -730,6 +730,18 @@ pub const MEASUREMENTS: &[Measurement] = {
             CONSOLE,
             &[field("open", Gauge, Number, Console, "The commands without an outcome.")],
         ),
+        of("muster_console_deployments", CONSOLE, &[field("count", Gauge, Number, Console, "The deployments.")]),
+        of(
+            "muster_console_documents",
+            &["instance", "state"],
+            &[field(
+                "count",
+                Gauge,
+                Number,
+                Console,
+                "The hosts whose document is stored, behind, refused or unconfirmed there.",
+            )],
+        ),
         of(
             "muster_console_store",
             CONSOLE,

@@ -19,6 +19,7 @@ use crate::{
     canonical::{self, CanonicalError},
     envelope::{Body, Envelope, Kind},
     name::{Digest, HostId, Name, NameError, UnitName},
+    realm::Realm,
     secret::SecretRef,
     select::HostSelect,
     unit::{Run, Spec},
@@ -123,6 +124,9 @@ pub struct DesiredBody {
     /// The variables of the host, in all their layers; at most [`VARS_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vars: BTreeMap<Name, Value>,
+    /// The realms of its units, parents first, as commands have them. A host that has a newer definition keeps that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub realms: Vec<Realm>,
 }
 
 /// A deployment on a host. Its units are applied together, or none of them.
@@ -141,6 +145,10 @@ pub struct DesiredDeployment {
     /// Units that a verb has made on this host, and that the deployment takes over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopt: Vec<UnitName>,
+    /// Units of the version that this host does not take from it: an operator has left them to verbs. One that belongs to
+    /// the deployment yet goes on as an orphan, until a command makes it local.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detached: Vec<UnitName>,
 }
 
 /// Whether a host asks the console before it changes anything for a deployment.
@@ -340,6 +348,7 @@ mod tests {
             admission: Admission::Free,
             secrets: [("shop/till".parse().unwrap(), vec![])].into(),
             adopt: vec![],
+            detached: vec![],
         };
         let body = DesiredBody { deployments: vec![of], ..DesiredBody::default() };
         let read: DesiredBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();

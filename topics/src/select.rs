@@ -194,6 +194,31 @@ impl Select {
         }
     }
 
+    /// Whether it matches a host without any label, of whose hostname, facts, realms and units nothing is known; `None` if
+    /// that depends on these.
+    fn without_labels(&self) -> Option<bool> {
+        // No id is like a name without wildcards, but for the one that it spells out.
+        let is_exact = |wanted: &String| !wanted.contains(['*', '?']);
+        match self {
+            Self::Or(left, right) => match (left.without_labels(), right.without_labels()) {
+                (Some(false), Some(false)) => Some(false),
+                (Some(true), _) | (_, Some(true)) => Some(true),
+                _ => None,
+            },
+            Self::And(left, right) => match (left.without_labels(), right.without_labels()) {
+                (Some(true), Some(true)) => Some(true),
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                _ => None,
+            },
+            Self::Not(inner) => inner.without_labels().map(|matches| !matches),
+            Self::Is(Field::Label(_), _) | Self::Compares(Field::Label(_), ..) | Self::Has(_) => Some(false),
+            Self::IsNot(Field::Label(_), _) => Some(true),
+            Self::Is(Field::Host, wanted) => is_exact(wanted).then_some(false),
+            Self::IsNot(Field::Host, wanted) => is_exact(wanted).then_some(true),
+            Self::Is(..) | Self::IsNot(..) | Self::Compares(..) | Self::Unit(_) => None,
+        }
+    }
+
     /// Whether it refers to units of hosts.
     fn asks_units(&self) -> bool {
         match self {

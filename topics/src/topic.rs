@@ -413,7 +413,14 @@ mod tests {
         let own = |topic| format!("h/{host}/{topic}");
         assert_eq!(
             text(Filter::of_agent(host.parse().unwrap(), &["site".parse().unwrap()])),
-            [own("presence"), own("cmd"), own("ack"), "cmd/all".to_owned(), "cmd/group/site".to_owned()]
+            [
+                own("presence"),
+                own("desired"),
+                own("cmd"),
+                own("ack"),
+                "cmd/all".to_owned(),
+                "cmd/group/site".to_owned()
+            ]
         );
         assert_eq!(
             text(Filter::of_console()),

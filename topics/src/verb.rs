@@ -118,6 +118,12 @@ pub enum Verb {
         /// The unit.
         unit: UnitName,
     },
+    /// Make a unit of a deployment one that verbs change. It goes on as it is. As long as the host's document lists it, the
+    /// deployment refuses further versions on this host.
+    UnitDetach {
+        /// The unit.
+        unit: UnitName,
+    },
     /// Return the last lines of a unit's log as output.
     UnitLogs {
         /// The unit.
@@ -270,6 +276,7 @@ pub enum VerbName {
     UnitThaw,
     UnitSignal,
     UnitRm,
+    UnitDetach,
     UnitLogs,
     UnitConfig,
     UnitPlay,
@@ -324,6 +331,7 @@ impl Verb {
             Self::UnitFreeze { .. } => row("unit_freeze", VerbName::UnitFreeze, Class::Unit, Restart::Lost),
             Self::UnitThaw { .. } => row("unit_thaw", VerbName::UnitThaw, Class::Unit, Restart::Lost),
             Self::UnitRm { .. } => row("unit_rm", VerbName::UnitRm, Class::Unit, Restart::Lost),
+            Self::UnitDetach { .. } => row("unit_detach", VerbName::UnitDetach, Class::Unit, Restart::Lost),
             Self::UnitPlay { .. } => row("unit_play", VerbName::UnitPlay, Class::Unit, Restart::Lost),
             Self::UnitPause { .. } => row("unit_pause", VerbName::UnitPause, Class::Unit, Restart::Lost),
             Self::UnitLogs { .. } => row("unit_logs", VerbName::UnitLogs, Class::Question, Restart::AskedAgain),
@@ -388,6 +396,7 @@ impl Verb {
             Self::UnitThaw { unit } => format!("thaw {unit}"),
             Self::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
             Self::UnitRm { unit } => format!("remove {unit}"),
+            Self::UnitDetach { unit } => format!("detach {unit} from its deployment"),
             Self::UnitPlay { unit, run } => format!("{}play {unit}", if *run { "run and " } else { "" }),
             Self::UnitPause { unit } => format!("pause {unit}"),
             Self::UnitLogs { unit, lines, .. } => format!("last {lines} log lines of {unit}"),
@@ -472,6 +481,7 @@ impl Verb {
             | Self::UnitThaw { unit }
             | Self::UnitSignal { unit, .. }
             | Self::UnitRm { unit }
+            | Self::UnitDetach { unit }
             | Self::UnitLogs { unit, .. }
             | Self::UnitFollow { unit, .. }
             | Self::UnitConfig { unit }
@@ -514,6 +524,7 @@ mod tests {
             Verb::Exec(Exec::new(vec!["true".to_owned()], 0)),
             Verb::UnitRun { unit: unit.clone() },
             Verb::UnitThaw { unit: unit.clone() },
+            Verb::UnitDetach { unit: unit.clone() },
             Verb::UnitConfig { unit },
             Verb::Cancel { command: id },
             Verb::SnapshotLs,

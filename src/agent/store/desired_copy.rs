@@ -8,6 +8,7 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis,
+    desired::UnitOwner,
     name::UnitName,
     unit::{Desired, Hold, Observed, RolledBack},
 };
@@ -23,6 +24,9 @@ pub struct IntentCopy {
     /// Why it does not converge, on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// The deployment that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<UnitOwner>,
     /// Its ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<PortLease>,
@@ -43,7 +47,7 @@ impl IntentCopy {
     pub fn new(
         unit: &UnitName,
         desired: &Desired,
-        hold: Option<&Hold>,
+        (hold, owner): (Option<&Hold>, Option<&UnitOwner>),
         kept: &RestoredUnit,
         leases: &[PortLease],
     ) -> Self {
@@ -51,6 +55,7 @@ impl IntentCopy {
             unit: unit.clone(),
             desired: desired.clone(),
             hold: hold.cloned(),
+            owner: owner.cloned(),
             leases: leases.iter().filter(|lease| lease.unit == *unit).cloned().collect(),
             slot: kept.slot,
             verified: kept.verified.clone(),

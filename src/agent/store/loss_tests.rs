@@ -62,14 +62,15 @@ impl Bench {
         let unit: UnitName = unit.parse().unwrap();
         let mut tx = self.store.begin().await.unwrap();
         let operator = "anna".parse().unwrap();
-        let asker = ChangeContext { operator: &operator, now_ms: NOW_MS, key: None };
+        let asker = ChangeContext { operator: &operator, now_ms: NOW_MS, key: None, is_document: false };
         unit::edit(&mut tx, &unit, &verb(unit.clone()), asker).await.unwrap().unwrap();
         step(&mut tx, self.issued_ms).await.unwrap();
         commit(tx, "edit unit").await.unwrap();
         let StoredUnits { units, leases, .. } = self.store.units().await.unwrap();
         match units.iter().find(|row| row.name == unit) {
             Some(row) => {
-                let copy = IntentCopy::new(&unit, &row.desired, row.hold.as_ref(), &row.kept, &leases);
+                let copy =
+                    IntentCopy::new(&unit, &row.desired, (row.hold.as_ref(), row.owner.as_ref()), &row.kept, &leases);
                 self.store.intent().keep(&copy).await.unwrap();
             }
             None => self.store.intent().forget(&unit),

@@ -2,7 +2,8 @@
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`mod@unit`]
 //! (desired state; [`port_lease`]: ports; [`realm`]; [`snapshot`]; `verified`: the revisions to roll back to),
-//! [`metric`] (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
+//! [`document`] (the host's document; [`deployment`]: applies it; [`owner`]: its units; [`removal`]: units that are to go), [`metric`]
+//! (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` generates from the migrations.
 //!
@@ -12,16 +13,20 @@
 
 pub mod alert;
 mod columns;
+pub mod deployment;
 pub mod desired_copies;
 pub mod desired_copy;
+pub mod document;
 mod error;
 pub mod journal;
 pub mod label;
 mod mark;
 pub mod metric;
 pub mod outbox;
+mod owner;
 pub mod port_lease;
 pub mod realm;
+pub mod removal;
 mod row_checksum;
 pub mod snapshot;
 pub mod unit;
@@ -384,6 +389,14 @@ pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError>
     tx.commit().await?;
     crash::point(what, "after commit");
     Ok(())
+}
+
+/// Ends a savepoint. What is written since then lasts if the transaction around it is committed.
+///
+/// # Errors
+/// If the database fails.
+async fn release(savepoint: Transaction<'_, Sqlite>) -> Result<(), StoreError> {
+    Ok(savepoint.commit().await?)
 }
 
 /// Returns how far the store has advanced.

@@ -24,7 +24,7 @@ struct SealedTable {
     columns: &'static [&'static str],
 }
 
-const TABLES: [SealedTable; 12] = [
+const TABLES: [SealedTable; 18] = [
     SealedTable { name: "meta", keys: &["key"], columns: &["value"] },
     SealedTable {
         name: "journal",
@@ -73,6 +73,16 @@ const TABLES: [SealedTable; 12] = [
     SealedTable { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
     SealedTable { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
     SealedTable { name: "host_labels", keys: &["one"], columns: &["generation", "labels"] },
+    SealedTable { name: "document", keys: &["one"], columns: &["head", "signed", "body"] },
+    SealedTable { name: "document_refusal", keys: &["one"], columns: &["refusal", "digest"] },
+    SealedTable {
+        name: "deployment",
+        keys: &["name"],
+        columns: &["version", "refused_version", "refused_message", "may_pass"],
+    },
+    SealedTable { name: "unit_owner", keys: &["unit"], columns: &["deployment", "version", "orphan"] },
+    SealedTable { name: "removal", keys: &["unit"], columns: &["purge", "asked_ms", "approved", "begun_ms"] },
+    SealedTable { name: "past_removal", keys: &["unit", "at_ms"], columns: &[] },
 ];
 
 impl SealedTable {

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use muster_rules::{
     CommandRefusal,
+    desired::ownership::{self, OwnedVerdict},
     edit::{CurrentUnit, HoldChange, UnitEdit},
     plan::RestoredUnit,
     port_lease::PortLease,
@@ -24,6 +25,7 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     command::Verb,
+    desired::UnitOwner,
     name::{Digest, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -37,7 +39,7 @@ use super::{
     columns::{from_sql, to_sql},
     desired_copy::IntentCopy,
     error::StoreError,
-    port_lease, realm, snapshot, verified,
+    owner, port_lease, realm, removal, snapshot, verified,
 };
 
 /// A stored unit.
@@ -49,6 +51,8 @@ pub struct StoredUnit {
     pub desired: Desired,
     /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
+    /// The deployment that it belongs to, if a verb has not made it.
+    pub owner: Option<UnitOwner>,
     /// Its last observed state.
     pub kept: RestoredUnit,
 }
@@ -88,6 +92,8 @@ pub struct ChangeContext<'a> {
     pub now_ms: Millis,
     /// The host's key for revisions, if the console has given one.
     pub key: Option<&'a RevisionKey>,
+    /// Whether the host's document makes the change: verbs change no unit of a deployment.
+    pub is_document: bool,
 }
 
 /// A row of the table.
@@ -134,6 +140,7 @@ impl UnitRecord {
                 frozen: self.frozen != 0,
             },
             hold,
+            owner: None,
             kept: serde_json::from_str(&self.observed).map_err(what("observed state"))?,
         })
     }
@@ -189,7 +196,7 @@ impl Store {
 ///
 /// # Errors
 /// If the database fails.
-pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
+pub async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
     let rows = sqlx::query_as!(
         UnitRecord,
         r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
@@ -207,13 +214,14 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits
         }
         Err(error) => return Err(error),
     };
-    let mut verified = verified::all(connection).await?;
+    let (mut verified, mut owners) = (verified::all(connection).await?, owner::all(connection).await?);
     let mut stored = StoredUnits { leases, realms, snapshots, ..StoredUnits::default() };
     for raw in rows {
         let name = raw.name.clone();
         match raw.read() {
             Ok(mut unit) => {
                 unit.kept.verified = verified.remove(&name);
+                unit.owner = owners.remove(&name);
                 stored.units.push(unit);
             }
             Err(error) => {
@@ -243,6 +251,25 @@ pub async fn edit(
         }
         other => other?,
     };
+    if let Some(StoredUnit { owner: Some(owner), desired, hold, .. }) = row.as_ref().filter(|_| !asker.is_document) {
+        let is_leaving = removal::is_asked(connection, unit).await?;
+        match ownership::verdict(unit, owner, is_leaving, verb) {
+            OwnedVerdict::Allowed => {}
+            OwnedVerdict::Refused(refusal) => return Ok(Err(refusal)),
+            OwnedVerdict::Removed => {
+                if let Some(refusal) = snapshot::needs(connection, unit).await? {
+                    return Ok(Err(refusal));
+                }
+                removal::approve(connection, unit, asker.now_ms).await?;
+                return Ok(Ok(None));
+            }
+            OwnedVerdict::Detached => {
+                owner::detach(connection, unit, owner).await?;
+                let Desired { generation, revision, .. } = desired.clone();
+                return Ok(Ok(Some(AppliedChange { generation, revision, hold: hold.clone() })));
+            }
+        }
+    }
     let current = row.as_ref().map(|row| CurrentUnit {
         desired: &row.desired,
         hold: row.hold.as_ref(),
@@ -264,14 +291,7 @@ pub async fn edit(
             };
             Ok(Ok(row.map(applied)))
         }
-        (UnitEdit::Forget, _) => {
-            if let Some(refusal) = snapshot::needs(connection, unit).await? {
-                return Ok(Err(refusal));
-            }
-            // Its leases are deleted with it.
-            sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
-            Ok(Ok(None))
-        }
+        (UnitEdit::Forget, _) => Ok(remove(connection, unit).await?.map(|()| None)),
         (UnitEdit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
                 let message =
@@ -301,6 +321,23 @@ pub async fn edit(
             Ok(Ok(Some(AppliedChange { generation, revision, hold })))
         }
     }
+}
+
+/// Removes a unit's desired state, and with it its leases, its owner, and that it was to go. What is left of it on the host
+/// is removed then.
+///
+/// # Errors
+/// If the database fails; the inner error is that a snapshot needs the unit.
+pub async fn remove(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+) -> Result<Result<(), CommandRefusal>, StoreError> {
+    if let Some(refusal) = snapshot::needs(connection, unit).await? {
+        return Ok(Err(refusal));
+    }
+    let name = unit.as_str();
+    sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
+    Ok(Ok(()))
 }
 
 /// Removes a transient unit that has ended, unless another desired state was set or a snapshot needs it. Returns
@@ -422,6 +459,7 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
     .await?;
     let Some(mut row) = raw.map(UnitRecord::read).transpose()? else { return Ok(None) };
     row.kept.verified = verified::all(connection).await?.remove(name);
+    row.owner = owner::find(connection, unit).await?;
     Ok(Some(row))
 }
 
@@ -442,8 +480,16 @@ async fn circle(
 }
 
 async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
+    Ok(count(connection).await? >= UNITS_MAX)
+}
+
+/// Returns how many units there are.
+///
+/// # Errors
+/// If the database fails.
+pub async fn count(connection: &mut SqliteConnection) -> Result<usize, StoreError> {
     let count = sqlx::query_scalar!("SELECT count(*) FROM unit").fetch_one(connection).await?;
-    Ok(usize::try_from(count).unwrap_or(usize::MAX) >= UNITS_MAX)
+    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 /// Restores a unit from its second copy.
@@ -481,6 +527,9 @@ pub(super) async fn restore(
     )
     .execute(&mut *connection)
     .await?;
+    if let Some(of) = &copy.owner {
+        owner::set(connection, &copy.unit, of).await?;
+    }
     match &copy.hold {
         Some(held) if held.reason == HoldReason::Operator => hold(connection, &copy.unit, held).await,
         _ => Ok(()),
@@ -552,7 +601,7 @@ mod tests {
     }
 
     fn asker(operator: &Name) -> ChangeContext<'_> {
-        ChangeContext { operator, now_ms: 1_000, key: None }
+        ChangeContext { operator, now_ms: 1_000, key: None, is_document: false }
     }
 
     async fn store() -> (tempfile::TempDir, Store) {

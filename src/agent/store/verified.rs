@@ -187,10 +187,15 @@ mod tests {
         async fn done(&mut self, verb: &Verb) {
             let mut tx = self.store.begin().await.unwrap();
             let operator = "anna".parse().unwrap();
-            let applied = edit(&mut tx, &name(), verb, ChangeContext { operator: &operator, now_ms: 1, key: None })
-                .await
-                .unwrap()
-                .unwrap();
+            let applied = edit(
+                &mut tx,
+                &name(),
+                verb,
+                ChangeContext { operator: &operator, now_ms: 1, key: None, is_document: false },
+            )
+            .await
+            .unwrap()
+            .unwrap();
             tx.commit().await.unwrap();
             self.generation = applied.map_or(0, |applied| applied.generation);
         }

@@ -10,6 +10,7 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis,
+    desired::UnitOwner,
     name::UnitName,
     snapshot::Pins,
     unit::{Desired, Hold, Run},
@@ -43,6 +44,8 @@ pub(super) struct UnitEntry {
     install: Option<AbortHandle>,
     /// The state that is stored.
     pub(super) kept: Option<(RestoredUnit, Option<Hold>)>,
+    /// The deployment that it belongs to.
+    pub(super) owner: Option<UnitOwner>,
     /// Its ports.
     pub(super) leases: Vec<PortLease>,
     /// What snapshots need of it beyond its desired state.
@@ -64,6 +67,7 @@ impl UnitEntry {
             orders: BTreeMap::new(),
             install: None,
             kept,
+            owner: None,
             leases: Vec::new(),
             pins: Pins::default(),
             watchers: ProbeTasks::default(),
@@ -208,7 +212,7 @@ pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry
 /// Returns a unit's state. A unit that is being removed keeps the desired state it had `before`, until nothing remains
 /// of it, so that callers who wait for the removal see its progress. A unit that was removed in an earlier run of the
 /// agent is not listed.
-fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -> Option<UnitState> {
+fn state(UnitEntry { unit, pins, owner, .. }: &UnitEntry, before: Option<&UnitState>) -> Option<UnitState> {
     let (observed, slot) = (unit.observed.clone(), unit.slot());
     let process = unit.process().map(|process| (process.pid, process.start_ticks));
     let Some(desired) = unit.asked().cloned() else {
@@ -221,7 +225,7 @@ fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -
         spec,
         observed,
         hold: unit.visible_hold().cloned(),
-        owner: None,
+        owner: owner.clone(),
         pins: pins.clone(),
         slot,
         process,

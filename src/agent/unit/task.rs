@@ -280,7 +280,7 @@ impl UnitsTask {
 
     /// Takes a unit's row over; returns whether it changed.
     fn take_in_row(&mut self, row: StoredUnit) -> bool {
-        let StoredUnit { name, desired, hold, kept } = row;
+        let StoredUnit { name, desired, hold, owner, kept } = row;
         let Some(kind) = self.kinds.of(&desired.spec) else {
             tracing::error!(unit = %name, kind = desired.spec.kind(), "this agent cannot keep units of this kind");
             return false;
@@ -290,8 +290,9 @@ impl UnitsTask {
         // It was removed and created again as another kind: first its remains have to be removed.
         let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
+        let is_other_owner = std::mem::replace(&mut entry.owner, owner.clone()) != owner;
         if entry.unit.asked().map(|asked| asked.generation) == generation(&desired) {
-            return false;
+            return is_other_owner;
         }
         entry.unit.observe(UnitEvent::Desired(desired.map(Box::new), hold), now_ms());
         true
@@ -408,7 +409,13 @@ impl UnitsTask {
             }
         }
         if let Some(asked) = entry.unit.asked() {
-            let copy = IntentCopy::new(name, asked, entry.unit.hold.as_ref(), &entry.unit.kept(), &entry.leases);
+            let copy = IntentCopy::new(
+                name,
+                asked,
+                (entry.unit.hold.as_ref(), entry.owner.as_ref()),
+                &entry.unit.kept(),
+                &entry.leases,
+            );
             if let Err(error) = self.store.intent().keep(&copy).await {
                 tracing::error!(unit = %name, %error, "what a unit should be cannot be written down a second time");
             }

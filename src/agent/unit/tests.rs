@@ -313,7 +313,7 @@ impl Host {
 
     async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator: Name = "anna".parse().unwrap();
-        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None };
+        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None, is_document: false };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         tx.commit().await.unwrap();

@@ -15,8 +15,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::apply;
 use crate::command_verdict::status;
+use crate::document_file;
 
 /// A step of a batch, as it is written in the file. Missing fields have the values of the command line.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,7 +50,7 @@ pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
     let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let wrong =
         |message: String| Failure::new(FailureKind::Usage, message).hint("`muster exec --help` shows such a file");
-    let documents = apply::read_file(file).and_then(|text| apply::parse(&text));
+    let documents = document_file::read_file(file).and_then(|text| document_file::parse(&text));
     let documents = documents.map_err(|message| wrong(format!("{name}: {message}")))?;
     let [Value::Array(listed)] = &documents[..] else {
         return Err(wrong(format!("{name}: one list of steps is wanted")));

@@ -32,6 +32,7 @@ fn unit(name: &str, run: Run, labels: serde_json::Value) -> Unit {
         },
         observed: Observed { phase, ..Observed::absent(0) },
         hold: None,
+        owner: None,
         pins: muster_topics::snapshot::Pins::default(),
         stats: None,
         at_ms: 0,

@@ -10,6 +10,7 @@
 
 mod alerts;
 mod content;
+mod deployments;
 mod events;
 pub(super) mod extract;
 mod handlers;
@@ -53,6 +54,7 @@ fn routes() -> Vec<Route> {
     routes.extend(realm_routes());
     routes.extend(content_routes());
     routes.extend(secret_routes());
+    routes.extend(deployment_routes());
     routes.extend(series_routes());
     routes.extend(alert_routes());
     routes
@@ -351,6 +353,147 @@ fn secret_routes() -> Vec<Route> {
             post(h::rotate_secret_key),
         )
         .gives(BodyShape::of::<muster_api::KeyRotation>()),
+    ]
+}
+
+/// Deployments, variables, and hosts that get no deployments.
+fn deployment_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use deployments as h;
+    let mut routes = one_deployment_routes();
+    routes.extend([
+        Route::new(Get, "/v1/deployments", "Deployments, by name, with how far their hosts are.", get(h::deployments))
+            .gives(BodyShape::list::<muster_api::Deployment>()),
+        Route::new(
+            Post,
+            "/v1/deployments",
+            "Makes deployments as documents say, or tells what that would change. Nothing is changed if any is wrong.",
+            post(h::apply),
+        )
+        .takes(BodyShape::of::<muster_api::ApplyDeployments>())
+        .gives(BodyShape::of::<muster_api::AppliedDeployments>()),
+        Route::new(
+            Post,
+            "/v1/deployments/confirm",
+            "Goes on with hosts that have a document which this console did not make, or tells what that would change.",
+            post(h::confirm),
+        )
+        .takes(BodyShape::of::<muster_api::ConfirmDocuments>())
+        .gives(BodyShape::of::<muster_api::ConfirmedDocuments>()),
+        Route::new(
+            Get,
+            "/v1/deployments/sync",
+            "What the last comparison of hosts with what is desired of them has found.",
+            get(h::sync),
+        )
+        .gives(BodyShape::of::<muster_api::SyncReport>()),
+        Route::new(Get, "/v1/host-cordons", "Hosts that get no new deployments, or none.", get(h::cordons))
+            .gives(BodyShape::list::<muster_api::HostCordon>()),
+        Route::new(
+            Post,
+            "/v1/host-cordons",
+            "Keeps new deployments from hosts, has hosts remove theirs, or opens hosts again.",
+            post(h::cordon),
+        )
+        .takes(BodyShape::of::<muster_api::CordonHosts>())
+        .gives(BodyShape::list::<muster_api::HostCordon>()),
+        Route::new(Get, "/v1/vars", "Variables of hosts, by layer and name.", get(h::vars))
+            .gives(BodyShape::list::<muster_api::Var>()),
+        Route::new(Post, "/v1/vars", "Sets a variable in a layer.", post(h::set_var))
+            .takes(BodyShape::of::<muster_api::NewVar>())
+            .gives(BodyShape::of::<muster_api::Var>()),
+        Route::new(Delete, "/v1/vars", "Removes a variable from a layer.", delete(h::remove_var)).query(&[
+            Parameter {
+                name: "layer",
+                about: "`fleet`, `realm:NAME`, `label:NAME=VALUE` or `host:HOST`. (Required.)",
+                whole: false,
+            },
+            Parameter { name: "name", about: "The variable's name. (Required.)", whole: false },
+        ]),
+    ]);
+    routes
+}
+
+/// One deployment.
+fn one_deployment_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use deployments as h;
+    vec![
+        Route::new(
+            Get,
+            "/v1/deployments/{realm}/{name}",
+            "One deployment: its document, its units, and how far each host is.",
+            get(h::deployment),
+        )
+        .gives(BodyShape::of::<muster_api::DeploymentDetail>()),
+        Route::new(
+            Delete,
+            "/v1/deployments/{realm}/{name}",
+            "Removes a deployment: its hosts remove its units, or keep them.",
+            delete(h::remove),
+        )
+        .query(&[
+            Parameter { name: "purge", about: "`true` to remove the units' data, too.", whole: false },
+            Parameter { name: "keep", about: "`true` to leave the units on their hosts.", whole: false },
+            Parameter { name: "dry_run", about: "`true` to only tell what would be removed.", whole: false },
+        ])
+        .gives(BodyShape::of::<muster_api::RemovedDeployment>()),
+        Route::new(
+            Get,
+            "/v1/deployments/{realm}/{name}/history",
+            "All versions of a deployment, newest first.",
+            get(h::history),
+        )
+        .gives(BodyShape::list::<muster_api::DeploymentVersionInfo>()),
+        Route::new(
+            Get,
+            "/v1/deployments/{realm}/{name}/versions/{number}",
+            "One version of a deployment; values of environments are masked.",
+            get(h::version),
+        )
+        .gives(BodyShape::of::<muster_api::DeploymentVersionDetail>()),
+        Route::new(
+            Get,
+            "/v1/deployments/{realm}/{name}/differences",
+            "How two versions of a deployment differ, field by field; secrets are masked.",
+            get(h::differences),
+        )
+        .query(&[
+            Parameter { name: "from", about: "One version; the one before the other if left out.", whole: true },
+            Parameter { name: "to", about: "The other version; the present one if left out.", whole: true },
+        ])
+        .gives(BodyShape::of::<muster_api::DeploymentDifferences>()),
+        Route::new(
+            Post,
+            "/v1/deployments/{realm}/{name}/rollback",
+            "Makes a new version with the content of an earlier one, or tells what that would change.",
+            post(h::roll_back),
+        )
+        .takes(BodyShape::of::<muster_api::RollBack>())
+        .gives(BodyShape::of::<muster_api::AppliedDeployment>()),
+        Route::new(
+            Post,
+            "/v1/deployments/{realm}/{name}/adopt",
+            "Has a deployment take over a unit that was made by a verb, or that was detached.",
+            post(h::adopt),
+        )
+        .takes(BodyShape::of::<muster_api::UnitOnHosts>())
+        .gives(BodyShape::list::<muster_api::NamedHost>()),
+        Route::new(
+            Post,
+            "/v1/deployments/{realm}/{name}/detach",
+            "Leaves a unit of a deployment to verbs, on some of its hosts.",
+            post(h::detach),
+        )
+        .takes(BodyShape::of::<muster_api::UnitOnHosts>())
+        .gives(BodyShape::list::<muster_api::NamedHost>()),
+        Route::new(
+            Get,
+            "/v1/deployments/{realm}/{name}/events",
+            "What becomes of a deployment: server-sent events from the present state, each a JSON document, until `end`.",
+            get(h::events),
+        )
+        .gives(BodyShape::events::<muster_api::DeploymentEvent>()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Who needs content: units on all hosts with their snapshots, and units of open commands.
+//! Who needs content: units on all hosts with their snapshots, units of open commands, and units of deployments.
 
 use muster_api::Unit;
 use muster_topics::{
@@ -12,7 +12,8 @@ use muster_topics::{
 use crate::{
     error::Error,
     list::first_names,
-    store::{Store, command, host},
+    state::ConsoleState,
+    store::{command, host},
 };
 
 /// The most holders that a refusal names.
@@ -47,8 +48,8 @@ impl ContentHolder {
 
 /// Returns all holders that the console knows. A unit's report has both its desired state and what snapshots need beyond
 /// that, so neither is known without the other.
-pub(crate) async fn holders(store: &Store) -> Result<Vec<ContentHolder>, Error> {
-    let db = store.read();
+pub(crate) async fn holders(shared: &ConsoleState) -> Result<Vec<ContentHolder>, Error> {
+    let db = shared.store.read();
     let units = host::units(db, None, None).await?;
     let snapshots: Vec<ContentHolder> = units.iter().filter_map(ContentHolder::of_snapshots).collect();
     let units = units
@@ -68,7 +69,13 @@ pub(crate) async fn holders(store: &Store) -> Result<Vec<ContentHolder>, Error> 
         }],
         _ => Vec::new(),
     });
-    Ok(units.chain(snapshots).chain(ordered).collect())
+    let deployed = shared.hosts.desired.needs().into_iter().map(|need| {
+        let who = format!("{} of deployment {}", need.unit, need.deployment);
+        let mut holder = ContentHolder::of(who, &need.unit, &need.spec);
+        holder.secrets.1 = need.secrets;
+        holder
+    });
+    Ok(units.chain(snapshots).chain(ordered).chain(deployed).collect())
 }
 
 /// Refuses a removal because of holders.

@@ -38,8 +38,7 @@ impl Console {
             held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
         };
         let needs = |holder: &ContentHolder| holder.and_more || holder.artifacts.iter().any(is_it);
-        let held: Vec<String> =
-            holders(&shared.store).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
+        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("artifact {role}@{version}"), &held)?;
         self.forget(operator, &artifact).await?;
         if is_last {
@@ -55,8 +54,7 @@ impl Console {
         let config = self.config(id, version).await?;
         let is_it = |config: &ConfigRef| (&config.id, &config.version) == (id, version);
         let needs = |holder: &ContentHolder| holder.and_more || holder.configs.iter().any(is_it);
-        let held: Vec<String> =
-            holders(&shared.store).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
+        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("config {id}@{version}"), &held)?;
         let label =
             RemovedLabel { kind: LabelKind::Config, name: id.as_str(), version, sha256: &config.sha256, operator };
@@ -69,7 +67,7 @@ impl Console {
     pub async fn collect_artifacts(&self, operator: &Name, dry_run: bool) -> Result<Collected, Error> {
         let shared = &self.shared;
         let _content = shared.content.lock.lock().await;
-        let holders = holders(&shared.store).await?;
+        let holders = holders(shared).await?;
         let unclear: Vec<String> =
             holders.iter().filter(|holder| holder.and_more).map(|holder| holder.who.clone()).collect();
         refuse_held("what else there is", &unclear)?;

@@ -120,6 +120,7 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::UnitThaw { .. }
         | Verb::UnitSignal { .. }
         | Verb::UnitRm { .. }
+        | Verb::UnitDetach { .. }
         | Verb::RealmSet { .. }
         | Verb::RealmRm { .. }
         | Verb::SnapshotTake { .. }

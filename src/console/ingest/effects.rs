@@ -7,6 +7,7 @@ use muster_topics::{
     Millis, V1,
     command::Refresh,
     command_keys::KnownKeys,
+    desired::DesiredReport,
     name::{CommandId, HostId},
     topic::{HostTopic, Topic},
 };
@@ -48,6 +49,8 @@ pub struct Effects {
     pub keys: BTreeMap<HostId, Option<KnownKeys>>,
     /// The generation of addresses that hosts reported.
     pub addresses: BTreeMap<HostId, Option<u64>>,
+    /// What hosts reported of their documents.
+    pub desired: BTreeMap<HostId, Option<DesiredReport>>,
     /// Hosts whose output was stored.
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
@@ -77,6 +80,7 @@ impl Effects {
         self.labels.extend(more.labels);
         self.keys.extend(more.keys);
         self.addresses.extend(more.addresses);
+        self.desired.extend(more.desired);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
         self.changes.extend(more.changes);
@@ -104,6 +108,7 @@ impl Effects {
             shared.hosts.labels.tellings.host_connected(*host);
             shared.hosts.keys.host_connected(*host);
             shared.hosts.addresses.tellings.host_connected(*host);
+            shared.hosts.desired.host_connected(*host);
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
@@ -121,6 +126,9 @@ impl Effects {
         }
         for (host, has) in self.addresses {
             shared.hosts.addresses.tellings.confirm(host, has, now);
+        }
+        for (host, report) in self.desired {
+            shared.hosts.desired.heard(host, report, now);
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {

@@ -10,6 +10,7 @@ use muster_topics::{
     ack::{Numbered, ReportAck},
     alert::Alert,
     command_keys::KnownKeys,
+    desired::DesiredReport,
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},
     outcome::{CHUNK_MAX_BYTES, Content, Data, Output, Report},
@@ -169,6 +170,7 @@ impl IngestBatch {
                 self.effects.labels.insert(id, state.label_generation);
                 self.effects.keys.insert(id, state.command_keys.clone());
                 self.effects.addresses.insert(id, state.address_generation);
+                self.effects.desired.insert(id, state.desired.clone());
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
@@ -187,6 +189,8 @@ impl IngestBatch {
                 let keys = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok());
                 self.effects.keys.insert(id, keys);
                 self.effects.addresses.insert(id, generation("address_generation"));
+                let desired = state.get("desired").and_then(|desired| DesiredReport::deserialize(desired).ok());
+                self.effects.desired.insert(id, desired);
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));

@@ -246,4 +246,57 @@ mod with_a_broker {
         running.stop().await;
         broker.stop().await;
     }
+
+    #[tokio::test]
+    async fn document_is_sent_with_its_body_and_again_to_a_broker_that_lost_it() {
+        use muster_topics::{desired::DesiredHead, name::Digest};
+        let (fixture, first, tls) = console_with_broker().await;
+        until_connected(&fixture).await;
+        let member = fixture.member("h").await;
+        let host = member.id;
+        let mut agent = Agent::connect(&fixture, &first, member).await;
+        let topic = Prefix::default().topic(&Topic::Host(host, HostTopic::Desired));
+        agent.client.subscribe(topic.clone(), QoS::AtLeastOnce).await.unwrap();
+        agent.online(1).await;
+        let state = json!({"hostname": "h", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {},
+            "realms": [], "units": {}, "desired": {"mark": {"epoch": 0, "generation": 0}}});
+        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "kind": "full", "state": state});
+        agent.say_json(HostTopic::Heartbeat, beat).await;
+        let _: Ack = agent.signed(Kind::Ack).await.body().unwrap();
+        fixture.deploy_container("default/till", "host=*").await;
+        let head: DesiredHead = agent.signed(Kind::DesiredHead).await.body().unwrap();
+        assert_eq!((head.host, head.mark.epoch, head.mark.generation), (host, 1, 1));
+        // The body comes behind it.
+        let body = agent
+            .until(|event| match event {
+                Event::Incoming(Packet::Publish(publish)) if publish.topic == topic => Some(publish.payload),
+                _ => None,
+            })
+            .await;
+        assert_eq!((Digest::of(&body), body.len() as u64), (head.digest.clone(), head.size_bytes));
+        // Who comes later gets the head alone, which is retained.
+        agent.client.unsubscribe(topic.clone()).await.unwrap();
+        agent.client.subscribe(topic.clone(), QoS::AtLeastOnce).await.unwrap();
+        let retained = agent
+            .until(|event| match event {
+                Event::Incoming(Packet::Publish(publish)) if publish.topic == topic => Some(publish),
+                _ => None,
+            })
+            .await;
+        assert!(retained.retain);
+        let again: DesiredHead = open(&retained.payload, &agent.keys).unwrap().body().unwrap();
+        assert_eq!(again, head);
+        // A broker that has lost everything gets it anew.
+        let listen = first.local_addr();
+        first.stop().await;
+        let mut connected = fixture.shared().hosts.link.connected.clone();
+        timeout(PATIENCE, connected.wait_for(|connected| !*connected)).await.unwrap().unwrap();
+        let second = Broker::start(muster_broker::Config::new(listen, tls)).await.unwrap();
+        let mut agent = Agent::connect(&fixture, &second, agent.member).await;
+        agent.client.subscribe(topic, QoS::AtLeastOnce).await.unwrap();
+        let anew: DesiredHead = agent.signed(Kind::DesiredHead).await.body().unwrap();
+        assert_eq!((anew.mark, &anew.digest), (head.mark, &head.digest));
+        fixture.running.stop().await;
+        second.stop().await;
+    }
 }

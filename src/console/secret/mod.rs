@@ -102,6 +102,7 @@ impl Console {
         secret::add(shared.store.write(), &row).await?;
         self.erase_old(&realm, &name, &before).await?;
         tracing::info!(%realm, secret = %row.secret, operator = %row.operator, "a secret was set");
+        shared.hosts.desired.secrets_changed();
         let units = host::units(shared.store.read(), None, None).await?;
         Ok(SecretSet { secret: self.shown(&row, &units), changed: true })
     }
@@ -114,7 +115,7 @@ impl Console {
         if old.is_empty() {
             return Ok(());
         }
-        let holders = content::holders(&shared.store).await?;
+        let holders = content::holders(shared).await?;
         // A snapshot that does not list all that it needs may need any of them.
         if holders.iter().any(|holder| holder.and_more) {
             return Ok(());
@@ -205,7 +206,7 @@ impl Console {
             holder.and_more || holder.secrets.0 == *realm && holder.secrets.1.iter().any(|one| one.name == *name)
         };
         let held: Vec<String> =
-            content::holders(&shared.store).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
+            content::holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         content::refuse_held(&format!("secret {realm}/{name}"), &held)?;
         self.erase(realm, name, &stored).await?;
         tracing::info!(%realm, secret = %name, %operator, "a secret was removed");

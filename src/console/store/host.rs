@@ -933,6 +933,7 @@ impl HostUnitRow {
             desired: report.desired,
             observed: report.observed,
             hold: report.hold,
+            owner: report.owner,
             pins: report.pins,
             stats: report.stats,
             at_ms: self.at_ms,

@@ -26,6 +26,8 @@ pub mod command;
 pub mod command_key;
 pub mod command_status;
 pub mod content;
+pub mod deployment;
+pub mod desired;
 mod error;
 pub mod host;
 pub mod host_selection;

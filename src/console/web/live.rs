@@ -1,6 +1,6 @@
 //! Server-sent events that name what changed, so that a page fetches the regions that show it.
 //!
-//! An event has a name (`host`, `unit`, `command`, `metrics`, `alert`) and no data; the
+//! An event has a name (`host`, `unit`, `command`, `deployment`, `metrics`, `alert`) and no data; the
 //! content comes from the page itself. Each connection begins with `sync`, on which every region is
 //! fetched, so that changes between the page and the connection, or during an interruption, are
 //! shown too. (It costs one fetch; a command that seems to run forever would cost more.)
@@ -51,6 +51,7 @@ enum LiveEventKind {
     Host,
     Unit,
     Command,
+    Deployment,
     Metrics,
     Alert,
 }
@@ -62,6 +63,7 @@ impl LiveEventKind {
             Self::Host => "host",
             Self::Unit => "unit",
             Self::Command => "command",
+            Self::Deployment => "deployment",
             Self::Metrics => "metrics",
             Self::Alert => "alert",
         }
@@ -72,6 +74,7 @@ impl LiveEventKind {
         let this_host = |host: &HostId| watch.host.is_none_or(|watched| watched == *host) && watch.command.is_none();
         match change {
             PageChange::Host(host) => this_host(host).then_some(Self::Host),
+            PageChange::Deployment(_) => (watch == PageWatch::default()).then_some(Self::Deployment),
             PageChange::Unit(host, _) => this_host(host).then_some(Self::Unit),
             // No page shows the measurements of a whole fleet.
             PageChange::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
@@ -233,6 +236,7 @@ mod tests {
             (PageChange::Host(host), [Some(LiveEventKind::Host), Some(LiveEventKind::Host), None]),
             (PageChange::Host(other), [Some(LiveEventKind::Host), None, None]),
             (PageChange::Unit(host, unit), [Some(LiveEventKind::Unit), Some(LiveEventKind::Unit), None]),
+            (PageChange::Deployment("shop/till".parse().unwrap()), [Some(LiveEventKind::Deployment), None, None]),
             (PageChange::Metrics(host), [None, Some(LiveEventKind::Metrics), None]),
             (PageChange::Metrics(other), [None, None, None]),
             (PageChange::Alert(Some(host)), [Some(LiveEventKind::Alert), Some(LiveEventKind::Alert), None]),

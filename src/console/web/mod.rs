@@ -52,7 +52,10 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::tallies::Tallies;
 use self::{
-    page::{alerts, backups, command, commands, content, host, hosts, join, rule, run, secret, sign_in, unit},
+    page::{
+        alerts, backups, command, commands, content, deployment, host, hosts, join, rule, run, secret, sign_in, unit,
+        units,
+    },
     session::Cookie,
 };
 use super::state::Console;
@@ -89,6 +92,12 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
+        .route("/units", get(units::show))
+        .route("/deployments", get(deployment::list))
+        .route("/deployment/{realm}/{name}", get(deployment::show))
+        .route("/deployment/{realm}/{name}/version/{number}", get(deployment::version))
+        .route("/deployment/{realm}/{name}/rollback", get(deployment::ask_rollback).post(deployment::roll_back))
+        .route("/deployment/{realm}/{name}/removal", get(deployment::ask_removal).post(deployment::remove))
         .route("/backups", get(backups::show))
         .route("/alerts", get(alerts::show))
         .route("/alerts/silence", post(alerts::silence))

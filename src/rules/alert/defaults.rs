@@ -13,7 +13,7 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, `for` time, severity.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 22] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 23] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
@@ -46,6 +46,7 @@ const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 22] = [
     ("clock", Metric::ClockOff, 30.0, 10.0, 2 * MINUTE_MS, Severity::Warning),
     ("store-lost", Metric::StoreLost, 0.0, 0.0, 0, Severity::Critical),
     ("duplicate", Metric::Duplicate, 0.0, 0.0, 0, Severity::Critical),
+    ("document-refused", Metric::DocumentRefused, 0.0, 0.0, 0, Severity::Critical),
 ];
 
 /// Returns the default rules.

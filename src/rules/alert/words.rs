@@ -26,6 +26,9 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
                               Otherwise check the host's disk, and its units"
                 .to_owned()
         }
+        Metric::DocumentRefused => "this host refuses its document of desired state; the one before it holds. hint: \
+                                    `muster host show` says why"
+            .to_owned(),
         Metric::Duplicate => "another agent claims to be this host. hint: was its disk cloned? Remove the agent's \
                               folder on the copy, and join it with a new token"
             .to_owned(),
@@ -100,6 +103,7 @@ fn about(subject: &ReadingSubject) -> String {
         Metric::ClockOff => "clock off by".to_owned(),
         Metric::StoreLost => "losses of the agent's store:".to_owned(),
         Metric::Duplicate => "twins of this host:".to_owned(),
+        Metric::DocumentRefused => "documents refused:".to_owned(),
         Metric::Other => "something:".to_owned(),
     }
 }

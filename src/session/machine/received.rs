@@ -59,6 +59,8 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.notice(Notice::UnknownKey);
             }
             SignedMessage::HostAddresses(told) => return self.take_addresses(told, receipt, now),
+            SignedMessage::DesiredHead(head, signed) => return self.take_head(head, signed, receipt, now),
+            SignedMessage::DocumentRequest(request) => self.take_document_request(&request, now),
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);

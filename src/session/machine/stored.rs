@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use muster_rules::desired::head::KnownDocument;
 use muster_topics::{
     Millis, V1,
     ack::ReportAck,
@@ -64,6 +65,16 @@ impl<R: Debug, W: Debug> Session<R, W> {
             }
             (StoreReply::Done, Waiting::HostAddresses(generation, receipt)) => {
                 self.local.addresses_generation = generation;
+                self.publisher.beats.hasten();
+                self.finish(receipt, now);
+            }
+            (StoreReply::Done, Waiting::Document(mark, digest, receipt)) => {
+                self.local.document = KnownDocument { mark, digest: Some(digest), refused: None };
+                self.publisher.beats.hasten();
+                self.finish(receipt, now);
+            }
+            (StoreReply::Done, Waiting::DocumentRefused(mark, digest, receipt)) => {
+                self.local.document.refused = Some((mark, digest));
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }

@@ -1,7 +1,10 @@
 //! A session with a store that answers what a test wants.
 
+mod desired;
+
 use muster_rules::{
     authorise::{CommandSource, LocalPolicy},
+    desired::head::KnownDocument,
     heartbeat::{HeartbeatPeriods, HeartbeatSchedule},
     presence::StoreLife,
     time::{BUILD_MS, KnownTime},
@@ -13,7 +16,7 @@ use muster_topics::{
     command::{Command, Exec, Refresh, Target, Verb},
     command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
     envelope::Signer,
-    name::{CommandId, HostId},
+    name::{CommandId, Digest, HostId},
     outcome::{Content, Report},
     presence::{Presence, PresenceState},
     select,
@@ -100,6 +103,7 @@ impl Bench {
             labels_generation: 0,
             keys_generation: 0,
             addresses_generation: 0,
+            document: KnownDocument::default(),
         };
         let session = Session::new(parts, || 0.5);
         Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, ended: Vec::new(), stored: Vec::new() }

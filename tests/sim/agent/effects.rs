@@ -13,7 +13,7 @@ use muster_session::{
     interface::{Effect, Input, Notice},
     reconnect::ConnectionEnd,
     running::CommandStage,
-    store::{Acknowledgement, CommandTaken, StoreReply, StoreRequest},
+    store::{Acknowledgement, CommandTaken, NewDocument, StoreReply, StoreRequest},
 };
 use muster_topics::{
     Millis,
@@ -62,11 +62,18 @@ impl Agent {
                     around.after(20, Event::ProgramEnds(machine.index, which));
                 }
             }
+            Effect::FetchDesired(digest) => {
+                around.after(between(5, 3_000), Event::Fetch(machine.index, self.life, digest));
+            }
             Effect::Withdraw => self.withdraw(machine, around),
             Effect::Disconnect => self.queue.push(Packet::Disconnect),
             Effect::Notice(notice) => self.note(machine, around, &notice),
             // Brokers forget unacknowledged messages of clean sessions, so nothing depends on that here.
-            Effect::Acknowledge(()) | Effect::Stopped | Effect::TwinSeen | Effect::ConsoleTime(_) => {}
+            Effect::HandInDocument
+            | Effect::Acknowledge(())
+            | Effect::Stopped
+            | Effect::TwinSeen
+            | Effect::ConsoleTime(_) => {}
         }
         Ok(None)
     }
@@ -171,13 +178,42 @@ impl Agent {
                 machine.disk.write(|tx| tx.prune(signed_ms))?;
                 StoreReply::Done
             }
+            StoreRequest::Document(document) => {
+                self.store_document(machine, around, &document)?;
+                StoreReply::Done
+            }
             StoreRequest::Read(read) => machine.disk.read_outbox(read),
             // The simulated console sends neither.
             StoreRequest::AlertRules(_)
             | StoreRequest::HostLabels(_)
+            | StoreRequest::DocumentRefused(..)
             | StoreRequest::CommandKeys(_)
             | StoreRequest::HostAddresses(_) => StoreReply::Done,
         })
+    }
+
+    /// Stores a document, and all that follows from it, in one transaction.
+    fn store_document(
+        &mut self,
+        machine: &mut Machine,
+        around: &mut Around<'_>,
+        document: &NewDocument,
+    ) -> Result<(), Crash> {
+        let NewDocument { head, body, .. } = document;
+        let before = machine.disk.read(|tables| tables.document.mark);
+        let mut removed = Vec::new();
+        let done = machine.disk.write(|tx| removed = tx.tables.apply_document(head, body));
+        // It has taken effect whether or not the agent lives to see it.
+        if machine.disk.read(|tables| tables.document.mark) != before {
+            around.watch.stores(machine.host, before, head, &removed);
+        }
+        done?;
+        around.note(|| format!("machine {} has document {}, and removes {removed:?}", machine.index, head.mark));
+        for unit in machine.disk.read(|tables| tables.owners.keys().cloned().chain(removed).collect::<Vec<_>>()) {
+            around.after(between(1, 3_000), Event::Reconciled(machine.index, unit));
+        }
+        self.observe(machine);
+        Ok(())
     }
 
     fn acknowledge(

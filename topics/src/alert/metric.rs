@@ -55,6 +55,8 @@ pub enum Metric {
     StoreLost,
     /// 1 while another agent claims to be this host: its disk was cloned.
     Duplicate,
+    /// 1 while the host refuses its document of desired state; the one before it holds.
+    DocumentRefused,
     /// A metric of a newer party, unknown to this reader.
     #[serde(other)]
     Other,
@@ -62,7 +64,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics that are known here.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -86,6 +88,7 @@ impl Metric {
         Self::ClockOff,
         Self::StoreLost,
         Self::Duplicate,
+        Self::DocumentRefused,
     ];
 
     /// The table of metrics of alerts.
@@ -126,6 +129,7 @@ impl Metric {
             Self::ClockOff => row("clock_off", Host, Seconds, State),
             Self::StoreLost => row("store_lost", Host, Flag, State),
             Self::Duplicate => row("duplicate", Host, Flag, State),
+            Self::DocumentRefused => row("document_refused", Host, Flag, State),
             Self::Other => row("other", Host, Number, State),
         }
     }

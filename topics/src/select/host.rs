@@ -27,6 +27,12 @@ impl HostSelect {
     pub fn asks_units(&self) -> bool {
         self.0.asks_units()
     }
+
+    /// Whether only hosts with certain labels, or of certain ids, can match, whatever they report beside their labels.
+    #[must_use]
+    pub fn requires_label(&self) -> bool {
+        self.0.without_labels() == Some(false)
+    }
 }
 
 /// A host, as selectors see it.

@@ -485,3 +485,45 @@ proptest! {
         prop_assert_eq!(Select::Or(left, right).picks(&same), is_left || is_right);
     }
 }
+
+#[test]
+fn selectors_that_require_a_label_or_an_id_are_told_from_others() {
+    for (text, requires) in [
+        ("label.role=till", true),
+        ("label.role", true),
+        ("label.role=till and not label.frozen=yes", true),
+        ("label.role=till and fact.cpus>=4", true),
+        ("label.role=till or label.role=web", true),
+        ("host=0191e4a8-0000-7000-8000-000000000001", true),
+        ("host=*", false),
+        ("not label.frozen=yes", false),
+        ("label.role!=till", false),
+        ("fact.cpus>=4", false),
+        ("realm=shop", false),
+        ("label.role=till or fact.os=debian", false),
+        ("not (fact.cpus>=4 and label.role=till)", false),
+        ("host!=anna", false),
+    ] {
+        assert_eq!(text.parse::<HostSelect>().unwrap().requires_label(), requires, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_a_host_reports_stands_in_for_a_label(
+        select in host_select(), id: u128, cpus in 1u32..9, memory_bytes: u64, os in "[a-z]{0,4}",
+        realms in prop::collection::vec("[a-c]{1,2}", 0..3),
+    ) {
+        let host = HostId(uuid::Uuid::from_u128(id));
+        let facts = crate::heartbeat::Facts { os, cpus, memory_bytes, ..Default::default() };
+        let realms: Vec<Name> = realms.iter().map(|realm| realm.parse().unwrap()).collect();
+        let hostname = host.to_string();
+        let blank = Host {
+            host, hostname: &hostname, agent_version: "1.2", facts: Some(&facts), labels: &BTreeMap::new(),
+            realms: &realms, units: &[],
+        };
+        if select.requires_label() {
+            prop_assert!(!select.picks(&blank), "{}", select);
+        }
+    }
+}

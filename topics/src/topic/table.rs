@@ -211,7 +211,7 @@ impl TopicKind {
                 id: "desired",
                 address: "h/{host}/desired",
                 publisher: Role::Console,
-                hosts: May,
+                hosts: Subscribe,
                 qos: AtLeastOnce,
                 retained: true,
                 acknowledged: false,

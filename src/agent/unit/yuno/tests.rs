@@ -116,7 +116,7 @@ impl Host {
 
     async fn verb(&self, unit: &UnitName, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator = "anna".parse().unwrap();
-        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None };
+        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None, is_document: false };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, unit, verb, asker).await.unwrap();
         tx.commit().await.unwrap();

@@ -6,6 +6,7 @@ pub(super) mod backups;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;
+pub(super) mod deployment;
 pub(super) mod host;
 pub(super) mod hosts;
 pub(super) mod join;
@@ -14,6 +15,7 @@ pub(super) mod run;
 pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
+pub(super) mod units;
 
 use serde::Deserialize;
 

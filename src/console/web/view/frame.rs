@@ -60,6 +60,10 @@ impl PageWatch {
 pub(in super::super::super) enum Section {
     /// Hosts, and everything on one.
     Hosts,
+    /// Units of all hosts.
+    Units,
+    /// Deployments.
+    Deployments,
     /// Alerts.
     Alerts,
     /// The ledger.
@@ -77,8 +81,10 @@ pub(in super::super::super) enum Section {
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Hosts,
+        Self::Units,
+        Self::Deployments,
         Self::Alerts,
         Self::Commands,
         Self::Run,
@@ -91,6 +97,8 @@ impl Section {
     pub(super) fn word_and_path(self) -> (&'static str, &'static str) {
         match self {
             Self::Hosts => ("Hosts", "/"),
+            Self::Units => ("Units", "/units"),
+            Self::Deployments => ("Deployments", "/deployments"),
             Self::Alerts => ("Alerts", "/alerts"),
             Self::Commands => ("Commands", "/commands"),
             Self::Run => ("Run", "/run"),

@@ -1,12 +1,17 @@
 //! One host: facts, measurements, units, recent commands.
 
+use std::collections::BTreeMap;
+
 use maud::{Markup, html};
 use muster_api::{Alert, Host, HostConnection, HostLabel, LabelOrigin, Unit};
-use muster_topics::name::NAME_MAX_BYTES;
+use muster_topics::{
+    Millis,
+    name::{NAME_MAX_BYTES, UnitName},
+};
 
 use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    alerts, commands,
+    alerts, commands, deployment,
     elements::{self, Tone, ago, bytes, empty, presence_since, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
@@ -63,6 +68,7 @@ impl PageView for HostView {
                 h2 { "Units" }
                 (region(&url, "units", &["unit"], self.units(frame)))
             }
+            (region(&url, "desired", &["host"], self.desired(frame)))
             (region(&url, "containers", &["host"], self.containers()))
             section {
                 div.head {
@@ -85,6 +91,7 @@ impl PageView for HostView {
             "facts" => Some(self.facts(frame)),
             "alerts" => Some(self.alerts(frame)),
             "units" => Some(self.units(frame)),
+            "desired" => Some(self.desired(frame)),
             "containers" => Some(self.containers()),
             "latest" => Some(latest(&self.latest, frame)),
             "recent" => Some(self.recent(frame)),
@@ -176,6 +183,46 @@ impl HostView {
         }
     }
 
+    /// Renders what the host says of its document: deployments, what it has refused, and what is to go.
+    fn desired(&self, frame: &PageFrame) -> Markup {
+        let report = self.host.state.as_ref().and_then(|said| said.value.desired.as_ref());
+        let report = report.filter(|report| report.mark.generation > 0 || report.refused.is_some());
+        html! {
+            @if let Some(report) = report {
+                section {
+                    h2 { "Deployments" }
+                    @if let Some(refused) = &report.refused {
+                        div.notice.bad {
+                            p { "The host has refused document " (refused.mark) ": " (refused.message) }
+                            p.note { "It keeps document " (report.mark) "." }
+                        }
+                    }
+                    @if report.deployments.is_empty() { p.note { "This host carries no deployment." } } @else {
+                        table.cards {
+                            caption.visually-hidden { "Deployments of this host" }
+                            thead { tr { th scope="col" { "Deployment" } th scope="col" { "Version" } } }
+                            tbody {
+                                @for (name, one) in &report.deployments {
+                                    tr {
+                                        th scope="row" { a href=(deployment::url(name)) { (name) } }
+                                        td data-label="Version" {
+                                            @if one.version > 0 { (one.version) } @else { "none" }
+                                            @if let Some(refused) = &one.refused {
+                                                " " (state(Tone::Bad, &format!("version {} refused", refused.version)))
+                                                p.why { (refused.message) }
+                                            }
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                    (removals(&report.removals, frame))
+                }
+            }
+        }
+    }
+
     /// Renders containers that are not units.
     fn containers(&self) -> Markup {
         let all = self.host.state.iter().flat_map(|said| &said.value.containers);
@@ -228,6 +275,29 @@ impl HostView {
                        &format!("muster exec --host {} -- uname -a", self.host.hostname)))
             } @else {
                 (commands::table(&self.commands, frame))
+            }
+        }
+    }
+}
+
+/// Renders units that are to go, and what that waits for.
+fn removals(removals: &BTreeMap<UnitName, Option<Millis>>, frame: &PageFrame) -> Markup {
+    html! {
+        @if !removals.is_empty() {
+            h3 { "To be removed" }
+            ul.plain {
+                @for (unit, from_ms) in removals {
+                    li {
+                        code { (unit) } " "
+                        @match from_ms {
+                            Some(from_ms) if *from_ms > frame.now_ms => {
+                                (state(Tone::Busy, "waits")) " for the host's policy, which allows it " (elements::due(*from_ms, frame.now_ms))
+                            }
+                            Some(_) => { (state(Tone::Busy, "removing")) }
+                            None => { (state(Tone::Busy, "waits")) " for an operator's word: retire it and remove it on its page" }
+                        }
+                    }
+                }
             }
         }
     }

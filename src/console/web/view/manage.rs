@@ -7,7 +7,7 @@ use muster_api::{
 };
 use muster_topics::{name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
 
-use super::{frame::PageFrame, unit::url};
+use super::{deployment, frame::PageFrame, unit::url};
 
 /// Describes newer content for a unit: a form carries this, so that what is ordered is what was shown.
 pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
@@ -18,9 +18,14 @@ pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
 /// Renders the section.
 pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &PageFrame) -> Markup {
     let url = url(unit.host, &unit.unit);
+    let owner = unit.owner.as_ref();
     html! {
         section {
             h2 { "Manage" }
+            @if let Some(owner) = owner {
+                p.note { "What it is and whether it runs is said by the deployment " a href=(deployment::url(&owner.deployment)) { (owner.deployment) }
+                    ". Holding, restarting and signals work here; upgrades, labels and removal are refused." }
+            }
             div.forms {
                 (self::newer(newer, frame, &url))
                 (labels(unit, frame, &url))

@@ -15,6 +15,8 @@ pub(super) mod backups;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;
+pub(super) mod deployment;
+pub(super) mod deployments;
 pub(super) mod elements;
 mod frame;
 pub(super) mod glance;
@@ -32,5 +34,6 @@ pub(super) mod samples;
 pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
+pub(super) mod units;
 
 pub(super) use frame::{PageFrame, PageView, PageWatch};

@@ -18,7 +18,7 @@ use muster_topics::{
 use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
     command::{ShownOutput, is_open},
-    commands,
+    commands, deployment,
     elements::{self, Tone, ago, bytes, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     manage, measurements, problem,
@@ -71,7 +71,10 @@ impl PageView for UnitView {
         html! {
             div.head {
                 h1 { (self.unit.unit) }
-                p { (self.unit.desired.spec.kind()) " on " a href=(elements::host_url(self.unit.host)) { (self.unit.hostname) } }
+                p {
+                    (self.unit.desired.spec.kind()) " on " a href=(elements::host_url(self.unit.host)) { (self.unit.hostname) }
+                    @if let Some(owner) = &self.unit.owner { ", of the deployment " a href=(deployment::url(&owner.deployment)) { (owner.deployment) } }
+                }
             }
             (self.actions(frame, &url))
             (self.holding(frame, &url))
@@ -241,6 +244,7 @@ impl UnitView {
                 }
             }
             dl.facts {
+                @if let Some(owner) = &self.unit.owner { div { dt { "Deployment" } dd { (deployment::owner(owner)) } } }
                 @if hold.is_some() { div { dt { "Hold" } dd { (elements::unit_held(&self.unit, now_ms)) } } }
                 @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
@@ -412,6 +416,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                         }
                         td data-label="What" {
                             (unit.content().unwrap_or_else(|| unit.wanted()).artifact)
+                            @if let Some(owner) = &unit.owner { div.note { (deployment::owner(owner)) } }
                             @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                         }
                         td data-label="Last report" { (ago(unit.at_ms, frame.now_ms)) }

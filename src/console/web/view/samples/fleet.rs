@@ -51,7 +51,7 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         address_generation: None,
         own_labels: None,
         command_keys: None,
-        desired: None,
+        desired: (index % 4 == 1).then(|| desired_report(hostname)),
     };
     Host {
         id: HostId::random(),

@@ -6,6 +6,7 @@ mod authority;
 mod backup;
 mod command;
 mod content;
+mod deployment;
 mod fleet;
 mod unit;
 
@@ -18,6 +19,7 @@ use muster_topics::{
     channel::{Ability, ToldStats},
     command::{Exec, LogView, Target, Verb},
     container::{ContainerSpec, ContainerState, ContainerSummary, Image, Mount, Runtime},
+    desired::{DeploymentReport, DeploymentUnit, DesiredMark, DesiredReport, DocumentRefusal, UnitOwner},
     diagnostic::Diagnostic,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
@@ -33,14 +35,17 @@ use muster_topics::{
 
 pub(in crate::web) use self::{alert::alert, fleet::host, unit::unit};
 use muster_api::{
-    Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config, CreatedToken,
-    Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, Problem, Received, Secret, SecretConfig,
-    SecretDetail, SecretUser, SecretVersion, SecretVersionState, Status, Token, Unit,
+    Alert, AlertRule, AlertSilence, AlertStanding, AppliedDeployment, ApplyAction, Artifact, ChangeCost, Command,
+    CommandHost, CommandState, Config, CreatedToken, Deployment, DeploymentDetail, DeploymentDifferences,
+    DeploymentHost, DeploymentState, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo,
+    FieldDifference, Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, NamedHost, Problem,
+    Received, RemovedDeployment, Secret, SecretConfig, SecretDetail, SecretUser, SecretVersion, SecretVersionState,
+    Status, Token, Unit, UnitChange,
     authority::RootStage,
     upgrade::{Offer, Upgrade, upgrade},
 };
 
-use self::{alert::*, command::*, content::*, fleet::*, unit::*};
+use self::{alert::*, command::*, content::*, deployment::*, fleet::*, unit::*};
 use super::{
     PageFrame, PageView,
     alerts::{AlertsView, SilenceForm},
@@ -48,6 +53,8 @@ use super::{
     command::{CommandView, ShownOutput as Text, shown},
     commands::CommandsView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
+    deployment::{DeploymentView, RemovalView, RollbackView, ShownDeploymentHosts, VersionView},
+    deployments::DeploymentsView,
     glance::{FleetGlance, Severities},
     host::HostView,
     hosts::{HostsView, ShownHosts},
@@ -58,6 +65,7 @@ use super::{
     secret::{SecretView, SecretsView},
     sign_in::SignInView,
     unit::UnitView,
+    units::{ShownUnits, UnitsView},
 };
 use crate::{
     fleet::{ListedHost, Overview},
@@ -237,6 +245,33 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
     add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("units", &|| frame().page(&units_view("shop-7", 3)));
+    add("units-empty", &|| frame().page(&UnitsView { shown: ShownUnits::default(), ..units_view("", 0) }));
+    add("units-none-found", &|| frame().page(&units_view("", 0)));
+    add("units-hostile", &|| {
+        let shown = ShownUnits { select: HOSTILE.to_owned(), deployment: HOSTILE.to_owned(), ..ShownUnits::default() };
+        frame().page(&UnitsView { shown, problem: Some(problem(HOSTILE)), ..units_view(HOSTILE, 3) })
+    });
+    add("deployments", &|| frame().page(&deployments()));
+    add("deployments-empty", &|| frame().page(&DeploymentsView { deployments: vec![] }));
+    add("deployment", &|| frame().page(&deployment_view("shop-7", 14)));
+    add("deployment-many", &|| {
+        let shown = ShownDeploymentHosts { state: Some(DeploymentState::Away), page: 2 };
+        frame().page(&DeploymentView { shown, ..deployment_view("shop", 2_000) })
+    });
+    add("deployment-empty", &|| frame().page(&deployment_view("", 0)));
+    add("deployment-hostile", &|| frame().page(&deployment_view(HOSTILE, 14)));
+    add("deployment-version", &|| frame().page(&version_view("till")));
+    add("deployment-version-hostile", &|| frame().page(&version_view(HOSTILE)));
+    add("deployment-rollback", &|| frame().page(&rollback_view("shop-7")));
+    add("deployment-rollback-hostile", &|| frame().page(&rollback_view(HOSTILE)));
+    add("deployment-removal", &|| frame().page(&RemovalView { planned: removed("shop-7") }));
+    add("deployment-removal-hostile", &|| frame().page(&RemovalView { planned: removed(HOSTILE) }));
+    add("unit-of-deployment", &|| {
+        let mut view = unit_view("shop-7", "");
+        view.unit.owner = Some(owner(true));
+        frame().page(&view)
+    });
     add("secrets", &|| {
         frame().page(&SecretsView { secrets: vec![secret()], realms: vec![], problem: Some(problem("x")) })
     });
@@ -262,9 +297,14 @@ pub(in crate::web) fn parts() -> Vec<(&'static str, Regions)> {
     }
     vec![
         ("hosts", each(&hosts("shop-7", 3), &["glance", "fleet"])),
-        ("host", each(&host_view("shop-7", 2), &["facts", "alerts", "units", "containers", "latest", "recent"])),
+        (
+            "host",
+            each(&host_view("shop-7", 2), &["facts", "alerts", "units", "desired", "containers", "latest", "recent"]),
+        ),
         ("alerts", each(&alerts("shop-7", "disk"), &["raised", "over"])),
         ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
+        ("deployments", each(&deployments(), &["deployments"])),
+        ("deployment", each(&deployment_view("shop-7", 3), &["hosts"])),
         ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
         ("command", each(&command_view("shop-7", "x"), &["progress"])),
     ]

@@ -79,6 +79,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
             note: Some(text("until the disk is replaced")),
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
+        owner: None,
         pins: muster_topics::snapshot::Pins::default(),
         stats: (!failed).then(|| {
             ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())
@@ -146,4 +147,12 @@ pub(super) fn newer(hostname: &str) -> Option<Upgrade> {
     let artifact = Artifact { sha256: other.clone(), ..artifact("2.5.0") };
     let config = Config { sha256: other, version: "8".parse().unwrap(), id: "shop".parse().unwrap(), ..config(None) };
     upgrade(&unit.unit, &unit.desired, &Offer::newest(vec![artifact], vec![config]))
+}
+
+/// Units of several hosts; every other one belongs to a deployment.
+pub(super) fn units_view(hostname: &str, count: usize) -> UnitsView {
+    let owned = |index: usize| (index % 2 == 1).then(|| super::owner(index == 1));
+    let units = (0..count).map(|index| Unit { owner: owned(index), ..unit(hostname, index) }).collect();
+    let shown = ShownUnits { select: "realm=shop".to_owned(), version: Some(4), page: 2, ..ShownUnits::default() };
+    UnitsView { shown, units, found: 240, problem: None }
 }

@@ -1,0 +1,328 @@
+//! The host's document of desired state: fetched and handed in, stored and applied; and the units that are to go.
+//!
+//! Decisions are in [`muster_rules::desired`]. A document and all that follows from it are one transaction, in which each
+//! deployment is applied by itself: one that is refused leaves the others.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_base::{chance, clock};
+use muster_rules::{
+    CommandRefusal,
+    backoff::{ExponentialGrowth, jittered},
+    desired::{
+        body,
+        removal::{LeavingUnit, RemovalPolicy, RemovalTurn, has_stopped, turns},
+    },
+};
+use muster_session::{interface::Input, store::NewDocument};
+use muster_topics::{
+    Millis, V1,
+    command::Verb,
+    desired::{BODY_MAX_BYTES, DesiredBody, DocumentRefusal, StoredDocument},
+    name::{Digest, UnitName},
+    verb::VerbName,
+};
+use sqlx::SqliteConnection;
+
+use super::{
+    address,
+    command_handler::TaskResult,
+    join::{self, JoinError, MemberIdentity},
+    main_loop::AgentLoop,
+    store::{
+        self, StoreError,
+        deployment::{self, DocumentHost},
+        document::{self, DocumentText},
+        removal,
+        unit::{self, ChangeContext},
+    },
+};
+
+/// How soon what could not be done is tried again, such as a deployment whose port is taken.
+const AGAIN_MS: Millis = 60_000;
+
+/// How long a body may take: half a MiB over the slowest of links.
+const FETCH_MAX: Duration = Duration::from_secs(120);
+
+/// How often the document is handed in; the console asks again if it needs to.
+const HAND_IN_MAX: u32 = 5;
+const HAND_IN_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 60_000 };
+
+/// Fetches the body with this digest from the console.
+///
+/// # Errors
+/// If the console cannot be reached, refuses, or has other content.
+pub async fn fetch(identity: &MemberIdentity, digest: &Digest) -> Result<Vec<u8>, JoinError> {
+    let ask = async |url| {
+        let request = join::https(identity.tls()?, url)?.get(join::whole(url, &format!("/v1/desired/{digest}")));
+        join::exchange(url, request.timeout(FETCH_MAX), BODY_MAX_BYTES).await
+    };
+    let bytes = address::ask(identity.console_urls(), ask).await?;
+    match Digest::of(&bytes) == *digest {
+        true => Ok(bytes),
+        false => Err(JoinError::Answer("it has not the digest that was asked for".to_owned())),
+    }
+}
+
+async fn hand_in(identity: &MemberIdentity, document: &StoredDocument) -> Result<(), JoinError> {
+    let ask = async |url| {
+        let request = join::https(identity.tls()?, url)?.put(join::whole(url, "/v1/desired")).json(document);
+        join::exchange(url, request.timeout(FETCH_MAX), BODY_MAX_BYTES).await
+    };
+    address::ask(identity.console_urls(), ask).await.map(drop)
+}
+
+/// What the loop knows of the document beside what is reported.
+#[derive(Debug)]
+pub(super) struct DesiredProgress {
+    policy: RemovalPolicy,
+    /// Whether there are deployments that were refused, and may pass later.
+    is_passing: bool,
+    /// Whether there are units that are to go, and whether one of them is being stopped.
+    is_leaving: bool,
+    is_stopping: bool,
+    /// When both are examined again, by the agent's monotonic clock.
+    due_ms: Millis,
+}
+
+impl DesiredProgress {
+    pub(super) fn new(policy: RemovalPolicy) -> Self {
+        Self { policy, is_passing: true, is_leaving: true, is_stopping: true, due_ms: 0 }
+    }
+
+    /// When something is to be examined.
+    pub(super) fn next_ms(&self) -> Option<Millis> {
+        (self.is_passing || self.is_leaving).then_some(self.due_ms)
+    }
+
+    /// Whether a change of a unit may be the end of one that is being stopped.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+}
+
+impl AgentLoop {
+    /// Fetches a body; the result is an event.
+    pub(super) fn fetch_desired(&mut self, digest: Digest) {
+        let identity = self.identity.present();
+        self.work.spawn(async move {
+            let fetched = fetch(&identity, &digest).await;
+            if let Err(error) = &fetched {
+                tracing::info!(digest = digest.short(), %error, "the document of this host cannot be fetched (yet)");
+            }
+            TaskResult::DesiredFetched(digest, fetched.ok())
+        });
+    }
+
+    /// Hands the stored document in; the result is an event.
+    pub(super) async fn hand_in_document(&mut self) {
+        let text = async {
+            let mut tx = self.store.begin().await?;
+            document::text(&mut tx).await
+        };
+        let document = match text.await {
+            Ok(Some(DocumentText { signed, body })) => {
+                serde_json::from_str(&signed).map(|head| StoredDocument { v: V1, head, body }).ok()
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.store_failed(&error);
+                None
+            }
+        };
+        let Some(document) = document else { return self.tell(Input::DocumentHandedIn) };
+        let identity = self.identity.present();
+        self.work.spawn(async move {
+            for attempts in 0..HAND_IN_MAX {
+                match hand_in(&identity, &document).await {
+                    Ok(()) => {
+                        tracing::info!("the document of this host was handed in to the console");
+                        break;
+                    }
+                    Err(error) => tracing::warn!(%error, "the document of this host cannot be handed in"),
+                }
+                let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
+                tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+            }
+            TaskResult::DocumentHandedIn
+        });
+    }
+
+    /// Stores a document, and makes what it says the desired state.
+    pub(super) async fn set_document(&mut self, new: &NewDocument) -> Result<(), StoreError> {
+        let NewDocument { head, signed, bytes, body } = new;
+        let text = DocumentText { signed: signed.0.clone(), body: String::from_utf8_lossy(bytes).into_owned() };
+        let mut tx = self.store.begin().await?;
+        document::set(&mut tx, head, &text).await?;
+        self.apply_body(&mut tx, body, None).await?;
+        store::commit(tx, "store document").await?;
+        tracing::info!(mark = %head.mark, deployments = body.deployments.len(), removals = body.remove.len(), "new document");
+        if !body.realms.is_empty() {
+            self.update_realms().await;
+        }
+        self.desired_changed().await;
+        Ok(())
+    }
+
+    /// Stores that a document was refused.
+    pub(super) async fn refuse_document(
+        &mut self,
+        refusal: &DocumentRefusal,
+        digest: &Digest,
+    ) -> Result<(), StoreError> {
+        document::refuse(&self.store, refusal, digest).await?;
+        self.desired_changed().await;
+        Ok(())
+    }
+
+    /// Handles that the document, or the owner of a unit, has changed: units follow, removals begin, and it is reported.
+    pub(super) async fn desired_changed(&mut self) {
+        self.units.desired_changed();
+        self.desired.is_leaving = true;
+        if let Err(error) = self.drive_removals().await {
+            self.store_failed(&error);
+        }
+        self.report_desired().await;
+    }
+
+    /// Applies the deployments of a body: those of these names, or all, with its removals.
+    async fn apply_body(
+        &self,
+        tx: &mut SqliteConnection,
+        body: &DesiredBody,
+        only: Option<&[String]>,
+    ) -> Result<(), StoreError> {
+        let identity = self.identity.present();
+        let host = DocumentHost {
+            policy: self.session.policy(),
+            realms: &self.own_realms,
+            user: self.session.user(),
+            key: identity.membership.revision_key.as_ref(),
+            now_ms: clock::now_ms(),
+        };
+        deployment::apply(tx, body, only, host).await
+    }
+
+    /// Tries what could not be done, if it is time.
+    pub(super) async fn drive_desired(&mut self) -> Result<(), StoreError> {
+        let now_ms = self.now_ms();
+        if self.desired.next_ms().is_none_or(|due_ms| now_ms < due_ms) {
+            return Ok(());
+        }
+        self.desired.due_ms = now_ms + jittered(AGAIN_MS, chance::random());
+        self.retry_deployments().await?;
+        self.drive_removals().await?;
+        self.report_desired().await;
+        Ok(())
+    }
+
+    /// Tries deployments again whose refusal may pass.
+    async fn retry_deployments(&mut self) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        let passing = deployment::passing(&mut tx).await?;
+        self.desired.is_passing = !passing.is_empty();
+        if passing.is_empty() {
+            return Ok(());
+        }
+        let Some(text) = document::text(&mut tx).await? else { return Ok(()) };
+        // It was read before it was stored; another version of the agent may see it in another way.
+        match body::read(text.body.as_bytes()) {
+            Ok(body) => self.apply_body(&mut tx, &body, Some(&passing)).await?,
+            Err(reason) => {
+                tracing::error!(reason, "the stored document cannot be read");
+                return Ok(());
+            }
+        }
+        store::commit(tx, "apply deployments").await?;
+        self.units.desired_changed();
+        Ok(())
+    }
+
+    /// Stops and removes units that are to go, as fast as the host's policy allows.
+    pub(super) async fn drive_removals(&mut self) -> Result<(), StoreError> {
+        if !self.desired.is_leaving {
+            return Ok(());
+        }
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        let (leaving, turns) = self.turns(&mut tx, now_ms).await?;
+        let states = self.inputs.units.borrow().clone();
+        let mut is_changed = false;
+        for one in &leaving {
+            let unit = &one.unit;
+            match turns.get(unit) {
+                Some(RemovalTurn::Now(_)) => {
+                    tracing::info!(%unit, is_approved = one.is_approved, "a unit that is to go is stopped");
+                    let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
+                    let asker = ChangeContext { operator: &operator, now_ms, key: None, is_document: true };
+                    if let Err(CommandRefusal { message, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
+                        tracing::warn!(%unit, reason = message, "a unit that is to go cannot be stopped");
+                        continue;
+                    }
+                    removal::begin(&mut tx, one, now_ms).await?;
+                    is_changed = true;
+                }
+                Some(RemovalTurn::Begun(_)) if states.get(unit).is_none_or(|state| has_stopped(&state.observed)) => {
+                    match unit::remove(&mut tx, unit).await? {
+                        Ok(()) => {
+                            tracing::info!(%unit, "a unit that was to go is removed");
+                            is_changed = true;
+                        }
+                        Err(refusal) => tracing::debug!(%unit, reason = refusal.message, "it cannot be removed yet"),
+                    }
+                }
+                _ => {}
+            }
+        }
+        if is_changed {
+            store::commit(tx, "remove units").await?;
+            self.units.desired_changed();
+        }
+        Ok(())
+    }
+
+    async fn turns(
+        &self,
+        tx: &mut SqliteConnection,
+        now_ms: Millis,
+    ) -> Result<(Vec<LeavingUnit>, BTreeMap<UnitName, RemovalTurn>), StoreError> {
+        let mut leaving = removal::leaving(tx).await?;
+        if self.session.policy().deny_verbs.contains(&VerbName::UnitRm) {
+            leaving.iter_mut().for_each(|leaving| leaving.is_kept = true);
+        }
+        let (units, past) = (unit::count(tx).await?, removal::past(tx, now_ms).await?);
+        let turns = turns(&leaving, units, &past, &self.desired.policy, now_ms);
+        Ok((leaving, turns))
+    }
+
+    /// Reports what became of the document.
+    async fn report_desired(&mut self) {
+        let report = async {
+            let mut report = document::report(&self.store).await?;
+            let mut tx = self.store.begin().await?;
+            let (_, turns) = self.turns(&mut tx, clock::now_ms()).await?;
+            let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
+            report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.from_ms())).collect();
+            Ok::<_, StoreError>((report, is_stopping, !deployment::passing(&mut tx).await?.is_empty()))
+        };
+        let (report, is_stopping, is_passing) = match report.await {
+            Ok(report) => report,
+            Err(error) => return self.store_failed(&error),
+        };
+        (self.desired.is_stopping, self.desired.is_passing) = (is_stopping, is_passing);
+        self.desired.is_leaving = !report.removals.is_empty();
+        if self.desired.next_ms().is_some_and(|due_ms| due_ms <= self.now_ms()) {
+            self.desired.due_ms = self.now_ms() + jittered(AGAIN_MS, chance::random());
+        }
+        let is_refused = report.refused.is_some();
+        self.host_snapshot.set_desired(report);
+        self.observe_units();
+        let checked = self.record_document_refusal(is_refused).await;
+        if let Err(error) = checked {
+            self.store_failed(&error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

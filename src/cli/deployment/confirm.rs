@@ -1,0 +1,110 @@
+//! `muster deployment confirm`: goes on with hosts whose documents this console did not make.
+
+use clap::Args;
+use muster_api::{
+    ConfirmAction, ConfirmDocuments, ConfirmedDocuments, NewTarget, UnconfirmedDeployment, UnconfirmedHost,
+    host_names::HostNames,
+};
+use muster_base::failure::{Failure, FailureKind};
+
+use crate::{command_follower::named, host_target::HostWords, print, session::CliSession};
+
+/// Confirm hosts that have a document which this console did not make.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_long_help = "After its store was lost or restored from a backup, a console meets hosts with documents that it \
+                    does not know. It sends these hosts nothing until they are confirmed: they go on as they are. \
+                    By default it takes from hosts the deployments and versions that it lacks; --replace has hosts \
+                    take what the console has. In both cases, units of deployments that the console does not have \
+                    for a host go on there as orphans."
+)]
+pub struct ConfirmArgs {
+    #[command(flatten)]
+    hosts: HostWords,
+    /// Show what would become of each deployment
+    #[arg(long)]
+    dry_run: bool,
+    /// Have hosts take what the console has
+    #[arg(long)]
+    replace: bool,
+    /// Do not ask first
+    #[arg(short, long)]
+    yes: bool,
+}
+
+const HEADER: [&str; 6] = ["HOST", "DOCUMENT", "DEPLOYMENT", "ON HOST", "ON CONSOLE", "ACTION"];
+
+/// Runs the verb.
+///
+/// # Errors
+/// If the user does not confirm, or if versions of hosts contradict those of the console.
+pub(super) async fn run(args: ConfirmArgs, session: &CliSession) -> Result<(), Failure> {
+    let target = match args.hosts.others.target(&args.hosts.hosts) {
+        Some(target) => target,
+        None if args.dry_run => NewTarget::All,
+        None => {
+            return Err(Failure::new(FailureKind::Usage, "no host is named").hint(
+                "name hosts, or say --select EXPRESSION or --all; `muster deployment confirm --dry-run` shows all that wait",
+            ));
+        }
+    };
+    let mut asked = ConfirmDocuments { target, dry_run: true, replace: args.replace };
+    let planned: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
+    tell_waiting(&planned);
+    if planned.hosts.is_empty() {
+        print::say("no host of these has to be confirmed");
+        return session.printer.data(&[planned]);
+    }
+    if args.dry_run {
+        return session.printer.table(&planned, &HEADER, rows(&planned.hosts));
+    }
+    print::say(print::table(&HEADER, rows(&planned.hosts)).trim_end());
+    let what = format!("confirm {} hosts", planned.hosts.len());
+    if !args.yes && !print::confirm(&format!("{what}?")) {
+        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+    }
+    asked.dry_run = false;
+    let done: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
+    print::say(format_args!("{} hosts are confirmed", done.hosts.len()));
+    session.printer.data(&[done])
+}
+
+fn tell_waiting(planned: &ConfirmedDocuments) {
+    if !planned.waiting.is_empty() {
+        let names: Vec<String> = planned.waiting.iter().map(|host| host.hostname.clone()).collect();
+        print::say(format_args!(
+            "not handed in yet, and so not confirmed: the documents of {}; they are away, or were just asked",
+            named(&names)
+        ));
+    }
+}
+
+/// One row for each deployment of each host; only the first row of a host names it.
+fn rows(hosts: &[UnconfirmedHost]) -> impl Iterator<Item = Vec<String>> {
+    let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
+    hosts.iter().flat_map(move |host| {
+        let first = [names.show(host.host, &host.hostname), host.mark.to_string()];
+        let version = |number: Option<u32>| number.map_or_else(|| "none".to_owned(), |number| number.to_string());
+        let row = |one: &UnconfirmedDeployment| {
+            let words = [one.deployment.to_string(), version(one.host_version), version(one.console_version)];
+            [&words[..], &[action(one.action).to_owned()]].concat()
+        };
+        let rows: Vec<Vec<String>> = host.deployments.iter().map(row).collect();
+        let lines = rows.len().max(1);
+        (0..lines).map(move |line| {
+            let names = if line == 0 { first.clone() } else { Default::default() };
+            names.into_iter().chain(rows.get(line).cloned().unwrap_or_default()).collect()
+        })
+    })
+}
+
+fn action(action: ConfirmAction) -> &'static str {
+    match action {
+        ConfirmAction::Same => "same on both",
+        ConfirmAction::Rebuild => "console takes the host's",
+        ConfirmAction::Replace => "host gets the console's",
+        ConfirmAction::Add => "host gets it",
+        ConfirmAction::Orphan => "goes on as an orphan",
+        ConfirmAction::Conflict => "conflict: same version, other content",
+    }
+}

@@ -1,0 +1,158 @@
+//! `muster var`: variables of hosts, in layers.
+
+use clap::{Args, Subcommand};
+use muster_api::{NewVar, Var, VarLayer};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
+use muster_topics::name::{LabelValue, Name};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{policy::parse_label, print, session::CliSession};
+
+/// Verbs on variables.
+#[derive(Subcommand, Clone, Debug)]
+pub enum VarVerb {
+    /// Set a variable, for all hosts or for those of a layer
+    #[command(
+        after_long_help = "A host gets the variables of all its layers. One of a host stands before one of the same \
+                           name of a label, that before one of a realm, and that before one of the fleet.\n\n\
+                           Everybody who may use the console sees variables: `muster secret set` keeps what nobody \
+                           may see."
+    )]
+    Set {
+        /// Name
+        name: Name,
+        /// Value: text, or with --json any JSON of at most 4 KiB
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// Read the value as JSON: a number, true, a list, an object
+        #[arg(long)]
+        json: bool,
+        /// Layer
+        #[command(flatten)]
+        layer: LayerOptions,
+    },
+    /// List variables, with their layers
+    #[command(alias = "list")]
+    Ls {
+        /// Show those of this name only
+        name: Option<Name>,
+    },
+    /// Remove a variable from a layer
+    #[command(alias = "remove")]
+    Rm {
+        /// Name
+        name: Name,
+        /// Layer
+        #[command(flatten)]
+        layer: LayerOptions,
+    },
+}
+
+/// The layer of a variable; the fleet's without an option.
+#[derive(Args, Clone, Debug)]
+#[group(multiple = false)]
+pub struct LayerOptions {
+    /// For hosts that have this realm
+    #[arg(long)]
+    realm: Option<Name>,
+    /// For hosts with this label
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
+    label: Option<(Name, LabelValue)>,
+    /// For this host, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
+}
+
+impl LayerOptions {
+    fn into_layer(self) -> VarLayer {
+        match (self.realm, self.label, self.host) {
+            (Some(realm), _, _) => VarLayer::Realm(realm),
+            (None, Some((name, value)), _) => VarLayer::Label(name, value),
+            (None, None, Some(host)) => VarLayer::Host(host),
+            (None, None, None) => VarLayer::Fleet,
+        }
+    }
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If it fails.
+pub async fn run(verb: VarVerb, session: &CliSession) -> Result<(), Failure> {
+    match verb {
+        VarVerb::Set { name, value, json, layer } => {
+            let value = if json { parse_json(&value)? } else { Value::String(value) };
+            let set: Var = session.client.post("vars", &NewVar { layer: layer.into_layer(), name, value }).await?;
+            print::say(format_args!("{} is {} ({})", set.name, shown(&set.value), set.layer));
+            session.printer.data(&[set])
+        }
+        VarVerb::Ls { name } => {
+            let mut vars: Vec<Var> = session.client.get("vars", &[]).await?;
+            vars.retain(|var| name.as_ref().is_none_or(|name| var.name == *name));
+            let now_ms = clock::now_ms();
+            let row = |var: &Var| {
+                vec![
+                    var.name.to_string(),
+                    var.layer.to_string(),
+                    shown(&var.value),
+                    print::age(var.set_ms, now_ms),
+                    var.operator.to_string(),
+                ]
+            };
+            let empty = "no variables; `muster var set NAME VALUE` sets one";
+            session.printer.list(&vars, &["VARIABLE", "LAYER", "VALUE", "SET", "BY"], row, empty)
+        }
+        VarVerb::Rm { name, layer } => {
+            let layer = layer.into_layer();
+            let query = [("layer", layer.to_string()), ("name", name.to_string())];
+            session.client.order_with(Method::DELETE, "vars", &query).await?;
+            print::say(format_args!("{name} is removed ({layer})"));
+            Ok(())
+        }
+    }
+}
+
+fn parse_json(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new(FailureKind::Usage, format!("the value is not JSON: {error}"))
+            .hint("without --json the value is text as it is")
+    })
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        verb: VarVerb,
+    }
+
+    #[test]
+    fn layer_is_that_of_its_option() {
+        for (line, layer) in [
+            ("var set a 1", "fleet"),
+            ("var set a 1 --realm shop", "realm:shop"),
+            ("var set a 1 --label site=north", "label:site=north"),
+            ("var set a -1 --host till-7", "host:till-7"),
+        ] {
+            let VarVerb::Set { layer: options, .. } = Line::parse_from(line.split(' ')).verb else { panic!("{line}") };
+            assert_eq!(options.into_layer().to_string(), layer);
+        }
+        assert!(Line::try_parse_from("var rm a --realm shop --host till-7".split(' ')).is_err());
+    }
+}

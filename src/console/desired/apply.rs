@@ -1,0 +1,608 @@
+//! Applies documents of deployments, goes back to earlier versions, and removes deployments.
+//!
+//! **Invariant: if any document has a fault, nothing is changed**, and all faults are reported.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use muster_api::{
+    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, DeploymentVersionInfo, NamedHost, NewCommand,
+    NewTarget, RemoveDeployment, RemovedDeployment, RollBack, UnitOnHosts,
+};
+use muster_base::clock::now_ms;
+use muster_rules::{
+    assignment::AssignmentConflict,
+    deployment,
+    document::{DocumentFault, WantedUnit},
+    edit, start_order,
+};
+use muster_topics::{
+    command::Verb,
+    desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion},
+    name::{HostId, Name, UnitName},
+    select::HostSelect,
+    unit::{Run, Spec},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    change::write,
+    plan::{HostLook, Plan, PlanWish, plan},
+    show::{select_difference, unit_changes, unknown},
+    table::{DeploymentEntry, DesiredTable, HostReport},
+};
+use crate::{
+    apply::{Catalogue, DocumentFaults},
+    dispatch,
+    error::Error,
+    list::first_names,
+    page_change::PageChange,
+    state::Console,
+    store::{self, StoreError, deployment::VersionRow},
+};
+
+/// The most deployments in one request.
+const DOCUMENTS_MAX: usize = 100;
+/// The most deployments: each is evaluated for every host.
+const DEPLOYMENTS_ALL_MAX: usize = 1_000;
+/// The most hosts that a fault names.
+const NAMED_MAX: usize = 5;
+
+/// A version that is to be.
+struct VersionDraft {
+    source: String,
+    deployment: DeploymentName,
+    select: HostSelect,
+    units: Vec<DeploymentUnit>,
+    document: Value,
+    repeats: Option<u32>,
+    before: Option<Arc<DeploymentEntry>>,
+}
+
+impl VersionDraft {
+    /// Whether the deployment is so already.
+    fn is_unchanged(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| {
+            let content = &before.row.content;
+            content.target.select == self.select && content.units == self.units && content.rollout.is_empty()
+        })
+    }
+}
+
+/// How a change is made.
+#[derive(Clone, Copy)]
+struct ApplyMode {
+    dry_run: bool,
+    adopt: bool,
+}
+
+impl Console {
+    /// Applies documents of deployments: all, or none.
+    pub async fn apply_deployments(
+        &self,
+        operator: &Name,
+        apply: ApplyDeployments,
+    ) -> Result<AppliedDeployments, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        if apply.documents.is_empty() || apply.documents.len() > DOCUMENTS_MAX {
+            let message = format!("from 1 to {DOCUMENTS_MAX} deployments are applied at once");
+            return Err(Error::invalid("bad_documents", message));
+        }
+        let _content = shared.content.lock.lock().await;
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let catalogue = self.catalogue().await?;
+        let mut faults = DocumentFaults::default();
+        let (mut drafts, mut names) = (Vec::new(), BTreeSet::new());
+        for given in &apply.documents {
+            let (wanted, wrong) = deployment::read(&given.content);
+            wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
+            let Some(wanted) = wanted else { continue };
+            if !names.insert(wanted.deployment.clone()) {
+                faults.add(&given.source, wanted.deployment.as_str(), "it is described twice");
+            }
+            if let Some(units) = self.draft_units(&catalogue, &given.source, &wanted, &mut faults).await? {
+                drafts.push(VersionDraft {
+                    source: given.source.clone(),
+                    before: self.shared.hosts.desired.table().deployment(&wanted.deployment).cloned(),
+                    deployment: wanted.deployment,
+                    select: wanted.select,
+                    units,
+                    document: given.content.clone(),
+                    repeats: None,
+                });
+            }
+        }
+        let mode = ApplyMode { dry_run: apply.dry_run, adopt: apply.adopt };
+        Ok(AppliedDeployments { deployments: self.settle(operator, drafts, mode, faults).await? })
+    }
+
+    /// Resolves the units of a deployment; `None` if something is wrong.
+    async fn draft_units(
+        &self,
+        catalogue: &Catalogue,
+        source: &str,
+        wanted: &deployment::WantedDeployment,
+        faults: &mut DocumentFaults,
+    ) -> Result<Option<Vec<DeploymentUnit>>, Error> {
+        let before = self.shared.hosts.desired.table().deployment(&wanted.deployment).cloned();
+        let spec_before = |unit: &UnitName| {
+            let units = before.iter().flat_map(|before| &before.row.content.units);
+            units.into_iter().find(|one| one.unit == *unit).map(|one| &*one.spec)
+        };
+        let (mut units, mut has_secrets) = (Vec::new(), false);
+        let realms: BTreeSet<Name> = wanted.units.iter().map(|unit| unit.unit.realm()).collect();
+        for realm in realms.into_iter().chain([wanted.deployment.realm()]).collect::<BTreeSet<_>>() {
+            if let Err(message) = catalogue.realm(&realm) {
+                faults.add(source, wanted.deployment.as_str(), &message);
+            }
+        }
+        for unit in &wanted.units {
+            let Some(mut spec) = self.resolve(catalogue, (source, unit), faults).await? else { continue };
+            has_secrets |= !spec.secrets().is_empty();
+            // Which versions of secrets a host gets is no part of the deployment's version.
+            spec.set_secrets(Vec::new());
+            let unit_before = spec_before(&unit.unit);
+            if let Err(refusal) = edit::keep_secrets(unit_before, &mut spec) {
+                faults.add(source, unit.unit.as_str(), &refusal.message);
+            }
+            if let Some(before) = unit_before
+                && let Err(message) = catalogue.goes_forward(unit, &spec, before)
+            {
+                faults.add(source, unit.unit.as_str(), &message);
+            }
+            units.push(drafted(unit, spec));
+        }
+        circles(source, &units, faults);
+        if has_secrets && !wanted.select.requires_label() {
+            let message = "its units have secrets, so it has to require a label that the console gives its hosts, such as \
+                           label.role=till; what a host says of itself earns it no secret";
+            faults.add(source, &format!("{}: target.select", wanted.deployment), message);
+        }
+        Ok((units.len() == wanted.units.len()).then_some(units))
+    }
+
+    /// Makes a version with the content of an earlier one.
+    pub async fn roll_back_deployment(
+        &self,
+        operator: &Name,
+        name: &DeploymentName,
+        wanted: RollBack,
+    ) -> Result<AppliedDeployment, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        let _content = shared.content.lock.lock().await;
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let before = shared.hosts.desired.table().deployment(name).cloned().ok_or_else(|| unknown(name))?;
+        let number = wanted.to.unwrap_or(before.number().saturating_sub(1));
+        let earlier = store::deployment::version(shared.store.read(), name, number).await?.ok_or_else(|| {
+            Error::not_found("unknown_version", format!("deployment {name} has no version {number}"))
+                .hint(format!("`muster deployment history {name}` lists them"))
+        })?;
+        let mut faults = DocumentFaults::default();
+        for unit in &earlier.content.units {
+            for error in crate::content::unit_faults(self, &unit.spec).await? {
+                faults.add_error("", unit.unit.as_str(), error)?;
+            }
+        }
+        let draft = VersionDraft {
+            source: String::new(),
+            deployment: name.clone(),
+            select: earlier.content.target.select.clone(),
+            units: earlier.content.units.clone(),
+            document: earlier.document,
+            repeats: Some(number),
+            before: Some(before),
+        };
+        let mode = ApplyMode { dry_run: wanted.dry_run, adopt: false };
+        let applied = self.settle(operator, vec![draft], mode, faults).await?.pop();
+        applied.ok_or_else(|| unknown(name))
+    }
+
+    /// Makes versions of drafts, with what follows for hosts, or tells what that would be. The caller holds the locks.
+    async fn settle(
+        &self,
+        operator: &Name,
+        drafts: Vec<VersionDraft>,
+        mode: ApplyMode,
+        mut faults: DocumentFaults,
+    ) -> Result<Vec<AppliedDeployment>, Error> {
+        let (shared, now) = (&self.shared, now_ms());
+        let mut deployments = shared.hosts.desired.table().deployments.clone();
+        let mut made = Vec::new();
+        for draft in &drafts {
+            let entry = match draft.before.as_ref().filter(|_| draft.is_unchanged()) {
+                Some(before) => Arc::clone(before),
+                None => Arc::new(self.version(operator, draft, now).await?),
+            };
+            match deployments.iter_mut().find(|one| one.name() == entry.name()) {
+                Some(place) => *place = Arc::clone(&entry),
+                None => deployments.push(Arc::clone(&entry)),
+            }
+            made.push(entry);
+        }
+        if deployments.len() > DEPLOYMENTS_ALL_MAX {
+            faults.add(
+                "",
+                "",
+                &format!("there would be {} deployments, and {DEPLOYMENTS_ALL_MAX} are allowed", deployments.len()),
+            );
+        }
+        let (looks, errors) = self.look(None, &deployments).await?;
+        let mut wish = PlanWish { may_remove: errors.is_empty(), now, ..PlanWish::default() };
+        self.check_local_units(&drafts, (&deployments, &looks), mode.adopt, &mut wish, &mut faults).await?;
+        let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
+        check_plan(&shared.hosts.desired.table(), &drafts, (&planned, &looks), &mut faults);
+        faults.into_result()?;
+        let applied = drafts.iter().zip(&made).map(|(draft, entry)| self.applied(draft, entry, &planned, &looks));
+        let applied: Vec<AppliedDeployment> = applied.collect();
+        if mode.dry_run {
+            return Ok(applied);
+        }
+        self.keep_changed(&mut planned);
+        let mut transaction = shared.store.begin().await?;
+        for (entry, _) in made.iter().zip(&drafts).filter(|(_, draft)| !draft.is_unchanged()) {
+            store::deployment::set_present(&mut transaction, entry.name(), entry.number(), now).await?;
+            store::deployment::add_version(&mut transaction, &entry.row).await?;
+        }
+        write(&mut transaction, shared, &planned, &deployments).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        shared.hosts.desired.table().set_deployments(deployments);
+        self.take(&planned, &looks);
+        for one in &applied {
+            tracing::info!(
+                %operator, deployment = %one.deployment, version = one.version, action = one.action.word(),
+                hosts = one.hosts, gains = one.gains.len(), loses = one.loses.len(), "a deployment is applied"
+            );
+            shared.changed(PageChange::Deployment(one.deployment.clone()));
+        }
+        Ok(applied)
+    }
+
+    /// Makes the version of a draft.
+    async fn version(&self, operator: &Name, draft: &VersionDraft, now: i64) -> Result<DeploymentEntry, Error> {
+        let last = store::deployment::last(self.shared.store.read(), &draft.deployment).await?;
+        let (number, parent) = last.map_or((1, None), |(number, digest)| (number.saturating_add(1), Some(digest)));
+        let content = DeploymentVersion {
+            deployment: draft.deployment.clone(),
+            number,
+            parent: parent.clone(),
+            target: DeploymentTarget { select: draft.select.clone() },
+            units: draft.units.clone(),
+            rollout: Map::new(),
+        };
+        let digest = content.digest().map_err(|error| Error::invalid("bad_documents", error.to_string()))?;
+        let info = DeploymentVersionInfo {
+            number,
+            digest,
+            parent,
+            operator: operator.clone(),
+            applied_ms: now,
+            repeats: draft.repeats,
+        };
+        let row = VersionRow { info, content: Arc::new(content), document: draft.document.clone() };
+        self.entry(draft.before.as_ref().map_or(now, |before| before.created_ms), row).await
+    }
+
+    /// Finds units of the same names that verbs have made on the hosts of drafts: to be adopted, or faults.
+    async fn check_local_units(
+        &self,
+        drafts: &[VersionDraft],
+        (deployments, looks): (&[Arc<DeploymentEntry>], &HashMap<HostId, HostLook>),
+        adopt: bool,
+        wish: &mut PlanWish,
+        faults: &mut DocumentFaults,
+    ) -> Result<(), Error> {
+        let units: Vec<&UnitName> = drafts.iter().flat_map(|draft| &draft.units).map(|unit| &unit.unit).collect();
+        let owners = store::deployment::owners(self.shared.store.read(), &units).await?;
+        let mut found: BTreeMap<(usize, UnitName), Vec<String>> = BTreeMap::new();
+        let table = self.shared.hosts.desired.table();
+        for (host, unit, _) in owners.into_iter().filter(|(_, _, owner)| owner.is_none()) {
+            let place = drafts.iter().position(|draft| draft.units.iter().any(|one| one.unit == unit));
+            let Some((place, draft)) = place.and_then(|place| Some((place, drafts.get(place)?))) else { continue };
+            let index = deployments.iter().position(|entry| *entry.name() == draft.deployment);
+            let Some(look) = looks.get(&host) else { continue };
+            let is_selected = index.and_then(|index| look.selected.get(index)).copied().unwrap_or(false);
+            let entry = table.hosts.get(&host);
+            let is_settled = entry.is_some_and(|entry| {
+                entry.detached.iter().any(|(of, one)| *of == draft.deployment && *one == unit)
+                    || entry.assigned.iter().any(|row| row.deployment == draft.deployment && row.adopt.contains(&unit))
+            });
+            if !is_selected || is_settled {
+                continue;
+            }
+            match adopt {
+                true => wish.adopt.entry((host, draft.deployment.clone())).or_default().push(unit),
+                false => found.entry((place, unit)).or_default().push(look.hostname.clone()),
+            }
+        }
+        drop(table);
+        for ((place, unit), mut hosts) in found {
+            hosts.sort();
+            let source = drafts.get(place).map_or("", |draft| draft.source.as_str());
+            let message = format!(
+                "a unit of this name was made by a verb on {}; --adopt takes it over (`adopt` in the API)",
+                first_names(&hosts, NAMED_MAX)
+            );
+            faults.add(source, unit.as_str(), &message);
+        }
+        Ok(())
+    }
+
+    fn applied(
+        &self,
+        draft: &VersionDraft,
+        entry: &DeploymentEntry,
+        plan: &Plan,
+        looks: &HashMap<HostId, HostLook>,
+    ) -> AppliedDeployment {
+        let name = &draft.deployment;
+        let named = |hosts: Option<&Vec<HostId>>| {
+            let mut hosts: Vec<NamedHost> = hosts.into_iter().flatten().map(|host| named(*host, looks)).collect();
+            hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+            hosts
+        };
+        let carries = |host: &&super::plan::HostPlan| host.assigned.iter().any(|row| row.deployment == *name);
+        let hosts = plan.hosts.values().filter(carries).count() as u64;
+        let before = draft.before.as_ref().map(|before| &*before.row.content);
+        let action = match before {
+            None => ApplyAction::Create,
+            Some(_) if draft.is_unchanged() => ApplyAction::Unchanged,
+            Some(_) => ApplyAction::Change,
+        };
+        AppliedDeployment {
+            deployment: name.clone(),
+            action,
+            version: entry.number(),
+            select: select_difference(before, &entry.row.content),
+            units: unit_changes(before, &entry.row.content),
+            hosts,
+            gains: named(plan.gains.get(name)),
+            loses: named(plan.loses.get(name)),
+            notes: self.notes(entry, plan),
+        }
+    }
+
+    /// What is allowed and yet worth knowing.
+    fn notes(&self, entry: &DeploymentEntry, plan: &Plan) -> Vec<String> {
+        let name = entry.name();
+        let carriers: Vec<HostId> = plan
+            .hosts
+            .iter()
+            .filter(|(_, host)| host.assigned.iter().any(|row| row.deployment == *name))
+            .map(|(host, _)| *host)
+            .collect();
+        let mut notes = Vec::new();
+        if carriers.is_empty() {
+            let why = match entry.has_secrets() {
+                true => " (its units have secrets: only labels of the console and hosts' ids count)",
+                false => "",
+            };
+            notes.push(format!("{} selects no host so far{why}", entry.row.content.target.select));
+        }
+        let table = self.shared.hosts.desired.table();
+        let too_old = carriers
+            .iter()
+            .filter(|host| table.hosts.get(host).is_some_and(|entry| entry.report == HostReport::Cannot))
+            .count();
+        if too_old > 0 {
+            notes.push(format!("{too_old} of its hosts have agents that know no deployments, and are sent none"));
+        }
+        let is_cordoned = |(of, conflict): &(DeploymentName, AssignmentConflict)| {
+            of == name && *conflict == AssignmentConflict::Cordoned
+        };
+        let cordoned = plan.hosts.values().filter(|host| host.conflicts.iter().any(is_cordoned)).count();
+        if cordoned > 0 {
+            notes.push(format!("{cordoned} hosts that it selects are cordoned, and do not get it"));
+        }
+        notes
+    }
+
+    /// Removes a deployment: its hosts remove its units, or keep them.
+    pub async fn remove_deployment(
+        &self,
+        operator: &Name,
+        name: &DeploymentName,
+        wanted: RemoveDeployment,
+    ) -> Result<RemovedDeployment, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        if wanted.keep && wanted.purge {
+            return Err(Error::invalid("bad_query", "units that are kept keep their data, too: `keep` or `purge`"));
+        }
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let (entry, hosts, deployments) = {
+            let table = shared.hosts.desired.table();
+            let entry = table.deployment(name).cloned().ok_or_else(|| unknown(name))?;
+            let deployments: Vec<_> = table.deployments.iter().filter(|one| one.name() != name).cloned().collect();
+            (entry, carriers(&table, name), deployments)
+        };
+        let (looks, _) = self.look(Some(&hosts), &deployments).await?;
+        let mut gone: Vec<NamedHost> = hosts.iter().map(|host| named(*host, &looks)).collect();
+        gone.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+        let removed = RemovedDeployment { deployment: name.clone(), units: entry.units.clone(), hosts: gone };
+        if wanted.dry_run {
+            return Ok(removed);
+        }
+        let now = now_ms();
+        let only = HashSet::from([name.clone()]);
+        let wish = PlanWish {
+            may_remove: true,
+            purge: if wanted.purge { only.clone() } else { HashSet::new() },
+            keep: if wanted.keep { only } else { HashSet::new() },
+            now,
+            ..PlanWish::default()
+        };
+        let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
+        self.keep_changed(&mut planned);
+        let mut transaction = shared.store.begin().await?;
+        store::deployment::remove(&mut transaction, name, now).await?;
+        write(&mut transaction, shared, &planned, &deployments).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        {
+            let mut table = shared.hosts.desired.table();
+            table.set_deployments(deployments);
+            // Unconfirmed hosts are not planned for; and no conflict is left with what is gone.
+            table.hosts.values_mut().for_each(|entry| entry.conflicts.retain(|(of, _)| of != name));
+        }
+        self.take(&planned, &looks);
+        // Hosts where another deployment had to give way.
+        let waiting: Vec<HostId> = {
+            let table = shared.hosts.desired.table();
+            let waits = |conflict: &AssignmentConflict| matches!(conflict, AssignmentConflict::Unit { with, .. } if with == name);
+            let waiting = table.hosts.iter().filter(|(_, entry)| entry.conflicts.iter().any(|(_, one)| waits(one)));
+            waiting.map(|(host, _)| *host).collect()
+        };
+        shared.hosts.desired.labels_changed(waiting);
+        tracing::info!(
+            %operator, deployment = %name, hosts = removed.hosts.len(), keep = wanted.keep, purge = wanted.purge,
+            "a deployment is removed"
+        );
+        shared.changed(PageChange::Deployment(name.clone()));
+        Ok(removed)
+    }
+
+    /// Has a deployment take over a unit that was made by a verb, or leaves a unit of it to verbs.
+    pub async fn set_unit_attached(
+        &self,
+        operator: &Name,
+        name: &DeploymentName,
+        wanted: UnitOnHosts,
+        attach: bool,
+    ) -> Result<Vec<NamedHost>, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        let meant = dispatch::target_hosts(shared, &wanted.target).await?;
+        let changing = shared.hosts.desired.changing.lock().await;
+        let unit = &wanted.unit;
+        let mut wish = PlanWish { may_remove: true, now: now_ms(), ..PlanWish::default() };
+        {
+            let table = shared.hosts.desired.table();
+            let entry = table.deployment(name).ok_or_else(|| unknown(name))?;
+            if !entry.units.contains(unit) {
+                return Err(Error::not_found("unknown_unit", format!("deployment {name} has no unit {unit}")));
+            }
+            let mut others = Vec::new();
+            for (host, hostname) in &meant {
+                let Some(entry) =
+                    table.hosts.get(host).filter(|entry| entry.assigned.iter().any(|row| row.deployment == *name))
+                else {
+                    others.push(hostname.clone());
+                    continue;
+                };
+                let key = (name.clone(), unit.clone());
+                let is_detached = entry.detached.contains(&key);
+                let mut detached = entry.detached.clone();
+                match attach {
+                    true => {
+                        detached.retain(|one| *one != key);
+                        wish.adopt.insert((*host, name.clone()), vec![unit.clone()]);
+                    }
+                    false if !is_detached => detached.push(key),
+                    false => {}
+                }
+                wish.detached.insert(*host, detached);
+            }
+            if !others.is_empty() {
+                let message = format!("deployment {name} is not on {}", first_names(&others, NAMED_MAX));
+                return Err(Error::conflict("not_carried", message).consequence("nothing was changed"));
+            }
+        }
+        let hosts: Vec<HostId> = meant.iter().map(|(host, _)| *host).collect();
+        let deployments = shared.hosts.desired.table().deployments.clone();
+        let (looks, _) = self.look(Some(&hosts), &deployments).await?;
+        let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
+        self.keep_changed(&mut planned);
+        let mut transaction = shared.store.begin().await?;
+        store::deployment::set_detached(&mut transaction, &hosts, (name, unit), !attach).await?;
+        write(&mut transaction, shared, &planned, &deployments).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        {
+            let mut table = shared.hosts.desired.table();
+            for (host, detached) in wish.detached {
+                table.hosts.entry(host).or_default().detached = detached;
+            }
+        }
+        self.take(&planned, &looks);
+        drop(changing);
+        if !attach {
+            // The document alone would make it an orphan.
+            let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+            let verb = Verb::UnitDetach { unit: unit.clone() };
+            dispatch::announce(self, operator, NewCommand { target, expires_in_ms: None, verb }).await?;
+        }
+        let word = if attach { "adopted" } else { "detached" };
+        tracing::info!(%operator, deployment = %name, %unit, hosts = hosts.len(), "a unit is {word}");
+        shared.changed(PageChange::Deployment(name.clone()));
+        let changed = meant.into_iter().filter(|(host, _)| planned.hosts.contains_key(host));
+        Ok(changed.map(|(host, hostname)| NamedHost { host, hostname }).collect())
+    }
+}
+
+fn drafted(wanted: &WantedUnit, spec: Spec) -> DeploymentUnit {
+    DeploymentUnit { unit: wanted.unit.clone(), spec: Box::new(spec), run: wanted.run.unwrap_or(Run::Running) }
+}
+
+fn named(host: HostId, looks: &HashMap<HostId, HostLook>) -> NamedHost {
+    let hostname = looks.get(&host).map_or_else(|| host.to_string(), |look| look.hostname.clone());
+    NamedHost { host, hostname }
+}
+
+/// Returns the hosts that carry a deployment.
+pub(super) fn carriers(table: &DesiredTable, name: &DeploymentName) -> Vec<HostId> {
+    let carries = table.hosts.iter().filter(|(_, entry)| entry.assigned.iter().any(|row| row.deployment == *name));
+    carries.map(|(host, _)| *host).collect()
+}
+
+/// Finds units that would wait for each other.
+fn circles(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) {
+    let all: BTreeMap<&UnitName, &Spec> = units.iter().map(|unit| (&unit.unit, &*unit.spec)).collect();
+    for unit in units {
+        if let Some(circle) = start_order::cycle(&unit.unit, &unit.spec, &all) {
+            let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
+            let message = format!("after, requires: units would wait for each other in a circle: {circle}");
+            faults.add(source, unit.unit.as_str(), &message);
+        }
+    }
+}
+
+/// Finds hosts that could not carry what is to be: because of conflicts that are new, or of a document that is too long.
+fn check_plan(
+    table: &DesiredTable,
+    drafts: &[VersionDraft],
+    (plan, looks): (&Plan, &HashMap<HostId, HostLook>),
+    faults: &mut DocumentFaults,
+) {
+    let concerns = |name: &DeploymentName, conflict: &AssignmentConflict| {
+        let with = match conflict {
+            AssignmentConflict::Unit { with, .. } => Some(with),
+            AssignmentConflict::Full => None,
+            AssignmentConflict::Cordoned => return None,
+        };
+        drafts.iter().position(|draft| draft.deployment == *name || Some(&draft.deployment) == with)
+    };
+    let mut found: BTreeMap<(usize, String, String), Vec<String>> = BTreeMap::new();
+    for (host, planned) in &plan.hosts {
+        let entry = table.hosts.get(host);
+        let hostname = || looks.get(host).map(|look| look.hostname.clone()).unwrap_or_default();
+        for (name, conflict) in &planned.conflicts {
+            let is_known =
+                entry.is_some_and(|entry| entry.conflicts.iter().any(|(of, known)| of == name && known == conflict));
+            if let Some(place) = concerns(name, conflict).filter(|_| !is_known) {
+                found.entry((place, name.to_string(), conflict.to_string())).or_default().push(hostname());
+            }
+        }
+        let carries = |draft: &VersionDraft| planned.assigned.iter().any(|row| row.deployment == draft.deployment);
+        if let Some((place, error)) = drafts.iter().position(carries).zip(planned.error.as_ref()) {
+            let name = drafts.get(place).map(|draft| draft.deployment.to_string()).unwrap_or_default();
+            found.entry((place, name, error.clone())).or_default().push(hostname());
+        }
+    }
+    for ((place, name, message), mut hosts) in found {
+        hosts.sort();
+        let source = drafts.get(place).map_or("", |draft| draft.source.as_str());
+        faults.add(source, &name, &format!("{message} (on {})", first_names(&hosts, NAMED_MAX)));
+    }
+}

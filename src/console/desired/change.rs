@@ -1,0 +1,268 @@
+//! Performs a plan: in the store, in one transaction with whatever causes it, and then in the table.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use muster_base::clock::now_ms;
+use muster_topics::{
+    desired::{DeploymentName, UnitRemoval},
+    name::{HostId, Name, UnitName},
+    secret::SecretRef,
+};
+use sqlx::SqliteConnection;
+
+use super::{
+    DesiredState,
+    plan::{HostLook, Plan, PlanWish, plan},
+    table::{DeploymentEntry, units_of},
+    vars,
+};
+use crate::{
+    error::Error,
+    page_change::PageChange,
+    secret,
+    state::{Console, ConsoleState},
+    store::{
+        self, StoreError,
+        deployment::{self, AssignmentRow, VersionRow},
+        desired,
+    },
+};
+
+impl Console {
+    /// Reads the deployments into the table, with their secrets, when the console starts.
+    pub(crate) async fn open_deployments(&self) -> Result<(), Error> {
+        let mut deployments = Vec::new();
+        for (created_ms, row) in deployment::all(self.shared.store.read()).await? {
+            deployments.push(Arc::new(self.entry(created_ms, row).await?));
+        }
+        let desired = &self.shared.hosts.desired;
+        desired.table().set_deployments(deployments);
+        desired.more.notify_one();
+        desired.due.notify_one();
+        Ok(())
+    }
+
+    /// Finds out what a version comes to.
+    pub(super) async fn entry(&self, created_ms: i64, row: VersionRow) -> Result<DeploymentEntry, Error> {
+        let secrets = match self.secrets_of_version(&row).await {
+            Ok(secrets) => Ok(secrets),
+            Err(error) if error.status < 500 || error.problem.code == "secret_unreadable" => {
+                Err(error.problem.diagnostic.cause)
+            }
+            Err(error) => return Err(error),
+        };
+        let specs = row.content.units.iter().map(|unit| &*unit.spec);
+        let has_values = specs.into_iter().any(|spec| spec.masked() != *spec);
+        Ok(DeploymentEntry { created_ms, units: units_of(&row), secrets, has_values, row })
+    }
+
+    async fn secrets_of_version(&self, row: &VersionRow) -> Result<BTreeMap<UnitName, Vec<SecretRef>>, Error> {
+        let mut secrets = BTreeMap::new();
+        for unit in &row.content.units {
+            let found = secret::secrets_of(self, &unit.unit.realm(), unit.spec.configs()).await?;
+            if !found.is_empty() {
+                secrets.insert(unit.unit.clone(), found);
+            }
+        }
+        Ok(secrets)
+    }
+
+    /// Finds the secrets of all deployments anew. Returns the deployments whose secrets have changed.
+    pub(super) async fn refresh_secrets(&self) -> Result<Vec<DeploymentName>, Error> {
+        let before = {
+            let mut table = self.shared.hosts.desired.table();
+            table.has_new_secrets = false;
+            table.deployments.clone()
+        };
+        let (mut after, mut changed) = (Vec::new(), Vec::new());
+        for entry in before {
+            let new = self.entry(entry.created_ms, entry.row.clone()).await?;
+            match new.secrets == entry.secrets {
+                true => after.push(entry),
+                false => {
+                    changed.push(entry.name().clone());
+                    after.push(Arc::new(new));
+                }
+            }
+        }
+        if !changed.is_empty() {
+            self.shared.hosts.desired.table().set_deployments(after);
+        }
+        Ok(changed)
+    }
+
+    /// Evaluates the targets of deployments on hosts: on all members, or on some of them. A host that cannot be read is
+    /// left out, with its error.
+    pub(super) async fn look(
+        &self,
+        only: Option<&[HostId]>,
+        deployments: &[Arc<DeploymentEntry>],
+    ) -> Result<(HashMap<HostId, HostLook>, HashMap<HostId, String>), Error> {
+        let realms = store::realm::all(self.shared.store.read()).await?;
+        let layers = {
+            let mut table = self.shared.hosts.desired.table();
+            table.realms = realms;
+            Arc::clone(&table.vars)
+        };
+        let (mut looks, mut errors, mut sets) = (HashMap::new(), HashMap::new(), vars::VarSets::new(&layers));
+        let mut each = |host: HostId, hostname: &str, read: Result<&deployment::TargetHost<'_>, StoreError>| {
+            let seen = match read {
+                Ok(seen) => seen,
+                Err(error) => {
+                    errors.insert(host, error.to_string());
+                    return;
+                }
+            };
+            let is_selected = |entry: &Arc<DeploymentEntry>| {
+                let select = &entry.row.content.target.select;
+                match entry.has_secrets() {
+                    true => select.requires_label() && select.picks(&seen.earned),
+                    false => select.picks(&seen.whole),
+                }
+            };
+            let look = HostLook {
+                hostname: hostname.to_owned(),
+                selected: deployments.iter().map(is_selected).collect(),
+                heard: seen.heard,
+                vars: sets.of(&seen.whole),
+            };
+            looks.insert(host, look);
+        };
+        deployment::each_target_host(self.shared.store.read(), only, &mut each).await?;
+        Ok((looks, errors))
+    }
+
+    /// Brings hosts to what is desired of them now: all, or some. The caller holds the lock for changes. Returns what has
+    /// changed, and the hosts that could not be read.
+    pub(super) async fn reconcile(
+        &self,
+        only: Option<&[HostId]>,
+        wish: PlanWish,
+    ) -> Result<(Plan, HashMap<HostId, String>), Error> {
+        let deployments = self.shared.hosts.desired.table().deployments.clone();
+        let (looks, errors) = self.look(only, &deployments).await?;
+        let mut plan = plan(&self.shared.hosts.desired.table(), &deployments, &looks, &wish);
+        self.keep_changed(&mut plan);
+        if !plan.hosts.is_empty() {
+            let mut transaction = self.shared.store.begin().await?;
+            write(&mut transaction, &self.shared, &plan, &deployments).await?;
+            transaction.commit().await.map_err(StoreError::from)?;
+        }
+        self.take(&plan, &looks);
+        Ok((plan, errors))
+    }
+
+    /// Leaves out hosts of which nothing changes that is stored; what the table alone has of them is updated.
+    pub(super) fn keep_changed(&self, plan: &mut Plan) {
+        let mut table = self.shared.hosts.desired.table();
+        plan.hosts.retain(|host, new| {
+            let entry = table.hosts.entry(*host).or_default();
+            let is_same = entry.assigned == new.assigned && entry.removals == new.removals && new.document.is_none();
+            if is_same {
+                entry.looked_at = new.heard;
+                entry.conflicts.clone_from(&new.conflicts);
+                entry.error.clone_from(&new.error);
+            }
+            !is_same
+        });
+    }
+
+    /// Takes a stored plan into the table, and has new documents sent.
+    pub(super) fn take(&self, plan: &Plan, looks: &HashMap<HostId, HostLook>) {
+        let desired = &self.shared.hosts.desired;
+        let now = now_ms();
+        {
+            let mut table = desired.table();
+            for (host, new) in &plan.hosts {
+                let entry = table.hosts.entry(*host).or_default();
+                entry.assigned.clone_from(&new.assigned);
+                entry.removals.clone_from(&new.removals);
+                entry.conflicts.clone_from(&new.conflicts);
+                entry.error.clone_from(&new.error);
+                entry.vars = Arc::clone(&new.vars);
+                entry.looked_at = looks.get(host).and_then(|look| look.heard);
+                if let Some(document) = &new.document {
+                    entry.document = Some(document.clone());
+                    (entry.above, entry.sent) = (None, None);
+                    entry.behind_since_ms = Some(entry.behind_since_ms.unwrap_or(now));
+                    table.to_send.insert(*host);
+                }
+            }
+        }
+        desired.due.notify_one();
+        for host in plan.hosts.keys() {
+            self.shared.changed(PageChange::Host(*host));
+        }
+    }
+}
+
+/// Writes a plan to the store. Versions of `deployments` are there already.
+pub(super) async fn write(
+    db: &mut SqliteConnection,
+    shared: &ConsoleState,
+    plan: &Plan,
+    deployments: &[Arc<DeploymentEntry>],
+) -> Result<(), StoreError> {
+    let mut assign: BTreeMap<(&DeploymentName, u32, &[UnitName]), Vec<HostId>> = BTreeMap::new();
+    let mut unassign: BTreeMap<DeploymentName, Vec<HostId>> = BTreeMap::new();
+    let mut removals: BTreeMap<&[UnitRemoval], Vec<HostId>> = BTreeMap::new();
+    let mut granted: BTreeMap<&DeploymentName, Vec<HostId>> = BTreeMap::new();
+    let mut documents = Vec::new();
+    {
+        let table = shared.hosts.desired.table();
+        for (host, new) in &plan.hosts {
+            let entry = table.hosts.get(host);
+            let before = entry.map_or(&[][..], |entry| &entry.assigned[..]);
+            for row in new.assigned.iter().filter(|row| !before.contains(row)) {
+                assign.entry((&row.deployment, row.version, &row.adopt)).or_default().push(*host);
+            }
+            let is_lost = |row: &&AssignmentRow| !new.assigned.iter().any(|after| after.deployment == row.deployment);
+            for row in before.iter().filter(is_lost) {
+                unassign.entry(row.deployment.clone()).or_default().push(*host);
+            }
+            if entry.map_or(&[][..], |entry| &entry.removals[..]) != new.removals {
+                removals.entry(&new.removals).or_default().push(*host);
+            }
+            if let Some(document) = &new.document {
+                documents.push((*host, document.clone()));
+                new.assigned.iter().for_each(|row| granted.entry(&row.deployment).or_default().push(*host));
+            }
+        }
+    }
+    for ((deployment, version, adopt), hosts) in assign {
+        let row = AssignmentRow { deployment: deployment.clone(), version, adopt: adopt.to_vec() };
+        deployment::assign(db, &hosts, &row).await?;
+    }
+    for (deployment, hosts) in unassign {
+        deployment::unassign(db, &hosts, &deployment).await?;
+    }
+    for (removals, hosts) in removals {
+        deployment::set_removals(db, &hosts, removals).await?;
+    }
+    // A host gets what its document names, and nothing else.
+    for (deployment, hosts) in granted {
+        let Some(entry) = deployments.iter().find(|entry| entry.name() == deployment) else { continue };
+        store::content::assign(db, &hosts, &entry.content().into_iter().collect::<Vec<_>>()).await?;
+        let secrets: Vec<(Name, SecretRef)> = entry
+            .secrets
+            .iter()
+            .flatten()
+            .flat_map(|(unit, secrets)| secrets.iter().map(|secret| (unit.realm(), secret.clone())))
+            .collect();
+        store::secret::assign(db, &hosts, &secrets).await?;
+    }
+    for body in &plan.bodies {
+        desired::put_body(db, &body.digest, &body.content, body.is_secret).await?;
+    }
+    desired::set_documents(db, &documents).await
+}
+
+impl DesiredState {
+    /// Takes the hosts whose targets are to be evaluated at once.
+    pub(super) fn take_dirty(&self) -> Vec<HostId> {
+        std::mem::take(&mut self.table().dirty).into_iter().collect()
+    }
+}

@@ -1,0 +1,79 @@
+//! Hosts that get no new deployments, or none at all.
+
+use muster_api::{Cordon, CordonHosts, HostCordon};
+use muster_base::clock::now_ms;
+use muster_topics::name::{HostId, Name};
+
+use super::plan::PlanWish;
+use crate::{
+    dispatch,
+    error::Error,
+    state::Console,
+    store::{
+        StoreError,
+        deployment::{self, CordonRow},
+        host,
+    },
+};
+
+impl Console {
+    /// Cordons hosts, drains them, or opens them again.
+    pub async fn cordon_hosts(&self, operator: &Name, wanted: CordonHosts) -> Result<Vec<HostCordon>, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        let hosts = dispatch::target_hosts(shared, &wanted.target).await?;
+        let hosts: Vec<HostId> = hosts.into_iter().map(|(host, _)| host).collect();
+        let now = now_ms();
+        let row = CordonRow { is_drained: wanted.cordon == Cordon::Drained, operator: operator.clone(), set_ms: now };
+        let row = (wanted.cordon != Cordon::Open).then_some(row);
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let mut transaction = shared.store.begin().await?;
+        deployment::set_cordon(&mut transaction, &hosts, row.as_ref()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        {
+            let mut table = shared.hosts.desired.table();
+            for host in &hosts {
+                let entry = table.hosts.entry(*host).or_default();
+                entry.cordon.clone_from(&row);
+                // If the rest fails, the next run does it.
+                entry.looked_at = None;
+            }
+        }
+        tracing::info!(%operator, cordon = wanted.cordon.word(), hosts = hosts.len(), "hosts are cordoned or opened");
+        self.reconcile(Some(&hosts), PlanWish { may_remove: true, now, ..PlanWish::default() }).await?;
+        self.shown_cordons(&hosts).await
+    }
+
+    /// Returns all hosts that are cordoned or drained.
+    pub async fn host_cordons(&self) -> Result<Vec<HostCordon>, Error> {
+        let hosts: Vec<HostId> = {
+            let table = self.shared.hosts.desired.table();
+            table.hosts.iter().filter(|(_, entry)| entry.cordon.is_some()).map(|(host, _)| *host).collect()
+        };
+        self.shown_cordons(&hosts).await
+    }
+
+    async fn shown_cordons(&self, hosts: &[HostId]) -> Result<Vec<HostCordon>, Error> {
+        let names = host::names_of(self.shared.store.read(), hosts).await?;
+        let table = self.shared.hosts.desired.table();
+        let shown = |host: &HostId| {
+            let (entry, hostname) = (table.hosts.get(host)?, names.get(host)?.clone());
+            let cordon = entry.cordon.as_ref();
+            Some(HostCordon {
+                host: *host,
+                hostname,
+                cordon: match cordon {
+                    None => Cordon::Open,
+                    Some(cordon) if cordon.is_drained => Cordon::Drained,
+                    Some(_) => Cordon::Cordoned,
+                },
+                deployments: entry.assigned.len() as u64,
+                operator: cordon.map(|cordon| cordon.operator.clone()),
+                set_ms: cordon.map(|cordon| cordon.set_ms),
+            })
+        };
+        let mut shown: Vec<HostCordon> = hosts.iter().filter_map(shown).collect();
+        shown.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+        Ok(shown)
+    }
+}

@@ -1,0 +1,109 @@
+//! Progress of a deployment, as it is followed: first the state on each host, then each change. A [`PageChange`] only triggers
+//! the next look, so no change is missed or told twice.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use muster_api::{DeploymentEvent, DeploymentHost, NamedHost};
+use muster_topics::{desired::DeploymentName, name::HostId};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{Instant, timeout_at},
+};
+
+use crate::{page_change::PageChange, state::Console};
+
+/// Without notifications it is looked this often: notifications are dropped if there are too many.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long to wait for more changes: thousands of hosts report at once, and a look reads all of them.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Follows one deployment.
+pub(crate) struct DeploymentFollower {
+    console: Console,
+    name: DeploymentName,
+    news: broadcast::Receiver<PageChange>,
+    told: HashMap<HostId, DeploymentHost>,
+    waiting: VecDeque<DeploymentEvent>,
+    is_first: bool,
+    ended: bool,
+}
+
+impl DeploymentFollower {
+    pub(crate) fn new(console: Console, name: DeploymentName) -> Self {
+        // The subscription begins before the first look, so nothing is missed in between.
+        let news = console.changes();
+        Self { console, name, news, told: HashMap::new(), waiting: VecDeque::new(), is_first: true, ended: false }
+    }
+
+    /// Returns the next event; `None` after the end, or once the console stops.
+    pub(crate) async fn next(&mut self) -> Option<DeploymentEvent> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                return Some(event);
+            }
+            if self.ended {
+                return None;
+            }
+            if !std::mem::take(&mut self.is_first) {
+                self.news_or_time().await?;
+            }
+            self.look().await?;
+        }
+    }
+
+    /// Waits until there may be an event.
+    async fn news_or_time(&mut self) -> Option<()> {
+        let mut until = Instant::now() + LOOK;
+        let mut is_settling = false;
+        loop {
+            let news = tokio::select! {
+                () = self.console.stopping() => return None,
+                news = timeout_at(until, self.news.recv()) => news,
+            };
+            let concerns = match news {
+                Ok(Ok(PageChange::Deployment(name))) => name == self.name,
+                Ok(Ok(PageChange::Host(_) | PageChange::Unit(..))) | Ok(Err(RecvError::Lagged(_))) => true,
+                Ok(Ok(_)) => false,
+                Ok(Err(RecvError::Closed)) => return None,
+                Err(_) => return Some(()),
+            };
+            if concerns && !is_settling {
+                is_settling = true;
+                until = until.min(Instant::now() + SETTLE);
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Option<()> {
+        let hosts = match self.console.deployment_hosts(&self.name).await {
+            Ok(hosts) => hosts,
+            Err(error) if error.status == 404 => Vec::new(),
+            Err(error) => {
+                tracing::debug!(deployment = %self.name, %error, "a deployment can no longer be followed");
+                return None;
+            }
+        };
+        let gone: Vec<HostId> =
+            self.told.keys().filter(|host| !hosts.iter().any(|one| one.host == **host)).copied().collect();
+        for host in gone {
+            if let Some(DeploymentHost { host, hostname, .. }) = self.told.remove(&host) {
+                self.waiting.push_back(DeploymentEvent::Gone(NamedHost { host, hostname }));
+            }
+        }
+        let is_over = !hosts.iter().any(|one| one.state.is_under_way());
+        for host in hosts {
+            if self.told.get(&host.host) != Some(&host) {
+                self.told.insert(host.host, host.clone());
+                self.waiting.push_back(DeploymentEvent::Host(host));
+            }
+        }
+        if is_over {
+            self.waiting.push_back(DeploymentEvent::End);
+            self.ended = true;
+        }
+        Some(())
+    }
+}

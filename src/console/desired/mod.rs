@@ -1,0 +1,177 @@
+//! Desired state: deployments of operators, which host carries which of them, and the signed document that each host is sent.
+//!
+//! Modules, in reading order: [`table`] (all of it in memory), [`plan`] (decides what is to change, as a plain function), [`change`]
+//! (performs it: the store, then the table), [`apply`] (operators' documents), [`publish`] (sends what is due), [`sync`] (compares
+//! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make), [`hand_in`] (the
+//! interface for hosts), [`cordon`], [`vars`], [`show`] (what is told of it all).
+//!
+//! Tasks: [`sync::run`] evaluates targets, at once where operators change something, and every 30 seconds for what hosts report;
+//! [`publish::run`] sends documents.
+//!
+//! **Invariant: a version, its targets and the documents that are due because of it are one transaction.** What was not sent when
+//! the console ended is sent when it starts.
+//!
+//! **Invariant: a host's mark only grows**, and a body of another digest has another mark.
+//!
+//! **Invariant: a host is sent nothing while it has a document that this console did not make**, until an operator has
+//! confirmed it.
+//!
+//! **Invariant: absence removes nothing.** What is to go is named in the document until the host reports it gone; and a look at
+//! hosts that could not read everything names nothing.
+
+mod apply;
+mod change;
+mod confirm;
+mod cordon;
+pub(super) mod follow;
+mod hand_in;
+mod plan;
+pub(super) mod publish;
+mod show;
+pub(super) mod sync;
+mod table;
+#[cfg(test)]
+mod tests;
+mod vars;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use muster_api::SyncRun;
+use muster_topics::{
+    Millis,
+    desired::{DeploymentName, DeploymentUnit, DesiredReport},
+    name::{HostId, UnitName},
+    secret::SecretRef,
+    unit::Spec,
+};
+use tokio::sync::Notify;
+
+use self::table::{DeploymentEntry, DesiredTable, HostReport};
+use super::store::{Store, StoreError};
+
+/// A unit of a deployment, with what it needs.
+#[derive(Debug)]
+pub(super) struct DeployedUnit {
+    pub(super) deployment: DeploymentName,
+    pub(super) unit: UnitName,
+    pub(super) spec: Spec,
+    pub(super) secrets: Vec<SecretRef>,
+}
+
+/// What is desired of hosts.
+#[derive(Debug)]
+pub(super) struct DesiredState {
+    /// Held while deployments, targets or documents are changed.
+    changing: tokio::sync::Mutex<()>,
+    table: Mutex<DesiredTable>,
+    /// Notified when there are targets to evaluate at once.
+    more: Notify,
+    /// Notified when there are documents to send.
+    due: Notify,
+    last_run: Mutex<Option<SyncRun>>,
+}
+
+impl DesiredState {
+    /// Reads what is desired from the store.
+    pub(super) async fn open(store: &Store) -> Result<Self, StoreError> {
+        Ok(Self {
+            changing: tokio::sync::Mutex::default(),
+            table: Mutex::new(DesiredTable::load(store).await?),
+            more: Notify::new(),
+            due: Notify::new(),
+            last_run: Mutex::default(),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, DesiredTable> {
+        // No panic leaves it inconsistent.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles what a host reports of its document; `None` from an agent that knows none.
+    pub(super) fn heard(&self, host: HostId, report: Option<DesiredReport>, now: Millis) {
+        let mut table = self.table();
+        let entry = table.hosts.entry(host).or_default();
+        let report = report.map_or(HostReport::Cannot, HostReport::Known);
+        if entry.report == report && !entry.is_due(now) && !entry.is_to_hand_in(now) {
+            return;
+        }
+        let was_able = entry.report.known().is_some();
+        let has_removals = !entry.removals.is_empty();
+        entry.report = report;
+        let is_able = entry.report.known().is_some();
+        let is_urgent = table.compare(host, now);
+        if is_able && (!was_able || has_removals) {
+            table.dirty.insert(host);
+        }
+        let (is_dirty, is_due) = (!table.dirty.is_empty() || is_urgent, !table.to_send.is_empty());
+        drop(table);
+        if is_dirty {
+            self.more.notify_one();
+        }
+        if is_due {
+            self.due.notify_one();
+        }
+    }
+
+    /// Handles that a host came online: it may not have received what it was sent.
+    pub(super) fn host_connected(&self, host: HostId) {
+        if let Some(entry) = self.table().hosts.get_mut(&host) {
+            (entry.sent, entry.asked_ms) = (None, None);
+        }
+    }
+
+    /// Handles that labels of hosts have changed.
+    pub(super) fn labels_changed(&self, hosts: impl IntoIterator<Item = HostId>) {
+        self.table().dirty.extend(hosts);
+        self.more.notify_one();
+    }
+
+    /// Handles that secrets were set.
+    pub(super) fn secrets_changed(&self) {
+        self.table().has_new_secrets = true;
+        self.more.notify_one();
+    }
+
+    /// Returns the units of all deployments, with what they need.
+    pub(super) fn needs(&self) -> Vec<DeployedUnit> {
+        let table = self.table();
+        let of = |entry: &std::sync::Arc<DeploymentEntry>| {
+            let secrets = |unit: &UnitName| entry.secrets.as_ref().ok()?.get(unit).cloned();
+            let unit = |unit: &DeploymentUnit| DeployedUnit {
+                deployment: entry.name().clone(),
+                secrets: secrets(&unit.unit).unwrap_or_default(),
+                unit: unit.unit.clone(),
+                spec: (*unit.spec).clone(),
+            };
+            entry.row.content.units.iter().map(unit).collect::<Vec<_>>()
+        };
+        table.deployments.iter().flat_map(of).collect()
+    }
+
+    /// Returns the number of deployments, and of hosts in each state of their documents.
+    pub(super) fn counts(&self) -> (usize, [(&'static str, usize); 4]) {
+        let table = self.table();
+        let hosts = table.hosts.values().filter(|entry| entry.document.is_some() || entry.is_unconfirmed);
+        let (mut stored, mut behind, mut refused, mut unconfirmed) = (0, 0, 0, 0);
+        for entry in hosts {
+            *match entry {
+                entry if entry.is_unconfirmed => &mut unconfirmed,
+                entry if entry.is_current() => &mut stored,
+                entry if entry.has_refused() => &mut refused,
+                _ => &mut behind,
+            } += 1;
+        }
+        let documents = [("stored", stored), ("behind", behind), ("refused", refused), ("unconfirmed", unconfirmed)];
+        (table.deployments.len(), documents)
+    }
+
+    /// Handles the removal of a host.
+    pub(super) fn forget(&self, host: HostId) {
+        let mut table = self.table();
+        table.hosts.remove(&host);
+        table.dirty.remove(&host);
+        table.doubtful.remove(&host);
+        table.to_send.remove(&host);
+    }
+}

@@ -1,0 +1,322 @@
+//! What is told of deployments: lists, versions, differences, and how far each is on its hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::{
+    ChangeCost, CompareVersions, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState,
+    DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, UnitChange,
+};
+use muster_rules::{
+    assignment::AssignmentConflict,
+    cost,
+    deployment_state::{self, DeploymentOnHost, UnitOnHost},
+    spec_comparison,
+};
+use muster_topics::{
+    Millis,
+    desired::{DeploymentName, DeploymentUnit, DeploymentVersion},
+    name::UnitName,
+    unit::{MASK, Run, Spec, UnitReport},
+};
+use serde_json::Value;
+
+use super::table::{DesiredTable, HostEntry, HostReport};
+use crate::{
+    error::Error,
+    state::Console,
+    store::{
+        deployment::{self, VersionRow},
+        host,
+    },
+};
+
+pub(super) fn unknown(name: &DeploymentName) -> Error {
+    Error::not_found("unknown_deployment", format!("there is no deployment {name}"))
+        .hint("`muster deployment ls` lists them")
+}
+
+impl Console {
+    /// Returns all deployments, by name: also removed ones that hosts have yet to remove.
+    pub async fn deployments(&self) -> Result<Vec<Deployment>, Error> {
+        let mut on_hosts = self.on_hosts(None).await?;
+        let rows = self.shown_versions(None).await?;
+        let shown = |(name, row): (DeploymentName, VersionRow)| {
+            let hosts = on_hosts.remove(&name).unwrap_or_default();
+            summary(&row, &hosts)
+        };
+        Ok(rows.into_iter().map(shown).collect())
+    }
+
+    /// Returns one deployment.
+    pub async fn deployment(&self, name: &DeploymentName) -> Result<DeploymentDetail, Error> {
+        let row = self.shown_versions(Some(name)).await?.remove(name).ok_or_else(|| unknown(name))?;
+        let on_hosts = self.on_hosts(Some(name)).await?.remove(name).unwrap_or_default();
+        Ok(DeploymentDetail {
+            deployment: summary(&row, &on_hosts),
+            document: masked_document(&row.document),
+            content: masked(&row.content),
+            on_hosts,
+        })
+    }
+
+    /// Returns how far a deployment is on its hosts, by hostname; an error if there is none.
+    pub(crate) async fn deployment_hosts(&self, name: &DeploymentName) -> Result<Vec<DeploymentHost>, Error> {
+        if self.shown_versions(Some(name)).await?.is_empty() {
+            return Err(unknown(name));
+        }
+        Ok(self.on_hosts(Some(name)).await?.remove(name).unwrap_or_default())
+    }
+
+    /// Returns all versions of a deployment, the newest first.
+    pub async fn deployment_history(&self, name: &DeploymentName) -> Result<Vec<DeploymentVersionInfo>, Error> {
+        let rows = deployment::versions(self.shared.store.read(), name).await?;
+        if rows.is_empty() {
+            return Err(unknown(name));
+        }
+        Ok(rows.into_iter().map(|row| row.info).collect())
+    }
+
+    /// Returns one version of a deployment.
+    pub async fn deployment_version(
+        &self,
+        name: &DeploymentName,
+        number: u32,
+    ) -> Result<DeploymentVersionDetail, Error> {
+        let row = self.version_row(name, number).await?;
+        Ok(DeploymentVersionDetail {
+            select: row.content.target.select.clone(),
+            document: masked_document(&row.document),
+            content: masked(&row.content),
+            version: row.info,
+        })
+    }
+
+    async fn version_row(&self, name: &DeploymentName, number: u32) -> Result<VersionRow, Error> {
+        let row = deployment::version(self.shared.store.read(), name, number).await?;
+        row.ok_or_else(|| {
+            Error::not_found("unknown_version", format!("deployment {name} has no version {number}"))
+                .hint(format!("`muster deployment history {name}` lists them"))
+        })
+    }
+
+    /// Returns how two versions of a deployment differ.
+    pub async fn deployment_differences(
+        &self,
+        name: &DeploymentName,
+        wanted: &CompareVersions,
+    ) -> Result<DeploymentDifferences, Error> {
+        let present = self.shared.hosts.desired.table().deployment(name).map(|entry| entry.number());
+        let to = wanted.to.or(present).ok_or_else(|| unknown(name))?;
+        let from = wanted.from.unwrap_or(to.saturating_sub(1));
+        let after = self.version_row(name, to).await?;
+        let before = match from {
+            0 => None,
+            from => Some(self.version_row(name, from).await?),
+        };
+        let before = before.as_ref().map(|row| &*row.content);
+        let (select, units) = (select_difference(before, &after.content), unit_changes(before, &after.content));
+        Ok(DeploymentDifferences { from, to, select, units })
+    }
+
+    /// Returns the present versions of deployments, and the last ones of those that hosts have yet to remove.
+    async fn shown_versions(
+        &self,
+        only: Option<&DeploymentName>,
+    ) -> Result<BTreeMap<DeploymentName, VersionRow>, Error> {
+        let is_meant = |name: &DeploymentName| only.is_none_or(|only| only == name);
+        let (mut rows, going): (BTreeMap<DeploymentName, VersionRow>, BTreeSet<DeploymentName>) = {
+            let table = self.shared.hosts.desired.table();
+            let entries = table.deployments.iter().filter(|entry| is_meant(entry.name()));
+            let removals = table.hosts.values().flat_map(|entry| &entry.removals);
+            (
+                entries.map(|entry| (entry.name().clone(), entry.row.clone())).collect(),
+                removals.map(|removal| removal.deployment.clone()).filter(is_meant).collect(),
+            )
+        };
+        for name in going {
+            if !rows.contains_key(&name)
+                && let Some(row) = deployment::versions(self.shared.store.read(), &name).await?.into_iter().next()
+            {
+                rows.insert(name, row);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Returns how far deployments are on their hosts: all, or one.
+    async fn on_hosts(
+        &self,
+        only: Option<&DeploymentName>,
+    ) -> Result<BTreeMap<DeploymentName, Vec<DeploymentHost>>, Error> {
+        let db = self.shared.store.read();
+        let owned = deployment::owned_units(db, only).await?;
+        let names = host::names(db).await?;
+        let away = host::away(db, None).await?;
+        let table = self.shared.hosts.desired.table();
+        let mut found: BTreeMap<DeploymentName, Vec<DeploymentHost>> = BTreeMap::new();
+        let none = HostEntry::default();
+        for (host, hostname) in names {
+            let entry = table.hosts.get(&host).unwrap_or(&none);
+            let reports = owned.get(&host).map_or(&[][..], Vec::as_slice);
+            for name in concerned(entry, reports, only) {
+                let away_since_ms = away.get(&host).copied();
+                if let Some((state, reason)) = state(&table, entry, &name, reports, away_since_ms) {
+                    let reported = entry.report.known().and_then(|report| report.deployments.get(&name));
+                    let shown = DeploymentHost {
+                        host,
+                        hostname: hostname.clone(),
+                        state,
+                        reason: reason.or_else(|| rival(entry, &name)),
+                        wanted: entry.assigned.iter().find(|row| row.deployment == name).map(|row| row.version),
+                        version: reported.map_or(0, |reported| reported.version),
+                        away_since_ms,
+                    };
+                    found.entry(name).or_default().push(shown);
+                }
+            }
+        }
+        drop(table);
+        for hosts in found.values_mut() {
+            hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the deployments that a host has to do with.
+fn concerned(entry: &HostEntry, reports: &[UnitReport], only: Option<&DeploymentName>) -> BTreeSet<DeploymentName> {
+    let assigned = entry.assigned.iter().map(|row| &row.deployment);
+    let removed = entry.removals.iter().map(|removal| &removal.deployment);
+    let conflicts = entry.conflicts.iter().map(|(name, _)| name);
+    let owned = reports.iter().filter_map(|report| report.owner.as_ref()).map(|owner| &owner.deployment);
+    let all = assigned.chain(removed).chain(conflicts).chain(owned);
+    all.filter(|name| only.is_none_or(|only| only == *name)).cloned().collect()
+}
+
+fn state(
+    table: &DesiredTable,
+    entry: &HostEntry,
+    name: &DeploymentName,
+    reports: &[UnitReport],
+    away_since_ms: Option<Millis>,
+) -> Option<(DeploymentState, Option<String>)> {
+    let row = entry.assigned.iter().find(|row| row.deployment == *name);
+    let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
+    let units: Vec<UnitName> = row
+        .and_then(|row| table.units.get(&(name.clone(), row.version)))
+        .into_iter()
+        .flatten()
+        .filter(|unit| !is_detached(unit))
+        .cloned()
+        .collect();
+    let on_host: Vec<UnitOnHost<'_>> = reports
+        .iter()
+        .map(|report| UnitOnHost {
+            unit: &report.unit,
+            desired: &report.desired,
+            observed: &report.observed,
+            hold: report.hold.as_ref(),
+            owner: report.owner.as_ref(),
+        })
+        .collect();
+    if let (Some(error), Some(_)) = (&entry.error, row) {
+        return Some((DeploymentState::Refused, Some(error.clone())));
+    }
+    deployment_state::state(&DeploymentOnHost {
+        deployment: name,
+        wanted: row.map(|row| (row.version, &units[..])),
+        conflict: entry.conflicts.iter().find(|(of, _)| of == name).map(|(_, conflict)| conflict),
+        removes: entry.removals.iter().any(|removal| removal.deployment == *name),
+        mark: entry.mark(),
+        is_unconfirmed: entry.is_unconfirmed,
+        is_known: entry.report != HostReport::Unheard,
+        report: entry.report.known(),
+        is_away: away_since_ms.is_some(),
+        units: &on_host,
+    })
+}
+
+/// Says of a deployment that keeps a unit which other ones claim, too.
+fn rival(entry: &HostEntry, name: &DeploymentName) -> Option<String> {
+    entry.conflicts.iter().find_map(|(of, conflict)| match conflict {
+        AssignmentConflict::Unit { unit, with } if with == name => Some(format!("deployment {of} claims {unit}, too")),
+        _ => None,
+    })
+}
+
+fn summary(row: &VersionRow, on_hosts: &[DeploymentHost]) -> Deployment {
+    let mut hosts: BTreeMap<DeploymentState, u64> = BTreeMap::new();
+    on_hosts.iter().for_each(|one| *hosts.entry(one.state).or_default() += 1);
+    Deployment {
+        deployment: row.content.deployment.clone(),
+        version: row.info.clone(),
+        select: row.content.target.select.clone(),
+        units: row.content.units.len() as u64,
+        hosts,
+    }
+}
+
+fn masked(version: &DeploymentVersion) -> Vec<DeploymentUnit> {
+    let masked = |unit: &DeploymentUnit| DeploymentUnit { spec: Box::new(unit.spec.masked()), ..unit.clone() };
+    version.units.iter().map(masked).collect()
+}
+
+/// Returns a document with the values of environments masked.
+fn masked_document(document: &Value) -> Value {
+    fn mask(unit: &mut Value) {
+        if let Some(Value::Object(env)) = unit.get_mut("env") {
+            env.values_mut().for_each(|value| *value = MASK.into());
+        }
+    }
+    let mut document = document.clone();
+    if let Some(unit) = document.get_mut("unit") {
+        mask(unit);
+    }
+    if let Some(Value::Array(units)) = document.get_mut("units") {
+        units.iter_mut().for_each(mask);
+    }
+    document
+}
+
+/// Returns how the target changes, if it does.
+pub(super) fn select_difference(
+    before: Option<&DeploymentVersion>,
+    after: &DeploymentVersion,
+) -> Option<FieldDifference> {
+    let from = before.map(|before| &before.target.select);
+    (from != Some(&after.target.select)).then(|| FieldDifference {
+        field: "target.select".to_owned(),
+        from: from.map(|from| from.to_string().into()),
+        to: Some(after.target.select.to_string().into()),
+    })
+}
+
+/// Returns what becomes of each unit from one version to another, by name.
+pub(super) fn unit_changes(before: Option<&DeploymentVersion>, after: &DeploymentVersion) -> Vec<DeploymentUnitChange> {
+    let units = |version: &DeploymentVersion| -> BTreeMap<UnitName, (Spec, Run)> {
+        version.units.iter().map(|unit| (unit.unit.clone(), ((*unit.spec).clone(), unit.run))).collect()
+    };
+    let (before, after) = (before.map(units).unwrap_or_default(), units(after));
+    let names: BTreeSet<&UnitName> = before.keys().chain(after.keys()).collect();
+    let made = |unit: &UnitName, change, cost, differences| DeploymentUnitChange {
+        unit: unit.clone(),
+        change,
+        cost,
+        differences,
+    };
+    let change = |name: &UnitName| match (before.get(name), after.get(name)) {
+        (_, None) => made(name, UnitChange::Remove, None, Vec::new()),
+        (None, Some((spec, run))) => {
+            let cost = if run.is_running() { ChangeCost::Start } else { ChangeCost::InPlace };
+            made(name, UnitChange::Create, Some(cost), spec_comparison::fields(None, Some((spec, *run))))
+        }
+        (Some(old), Some(new)) if old == new => made(name, UnitChange::Unchanged, None, Vec::new()),
+        (Some((old, was)), Some((new, is))) => {
+            let mut differences = spec_comparison::fields(Some((old, *was)), Some((new, *is)));
+            let other = new.env().iter().filter(|(name, value)| old.env().get(*name).is_some_and(|old| old != *value));
+            differences.extend(other.map(|(name, _)| spec_comparison::masked(format!("env.{name}"))));
+            made(name, UnitChange::Change, Some(cost::cost((old, *was), (new, *is))), differences)
+        }
+    };
+    names.into_iter().map(change).collect()
+}

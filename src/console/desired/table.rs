@@ -1,0 +1,291 @@
+//! What is desired of hosts, and what they report of it, in memory: a copy of the store, changed after each commit.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use muster_api::Var;
+use muster_base::clock::now_ms;
+use muster_rules::{
+    assignment::{AssignmentConflict, HostGate},
+    realm::Realms,
+};
+use muster_topics::{
+    Millis,
+    desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
+    name::{Digest, HostId, Name, UnitName},
+    secret::SecretRef,
+};
+use serde_json::Value;
+
+use crate::store::{
+    Store, StoreError,
+    deployment::{self, AssignmentRow, CordonRow, VersionRow},
+    desired::{self, DocumentRow, HandedInRow},
+    register,
+};
+
+/// The least time between two heads of the same document, and between two requests for a host's own one.
+pub(super) const SEND_EVERY_MS: Millis = 60_000;
+
+/// A deployment, with what its present version comes to.
+#[derive(Clone, Debug)]
+pub(crate) struct DeploymentEntry {
+    /// When it was made.
+    pub(super) created_ms: Millis,
+    pub(super) row: VersionRow,
+    pub(super) units: Vec<UnitName>,
+    /// The secrets of its units, those that have any; or why they cannot be found.
+    pub(super) secrets: Result<BTreeMap<UnitName, Vec<SecretRef>>, String>,
+    /// Whether it has values that only its hosts may read.
+    pub(super) has_values: bool,
+}
+
+impl DeploymentEntry {
+    pub(super) fn name(&self) -> &DeploymentName {
+        &self.row.content.deployment
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.row.info.number
+    }
+
+    /// Whether its units have secrets by name, so that its hosts have to be chosen by the console's labels.
+    pub(super) fn has_secrets(&self) -> bool {
+        // Without them nobody knows.
+        self.secrets.as_ref().map_or(true, |secrets| !secrets.is_empty())
+    }
+
+    /// The hashes of what its hosts download.
+    pub(super) fn content(&self) -> BTreeSet<&Digest> {
+        let specs = self.row.content.units.iter().map(|unit| &*unit.spec);
+        let artifacts = specs.clone().filter_map(|spec| spec.artifact());
+        let artifacts = artifacts.flat_map(|artifact| [Some(&artifact.sha256), artifact.manifest.as_ref()]).flatten();
+        artifacts.chain(specs.flat_map(|spec| spec.configs()).map(|config| &config.sha256)).collect()
+    }
+}
+
+/// What a host last reported of its document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum HostReport {
+    /// It was not heard yet, or not since the console was restored from a backup.
+    #[default]
+    Unheard,
+    /// Its agent knows no documents.
+    Cannot,
+    /// This.
+    Known(DesiredReport),
+}
+
+impl HostReport {
+    pub(super) fn known(&self) -> Option<&DesiredReport> {
+        match self {
+            Self::Known(report) => Some(report),
+            Self::Unheard | Self::Cannot => None,
+        }
+    }
+}
+
+/// What is desired of a host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostEntry {
+    pub(super) assigned: Vec<AssignmentRow>,
+    pub(super) removals: Vec<UnitRemoval>,
+    pub(super) detached: Vec<(DeploymentName, UnitName)>,
+    /// Deployments that select it, and that it does not carry.
+    pub(super) conflicts: Vec<(DeploymentName, AssignmentConflict)>,
+    pub(super) vars: Arc<BTreeMap<Name, Value>>,
+    pub(super) document: Option<DocumentRow>,
+    pub(super) report: HostReport,
+    /// Whether it has a document that this console did not make.
+    pub(super) is_unconfirmed: bool,
+    pub(super) handed_in: Option<HandedInRow>,
+    pub(super) cordon: Option<CordonRow>,
+    /// Which document was sent last, and when.
+    pub(super) sent: Option<(DesiredMark, Millis)>,
+    /// When it was asked for its document last.
+    pub(super) asked_ms: Option<Millis>,
+    /// The last earlier document that was found to be of this console.
+    pub(super) own_mark: Option<DesiredMark>,
+    /// The heartbeat with which its targets were evaluated last.
+    pub(super) looked_at: Option<(u64, u64)>,
+    /// Since when it does not have its document.
+    pub(super) behind_since_ms: Option<Millis>,
+    /// The document above which its next one is, and that it gets one in any case: after a confirmation.
+    pub(super) above: Option<DesiredMark>,
+    /// Why its document cannot be made.
+    pub(super) error: Option<String>,
+}
+
+impl HostEntry {
+    pub(super) fn gate(&self) -> HostGate {
+        match &self.cordon {
+            None => HostGate::Open,
+            Some(cordon) if cordon.is_drained => HostGate::Drained,
+            Some(_) => HostGate::Cordoned,
+        }
+    }
+
+    /// The mark of its present document.
+    pub(super) fn mark(&self) -> Option<DesiredMark> {
+        self.document.as_ref().map(|document| document.mark)
+    }
+
+    /// Whether it has stored its present document.
+    pub(super) fn is_current(&self) -> bool {
+        match (&self.document, self.report.known()) {
+            (Some(document), Some(report)) => {
+                report.mark == document.mark && report.digest.as_ref() == Some(&document.digest)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it has refused its present document.
+    pub(super) fn has_refused(&self) -> bool {
+        let refused = self.report.known().and_then(|report| report.refused.as_ref());
+        refused.is_some_and(|refused| Some(refused.mark) == self.mark())
+    }
+
+    /// Whether it may be sent documents.
+    pub(super) fn may_have_document(&self) -> bool {
+        !self.is_unconfirmed && self.report.known().is_some()
+    }
+
+    /// Whether its present document is to be sent, which was not a moment ago.
+    pub(super) fn is_due(&self, now: Millis) -> bool {
+        let Some(mark) = self.mark() else { return false };
+        let was_sent = self.sent.is_some_and(|(sent, at_ms)| sent == mark && is_recent(at_ms, now));
+        self.may_have_document() && !self.is_current() && !self.has_refused() && !was_sent
+    }
+
+    /// Whether it is to be asked for its document.
+    pub(super) fn is_to_hand_in(&self, now: Millis) -> bool {
+        let Some(report) = self.report.known().filter(|_| self.is_unconfirmed) else { return false };
+        let has = self.handed_in.as_ref();
+        let is_here = has.is_some_and(|has| has.mark == report.mark && Some(&has.digest) == report.digest.as_ref());
+        !is_here && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
+    }
+}
+
+/// Whether this was less than [`SEND_EVERY_MS`] ago. After a clock was set back nothing counts as recent.
+fn is_recent(at_ms: Millis, now: Millis) -> bool {
+    (0..SEND_EVERY_MS).contains(&now.saturating_sub(at_ms))
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct DesiredTable {
+    /// In the order in which they were made.
+    pub(super) deployments: Vec<Arc<DeploymentEntry>>,
+    pub(super) hosts: HashMap<HostId, HostEntry>,
+    /// The units of versions that hosts carry, or did since the start.
+    pub(super) units: HashMap<(DeploymentName, u32), Vec<UnitName>>,
+    pub(super) vars: Arc<Vec<Var>>,
+    /// Realms, as of the last look at hosts.
+    pub(super) realms: Realms,
+    /// Hosts whose targets are to be evaluated at once.
+    pub(super) dirty: BTreeSet<HostId>,
+    /// Hosts with an earlier document, of which it is not known yet whether this console made it.
+    pub(super) doubtful: BTreeSet<HostId>,
+    /// Hosts whose document is to be sent.
+    pub(super) to_send: BTreeSet<HostId>,
+    /// Whether secrets have changed since the deployments' were found.
+    pub(super) has_new_secrets: bool,
+}
+
+impl DesiredTable {
+    /// Reads it from the store; deployments and their secrets are added later.
+    pub(super) async fn load(store: &Store) -> Result<Self, StoreError> {
+        let db = store.read();
+        let mut hosts: HashMap<HostId, HostEntry> = HashMap::new();
+        for (host, assigned) in deployment::assignments(db).await? {
+            hosts.entry(host).or_default().assigned = assigned;
+        }
+        for (host, removals) in deployment::removals(db).await? {
+            hosts.entry(host).or_default().removals = removals;
+        }
+        for (host, detached) in deployment::detached(db).await? {
+            hosts.entry(host).or_default().detached = detached;
+        }
+        for (host, cordon) in deployment::cordons(db).await? {
+            hosts.entry(host).or_default().cordon = Some(cordon);
+        }
+        for (host, document) in desired::documents(db).await? {
+            hosts.entry(host).or_default().document = Some(document);
+        }
+        for (host, handed_in) in desired::handed_in(db).await? {
+            hosts.entry(host).or_default().handed_in = Some(handed_in);
+        }
+        // What hosts reported before a restored backup was made says nothing of what they have now.
+        let restored_ms = register::restored(db).await?.map_or(Millis::MIN, |(_, restored_ms)| restored_ms);
+        for (host, (report, at_ms)) in desired::reports(db).await? {
+            if at_ms >= restored_ms {
+                let entry = hosts.entry(host).or_default();
+                entry.report = report.map_or(HostReport::Cannot, HostReport::Known);
+            }
+        }
+        let mut table = Self { hosts, vars: Arc::new(deployment::vars(db).await?), ..Self::default() };
+        let assigned = table.hosts.values().flat_map(|entry| &entry.assigned);
+        let versions: BTreeSet<_> = assigned.map(|row| (row.deployment.clone(), row.version)).collect();
+        for (deployment, number) in versions {
+            if let Some(row) = deployment::version(db, &deployment, number).await? {
+                table.units.insert((deployment, number), units_of(&row));
+            }
+        }
+        let hosts: Vec<HostId> = table.hosts.keys().copied().collect();
+        for host in hosts {
+            table.compare(host, now_ms());
+            let is_unsent =
+                table.hosts.get(&host).is_some_and(|entry| entry.document.as_ref().is_some_and(|one| !one.is_sent));
+            if is_unsent {
+                table.to_send.insert(host);
+            }
+        }
+        Ok(table)
+    }
+
+    /// Compares what a host reports with its document. Returns whether there is something to do for it at once.
+    pub(super) fn compare(&mut self, host: HostId, now: Millis) -> bool {
+        let Some(entry) = self.hosts.get_mut(&host) else { return false };
+        let Some(report) = entry.report.known() else { return false };
+        let (has, mark) = (report.mark, entry.mark());
+        if has == DesiredMark::default() {
+            entry.is_unconfirmed = false;
+        } else if entry.is_current() {
+            (entry.is_unconfirmed, entry.behind_since_ms, entry.above) = (false, None, None);
+            return false;
+        } else if mark.is_none_or(|mark| has >= mark) {
+            // Later than the last one, or another one of its number.
+            entry.is_unconfirmed = entry.above.is_none_or(|above| has > above);
+        } else if entry.own_mark != Some(has) && entry.above.is_none() {
+            self.doubtful.insert(host);
+            return true;
+        }
+        let is_behind = mark.is_some() && !entry.is_unconfirmed;
+        entry.behind_since_ms = is_behind.then(|| entry.behind_since_ms.unwrap_or(now));
+        if entry.is_due(now) {
+            self.to_send.insert(host);
+        }
+        entry.is_due(now) || entry.is_to_hand_in(now)
+    }
+
+    /// Returns a deployment.
+    pub(super) fn deployment(&self, name: &DeploymentName) -> Option<&Arc<DeploymentEntry>> {
+        self.deployments.iter().find(|entry| entry.name() == name)
+    }
+
+    /// Adds the deployments.
+    pub(super) fn set_deployments(&mut self, deployments: Vec<Arc<DeploymentEntry>>) {
+        for entry in &deployments {
+            self.units.insert((entry.name().clone(), entry.number()), entry.units.clone());
+        }
+        self.deployments = deployments;
+    }
+}
+
+/// Returns the names of a version's units.
+pub(super) fn units_of(row: &VersionRow) -> Vec<UnitName> {
+    row.content.units.iter().map(|unit| unit.unit.clone()).collect()
+}

@@ -1,0 +1,572 @@
+//! Tests of deployments, with hosts that are played here.
+
+use muster_api::{
+    AppliedDeployment, ApplyAction, ApplyDeployments, ApplyDocument, ConfirmAction, ConfirmDocuments, Cordon,
+    CordonHosts, DeploymentState, LabelHosts, Labels, NewConfig, NewSecret, NewTarget, NewVar, RemoveDeployment,
+    RollBack, SyncFindingKind, UnitChange, UnitOnHosts, VarLayer,
+};
+use muster_base::clock::now_ms;
+use muster_topics::{
+    V1,
+    desired::{
+        DeploymentName, DeploymentReport, DesiredBody, DesiredHead, DesiredMark, DesiredReport, StoredDocument,
+        UnitOwner,
+    },
+    envelope::Envelope,
+    name::{Digest, HostId, Name, UnitName},
+    unit::{Desired, Observed, Phase, Run, Spec, UnitReport, YunoSpec},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    error::Error,
+    store::{self, desired::DocumentRow},
+    testing::{Fixture, Member, admin, problem},
+};
+
+fn name(text: &str) -> DeploymentName {
+    text.parse().unwrap()
+}
+
+fn unit(text: &str) -> UnitName {
+    text.parse().unwrap()
+}
+
+/// Adds the artifact `till@1`, whose bytes are `version`.
+async fn artifact(fixture: &Fixture, version: &str) {
+    let labels = Labels { role: "till".parse().unwrap(), version: version.parse().unwrap(), manifest: None };
+    let body = futures_util::stream::iter([Ok::<_, std::io::Error>(version.to_owned().into_bytes())]);
+    fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
+}
+
+async fn fixture() -> Fixture {
+    let fixture = Fixture::new().await;
+    let realm = json!({"name": "shop"});
+    fixture.console.create_realm(&admin(), serde_json::from_value(realm).unwrap()).await.unwrap();
+    artifact(&fixture, "1").await;
+    artifact(&fixture, "2").await;
+    fixture
+}
+
+fn document(deployment: &str, select: &str, units: Value) -> Value {
+    json!({"deployment": deployment, "target": {"select": select}, "units": units})
+}
+
+fn till(version: &str) -> Value {
+    json!([{"name": "till", "artifact": format!("till@{version}")}])
+}
+
+async fn try_apply(
+    fixture: &Fixture,
+    documents: &[Value],
+    dry_run: bool,
+    adopt: bool,
+) -> Result<Vec<AppliedDeployment>, Error> {
+    let documents = documents
+        .iter()
+        .map(|content| ApplyDocument { source: "shop.yaml".to_owned(), content: content.clone() })
+        .collect();
+    let apply = ApplyDeployments { documents, dry_run, adopt };
+    Ok(fixture.console.apply_deployments(&admin(), apply).await?.deployments)
+}
+
+async fn apply(fixture: &Fixture, document: Value) -> AppliedDeployment {
+    try_apply(fixture, &[document], false, false).await.unwrap().pop().unwrap()
+}
+
+async fn label(fixture: &Fixture, host: HostId, set: &[(&str, &str)], remove: &[&str]) {
+    let wanted = LabelHosts {
+        target: NewTarget::Hosts(vec![host.to_string()]),
+        set: set.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
+        remove: remove.iter().map(|name| name.parse().unwrap()).collect(),
+        overwrite: true,
+    };
+    fixture.console.label_hosts(&admin(), wanted).await.unwrap();
+    fixture.console.catch_up().await.unwrap();
+}
+
+/// A host that carries the label `role=till`, and knows documents.
+async fn able(fixture: &Fixture, hostname: &str) -> Member {
+    let member = fixture.member(hostname).await;
+    heard(fixture, member.id, Some(DesiredReport::default())).await;
+    label(fixture, member.id, &[("role", "till")], &[]).await;
+    member
+}
+
+async fn heard(fixture: &Fixture, host: HostId, report: Option<DesiredReport>) {
+    fixture.shared().hosts.desired.heard(host, report, now_ms());
+    fixture.console.catch_up().await.unwrap();
+}
+
+fn row(fixture: &Fixture, host: HostId) -> Option<DocumentRow> {
+    fixture.shared().hosts.desired.table().hosts.get(&host)?.document.clone()
+}
+
+async fn body(fixture: &Fixture, host: HostId) -> DesiredBody {
+    let row = row(fixture, host).unwrap();
+    let text = store::desired::body(fixture.shared().store.read(), &row.digest).await.unwrap().unwrap();
+    assert_eq!((Digest::of(text.as_bytes()), text.len() as u64), (row.digest, row.size_bytes));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn generation(fixture: &Fixture, host: HostId) -> u64 {
+    row(fixture, host).map_or(0, |row| row.mark.generation)
+}
+
+fn numbers(body: &DesiredBody) -> Vec<(String, u32)> {
+    body.deployments.iter().map(|one| (one.version.deployment.to_string(), one.version.number)).collect()
+}
+
+/// A host stores its present document, with what becomes of its deployments.
+async fn store_document(fixture: &Fixture, host: HostId) {
+    let (row, body) = (row(fixture, host).unwrap(), body(fixture, host).await);
+    let version = |number| DeploymentReport { version: number, refused: None };
+    let deployments =
+        body.deployments.iter().map(|one| (one.version.deployment.clone(), version(one.version.number))).collect();
+    let removals = body.remove.iter().map(|removal| (removal.unit.clone(), None)).collect();
+    let report = DesiredReport { mark: row.mark, digest: Some(row.digest), refused: None, deployments, removals };
+    heard(fixture, host, Some(report)).await;
+}
+
+/// A host reports a running unit.
+async fn report_unit(fixture: &Fixture, host: HostId, name: &str, owner: Option<(&str, u32)>) {
+    let artifact = fixture.console.artifacts(None, None).await.unwrap().remove(0);
+    let spec = Spec::Yuno(YunoSpec::new(artifact.into()));
+    let revision = spec.revision().unwrap();
+    let observed =
+        Observed { generation: 1, revision: Some(revision.clone()), phase: Phase::Running, ..Observed::absent(1) };
+    let owner = owner.map(|(deployment, version)| UnitOwner {
+        deployment: deployment.parse().unwrap(),
+        version,
+        orphan: false,
+    });
+    let report = UnitReport {
+        v: V1,
+        epoch: 1,
+        seq: u64::try_from(now_ms()).unwrap(),
+        at_ms: 1,
+        unit: unit(name),
+        desired: Desired { generation: 1, revision, spec, run: Run::Running, frozen: false },
+        observed,
+        hold: None,
+        owner,
+        pins: Default::default(),
+        stats: None,
+    };
+    let mut transaction = fixture.shared().store.begin().await.unwrap();
+    store::host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
+    transaction.commit().await.unwrap();
+}
+
+async fn states(fixture: &Fixture, deployment: &str) -> Vec<(String, DeploymentState)> {
+    let hosts = fixture.console.deployment_hosts(&name(deployment)).await.unwrap();
+    hosts.into_iter().map(|host| (host.hostname, host.state)).collect()
+}
+
+#[tokio::test]
+async fn version_targets_and_documents_follow_each_other() {
+    use DeploymentState::{Cannot, Changing, Pending, Verified};
+    let fixture = fixture().await;
+    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    let old = fixture.member("old").await;
+    heard(&fixture, old.id, None).await;
+    label(&fixture, old.id, &[("role", "till")], &[]).await;
+    let applied = apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    assert_eq!((applied.action, applied.version, applied.hosts), (ApplyAction::Create, 1, 3));
+    let names = |hosts: &[muster_api::NamedHost]| hosts.iter().map(|host| host.hostname.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&applied.gains), ["old", "one", "two"]);
+    assert!(applied.notes.iter().any(|note| note.contains("agents")), "{:?}", applied.notes);
+    // Both share one body; the host with the old agent gets none.
+    let (first, second) = (row(&fixture, one.id).unwrap(), row(&fixture, two.id).unwrap());
+    assert_eq!((first.mark, &first.digest), (DesiredMark { epoch: 1, generation: 1 }, &second.digest));
+    assert_eq!(row(&fixture, old.id), None);
+    assert_eq!(numbers(&body(&fixture, one.id).await), [("shop/till".to_owned(), 1)]);
+    let word = |host: &str, state| (host.to_owned(), state);
+    // None of them is online.
+    let away = DeploymentState::Away;
+    assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", away), word("two", away)]);
+    for host in [one.id, two.id] {
+        sqlx::query(
+            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time)
+             VALUES ($1, 'online', 1, 1, '1', 1, 1)",
+        )
+        .bind(host.to_string())
+        .execute(fixture.shared().store.write())
+        .await
+        .unwrap();
+    }
+    store_document(&fixture, one.id).await;
+    assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", Changing), word("two", Pending)]);
+    report_unit(&fixture, one.id, "shop/till", Some(("shop/till", 1))).await;
+    assert_eq!(states(&fixture, "shop/till").await[1], word("one", Verified));
+    // The same again is no version.
+    let again = apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    assert_eq!((again.action, again.version), (ApplyAction::Unchanged, 1));
+    assert_eq!(generation(&fixture, one.id), 1);
+    // Another one is shown before, and made.
+    let other = document("shop/till", "label.role=till", till("2"));
+    let shown = try_apply(&fixture, &[other.clone()], true, false).await.unwrap().pop().unwrap();
+    assert_eq!((shown.action, shown.version, generation(&fixture, one.id)), (ApplyAction::Change, 2, 1));
+    let fields: Vec<&str> = shown.units[0].differences.iter().map(|one| one.field.as_str()).collect();
+    assert_eq!((shown.units[0].change, fields), (UnitChange::Change, vec!["artifact"]));
+    apply(&fixture, other).await;
+    assert_eq!((generation(&fixture, one.id), generation(&fixture, two.id)), (2, 2));
+    // Back to the first content, as a third version.
+    let back = fixture.console.roll_back_deployment(&admin(), &name("shop/till"), RollBack::default()).await.unwrap();
+    assert_eq!((back.version, back.units[0].change), (3, UnitChange::Change));
+    let history = fixture.console.deployment_history(&name("shop/till")).await.unwrap();
+    let parents: Vec<_> = history.iter().map(|one| (one.number, one.parent.clone(), one.repeats)).collect();
+    let digest = |number: usize| Some(history[number].digest.clone());
+    assert_eq!(parents, [(3, digest(1), Some(1)), (2, digest(2), None), (1, None, None)]);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn faults_are_told_at_once_and_change_nothing() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let good = document("shop/till", "label.role=till", till("1"));
+    let bad = document(
+        "shop/web",
+        "label.role=till",
+        json!([{"name": "web", "artifact": "nothing@9"}, {"name": "x", "artifact": "till@7"}]),
+    );
+    let error = try_apply(&fixture, &[good.clone(), bad], false, false).await.unwrap_err();
+    let message = error.problem.diagnostic.cause.clone();
+    assert!(message.contains("nothing") && message.contains("till@7"), "{message}");
+    assert_eq!((fixture.console.deployments().await.unwrap().len(), row(&fixture, host.id)), (0, None));
+    // Realms have to be there.
+    let error = try_apply(&fixture, &[document("elsewhere/till", "host=*", till("1"))], false, false).await;
+    assert!(error.unwrap_err().problem.diagnostic.cause.contains("realm elsewhere"));
+    // Two that claim a unit.
+    apply(&fixture, good).await;
+    let rival = document("shop/other", "label.role=till", json!([{"unit": "shop/till", "artifact": "till@1"}]));
+    let error = try_apply(&fixture, &[rival.clone()], false, false).await.unwrap_err();
+    assert!(error.problem.diagnostic.cause.contains("belongs to deployment shop/till"), "{error:?}");
+    // One that claims it by labels only later is told, and the first keeps it.
+    let rival = document("shop/other", "label.rival", json!([{"unit": "shop/till", "artifact": "till@1"}]));
+    let applied = apply(&fixture, rival).await;
+    assert!(applied.notes[0].contains("selects no host"), "{:?}", applied.notes);
+    label(&fixture, host.id, &[("rival", "yes")], &[]).await;
+    assert_eq!(numbers(&body(&fixture, host.id).await), [("shop/till".to_owned(), 1)]);
+    assert_eq!(states(&fixture, "shop/other").await, [("one".to_owned(), DeploymentState::Conflict)]);
+    let first = fixture.console.deployment_hosts(&name("shop/till")).await.unwrap();
+    assert!(first[0].reason.as_ref().is_some(), "{first:?}");
+    // A unit that a verb has made.
+    report_unit(&fixture, host.id, "shop/web", None).await;
+    let web = document("shop/web", "label.role=till", json!([{"name": "web", "artifact": "till@1"}]));
+    let error = try_apply(&fixture, &[web.clone()], false, false).await.unwrap_err();
+    assert!(error.problem.diagnostic.cause.contains("--adopt"), "{error:?}");
+    try_apply(&fixture, &[web], false, true).await.unwrap();
+    let adopted: Vec<_> = body(&fixture, host.id).await.deployments.into_iter().map(|one| one.adopt).collect();
+    assert_eq!(adopted, [vec![], vec![unit("shop/web")]]);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_host_loses_is_removed_until_it_says_so() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let two = json!([{"name": "till", "artifact": "till@1"}, {"name": "web", "artifact": "till@1"}]);
+    apply(&fixture, document("shop/till", "label.role=till", two)).await;
+    store_document(&fixture, host.id).await;
+    report_unit(&fixture, host.id, "shop/till", Some(("shop/till", 1))).await;
+    report_unit(&fixture, host.id, "shop/web", Some(("shop/till", 1))).await;
+    // A version without one of them.
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let removed: Vec<_> = body(&fixture, host.id).await.remove.into_iter().map(|one| one.unit).collect();
+    assert_eq!(removed, [unit("shop/web")]);
+    // The label goes: all of it.
+    label(&fixture, host.id, &[], &["role"]).await;
+    let now = body(&fixture, host.id).await;
+    assert_eq!((now.deployments.len(), now.remove.len()), (0, 2));
+    // It comes back before the host could do anything.
+    label(&fixture, host.id, &[("role", "till")], &[]).await;
+    let now = body(&fixture, host.id).await;
+    assert_eq!((numbers(&now), now.remove.len()), (vec![("shop/till".to_owned(), 2)], 1));
+    // The host has stored that, and waits.
+    store_document(&fixture, host.id).await;
+    assert_eq!(body(&fixture, host.id).await.remove.len(), 1);
+    // It does not wait any more, and the unit is there yet.
+    let row = row(&fixture, host.id).unwrap();
+    let done = DesiredReport { mark: row.mark, digest: Some(row.digest), ..DesiredReport::default() };
+    heard(
+        &fixture,
+        host.id,
+        Some(DesiredReport {
+            deployments: [(name("shop/till"), DeploymentReport { version: 2, refused: None })].into(),
+            ..done.clone()
+        }),
+    )
+    .await;
+    assert_eq!(body(&fixture, host.id).await.remove.len(), 1);
+    let mut transaction = fixture.shared().store.begin().await.unwrap();
+    store::host::remove_unit(&mut transaction, host.id, &unit("shop/web")).await.unwrap();
+    transaction.commit().await.unwrap();
+    heard(&fixture, host.id, Some(done)).await;
+    let now = body(&fixture, host.id).await;
+    assert_eq!((now.remove.len(), now.deployments.len()), (0, 1));
+    // The whole deployment goes, with its data; and is listed until it is gone.
+    let wanted = RemoveDeployment { purge: true, ..RemoveDeployment::default() };
+    let removed = fixture.console.remove_deployment(&admin(), &name("shop/till"), wanted).await.unwrap();
+    assert_eq!(removed.hosts.len(), 1);
+    assert!(body(&fixture, host.id).await.remove.iter().all(|one| one.purge && one.unit == unit("shop/till")));
+    assert_eq!(fixture.console.deployments().await.unwrap().len(), 1);
+    // Its name is free, and its numbers are not.
+    assert_eq!(apply(&fixture, document("shop/till", "label.none", till("1"))).await.version, 3);
+    // One that is kept is an orphan.
+    apply(&fixture, document("shop/keep", "label.role=till", json!([{"name": "keep", "artifact": "till@1"}]))).await;
+    report_unit(&fixture, host.id, "shop/keep", Some(("shop/keep", 1))).await;
+    let keep = RemoveDeployment { keep: true, ..RemoveDeployment::default() };
+    fixture.console.remove_deployment(&admin(), &name("shop/keep"), keep).await.unwrap();
+    assert!(body(&fixture, host.id).await.remove.iter().all(|one| one.unit != unit("shop/keep")));
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn secrets_follow_labels_of_the_console_alone() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let secret = async |value: &str| {
+        let new = NewSecret { realm: "shop".parse().unwrap(), name: "db".parse().unwrap(), value: value.to_owned() };
+        fixture.console.set_secret(&admin(), new).await.unwrap();
+        fixture.console.catch_up().await.unwrap();
+    };
+    secret("hunter2").await;
+    let content = json!({"password": {"$secret": {"name": "db"}}}).to_string();
+    let config = NewConfig { id: "till".parse().unwrap(), version: "1".parse().unwrap(), content };
+    fixture.console.add_config(&admin(), config).await.unwrap();
+    let units = json!([{"name": "till", "artifact": "till@1", "configs": ["till@1"]}]);
+    for select in ["host=*", "fact.cpus=2", "not label.frozen", "label.role=till or realm=shop"] {
+        let error = try_apply(&fixture, &[document("shop/till", select, units.clone())], false, false).await;
+        assert!(error.unwrap_err().problem.diagnostic.cause.contains("require a label"), "{select}");
+    }
+    apply(&fixture, document("shop/till", "label.role=till and fact.cpus=2", units)).await;
+    let versions = async || body(&fixture, host.id).await.deployments[0].secrets[&unit("shop/till")][0].version;
+    assert_eq!((versions().await, generation(&fixture, host.id)), (1, 1));
+    assert!(body(&fixture, host.id).await.deployments[0].version.units[0].spec.secrets().is_empty());
+    let get = async |version: u32| {
+        let url = fixture.hosts_url(&format!("/v1/secrets/shop/db/{version}"));
+        fixture.client(host.identity()).get(url).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!((get(1).await, get(2).await), (200, 403));
+    // A changed secret is another document, and no other version.
+    secret("hunter3").await;
+    assert_eq!((versions().await, generation(&fixture, host.id), get(2).await), (2, 2, 200));
+    assert_eq!(fixture.console.deployment_history(&name("shop/till")).await.unwrap().len(), 1);
+    // What a deployment needs is not removed.
+    let realm: Name = "shop".parse().unwrap();
+    let error = fixture.console.remove_secret(&admin(), &realm, &"db".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.problem.code, "in_use");
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn body_is_given_to_its_host_alone() {
+    let fixture = fixture().await;
+    let (one, other) = (able(&fixture, "one").await, fixture.member("other").await);
+    let units = json!([{"name": "till", "artifact": "till@1", "env": {"PIN": "4711"}}]);
+    apply(&fixture, document("shop/till", "label.role=till", units)).await;
+    let row = row(&fixture, one.id).unwrap();
+    assert!(row.is_secret, "values of environments do not go over the broker");
+    let get = async |member: &Member, digest: &Digest| {
+        let url = fixture.hosts_url(&format!("/v1/desired/{digest}"));
+        fixture.client(member.identity()).get(url).send().await.unwrap()
+    };
+    let text = get(&one, &row.digest).await.text().await.unwrap();
+    assert_eq!(Digest::of(text.as_bytes()), row.digest);
+    assert_eq!(problem(get(&other, &row.digest).await).await, (403, "not_assigned".to_owned()));
+    assert_eq!(problem(get(&one, &Digest::of(b"x")).await).await, (403, "not_assigned".to_owned()));
+    // Nobody else reads the value.
+    let detail = fixture.console.deployment(&name("shop/till")).await.unwrap();
+    let applied = fixture.console.deployment_version(&name("shop/till"), 1).await.unwrap();
+    assert!(!serde_json::to_string(&detail).unwrap().contains("4711"));
+    assert!(!serde_json::to_string(&applied).unwrap().contains("4711"));
+    // A mask keeps it.
+    let units = json!([{"name": "till", "artifact": "till@2", "env": {"PIN": "***"}}]);
+    apply(&fixture, document("shop/till", "label.role=till", units)).await;
+    let spec = body(&fixture, one.id).await.deployments.remove(0).version.units.remove(0).spec;
+    assert_eq!(spec.env().get("PIN").unwrap(), "4711");
+    fixture.running.stop().await;
+}
+
+/// A document of a console whose store was lost: the same keys, and nothing known of it.
+async fn foreign(fixture: &Fixture, host: HostId, mark: DesiredMark, body: &DesiredBody) -> StoredDocument {
+    let text = serde_json::to_string(body).unwrap();
+    let digest = Digest::of(text.as_bytes());
+    let size_bytes = text.len() as u64;
+    let head = DesiredHead { v: V1, host, mark, issued_ms: 1, digest, size_bytes };
+    let signed = fixture.shared().authority.keys().signer.sign(&head).await.unwrap();
+    let head: Envelope = serde_json::from_slice(&signed).unwrap();
+    StoredDocument { v: V1, head, body: text }
+}
+
+#[tokio::test]
+async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    // What the host has is made here, and then forgotten.
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    apply(&fixture, document("shop/till", "label.role=till", till("2"))).await;
+    let body = body(&fixture, host.id).await;
+    for table in ["unit_removal", "assignment", "host_document", "issued_document", "deployment_version", "deployment"]
+    {
+        sqlx::query(sqlx::AssertSqlSafe(format!("DELETE FROM {table}")))
+            .execute(fixture.shared().store.write())
+            .await
+            .unwrap();
+    }
+    *fixture.shared().hosts.desired.table() = super::table::DesiredTable::load(&fixture.shared().store).await.unwrap();
+    let mark = DesiredMark { epoch: 1, generation: 7 };
+    let document = foreign(&fixture, host.id, mark, &body).await;
+    let digest = Digest::of(document.body.as_bytes());
+    heard(&fixture, host.id, Some(DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() })).await;
+    // It is sent nothing until that is confirmed.
+    apply(
+        &fixture,
+        super::tests::document("shop/other", "label.role=till", json!([{"name": "other", "artifact": "till@1"}])),
+    )
+    .await;
+    assert_eq!(row(&fixture, host.id), None);
+    fixture.console.sync().await;
+    let counts = fixture.console.deployment_sync().last.unwrap().counts;
+    assert_eq!(counts.get(&SyncFindingKind::Unconfirmed), Some(&1), "{counts:?}");
+    let confirm = async |dry_run| {
+        let wanted = ConfirmDocuments { target: NewTarget::All, dry_run, replace: false };
+        fixture.console.confirm_documents(&admin(), wanted).await
+    };
+    assert_eq!(confirm(false).await.unwrap().waiting.len(), 1);
+    let put = async |document: &StoredDocument| {
+        let client = fixture.client(host.identity());
+        client.put(fixture.hosts_url("/v1/desired")).json(document).send().await.unwrap()
+    };
+    let forged = StoredDocument { body: "{\"v\":1}".to_owned(), ..document.clone() };
+    assert_eq!(problem(put(&forged).await).await, (400, "bad_document".to_owned()));
+    let another = foreign(&fixture, HostId::random(), mark, &body).await;
+    assert_eq!(problem(put(&another).await).await, (400, "bad_document".to_owned()));
+    assert_eq!(put(&document).await.status(), 204);
+    let shown = confirm(true).await.unwrap();
+    let actions: Vec<_> =
+        shown.hosts[0].deployments.iter().map(|one| (one.deployment.to_string(), one.action)).collect();
+    assert_eq!(
+        actions,
+        [("shop/other".to_owned(), ConfirmAction::Add), ("shop/till".to_owned(), ConfirmAction::Rebuild)]
+    );
+    assert_eq!((row(&fixture, host.id), fixture.console.deployments().await.unwrap().len()), (None, 1));
+    confirm(false).await.unwrap();
+    let after = row(&fixture, host.id).unwrap();
+    assert_eq!(after.mark, DesiredMark { epoch: 2, generation: 8 });
+    let now = super::tests::body(&fixture, host.id).await;
+    assert_eq!(numbers(&now), [("shop/other".to_owned(), 1), ("shop/till".to_owned(), 2)]);
+    assert_eq!((&now.deployments[1].version, now.remove.len()), (&body.deployments[0].version, 0));
+    // That the host still reports the one of before is no doubt.
+    fixture.shared().hosts.desired.table().hosts.get_mut(&host.id).unwrap().own_mark = None;
+    heard(
+        &fixture,
+        host.id,
+        Some(DesiredReport { mark, digest: Some(Digest::of(document.body.as_bytes())), ..DesiredReport::default() }),
+    )
+    .await;
+    assert!(!fixture.shared().hosts.desired.table().hosts[&host.id].is_unconfirmed);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn version_of_two_contents_is_a_conflict() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let mut body = body(&fixture, host.id).await;
+    // The console was restored, and another version 1 was made since.
+    body.deployments[0].version.units[0].run = Run::Stopped;
+    let mark = DesiredMark { epoch: 1, generation: 5 };
+    let document = foreign(&fixture, host.id, mark, &body).await;
+    let digest = Some(Digest::of(document.body.as_bytes()));
+    heard(&fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
+    fixture.console.hand_in(host.id, &document).await.unwrap();
+    let confirm = async |dry_run, replace| {
+        let wanted = ConfirmDocuments { target: NewTarget::All, dry_run, replace };
+        fixture.console.confirm_documents(&admin(), wanted).await
+    };
+    let shown = confirm(true, false).await.unwrap();
+    assert_eq!(shown.hosts[0].deployments[0].action, ConfirmAction::Conflict);
+    assert_eq!(confirm(false, false).await.unwrap_err().problem.code, "document_conflict");
+    assert_eq!(confirm(false, true).await.unwrap().hosts[0].deployments[0].action, ConfirmAction::Replace);
+    assert_eq!(row(&fixture, host.id).unwrap().mark, DesiredMark { epoch: 2, generation: 6 });
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn restart_goes_on_where_it_was() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let before = row(&fixture, host.id).unwrap();
+    assert!(!before.is_sent, "there is no broker");
+    let table = super::table::DesiredTable::load(&fixture.shared().store).await.unwrap();
+    assert!(table.to_send.contains(&host.id), "what was not sent is sent");
+    assert_eq!(table.hosts[&host.id].document.as_ref(), Some(&before));
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn cordoned_host_gets_nothing_new_and_a_drained_one_nothing() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let cordon = async |cordon| {
+        let target = NewTarget::Hosts(vec!["one".to_owned()]);
+        fixture.console.cordon_hosts(&admin(), CordonHosts { target, cordon }).await.unwrap().remove(0)
+    };
+    let web = json!([{"name": "web", "artifact": "till@1"}]);
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    cordon(Cordon::Cordoned).await;
+    let applied = apply(&fixture, document("shop/web", "label.role=till", web)).await;
+    assert_eq!(applied.hosts, 0);
+    assert!(applied.notes.iter().any(|note| note.contains("cordoned")), "{:?}", applied.notes);
+    // What it has it keeps, in each new version.
+    apply(&fixture, document("shop/till", "label.role=till", till("2"))).await;
+    assert_eq!(numbers(&body(&fixture, host.id).await), [("shop/till".to_owned(), 2)]);
+    let shown = cordon(Cordon::Drained).await;
+    assert_eq!((shown.cordon, shown.deployments), (Cordon::Drained, 0));
+    assert_eq!(body(&fixture, host.id).await.remove.len(), 1);
+    cordon(Cordon::Open).await;
+    assert_eq!(numbers(&body(&fixture, host.id).await).len(), 2);
+    assert_eq!(fixture.console.host_cordons().await.unwrap(), []);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn unit_is_detached_on_one_host() {
+    let fixture = fixture().await;
+    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let of = || UnitOnHosts { unit: unit("shop/till"), target: NewTarget::Hosts(vec!["one".to_owned()]) };
+    let detached = async |host: &Member| body(&fixture, host.id).await.deployments[0].detached.clone();
+    fixture.console.set_unit_attached(&admin(), &name("shop/till"), of(), false).await.unwrap();
+    assert_eq!((detached(&one).await, detached(&two).await), (vec![unit("shop/till")], vec![]));
+    fixture.console.set_unit_attached(&admin(), &name("shop/till"), of(), true).await.unwrap();
+    assert_eq!(detached(&one).await, []);
+    assert_eq!(body(&fixture, one.id).await.deployments[0].adopt, [unit("shop/till")]);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn later_layers_of_variables_win() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let set = async |layer: &str, value: u32| {
+        let layer: VarLayer = layer.parse().unwrap();
+        let new = NewVar { layer, name: "limit".parse().unwrap(), value: json!(value) };
+        fixture.console.set_var(&admin(), new).await.unwrap();
+        body(&fixture, host.id).await.vars[&"limit".parse::<Name>().unwrap()].clone()
+    };
+    assert_eq!(set("host:one", 4).await, json!(4));
+    assert_eq!(set("fleet", 1).await, json!(4));
+    assert_eq!(set("label:role=till", 3).await, json!(4));
+    let layer: VarLayer = "host:one".parse().unwrap();
+    let gone = muster_api::VarName { layer, name: "limit".parse().unwrap() };
+    fixture.console.remove_var(&admin(), gone).await.unwrap();
+    assert_eq!(body(&fixture, host.id).await.vars.into_values().collect::<Vec<_>>(), [json!(3)]);
+    fixture.running.stop().await;
+}

@@ -1,0 +1,170 @@
+//! The pages of deployments.
+
+use axum::{extract::State, response::Response};
+use muster_api::{CompareVersions, DeploymentState, RemoveDeployment, RollBack};
+use muster_topics::{
+    desired::DeploymentName,
+    name::{Name, UnitName},
+};
+use serde::Deserialize;
+
+use super::RegionQuery;
+use crate::{
+    error::Error,
+    state::Console,
+    web::{
+        answer,
+        extract::{PageParams, PageSegments},
+        guard::FormFields,
+        session::WebSession,
+        view::{
+            deployment::{DeploymentView, RemovalView, RollbackView, ShownDeploymentHosts, VersionView, url},
+            deployments::DeploymentsView,
+        },
+    },
+};
+
+/// The name of a deployment, by the parts of a path.
+fn named(realm: &Name, name: &Name) -> Result<DeploymentName, Error> {
+    let text = UnitName::new(realm, name).to_string();
+    text.parse().map_err(|error| Error::invalid("bad_deployment", format!("{error}")))
+}
+
+/// All deployments.
+pub(in crate::web) async fn list(
+    State(console): State<Console>,
+    session: WebSession,
+    PageParams(asked): PageParams<RegionQuery>,
+) -> Response {
+    let view = console.deployments().await.map(|deployments| DeploymentsView { deployments });
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+}
+
+/// The filter of hosts.
+#[derive(Debug, Deserialize)]
+pub(in crate::web) struct DeploymentPageQuery {
+    state: Option<String>,
+    page: Option<String>,
+    part: Option<String>,
+}
+
+impl DeploymentPageQuery {
+    /// Returns the valid parts of a query.
+    fn shown(&self) -> ShownDeploymentHosts {
+        let state = self.state.as_deref();
+        ShownDeploymentHosts {
+            state: DeploymentState::ALL.into_iter().find(|known| Some(known.word()) == state),
+            page: self.page.as_deref().and_then(|page| page.parse().ok()).unwrap_or(1).max(1),
+        }
+    }
+}
+
+/// One deployment.
+pub(in crate::web) async fn show(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+    PageParams(asked): PageParams<DeploymentPageQuery>,
+) -> Response {
+    let view = async {
+        let name = named(&realm, &name)?;
+        let versions = console.deployment_history(&name).await?;
+        Ok(DeploymentView { detail: console.deployment(&name).await?, versions, shown: asked.shown() })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+}
+
+/// One version.
+pub(in crate::web) async fn version(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name, number)): PageSegments<(Name, Name, u32)>,
+) -> Response {
+    let view = async {
+        let deployment = named(&realm, &name)?;
+        let version = console.deployment_version(&deployment, number).await?;
+        let compared = CompareVersions { from: None, to: Some(number) };
+        let differences = console.deployment_differences(&deployment, &compared).await?;
+        let present = console.deployment_history(&deployment).await?.first().map_or(number, |newest| newest.number);
+        Ok(VersionView { deployment, version, differences, present })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+}
+
+/// The version to go back to.
+#[derive(Debug, Deserialize)]
+pub(in crate::web) struct RollbackQuery {
+    to: Option<u32>,
+}
+
+/// Shows what a rollback would change.
+pub(in crate::web) async fn ask_rollback(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+    PageParams(asked): PageParams<RollbackQuery>,
+) -> Response {
+    let view = async {
+        let deployment = named(&realm, &name)?;
+        let versions = console.deployment_history(&deployment).await?;
+        let wanted = RollBack { to: asked.to, dry_run: true };
+        let planned = console.roll_back_deployment(&session.operator, &deployment, wanted).await?;
+        let before = versions.get(1).map_or(1, |version| version.number);
+        Ok(RollbackView { deployment, versions, to: asked.to.unwrap_or(before), planned })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+}
+
+/// Goes back to an earlier version, if the deployment has not changed since that was shown.
+pub(in crate::web) async fn roll_back(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+    fields: FormFields,
+) -> Response {
+    let answer = async {
+        let deployment = named(&realm, &name)?;
+        let to = fields.one("to").parse().map_err(|_| {
+            Error::invalid("bad_version", "the version to go back to is not a number").hint("load the page again")
+        })?;
+        let wanted = |dry_run| RollBack { to: Some(to), dry_run };
+        let planned = console.roll_back_deployment(&session.operator, &deployment, wanted(true)).await?;
+        if planned.version.to_string() != fields.one("version") {
+            let message = "the deployment has changed since the page was loaded";
+            return Err(Error::conflict("changed_meanwhile", message).hint("load the page again"));
+        }
+        console.roll_back_deployment(&session.operator, &deployment, wanted(false)).await?;
+        Ok(answer::see(&url(&deployment)))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+/// Shows what a removal would remove.
+pub(in crate::web) async fn ask_removal(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+) -> Response {
+    let view = async {
+        let wanted = RemoveDeployment { dry_run: true, ..RemoveDeployment::default() };
+        let planned = console.remove_deployment(&session.operator, &named(&realm, &name)?, wanted).await?;
+        Ok(RemovalView { planned })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+}
+
+/// Removes a deployment.
+pub(in crate::web) async fn remove(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+    fields: FormFields,
+) -> Response {
+    let answer = async {
+        let units = fields.one("units");
+        let wanted = RemoveDeployment { purge: units == "purge", keep: units == "keep", dry_run: false };
+        console.remove_deployment(&session.operator, &named(&realm, &name)?, wanted).await?;
+        Ok(answer::see("/deployments"))
+    };
+    answer::or_problem(&session, answer.await)
+}

@@ -1,0 +1,231 @@
+//! How far a deployment is on a host.
+
+use muster_topics::{
+    desired::{DeploymentName, DesiredMark, DesiredReport, UnitOwner},
+    name::UnitName,
+    unit::{Desired, Hold, HoldReason, Observed, Phase},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::assignment::AssignmentConflict;
+
+/// How far a deployment is on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeploymentState {
+    /// The host has failed: a unit does not start, or was rolled back.
+    Failed,
+    /// The host has refused the document or the deployment, and changed nothing.
+    Refused,
+    /// Another deployment claims a unit of the same name on this host, and keeps it.
+    Conflict,
+    /// The host has a document that this console did not make: an operator has to confirm it.
+    Unconfirmed,
+    /// The host's agent knows no deployments.
+    Cannot,
+    /// An operator's hold keeps a unit from changing.
+    Held,
+    /// The host is away, and is not where it should be.
+    Away,
+    /// The host has not stored the document yet.
+    Pending,
+    /// The host changes its units.
+    Changing,
+    /// The host removes its units.
+    Removing,
+    /// The host has units of it that are neither desired nor to go; they go on.
+    Orphan,
+    /// All its units are as desired.
+    Verified,
+}
+
+impl DeploymentState {
+    /// All states, in the order in which they are shown.
+    pub const ALL: [Self; 12] = [
+        Self::Failed,
+        Self::Refused,
+        Self::Conflict,
+        Self::Unconfirmed,
+        Self::Cannot,
+        Self::Held,
+        Self::Away,
+        Self::Pending,
+        Self::Changing,
+        Self::Removing,
+        Self::Orphan,
+        Self::Verified,
+    ];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Conflict => "conflict",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Cannot => "cannot",
+            Self::Held => "held",
+            Self::Away => "away",
+            Self::Pending => "pending",
+            Self::Changing => "changing",
+            Self::Removing => "removing",
+            Self::Orphan => "orphan",
+            Self::Verified => "verified",
+        }
+    }
+
+    /// Whether something is still expected to happen by itself.
+    #[must_use]
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Away | Self::Pending | Self::Changing | Self::Removing)
+    }
+}
+
+/// A unit of a deployment, as its host reports it.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitOnHost<'a> {
+    /// Its name.
+    pub unit: &'a UnitName,
+    /// Its desired state there.
+    pub desired: &'a Desired,
+    /// Its observed state.
+    pub observed: &'a Observed,
+    /// Its hold.
+    pub hold: Option<&'a Hold>,
+    /// Its owner.
+    pub owner: Option<&'a UnitOwner>,
+}
+
+/// What is known of a deployment on a host.
+#[derive(Clone, Copy, Debug)]
+pub struct DeploymentOnHost<'a> {
+    /// The deployment.
+    pub deployment: &'a DeploymentName,
+    /// The version that the host is to have, with the names of its units; `None` if it is to have none.
+    pub wanted: Option<(u32, &'a [UnitName])>,
+    /// Why the host does not carry the deployment, though it is selected.
+    pub conflict: Option<&'a AssignmentConflict>,
+    /// Whether the host still has units to remove.
+    pub removes: bool,
+    /// The host's present document; `None` if there is none yet.
+    pub mark: Option<DesiredMark>,
+    /// Whether the host has a document that the console did not make.
+    pub is_unconfirmed: bool,
+    /// Whether the host has ever reported its state.
+    pub is_known: bool,
+    /// What the host reports of its document; an agent that knows none reports none.
+    pub report: Option<&'a DesiredReport>,
+    /// Whether the host is away.
+    pub is_away: bool,
+    /// The units of the host.
+    pub units: &'a [UnitOnHost<'a>],
+}
+
+/// Returns how far a deployment is on a host, and why; `None` if the host has nothing of it.
+#[must_use]
+pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<String>)> {
+    use DeploymentState::{Away, Cannot, Conflict, Orphan, Unconfirmed};
+    let orphan = || one.units.iter().find(|unit| unit.owner.is_some_and(|owner| owner.deployment == *one.deployment));
+    let found = match (one.wanted, one.conflict) {
+        (None, None) if !one.removes => {
+            let unit = orphan()?;
+            return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit))));
+        }
+        _ if one.is_unconfirmed => {
+            let why = "the host has a document that this console did not make (`muster deployment confirm`)";
+            return Some((Unconfirmed, Some(why.to_owned())));
+        }
+        (None, Some(conflict)) if !one.removes => return Some((Conflict, Some(conflict.to_string()))),
+        _ if one.is_known && one.report.is_none() => {
+            return Some((Cannot, Some("its agent is too old for deployments".to_owned())));
+        }
+        (None, _) => removing(one),
+        (Some((version, units)), _) => carried(one, version, units),
+    };
+    Some(match found {
+        (state, _) if one.is_away && state.is_under_way() => (Away, Some("the host is offline".to_owned())),
+        found => found,
+    })
+}
+
+/// Whether the host has not stored the present document yet, or has refused it.
+fn not_stored(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<String>)> {
+    let Some((mark, report)) = one.mark.zip(one.report) else { return Some((DeploymentState::Pending, None)) };
+    if let Some(refused) = report.refused.as_ref().filter(|refused| refused.mark == mark) {
+        return Some((DeploymentState::Refused, Some(refused.message.clone())));
+    }
+    (report.mark < mark).then_some((DeploymentState::Pending, None))
+}
+
+fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
+    if let Some(found) = not_stored(one) {
+        return found;
+    }
+    let mut waits = one.report.iter().flat_map(|report| &report.removals);
+    let why = waits.find_map(|(unit, from_ms)| match from_ms {
+        None => Some(format!("{unit} waits for an operator's word (`muster unit rm`)")),
+        Some(_) => Some(format!("{unit} waits for the host's policy")),
+    });
+    (DeploymentState::Removing, why)
+}
+
+fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (DeploymentState, Option<String>) {
+    if let Some(found) = not_stored(one) {
+        return found;
+    }
+    let report = one.report.and_then(|report| report.deployments.get(one.deployment));
+    if let Some(refused) =
+        report.and_then(|report| report.refused.as_ref()).filter(|refused| refused.version == version)
+    {
+        return (DeploymentState::Refused, Some(refused.message.clone()));
+    }
+    if report.is_none_or(|report| report.version != version) {
+        return (DeploymentState::Changing, None);
+    }
+    let of = |name: &UnitName| match one.units.iter().find(|unit| unit.unit == name) {
+        Some(unit) if unit.owner.is_some_and(|owner| owner.deployment == *one.deployment) => unit_state(unit),
+        _ => (DeploymentState::Changing, Some(format!("{name} is not there yet"))),
+    };
+    // The worst is the first.
+    let worst = units.iter().map(of).min_by_key(|(state, _)| *state);
+    match worst {
+        Some((DeploymentState::Verified, _)) | None if one.removes => removing(one),
+        Some(worst) => worst,
+        None => (DeploymentState::Verified, None),
+    }
+}
+
+fn unit_state(unit: &UnitOnHost<'_>) -> (DeploymentState, Option<String>) {
+    use DeploymentState::{Changing, Failed, Held, Verified};
+    let UnitOnHost { unit: name, desired, observed, hold, .. } = *unit;
+    if let Some(back) = &observed.rolled_back {
+        return (Failed, Some(format!("{name} {back}")));
+    }
+    match hold.map(|hold| (hold, hold.reason)) {
+        Some((hold, HoldReason::Operator)) => return (Held, Some(format!("{name} is held: {hold}"))),
+        Some((hold, HoldReason::Broken)) => return (Failed, Some(format!("{name} is held: {hold}"))),
+        Some((hold, HoldReason::Dependency)) => return (Changing, Some(format!("{name} waits: {hold}"))),
+        None => {}
+    }
+    let error = || observed.error.clone().map(|error| format!("{name}: {error}"));
+    if observed.phase == Phase::Failed {
+        return (Failed, error());
+    }
+    let is_current = observed.generation == desired.generation && observed.beside.is_none();
+    let is_there = match (desired.run.is_running(), observed.phase) {
+        (true, Phase::Running | Phase::Playing) => {
+            observed.revision.as_ref() == Some(&desired.revision) && !observed.on_trial && observed.unready.is_none()
+        }
+        (false, Phase::Stopped) => true,
+        _ => false,
+    };
+    match is_current && is_there {
+        true => (Verified, None),
+        false => (Changing, observed.unready.clone().map(|why| format!("{name}: {why}")).or_else(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Tests of the state of a deployment on a host.
+
+use muster_topics::{
+    desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal},
+    name::Digest,
+    unit::{ArtifactRef, Run, Spec, YunoSpec},
+};
+
+use super::*;
+
+fn mark(generation: u64) -> DesiredMark {
+    DesiredMark { epoch: 1, generation }
+}
+
+fn desired() -> Desired {
+    let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
+        sha256: Digest::of(b"a"),
+        size_bytes: 1,
+        role: "a".parse().unwrap(),
+        version: "1".parse().unwrap(),
+        manifest: None,
+    }));
+    Desired { generation: 3, revision: Digest::of(b"new"), spec, run: Run::Running, frozen: false }
+}
+
+fn running() -> Observed {
+    Observed { generation: 3, revision: Some(Digest::of(b"new")), phase: Phase::Running, ..Observed::absent(0) }
+}
+
+fn stored(version: u32) -> DesiredReport {
+    DesiredReport {
+        mark: mark(5),
+        deployments: [(name(), DeploymentReport { version, refused: None })].into(),
+        ..DesiredReport::default()
+    }
+}
+
+fn name() -> DeploymentName {
+    "shop/till".parse().unwrap()
+}
+
+/// Checks the state of a deployment of one unit, after changes of what is known of it.
+#[track_caller]
+fn check(
+    change: impl FnOnce(&mut DeploymentOnHost<'_>),
+    report: Option<&DesiredReport>,
+    (desired, observed, hold): (&Desired, &Observed, Option<&Hold>),
+    wanted: Option<DeploymentState>,
+) {
+    let (deployment, unit): (_, UnitName) = (name(), "shop/till".parse().unwrap());
+    let owner = UnitOwner { deployment: deployment.clone(), version: 2, orphan: false };
+    let units = [UnitOnHost { unit: &unit, desired, observed, hold, owner: Some(&owner) }];
+    let names = [unit.clone()];
+    let mut one = DeploymentOnHost {
+        deployment: &deployment,
+        wanted: Some((2, &names)),
+        conflict: None,
+        removes: false,
+        mark: Some(mark(5)),
+        is_unconfirmed: false,
+        is_known: true,
+        report,
+        is_away: false,
+        units: &units,
+    };
+    change(&mut one);
+    assert_eq!(state(&one).map(|(state, _)| state), wanted, "{one:?}");
+}
+
+#[test]
+fn way_to_the_document_comes_before_its_content() {
+    use DeploymentState::{Away, Cannot, Changing, Conflict, Pending, Refused, Unconfirmed, Verified};
+    let (desired, observed) = (desired(), running());
+    let unit = (&desired, &observed, None);
+    let there = stored(2);
+    check(|_| (), Some(&there), unit, Some(Verified));
+    check(|one| one.is_away = true, Some(&there), unit, Some(Verified));
+    check(|one| one.mark = Some(mark(6)), Some(&there), unit, Some(Pending));
+    check(|one| (one.mark, one.is_away) = (Some(mark(6)), true), Some(&there), unit, Some(Away));
+    check(|one| one.mark = None, Some(&there), unit, Some(Pending));
+    check(|_| (), Some(&stored(1)), unit, Some(Changing));
+    check(|_| (), None, unit, Some(Cannot));
+    check(|one| one.is_known = false, None, unit, Some(Pending));
+    check(|one| one.is_unconfirmed = true, Some(&there), unit, Some(Unconfirmed));
+    let refusal = DocumentRefusal { mark: mark(6), message: "an unknown field".to_owned() };
+    let refused = DesiredReport { refused: Some(refusal), ..stored(2) };
+    check(|one| one.mark = Some(mark(6)), Some(&refused), unit, Some(Refused));
+    check(|one| one.mark = Some(mark(7)), Some(&refused), unit, Some(Pending));
+    let mut refused = stored(1);
+    let why = DeploymentRefusal { version: 2, message: "no such realm".to_owned() };
+    refused.deployments.get_mut(&name()).unwrap().refused = Some(why);
+    check(|_| (), Some(&refused), unit, Some(Refused));
+    const CONFLICT: AssignmentConflict = AssignmentConflict::Cordoned;
+    check(|one| (one.wanted, one.conflict) = (None, Some(&CONFLICT)), Some(&there), unit, Some(Conflict));
+}
+
+#[test]
+fn units_decide_once_the_document_is_stored() {
+    use DeploymentState::{Changing, Failed, Held, Verified};
+    let desired = desired();
+    let there = stored(2);
+    let unit = |change: &dyn Fn(&mut Observed), wanted| {
+        let mut observed = running();
+        change(&mut observed);
+        check(|_| (), Some(&there), (&desired, &observed, None), Some(wanted));
+    };
+    unit(&|_| (), Verified);
+    unit(&|observed| observed.on_trial = true, Changing);
+    unit(&|observed| observed.generation = 2, Changing);
+    unit(&|observed| observed.revision = Some(Digest::of(b"old")), Changing);
+    unit(&|observed| observed.phase = Phase::Backoff, Changing);
+    unit(&|observed| observed.unready = Some("it does not answer".to_owned()), Changing);
+    unit(&|observed| observed.phase = Phase::Failed, Failed);
+    let back = muster_topics::unit::RolledBack {
+        generation: 3,
+        revision: Digest::of(b"new"),
+        to: Digest::of(b"old"),
+        error: "exit code 1".to_owned(),
+        at_ms: 0,
+        last_lines: None,
+    };
+    unit(&|observed| observed.rolled_back = Some(back.clone()), Failed);
+    let hold = |reason| Hold { reason, since_ms: 0, by: None, note: None };
+    for (reason, wanted) in
+        [(HoldReason::Operator, Held), (HoldReason::Broken, Failed), (HoldReason::Dependency, Changing)]
+    {
+        check(|_| (), Some(&there), (&desired, &running(), Some(&hold(reason))), Some(wanted));
+    }
+    let stopped = Desired { run: Run::Stopped, ..desired.clone() };
+    let observed = Observed { phase: Phase::Stopped, revision: None, ..running() };
+    check(|_| (), Some(&there), (&stopped, &observed, None), Some(Verified));
+    check(|one| one.units = &[], Some(&there), (&stopped, &observed, None), Some(Changing));
+}
+
+#[test]
+fn what_is_to_go_is_removed_and_what_is_forgotten_is_an_orphan() {
+    use DeploymentState::{Away, Orphan, Pending, Removing};
+    let (desired, observed) = (desired(), running());
+    let unit = (&desired, &observed, None);
+    let waits = DesiredReport { removals: [("shop/till".parse().unwrap(), None)].into(), ..stored(0) };
+    let gone = |one: &mut DeploymentOnHost<'_>| (one.wanted, one.removes) = (None, true);
+    check(gone, Some(&waits), unit, Some(Removing));
+    check(|one| (one.wanted, one.removes, one.is_away) = (None, true, true), Some(&waits), unit, Some(Away));
+    check(|one| (one.wanted, one.removes, one.mark) = (None, true, Some(mark(9))), Some(&waits), unit, Some(Pending));
+    // A unit that the new version has no more.
+    check(|one| one.removes = true, Some(&stored(2)), unit, Some(Removing));
+    check(|one| one.wanted = None, Some(&stored(0)), unit, Some(Orphan));
+    check(|one| (one.wanted, one.units) = (None, &[]), Some(&stored(0)), unit, None);
+}

@@ -1,0 +1,14 @@
+//! Desired state on a host: which document is taken, what its deployments change, who may change their units, and when units
+//! go.
+//!
+//! - [`head`]: whether a signed head is wanted
+//! - [`body`]: reads a body whose digest was verified, and returns what it changes
+//! - [`ownership`]: which verbs units of deployments take
+//! - [`removal`]: when a unit that is to go may go, by the host's own policy
+//!
+//! **Invariant: absence removes nothing.** A unit goes only if a document names it under `remove`, or an operator does.
+
+pub mod body;
+pub mod head;
+pub mod ownership;
+pub mod removal;

@@ -1,0 +1,388 @@
+//! Bodies of documents: reads one, and returns what it changes on a host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_fault::planted;
+use muster_topics::{
+    canonical,
+    command::UnitWish,
+    desired::{
+        Admission, DEPLOYMENTS_MAX, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, UnitRemoval,
+        VARS_MAX,
+    },
+    name::{Name, UnitName},
+    outcome::RefusalCode,
+    unit::{Run, Spec, UNITS_MAX},
+};
+
+use crate::{
+    CommandRefusal,
+    authorise::{LocalPolicy, forbids_units},
+};
+
+/// The longest reason that a host reports.
+const REASON_MAX_BYTES: usize = 512;
+
+/// Returns a reason for a report: the beginning of a text, parts of which may come from outside.
+#[must_use]
+pub fn shortened(mut reason: String) -> String {
+    if reason.len() > REASON_MAX_BYTES {
+        reason.truncate(reason.floor_char_boundary(REASON_MAX_BYTES));
+        reason.push('…');
+    }
+    reason
+}
+
+/// Reads a body whose digest was verified.
+///
+/// # Errors
+/// If it is no body that this host can take, as a whole; with the reason.
+pub fn read(bytes: &[u8]) -> Result<DesiredBody, String> {
+    let unreadable = |error: String| format!("the document cannot be read by this version of the agent: {error}");
+    let value = canonical::parse(bytes).map_err(|error| unreadable(error.to_string()))?;
+    let body: DesiredBody = serde_json::from_value(value).map_err(|error| unreadable(error.to_string()))?;
+    check(&body)?;
+    Ok(body)
+}
+
+fn check(body: &DesiredBody) -> Result<(), String> {
+    let count = |what: &str, count: usize, max: usize| match count > max {
+        true => Err(format!("the document has {count} {what}, and a host takes {max}")),
+        false => Ok(()),
+    };
+    count("deployments", body.deployments.len(), DEPLOYMENTS_MAX)?;
+    count("variables", body.vars.len(), VARS_MAX)?;
+    let units = || body.deployments.iter().flat_map(|deployment| &deployment.version.units);
+    count("units", units().count(), UNITS_MAX)?;
+    let mut seen = BTreeSet::new();
+    for DesiredDeployment { version, secrets, .. } in &body.deployments {
+        let deployment = &version.deployment;
+        if !seen.insert(deployment.as_str()) {
+            return Err(format!("the document has the deployment {deployment} twice"));
+        }
+        let is_listed = |unit: &&UnitName| !version.units.iter().any(|listed| listed.unit == **unit);
+        if let Some(unit) = secrets.keys().find(is_listed) {
+            return Err(format!("the document has secrets for {unit}, which {deployment} does not list"));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = units().find(|listed| !seen.insert(&listed.unit)) {
+        return Err(format!("the document has the unit {} twice", twice.unit));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = body.remove.iter().find(|removal| !seen.insert(&removal.unit)) {
+        return Err(format!("the document removes the unit {} twice", twice.unit));
+    }
+    Ok(())
+}
+
+/// A unit that a host has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PresentUnit {
+    /// The deployment that it belongs to, if any.
+    pub deployment: Option<DeploymentName>,
+    /// Whether it should run.
+    pub run: Run,
+}
+
+/// The units that a host has.
+pub type PresentUnits = BTreeMap<UnitName, PresentUnit>;
+
+/// What a document changes on a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredPlan<'a> {
+    /// Its deployments, each with the units to apply together, or the reason why none of them is.
+    pub deployments: Vec<(&'a DesiredDeployment, Result<Vec<UnitWish>, DeploymentObstacle>)>,
+    /// Units that are there, and are to go.
+    pub removals: Vec<UnitRemoval>,
+    /// Units of deployments that the document neither lists nor removes.
+    pub orphans: BTreeSet<UnitName>,
+}
+
+/// Why a deployment is not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeploymentObstacle {
+    /// The reason.
+    pub refusal: CommandRefusal,
+    /// Whether it may pass without another document.
+    pub may_pass: bool,
+}
+
+impl From<CommandRefusal> for DeploymentObstacle {
+    fn from(refusal: CommandRefusal) -> Self {
+        let may_pass = matches!(refusal.code, RefusalCode::Conflict | RefusalCode::Busy);
+        Self { refusal, may_pass }
+    }
+}
+
+/// What may be on a host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRules<'a> {
+    /// The host's local policy.
+    pub policy: &'a LocalPolicy,
+    /// The realms that the host has, with those of the document.
+    pub realms: &'a BTreeSet<Name>,
+    /// The user that the agent runs as.
+    pub user: &'a str,
+}
+
+/// Returns what a document changes on a host that has these units.
+#[must_use]
+pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
+    let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment, present, rules)));
+    let listed: BTreeSet<&UnitName> = body.deployments.iter().flat_map(units).map(|listed| &listed.unit).collect();
+    let owner = |unit: &UnitName| present.get(unit).and_then(|present| present.deployment.as_ref());
+    let mut removals: Vec<UnitRemoval> = body
+        .remove
+        .iter()
+        .filter(|removal| !listed.contains(&removal.unit) && owner(&removal.unit) == Some(&removal.deployment))
+        .cloned()
+        .collect();
+    if planted!(RemoveByAbsence) {
+        let absent = present.iter().filter(|(unit, _)| !listed.contains(unit));
+        removals.extend(absent.filter_map(|(unit, there)| {
+            let deployment = there.deployment.clone()?;
+            Some(UnitRemoval { unit: unit.clone(), deployment, version: 0, purge: false })
+        }));
+    }
+    let goes_on = |unit: &UnitName| !listed.contains(unit) && removals.iter().all(|removal| removal.unit != *unit);
+    let orphans = present.keys().filter(|unit| owner(unit).is_some() && goes_on(unit)).cloned().collect();
+    DesiredPlan { deployments: deployments.collect(), removals, orphans }
+}
+
+/// Returns the units of a deployment as the host should have them.
+fn wishes(
+    deployment: &DesiredDeployment,
+    present: &PresentUnits,
+    rules: HostRules<'_>,
+) -> Result<Vec<UnitWish>, DeploymentObstacle> {
+    if deployment.admission == Admission::Ask {
+        let refusal = CommandRefusal::new(RefusalCode::Unsupported, "this agent cannot ask for admission");
+        return Err(refusal.into());
+    }
+    let is_foreign = |unit: &UnitName| {
+        let is_local = present.get(unit).is_some_and(|present| present.deployment.is_none());
+        is_local && !deployment.adopt.contains(unit)
+    };
+    if let Some(DeploymentUnit { unit, .. }) = units(deployment).find(|listed| is_foreign(&listed.unit)) {
+        let message = format!(
+            "{unit} is on this host already, and belongs to no deployment. hint: `adopt` takes it over; otherwise remove \
+             it, or choose another name"
+        );
+        return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
+    }
+    let specs = units(deployment).map(|listed| (&listed.unit, &*listed.spec));
+    if let Some(refusal) = forbids_units(rules.policy, specs, |realm| rules.realms.contains(realm), rules.user) {
+        return Err(refusal.into());
+    }
+    Ok(units(deployment).map(|listed| wish(listed, deployment, present)).collect())
+}
+
+/// The units that this host takes from a deployment.
+fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = &DeploymentUnit> {
+    deployment.version.units.iter().filter(|listed| !deployment.detached.contains(&listed.unit))
+}
+
+fn wish(listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
+    let mut spec: Box<Spec> = listed.spec.clone();
+    if let Some(secrets) = deployment.secrets.get(&listed.unit) {
+        spec.set_secrets(secrets.clone());
+    }
+    // To ask for what is so already would be another try of a unit that has failed.
+    let is_so = present.get(&listed.unit).is_some_and(|present| present.run == listed.run);
+    UnitWish { unit: listed.unit.clone(), spec, run: (!is_so).then_some(listed.run), new: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::name::Digest;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn unit(name: &str) -> UnitName {
+        name.parse().unwrap()
+    }
+
+    fn listed(name: &str) -> Value {
+        let artifact = json!({"sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1"});
+        json!({"unit": name, "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"})
+    }
+
+    fn deployment(name: &str, units: &[&str]) -> Value {
+        let units: Vec<Value> = units.iter().map(|unit| listed(unit)).collect();
+        json!({"version": {
+            "deployment": name, "number": 1, "target": {"select": "label.a=b"}, "units": units
+        }})
+    }
+
+    fn body(deployments: &[Value], remove: &[(&str, &str)]) -> Value {
+        let remove: Vec<Value> =
+            remove.iter().map(|(unit, of)| json!({"unit": unit, "deployment": of, "version": 1})).collect();
+        json!({"v": 1, "deployments": deployments, "remove": remove})
+    }
+
+    fn of(value: &Value) -> DesiredBody {
+        read(&serde_json::to_vec(value).unwrap()).unwrap()
+    }
+
+    fn present(units: &[(&str, Option<&str>)]) -> PresentUnits {
+        let present =
+            |of: &Option<&str>| PresentUnit { deployment: of.map(|of| of.parse().unwrap()), run: Run::Running };
+        units.iter().map(|(name, of)| (unit(name), present(of))).collect()
+    }
+
+    fn rules(then: impl FnOnce(HostRules<'_>)) {
+        let (policy, realms) = (LocalPolicy::default(), ["d".parse().unwrap()].into());
+        then(HostRules { policy: &policy, realms: &realms, user: "root" });
+    }
+
+    #[track_caller]
+    fn refused(body: &[u8], words: &str) {
+        let why = read(body).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+
+    #[test]
+    fn body_that_is_not_understood_wholly_is_refused() {
+        refused(b"", "cannot be read");
+        refused(b"\xff", "cannot be read");
+        refused(br#"{"v":1,"deployments":[]"#, "cannot be read");
+        refused(br#"{"v":1,"v":1}"#, "cannot be read");
+        refused(br#"{"v":1,"surprise":1}"#, "surprise");
+        let check = |body: &Value, words| refused(&serde_json::to_vec(body).unwrap(), words);
+        check(&body(&[deployment("d/x", &["d/a"]), deployment("d/x", &["d/b"])], &[]), "deployment d/x twice");
+        check(&body(&[deployment("d/x", &["d/a"]), deployment("d/y", &["d/a"])], &[]), "unit d/a twice");
+        check(&body(&[], &[("d/a", "d/x"), ("d/a", "d/y")]), "removes the unit d/a twice");
+        let mut secrets = deployment("d/x", &["d/a"]);
+        secrets["secrets"] = json!({"d/b": []});
+        check(&body(&[secrets], &[]), "secrets for d/b");
+        let names: Vec<String> = (0..=UNITS_MAX).map(|n| format!("d/u{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check(&body(&[deployment("d/x", &names)], &[]), "257 units");
+        let many: Vec<Value> = (0..=DEPLOYMENTS_MAX).map(|n| deployment(&format!("d/u{n}"), &[])).collect();
+        check(&body(&many, &[]), "257 deployments");
+        let vars: serde_json::Map<String, Value> = (0..=VARS_MAX).map(|n| (format!("v{n}"), json!(n))).collect();
+        check(&json!({"v": 1, "vars": vars}), "257 variables");
+    }
+
+    #[test]
+    fn detached_unit_is_left_alone() {
+        rules(|rules| {
+            let mut detaching = deployment("d/x", &["d/a", "d/b"]);
+            detaching["detached"] = json!(["d/a"]);
+            let body = of(&body(&[detaching], &[]));
+            for owner in [None, Some("d/x")] {
+                let plan = plan(&body, &present(&[("d/a", owner), ("d/b", Some("d/x"))]), rules);
+                let wishes = plan.deployments[0].1.as_ref().unwrap();
+                assert_eq!(wishes.iter().map(|wish| &wish.unit).collect::<Vec<_>>(), [&unit("d/b")]);
+                assert_eq!(plan.orphans.contains(&unit("d/a")), owner.is_some());
+            }
+        });
+    }
+
+    #[test]
+    fn local_unit_is_a_conflict_unless_it_is_adopted() {
+        rules(|rules| {
+            let mut adopting = deployment("d/x", &["d/a", "d/b"]);
+            let here = present(&[("d/a", None), ("d/b", Some("d/y"))]);
+            let value = of(&body(&[adopting.clone()], &[]));
+            let (_, refused) = &plan(&value, &here, rules).deployments[0];
+            let obstacle = refused.as_ref().unwrap_err();
+            assert!(obstacle.may_pass && obstacle.refusal.message.contains("d/a"), "{obstacle:?}");
+            adopting["adopt"] = json!(["d/a"]);
+            let value = of(&body(&[adopting], &[]));
+            // A unit of another deployment passes over.
+            let (_, wishes) = &plan(&value, &here, rules).deployments[0];
+            let wishes = wishes.as_ref().unwrap();
+            assert_eq!((wishes.len(), wishes[0].run, &wishes[1].unit), (2, None, &unit("d/b")));
+        });
+    }
+
+    #[test]
+    fn deployment_gets_its_secrets_and_new_units_run() {
+        rules(|rules| {
+            let mut with = deployment("d/x", &["d/a", "d/b"]);
+            with["secrets"] = json!({"d/a": [{"name": "password", "version": 3}]});
+            let value = of(&body(&[with], &[]));
+            let plan = plan(&value, &PresentUnits::new(), rules);
+            let wishes = plan.deployments[0].1.as_ref().unwrap();
+            let secrets = |wish: &UnitWish| wish.spec.yuno().unwrap().secrets.len();
+            assert_eq!((secrets(&wishes[0]), secrets(&wishes[1]), wishes[0].run), (1, 0, Some(Run::Running)));
+        });
+    }
+
+    #[test]
+    fn deployment_that_asks_or_is_forbidden_is_refused_for_good() {
+        let mut asks = deployment("d/x", &["d/a"]);
+        asks["admission"] = json!("ask");
+        let (value, realms) = (of(&body(&[asks, deployment("d/y", &["other/b"])], &[])), ["d".parse().unwrap()].into());
+        let policy = LocalPolicy::default();
+        let rules = HostRules { policy: &policy, realms: &realms, user: "root" };
+        let plan = plan(&value, &PresentUnits::new(), rules);
+        for ((_, refused), words) in plan.deployments.iter().zip(["cannot ask for admission", "realm other"]) {
+            let obstacle = refused.as_ref().unwrap_err();
+            assert!(!obstacle.may_pass && obstacle.refusal.message.contains(words), "{obstacle:?}");
+        }
+    }
+
+    #[test]
+    fn only_units_of_the_named_deployment_go_and_others_are_orphans() {
+        rules(|rules| {
+            let here = present(&[
+                ("d/a", Some("d/x")),
+                ("d/b", Some("d/x")),
+                ("d/c", Some("d/y")),
+                ("d/d", None),
+                ("d/e", Some("d/x")),
+            ]);
+            let remove = [("d/a", "d/x"), ("d/c", "d/x"), ("d/d", "d/x"), ("d/e", "d/x"), ("d/gone", "d/x")];
+            let value = of(&body(&[deployment("d/x", &["d/e"])], &remove));
+            let plan = plan(&value, &here, rules);
+            let removals: Vec<&str> = plan.removals.iter().map(|removal| removal.unit.as_str()).collect();
+            assert_eq!(removals, ["d/a"]);
+            assert_eq!(plan.orphans, [unit("d/b"), unit("d/c")].into());
+        });
+    }
+
+    proptest! {
+        /// Whatever a document leaves out, no unit goes that it does not name.
+        #[test]
+        fn absence_removes_nothing(
+            here in prop::collection::btree_map(0..12u8, prop::option::of(0..3u8), 0..12),
+            lists in prop::collection::btree_map(0..12u8, 0..3u8, 0..12),
+            removes in prop::collection::btree_map(0..12u8, 0..3u8, 0..6),
+        ) {
+            let name = |n: &u8| format!("d/u{n}");
+            let of_deployment = |n: &u8| format!("d/x{n}");
+            let here: Vec<(String, Option<String>)> =
+                here.iter().map(|(n, of)| (name(n), of.as_ref().map(of_deployment))).collect();
+            let present_units = present(&here.iter().map(|(n, of)| (n.as_str(), of.as_deref())).collect::<Vec<_>>());
+            let deployments: Vec<Value> = (0..3u8).map(|of| {
+                let units: Vec<String> = lists.iter().filter(|(_, by)| **by == of).map(|(n, _)| name(n)).collect();
+                deployment(&of_deployment(&of), &units.iter().map(String::as_str).collect::<Vec<_>>())
+            }).collect();
+            let removes: Vec<(String, String)> =
+                removes.iter().map(|(n, of)| (name(n), of_deployment(of))).collect();
+            let pairs: Vec<(&str, &str)> = removes.iter().map(|(n, of)| (n.as_str(), of.as_str())).collect();
+            let value = of(&body(&deployments, &pairs));
+            rules(|rules| {
+                let plan = plan(&value, &present_units, rules);
+                for removal in &plan.removals {
+                    let owner = present_units[&removal.unit].deployment.as_ref();
+                    assert!(owner == Some(&removal.deployment) && value.remove.contains(removal));
+                    assert!(!plan.orphans.contains(&removal.unit));
+                }
+                let listed = |unit: &UnitName| lists.keys().any(|n| name(n) == unit.as_str());
+                for (unit, there) in &present_units {
+                    let goes = plan.removals.iter().any(|removal| removal.unit == *unit);
+                    let is_orphan = plan.orphans.contains(unit);
+                    assert_eq!(there.deployment.is_some(), goes || is_orphan || (there.deployment.is_some() && listed(unit)));
+                }
+                // It says the same again.
+                assert_eq!(super::plan(&value, &present_units, rules), plan);
+            });
+        }
+    }
+}
