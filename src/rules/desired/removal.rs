@@ -22,8 +22,8 @@ pub const DAY_MS: Millis = 24 * 3_600_000;
 pub struct RemovalPolicy {
     /// How many units are stopped and removed at once; 0 removes none without an operator.
     pub parallel_max: u32,
-    /// The share of the host's units that may go within 24 hours, from 0 to 1; at least one may, unless this is 0. Others
-    /// wait, or until an operator removes them.
+    /// The share of the host's units that may go within 24 hours, from 0 to 1; at least one may, unless this is 0. The
+    /// others wait until then, or until an operator removes them.
     pub day_share: f64,
 }
 
