@@ -41,6 +41,19 @@ impl Ledger {
         )
     }
 
+    /// Number of units that were reported since this time.
+    pub(crate) fn units_since(&self, since_ms: i64) -> Result<u64> {
+        self.count("SELECT count(*) FROM unit WHERE at_ms >= $1", since_ms)
+    }
+
+    /// Number of units that run as this version of their deployment desires.
+    pub(crate) fn units_of(&self, version: i64) -> Result<u64> {
+        self.count(
+            "SELECT count(*) FROM unit WHERE report ->> '$.owner.version' = $1 AND report ->> '$.observed.phase' = 'running'",
+            version,
+        )
+    }
+
     /// Number of commands.
     pub(crate) fn commands(&self) -> Result<u64> {
         self.count("SELECT count(*) FROM command WHERE issued_ms >= $1", 0)

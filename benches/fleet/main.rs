@@ -2,7 +2,7 @@
 //!
 //!     cargo bench --bench fleet -- [--check] [--quick] [--rounds N] [--hosts N]… [--only ROW]… [--broker NAME]…
 //!
-//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, rest, restart, bare), `--broker`
+//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, change, rest, restart, bare), `--broker`
 //! a broker (mosquitto, muster); `--quick` rests for ten seconds rather than a minute; `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How it measures: broker, console and hosts (`muster simulate`) are each a process of their own, fresh for each broker and number of hosts.
@@ -12,6 +12,8 @@
 //! - storm: all hosts begin to connect at once, until the console's store has each of them online
 //! - command: `exec true` to all hosts: from the request to the console's API until its store has every outcome. None may be missing; how many
 //!   commands came to a host again is told, for that is what a lost answer leads to
+//! - change: another version of a deployment of all hosts, with a body of 2 KiB: from the request to the console's API until its store has the report of
+//!   every host that runs it
 //! - rest: bytes of MQTT for each host and hour while nothing happens (keep-alive alone: simulated hosts measure nothing), and what the console takes
 //! - restart: the broker is killed and started again, until the console's store has a whole heartbeat of every host that was made after that
 //! - bare: as many MQTT clients as hosts, with the same library, which answer a request: no signature, no journal, no store; until whoever asked has
@@ -54,10 +56,12 @@ use place::{Broker, Kind, Place};
 /// A command to all hosts with every outcome stored, on an unmodified Mosquitto over plain TCP.
 const COMMAND_BUDGET: Duration = Duration::from_secs(1);
 const BUDGET_HOSTS: u32 = 10_000;
+/// A change of the desired state of all hosts, observed on all of them.
+const CHANGE_BUDGET: Duration = Duration::from_secs(3);
 /// Smallest rate relative to the bare clients.
 const BARE_SHARE: f64 = 0.5;
 
-const ROWS: [&str; 5] = ["storm", "command", "rest", "restart", "bare"];
+const ROWS: [&str; 6] = ["storm", "command", "change", "rest", "restart", "bare"];
 
 /// A simulated fleet beside bare MQTT clients, in the same run
 #[derive(clap::Args)]
@@ -171,8 +175,39 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         let span = format!("{} to {}", seconds(times.least()), seconds(times.most()));
         print("command", seconds(time), format!("{:.0}/s{of_bare}; {span}; {cpu}", rate(hosts, time)));
         if kind == Kind::Mosquitto && hosts == BUDGET_HOSTS {
-            missed = time > COMMAND_BUDGET || share.is_some_and(|share| share < BARE_SHARE);
+            missed |= time > COMMAND_BUDGET || share.is_some_and(|share| share < BARE_SHARE);
         }
+    }
+    if options.wants("change") {
+        place.add_artifact()?;
+        fleet.until_at_work(hosts)?;
+        // The first version makes the units.
+        let first = console.change_all(hosts, 0)?;
+        let (cpu, bytes) = ((console.cpu()?, fleet.cpu()?, broker.cpu()?), fleet.bytes()?);
+        let mut times = Vec::new();
+        for round in 1..=options.rounds {
+            let time = console.change_all(hosts, round)?;
+            eprintln!("{} {hosts} change {round} of {}: {}", kind.name(), options.rounds, seconds(time));
+            times.push(time);
+            thread::sleep(Duration::from_secs(2));
+        }
+        let each = |now: Duration, then: Duration| (now - then).as_secs_f64() / options.rounds as f64;
+        let times = Spread::of(times);
+        let time = times.median();
+        let more = format!(
+            "{:.0}/s; {} to {}; the first {}; {:.0} B a host; processor: console {:.2} s, hosts {:.2} s, broker {:.2} s; console {}",
+            rate(hosts, time),
+            seconds(times.least()),
+            seconds(times.most()),
+            seconds(first),
+            (fleet.bytes()? - bytes) as f64 / f64::from(hosts) / options.rounds as f64,
+            each(console.cpu()?, cpu.0),
+            each(fleet.cpu()?, cpu.1),
+            each(broker.cpu()?, cpu.2),
+            mib(console.pss_bytes()?),
+        );
+        print("change", seconds(time), more);
+        missed |= kind == Kind::Mosquitto && hosts == BUDGET_HOSTS && time > CHANGE_BUDGET;
     }
     if options.wants("rest") {
         rest(options, &console, &fleet, hosts, &print)?;

@@ -101,6 +101,15 @@ impl Place {
         ended.map(drop)
     }
 
+    /// Gives the console the program that [`Console::change_all`] names.
+    pub(crate) fn add_artifact(&self) -> Result<()> {
+        let program = self.path("load");
+        fs::write(&program, "#!/bin/sh\nexec sleep 100000\n")?;
+        let added = self.muster().args(["artifact", "add", "--role", "load", "--version", "1"]).arg(program).output()?;
+        ensure!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        Ok(())
+    }
+
     fn simulate(&self, hosts: u32, more: &[&str]) -> Result<Process> {
         let mut command = self.muster();
         command
@@ -261,6 +270,39 @@ impl Console {
         let outcomes = self.ledger.outcomes()?;
         ensure!(outcomes == u64::from(hosts), "{outcomes} of {hosts} outcomes are stored");
         Ok(time)
+    }
+
+    /// Applies another version of a deployment of all hosts, with a body of 2 KiB; returns when the store has the report of
+    /// every host that runs it.
+    pub(crate) fn change_all(&self, hosts: u32, round: usize) -> Result<Duration> {
+        let filler = ["0123456789abcdef"; 100].concat();
+        let document = serde_json::json!({
+            "deployment": "default/load",
+            "target": {"select": "host=*"},
+            "units": [{"name": "load", "artifact": "load@1", "args": [filler, round.to_string()]}],
+        });
+        let wanted = serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] });
+        let client = self.client.clone();
+        let (began, began_ms) = (Instant::now(), now_ms());
+        let asked = thread::spawn(move || -> Result<Value> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let done = runtime.block_on(client.post::<_, Value>("deployments", &wanted));
+            done.map_err(|failure| anyhow::anyhow!("{failure:?}"))
+        });
+        let hosts = u64::from(hosts);
+        // To count reports is cheap; to read them is not, and is left for the end.
+        while !asked.is_finished() || self.ledger.units_since(began_ms)? < hosts {
+            ensure!(began.elapsed() < PATIENCE, "{} units are reported", self.ledger.units_since(began_ms)?);
+            if asked.is_finished() {
+                thread::sleep(LOOK);
+            } else {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let answer = asked.join().map_err(|_| anyhow::anyhow!("the request panicked"))??;
+        let version = answer["deployments"][0]["version"].as_i64().context("no version")?;
+        until("every unit to run the version", hosts, || self.ledger.units_of(version))?;
+        Ok(began.elapsed())
     }
 }
 

@@ -114,7 +114,7 @@ impl Drop for Net {
 struct Remote {
     // Ended before its home goes away.
     _agent: Running,
-    _home: Home,
+    home: Home,
     id: String,
 }
 
@@ -151,7 +151,7 @@ impl Site {
         let id = eventually("its id", || fs::read_to_string(data.join("host")).map_err(|error| error.to_string()));
         let id = id.trim().to_owned();
         self.wait_for(&id, "online");
-        self.remotes.push(Remote { _agent: agent, _home: home, id });
+        self.remotes.push(Remote { _agent: agent, home, id });
     }
 
     #[track_caller]
@@ -255,4 +255,49 @@ fn lossy_link_loses_no_outcome() {
         site.fleet.ok(&["exec", "--host", id, "--expires", "5m", "--timeout", "60s", "--shell", "--", "seq 20000"]);
     assert_eq!(much, (1..=20_000).map(|n| format!("{n}\n")).collect::<String>());
     site.all_done_once(&ids);
+}
+
+#[test]
+fn desired_state_reaches_hosts_behind_pulled_cables() {
+    let site = Site::start(5);
+    let script = "#!/bin/sh\necho $1 >> starts\nexec sleep 100000\n";
+    let program = crate::fleet::file(&site.fleet.home, "shop", script);
+    site.fleet.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+    let apply = |version: usize| {
+        let text = format!(
+            "deployment: default/shop\ntarget: {{select: 'host=*'}}\nunits:\n- name: shop\n  artifact: shop@1\n  \
+             args: ['{version}']\n"
+        );
+        let path = crate::fleet::file(&site.fleet.home, "shop.yaml", &text);
+        site.fleet.ok(&["deployment", "apply", &path, "--yes", "--no-wait"]);
+    };
+    let last = 3 * Site::rounds();
+    for version in 1..=last {
+        let (away, flaky) = (version % 5, (version + 2) % 5);
+        site.net.plug(away, false);
+        apply(version);
+        site.net.plug(flaky, false);
+        thread::sleep(Duration::from_millis(300));
+        site.net.plug(flaky, true);
+        // It misses the next version, or comes back in the midst of it.
+        if version % 2 == 0 {
+            site.net.plug(away, true);
+            site.net.plug((version + 4) % 5, true);
+        }
+    }
+    (0..5).for_each(|host| site.net.plug(host, true));
+    eventually("every host to have the last version", || {
+        let shown = site.fleet.json(&["deployment", "show", "default/shop"]);
+        let hosts = shown["on_hosts"].as_array().unwrap();
+        // The sixth is this machine's own.
+        let verified = hosts.iter().filter(|host| host["state"] == "verified" && host["version"] == last).count();
+        if verified == 6 { Ok(()) } else { Err(shown["on_hosts"].to_string()) }
+    });
+    for remote in &site.remotes {
+        let noted = remote.home.path().join("agent/units/default/shop/work/starts");
+        let noted = fs::read_to_string(noted).unwrap();
+        let starts: Vec<usize> = noted.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(starts.is_sorted_by(|one, next| one < next), "{} started {starts:?}", remote.id);
+        assert_eq!(starts.last(), Some(&last));
+    }
 }

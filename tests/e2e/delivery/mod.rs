@@ -2,7 +2,7 @@
 //! scenarios over each broker, with real processes that are killed. (What each broker permits is tried in
 //! `broker/tests/configs`; each instant at which an agent can be killed in `crashes`.)
 //!
-//! Modules: [`bus`] (the brokers), [`stage`] (a fleet over one), [`scenarios`]; and over our own broker alone: [`clocks`]
+//! Modules: [`bus`] (the brokers), [`stage`] (a fleet over one), [`scenarios`] and [`desired`] state; and over our own broker alone: [`clocks`]
 //! that are wrong, full [`disks`], [`bounds`] of what is kept, and the console's [`stores`].
 //!
 //! Hosts that are [`revoked`] are tried over brokers that go on letting them in, and the [`root`] certificate is replaced over
@@ -13,6 +13,7 @@
 mod bounds;
 mod bus;
 mod clocks;
+mod desired;
 mod disks;
 mod revoked;
 mod root;
@@ -33,6 +34,8 @@ fn keeps_its_promises_over(kind: Kind) {
     scenarios::many_outcomes_while_the_console_is_slow(&mut stage);
     scenarios::everything_is_told_anew_when_asked(&mut stage);
     scenarios::gone_without_a_word_and_back(&mut stage);
+    desired::each_version_reaches_the_host_once(&mut stage);
+    desired::stale_and_forged_documents_change_nothing(&mut stage);
     scenarios::gone_in_order(&mut stage);
     told.each_command_had_one_outcome();
     eprintln!("{stage}");

@@ -242,7 +242,7 @@ impl Stage {
     }
 
     /// Asks the API; what is wrong if there is no answer of success.
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+    pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut stream = TcpStream::connect(self.web).map_err(|error| error.to_string())?;
         write!(
