@@ -570,3 +570,23 @@ async fn later_layers_of_variables_win() {
     assert_eq!(body(&fixture, host.id).await.vars.into_values().collect::<Vec<_>>(), [json!(3)]);
     fixture.running.stop().await;
 }
+
+#[tokio::test]
+async fn look_that_did_not_read_everything_names_nothing_for_removal() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    store_document(&fixture, host.id).await;
+    let changing = fixture.shared().hosts.desired.changing.lock().await;
+    sqlx::query("DELETE FROM host_label").execute(fixture.shared().store.write()).await.unwrap();
+    let look = async |may_remove| {
+        let wish = super::plan::PlanWish { may_remove, now: now_ms(), ..Default::default() };
+        fixture.console.reconcile(Some(&[host.id]), wish).await.unwrap();
+        let body = body(&fixture, host.id).await;
+        (body.deployments.len(), body.remove.len())
+    };
+    assert_eq!(look(false).await, (1, 0));
+    assert_eq!(look(true).await, (0, 1));
+    drop(changing);
+    fixture.running.stop().await;
+}
