@@ -171,7 +171,7 @@ pub struct DeploymentVersionInfo {
     /// The digest of the version before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Digest>,
-    /// Who applied it; the console's own name for versions that it has got back from hosts.
+    /// Who applied it, or who confirmed that it is taken from hosts.
     pub operator: Name,
     /// When it was applied.
     pub applied_ms: Millis,

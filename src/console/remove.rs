@@ -1,10 +1,13 @@
 //! Removes a host that is gone for good.
 //!
 //! Its measurements stay in the time-series store as long as those of other hosts. Its retained messages on the broker (presence,
-//! alerts and units) can be cleared only by the host itself; the console ignores them.
+//! alerts and units) can be cleared only by the host itself; the console ignores them, and clears its own.
 
 use muster_base::clock::now_ms;
-use muster_topics::name::Name;
+use muster_topics::{
+    name::Name,
+    topic::{HostTopic, Topic},
+};
 
 use super::{
     error::Error,
@@ -31,6 +34,8 @@ impl Console {
         self.shared.hosts.keys.forget(id);
         self.shared.hosts.addresses.tellings.forget(id);
         self.shared.hosts.desired.forget(id);
+        // An empty message clears what the broker retains for it.
+        self.shared.hosts.link.publish(Topic::Host(id, HostTopic::Desired), Vec::new());
         self.shared.left(id, &owed).await;
         Ok(())
     }

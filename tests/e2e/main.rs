@@ -29,6 +29,7 @@ mod crashes;
 mod daemon;
 mod dashboards;
 mod delivery;
+mod deployments;
 mod digest;
 mod doctor;
 mod documents;
