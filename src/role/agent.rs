@@ -58,7 +58,7 @@ enum AgentVerb {
     Install(InstallArgs),
     /// Remove the systemd service; data and yunos stay
     Uninstall(UninstallArgs),
-    /// Take all units of this host out of their deployments, without a console; they go on as they are
+    /// Take all units out of their deployments, without a console
     Detach(DetachArgs),
 }
 
@@ -66,12 +66,10 @@ enum AgentVerb {
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "For a host whose console is lost for good. Stop the agent before: systemctl stop muster-agent. \
-                       Verbs change the units from then on, and no document does."
+                       Units go on as they are; verbs change them from then on, and no document does."
 )]
 struct DetachArgs {
-    /// Folder of the agent
-    ///
-    /// [default: as for `muster agent`]
+    /// Folder of the agent; the one of an agent without options if left out
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
