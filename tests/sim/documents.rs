@@ -82,6 +82,7 @@ impl Documents {
             admission: Admission::Free,
             secrets: BTreeMap::new(),
             adopt: Vec::new(),
+            detached: Vec::new(),
         };
         let deployments: Vec<_> = DEPLOYMENTS.into_iter().filter(|_| permille(800)).map(version).collect();
         let listed: BTreeSet<&UnitName> =
