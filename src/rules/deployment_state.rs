@@ -163,12 +163,12 @@ fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
     if let Some(found) = not_stored(one) {
         return found;
     }
-    let mut waits = one.report.iter().flat_map(|report| &report.removals);
-    let why = waits.find_map(|(unit, from_ms)| match from_ms {
-        None => Some(format!("{unit} waits for an operator's word (`muster unit rm`)")),
-        Some(_) => Some(format!("{unit} waits for the host's policy")),
+    let waits = one.report.iter().flat_map(|report| &report.removals);
+    let mut why = waits.map(|(unit, from_ms)| match from_ms {
+        None => format!("{unit} waits for an operator's word (`muster unit rm`)"),
+        Some(_) => format!("{unit} waits for the host's policy"),
     });
-    (DeploymentState::Removing, why)
+    (DeploymentState::Removing, why.next())
 }
 
 fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (DeploymentState, Option<String>) {

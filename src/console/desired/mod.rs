@@ -127,6 +127,20 @@ impl DesiredState {
         self.more.notify_one();
     }
 
+    /// Handles that units of hosts have changed, or are gone: a removal may be done.
+    pub(super) fn units_changed(&self, hosts: impl IntoIterator<Item = HostId>) {
+        let mut table = self.table();
+        let leaving: Vec<HostId> = hosts
+            .into_iter()
+            .filter(|host| table.hosts.get(host).is_some_and(|entry| !entry.removals.is_empty()))
+            .collect();
+        if !leaving.is_empty() {
+            table.dirty.extend(leaving);
+            drop(table);
+            self.more.notify_one();
+        }
+    }
+
     /// Handles that secrets were set.
     pub(super) fn secrets_changed(&self) {
         self.table().has_new_secrets = true;

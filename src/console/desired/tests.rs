@@ -205,7 +205,7 @@ async fn version_targets_and_documents_follow_each_other() {
     assert_eq!(generation(&fixture, one.id), 1);
     // Another one is shown before, and made.
     let other = document("shop/till", "label.role=till", till("2"));
-    let shown = try_apply(&fixture, &[other.clone()], true, false).await.unwrap().pop().unwrap();
+    let shown = try_apply(&fixture, std::slice::from_ref(&other), true, false).await.unwrap().pop().unwrap();
     assert_eq!((shown.action, shown.version, generation(&fixture, one.id)), (ApplyAction::Change, 2, 1));
     let fields: Vec<&str> = shown.units[0].differences.iter().map(|one| one.field.as_str()).collect();
     assert_eq!((shown.units[0].change, fields), (UnitChange::Change, vec!["artifact"]));
@@ -241,7 +241,7 @@ async fn faults_are_told_at_once_and_change_nothing() {
     // Two that claim a unit.
     apply(&fixture, good).await;
     let rival = document("shop/other", "label.role=till", json!([{"unit": "shop/till", "artifact": "till@1"}]));
-    let error = try_apply(&fixture, &[rival.clone()], false, false).await.unwrap_err();
+    let error = try_apply(&fixture, std::slice::from_ref(&rival), false, false).await.unwrap_err();
     assert!(error.problem.diagnostic.cause.contains("belongs to deployment shop/till"), "{error:?}");
     // One that claims it by labels only later is told, and the first keeps it.
     let rival = document("shop/other", "label.rival", json!([{"unit": "shop/till", "artifact": "till@1"}]));
@@ -255,7 +255,7 @@ async fn faults_are_told_at_once_and_change_nothing() {
     // A unit that a verb has made.
     report_unit(&fixture, host.id, "shop/web", None).await;
     let web = document("shop/web", "label.role=till", json!([{"name": "web", "artifact": "till@1"}]));
-    let error = try_apply(&fixture, &[web.clone()], false, false).await.unwrap_err();
+    let error = try_apply(&fixture, std::slice::from_ref(&web), false, false).await.unwrap_err();
     assert!(error.problem.diagnostic.cause.contains("--adopt"), "{error:?}");
     try_apply(&fixture, &[web], false, true).await.unwrap();
     let adopted: Vec<_> = body(&fixture, host.id).await.deployments.into_iter().map(|one| one.adopt).collect();

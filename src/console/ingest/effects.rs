@@ -130,6 +130,17 @@ impl Effects {
         for (host, report) in self.desired {
             shared.hosts.desired.heard(host, report, now);
         }
+        let of_units: BTreeSet<HostId> = self
+            .changes
+            .iter()
+            .filter_map(|change| match change {
+                PageChange::Unit(host, _) => Some(*host),
+                _ => None,
+            })
+            .collect();
+        if !of_units.is_empty() {
+            shared.hosts.desired.units_changed(of_units);
+        }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");

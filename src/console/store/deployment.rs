@@ -336,13 +336,12 @@ pub struct TargetHost<'a> {
     pub heard: Option<(u64, u64)>,
 }
 
+/// Takes each host with its name, or why it cannot be read.
+pub type EachHost<'a> = dyn FnMut(HostId, &str, Result<&TargetHost<'_>, StoreError>) + Send + 'a;
+
 /// Calls `each` for all members, or for those of `only`, with what targets see of them. A host whose row cannot be read is
 /// passed to it as an error of that host.
-pub async fn each_target_host(
-    db: &SqlitePool,
-    only: Option<&[HostId]>,
-    each: &mut (dyn FnMut(HostId, &str, Result<&TargetHost<'_>, StoreError>) + Send),
-) -> StoreResult<()> {
+pub async fn each_target_host(db: &SqlitePool, only: Option<&[HostId]>, each: &mut EachHost<'_>) -> StoreResult<()> {
     let given = label::given(db, only).await?;
     let ids = only.map(|hosts| to_json("hosts", &hosts)).transpose()?;
     let mut rows = with_is_member!(
