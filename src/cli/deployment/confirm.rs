@@ -59,13 +59,14 @@ pub(super) async fn run(args: ConfirmArgs, session: &CliSession) -> Result<(), F
         return session.printer.table(&planned, &HEADER, rows(&planned.hosts));
     }
     print::say(print::table(&HEADER, rows(&planned.hosts)).trim_end());
-    let what = format!("confirm {} hosts", planned.hosts.len());
+    let hosts = |count: usize| if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
+    let what = format!("confirm {}", hosts(planned.hosts.len()));
     if !args.yes && !print::confirm(&format!("{what}?")) {
         return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
     }
     asked.dry_run = false;
     let done: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
-    print::say(format_args!("{} hosts are confirmed", done.hosts.len()));
+    print::say(format_args!("confirmed {}", hosts(done.hosts.len())));
     session.printer.data(&[done])
 }
 

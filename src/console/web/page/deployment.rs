@@ -27,7 +27,7 @@ use crate::{
 /// The name of a deployment, by the parts of a path.
 fn named(realm: &Name, name: &Name) -> Result<DeploymentName, Error> {
     let text = UnitName::new(realm, name).to_string();
-    text.parse().map_err(|error| Error::invalid("bad_deployment", format!("{error}")))
+    text.parse().map_err(|error| Error::not_found("bad_path", format!("{error}")))
 }
 
 /// All deployments.
@@ -125,7 +125,7 @@ pub(in crate::web) async fn roll_back(
     let answer = async {
         let deployment = named(&realm, &name)?;
         let to = fields.one("to").parse().map_err(|_| {
-            Error::invalid("bad_version", "the version to go back to is not a number").hint("load the page again")
+            Error::invalid("bad_query", "the version to go back to is not a number").hint("load the page again")
         })?;
         let wanted = |dry_run| RollBack { to: Some(to), dry_run };
         let planned = console.roll_back_deployment(&session.operator, &deployment, wanted(true)).await?;
