@@ -105,7 +105,8 @@ impl Place {
     pub(crate) fn add_artifact(&self) -> Result<()> {
         let program = self.path("load");
         fs::write(&program, "#!/bin/sh\nexec sleep 100000\n")?;
-        let added = self.muster().args(["artifact", "add", "--role", "load", "--version", "1"]).arg(program).output()?;
+        let added =
+            self.muster().args(["artifact", "add", "--role", "load", "--version", "1"]).arg(program).output()?;
         ensure!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Decisions are in [`muster_rules::desired`]. A document and all that follows from it are one transaction, in which each
 //! deployment is applied by itself: one that is refused leaves the others.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io, path::PathBuf, time::Duration};
 
 use muster_base::{chance, clock};
 use muster_rules::{
@@ -28,6 +28,7 @@ use super::{
     address,
     command_handler::TaskResult,
     join::{self, JoinError, MemberIdentity},
+    kept_data,
     main_loop::AgentLoop,
     store::{
         self, StoreError,
@@ -76,6 +77,7 @@ async fn hand_in(identity: &MemberIdentity, document: &StoredDocument) -> Result
 #[derive(Debug)]
 pub(super) struct DesiredProgress {
     policy: RemovalPolicy,
+    data_dir: PathBuf,
     /// Whether there are deployments that were refused, and may pass later.
     is_passing: bool,
     /// Whether there are units that are to go, and whether one of them is being stopped.
@@ -86,8 +88,8 @@ pub(super) struct DesiredProgress {
 }
 
 impl DesiredProgress {
-    pub(super) fn new(policy: RemovalPolicy) -> Self {
-        Self { policy, is_passing: true, is_leaving: true, is_stopping: true, due_ms: 0 }
+    pub(super) fn new(policy: RemovalPolicy, data_dir: PathBuf) -> Self {
+        Self { policy, data_dir, is_passing: true, is_leaving: true, is_stopping: true, due_ms: 0 }
     }
 
     /// When something is to be examined.
@@ -263,6 +265,10 @@ impl AgentLoop {
                     is_changed = true;
                 }
                 Some(RemovalTurn::Begun(_)) if states.get(unit).is_none_or(|state| has_stopped(&state.observed)) => {
+                    if let Err(error) = self.leave_data(&mut tx, unit).await? {
+                        tracing::warn!(%unit, %error, "the data of a unit that is to go cannot be kept; the unit stays until it can");
+                        continue;
+                    }
                     match unit::remove(&mut tx, unit).await? {
                         Ok(()) => {
                             tracing::info!(%unit, "a unit that was to go is removed");
@@ -279,6 +285,15 @@ impl AgentLoop {
             self.units.desired_changed();
         }
         Ok(())
+    }
+
+    /// Keeps what a unit that has stopped has written, or removes it, as its removal says.
+    async fn leave_data(&self, tx: &mut SqliteConnection, unit: &UnitName) -> Result<io::Result<()>, StoreError> {
+        let data_dir = &self.desired.data_dir;
+        Ok(match removal::is_purge(tx, unit).await? {
+            true => kept_data::forget(data_dir, unit),
+            false => kept_data::keep(data_dir, unit),
+        })
     }
 
     async fn turns(

@@ -7,7 +7,7 @@
 //! - [`store`]: state that survives the agent
 //! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
 //! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
-//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state; `log_follower`: follows a unit's log;
+//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state, with [`kept_data`] of units that it removed; `log_follower`: follows a unit's log;
 //!   `pending_writes`: writes that wait for the store; `store_limits`: limits of what is kept
 //! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
 //! - `host_snapshot` and [`facts`]: the host's state
@@ -45,6 +45,7 @@ pub mod install;
 mod instance_history;
 pub mod join;
 pub mod join_args;
+mod kept_data;
 mod label;
 pub mod link;
 pub mod local;
@@ -295,7 +296,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         executor,
         units: units.clone(),
         host_snapshot,
-        desired: DesiredProgress::new(config.removals),
+        desired: DesiredProgress::new(config.removals, config.data_dir.clone()),
         groups,
         bounds,
         lookout,
@@ -454,7 +455,7 @@ fn clear_places(folder: &Path) -> Result<(), AgentError> {
         "sealing.key",
         "token.sha256",
     ];
-    const FOLDERS: [&str; 4] = ["artifacts", "exec", "intent", "units"];
+    const FOLDERS: [&str; 5] = ["artifacts", "exec", "intent", "kept", "units"];
     files::clear_places(folder, RoleFile::Folder, &FOLDERS)
         .and_then(|()| files::clear_places(folder, RoleFile::File, &FILES))
         .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })

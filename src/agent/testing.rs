@@ -201,6 +201,11 @@ impl Fleet {
         agent
     }
 
+    /// The folder of an agent.
+    pub(super) fn data(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// A console, subscribed to everything of this host.
     pub(super) async fn console(&self) -> Console {
         let (certificate, key) = self.authority.issue("console-main");

@@ -220,6 +220,29 @@ async fn missed_body_is_fetched_and_the_document_is_handed_in() {
 }
 
 #[tokio::test]
+async fn data_of_a_removed_unit_stays_unless_it_is_purged() {
+    for purge in [false, true] {
+        let fleet = Fleet::new();
+        let mut console = fleet.console().await;
+        let agent = fleet.working("agent").await;
+        let data = fleet.data("agent");
+        let (work, kept) = (data.join("units/default/a/work"), data.join("kept/default/a"));
+        console.publish_document(&fleet, 1, &body(&["default/a"], &[])).await;
+        console.generation(1).await;
+        std::fs::create_dir_all(&work).unwrap();
+        std::fs::write(work.join("sales"), "1").unwrap();
+        let removal =
+            body(&[], &["default/a"]).replace(r#""version":1}]"#, &format!(r#""version":1,"purge":{purge}}}]"#));
+        console.publish_document(&fleet, 2, &removal).await;
+        agent.units().wait_for(|units| units.is_empty()).await.unwrap();
+        assert!(!work.exists());
+        let sales = std::fs::read_to_string(kept.join("sales")).ok();
+        assert_eq!(sales.as_deref(), Some("1").filter(|_| !purge));
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn units_go_one_at_a_time_and_no_more_in_a_day_than_the_policy_allows() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;

@@ -17,6 +17,17 @@ pub(super) async fn is_asked(connection: &mut SqliteConnection, unit: &UnitName)
     Ok(sqlx::query_scalar!("SELECT count(*) FROM removal WHERE unit = ?", name).fetch_one(connection).await? > 0)
 }
 
+/// Whether the data of a unit that is to go goes with it.
+///
+/// # Errors
+/// If the database fails.
+pub async fn is_purge(connection: &mut SqliteConnection, unit: &UnitName) -> Result<bool, StoreError> {
+    let name = unit.as_str();
+    let purge =
+        sqlx::query_scalar!("SELECT purge FROM removal WHERE unit = ?", name).fetch_optional(connection).await?;
+    Ok(purge.is_some_and(|purge| purge != 0))
+}
+
 /// Sets which units a document removes. What an operator has removed stays so, if the document does not list it.
 ///
 /// # Errors

@@ -83,6 +83,7 @@ use super::{
 use crate::{
     artifact::Artifacts,
     cgroup::{CgroupTree, UnitCgroup},
+    kept_data,
     shim::{self, ShimError, Shims},
 };
 
@@ -111,7 +112,7 @@ impl Yunos {
         shims: Shims,
         containers: Arc<Containers>,
     ) -> io::Result<Self> {
-        let folder = data_dir.join("units");
+        let folder = data_dir.join(kept_data::UNITS);
         // A yuno of another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (tree, switchboard) = (CgroupTree::detect(data_dir), ChannelRegistry::default());
@@ -133,6 +134,8 @@ impl Yunos {
         // What a revision needs does not depend on the slot.
         let place = self.place(unit, Slot::First);
         self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
+        let data_dir = self.folder.parent().unwrap_or(&self.folder);
+        kept_data::restore(data_dir, unit).map_err(|error| place.failure("given its data back", &error))?;
         let materials = place.materials(&desired.revision);
         if materials.are_there(&spec.configs) {
             return place.prepare(&desired.revision, keep, None);

@@ -64,6 +64,8 @@ pub(super) fn stale_and_forged_documents_change_nothing(stage: &mut Stage) {
     stage.succeeds(&stage.exec("true"));
     verified(stage, 12);
     assert_eq!(running(stage)["observed"]["pid"], pid);
+    // What the unit had written before it was removed was given back to it.
+    assert_eq!(starts(stage), ["1", "2", "3", "4", "5", "7", "11", "12"]);
     stage.ok(&["deployment", "rm", DEPLOYMENT, "--yes", "--no-wait"]);
     stage.lap("forged documents");
 }

@@ -26,6 +26,7 @@ use serde_json::Value;
 
 use super::super::{failure::may_heal, folders};
 use super::{materials::Materials, reload::WatchedFiles};
+use crate::kept_data;
 
 /// The second copy of `started.json`, in the shim's folder.
 const STARTED_AGAIN: &str = "started.json";
@@ -124,7 +125,7 @@ impl InstanceFolder {
     }
 
     pub(super) fn work(&self) -> PathBuf {
-        self.folder.join("work")
+        self.folder.join(kept_data::WORK)
     }
 
     pub(super) fn revision(&self, revision: &Digest) -> PathBuf {
