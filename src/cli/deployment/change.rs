@@ -85,7 +85,8 @@ pub struct RemoveDeploymentArgs {
     purge: bool,
     /// Leave its units as they are on their hosts
     ///
-    /// They go on as orphans, until there is a deployment of this name with them again.
+    /// They go on as orphans, until there is a deployment of this name with them again, or `muster unit detach` leaves
+    /// them to verbs.
     #[arg(long, conflicts_with = "purge")]
     keep: bool,
     /// Show what would be removed

@@ -31,7 +31,7 @@ use super::{
     change::write,
     plan::{HostLook, Plan, PlanWish, plan},
     show::{select_difference, unit_changes, unknown},
-    table::{DeploymentEntry, DesiredTable, HostReport},
+    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport},
 };
 use crate::{
     apply::{Catalogue, DocumentFaults},
@@ -395,7 +395,7 @@ impl Console {
         };
         let cordoned = plan.hosts.values().filter(|host| host.conflicts.iter().any(is_cordoned)).count();
         if cordoned > 0 {
-            notes.push(format!("{cordoned} hosts that it selects are cordoned, and do not get it"));
+            notes.push(format!("cordoned, so that they do not get it: {cordoned} of the hosts that it selects"));
         }
         notes
     }
@@ -464,7 +464,8 @@ impl Console {
         Ok(removed)
     }
 
-    /// Has a deployment take over a unit that was made by a verb, or leaves a unit of it to verbs.
+    /// Has a deployment take over a unit that was made by a verb, or leaves a unit of it to verbs. An orphan can be left to
+    /// them as well, also one of a deployment that is gone.
     pub async fn set_unit_attached(
         &self,
         operator: &Name,
@@ -475,21 +476,33 @@ impl Console {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let meant = dispatch::target_hosts(shared, &wanted.target).await?;
+        let hosts: Vec<HostId> = meant.iter().map(|(host, _)| *host).collect();
         let changing = shared.hosts.desired.changing.lock().await;
         let unit = &wanted.unit;
+        let key = (unit.clone(), name.clone());
+        let owned = match attach {
+            true => HashMap::new(),
+            false => store::deployment::hosts_with_units_of(shared.store.read(), &hosts).await?,
+        };
+        let orphaned = |host: &HostId| owned.get(host).is_some_and(|units| units.contains(&key));
         let mut wish = PlanWish { may_remove: true, now: now_ms(), ..PlanWish::default() };
         {
             let table = shared.hosts.desired.table();
-            let entry = table.deployment(name).ok_or_else(|| unknown(name))?;
-            if !entry.units.contains(unit) {
-                return Err(Error::not_found("unknown_unit", format!("deployment {name} has no unit {unit}")));
+            let deployment = table.deployment(name);
+            let lists = deployment.is_some_and(|entry| entry.units.contains(unit));
+            if !lists && !hosts.iter().any(orphaned) {
+                return Err(match deployment {
+                    None => unknown(name),
+                    Some(_) => Error::not_found("unknown_unit", format!("deployment {name} has no unit {unit}")),
+                });
             }
             let mut others = Vec::new();
             for (host, hostname) in &meant {
-                let Some(entry) =
-                    table.hosts.get(host).filter(|entry| entry.assigned.iter().any(|row| row.deployment == *name))
-                else {
-                    others.push(hostname.clone());
+                let carries = |entry: &&HostEntry| lists && entry.assigned.iter().any(|row| row.deployment == *name);
+                let Some(entry) = table.hosts.get(host).filter(carries) else {
+                    if !orphaned(host) {
+                        others.push(hostname.clone());
+                    }
                     continue;
                 };
                 let key = (name.clone(), unit.clone());
@@ -510,13 +523,13 @@ impl Console {
                 return Err(Error::conflict("not_carried", message).consequence("nothing was changed"));
             }
         }
-        let hosts: Vec<HostId> = meant.iter().map(|(host, _)| *host).collect();
+        let carriers: Vec<HostId> = wish.detached.keys().copied().collect();
         let deployments = shared.hosts.desired.table().deployments.clone();
-        let (looks, _) = self.look(Some(&hosts), &deployments).await?;
+        let (looks, _) = self.look(Some(&carriers), &deployments).await?;
         let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
         self.keep_changed(&mut planned);
         let mut transaction = shared.store.begin().await?;
-        store::deployment::set_detached(&mut transaction, &hosts, (name, unit), !attach).await?;
+        store::deployment::set_detached(&mut transaction, &carriers, (name, unit), !attach).await?;
         write(&mut transaction, shared, &planned, &deployments).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         {
@@ -536,7 +549,7 @@ impl Console {
         let word = if attach { "adopted" } else { "detached" };
         tracing::info!(%operator, deployment = %name, %unit, hosts = hosts.len(), "a unit is {word}");
         shared.changed(PageChange::Deployment(name.clone()));
-        let changed = meant.into_iter().filter(|(host, _)| planned.hosts.contains_key(host));
+        let changed = meant.into_iter().filter(|(host, _)| planned.hosts.contains_key(host) || orphaned(host));
         Ok(changed.map(|(host, hostname)| NamedHost { host, hostname }).collect())
     }
 }

@@ -551,6 +551,23 @@ async fn unit_is_detached_on_one_host() {
 }
 
 #[tokio::test]
+async fn orphan_of_a_deployment_that_is_gone_is_left_to_verbs() {
+    let fixture = fixture().await;
+    let (one, _two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let keep = RemoveDeployment { keep: true, ..RemoveDeployment::default() };
+    fixture.console.remove_deployment(&admin(), &name("shop/till"), keep).await.unwrap();
+    let of = |host: &str| UnitOnHosts { unit: unit("shop/till"), target: NewTarget::Hosts(vec![host.to_owned()]) };
+    let detach = async |host| fixture.console.set_unit_attached(&admin(), &name("shop/till"), of(host), false).await;
+    assert!(detach("one").await.is_err(), "the host does not report the unit");
+    report_unit(&fixture, one.id, "shop/till", Some(("shop/till", 1))).await;
+    assert!(detach("two").await.is_err());
+    let changed = detach("one").await.unwrap();
+    assert_eq!(changed.iter().map(|host| host.hostname.as_str()).collect::<Vec<_>>(), ["one"]);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
 async fn later_layers_of_variables_win() {
     let fixture = fixture().await;
     let host = able(&fixture, "one").await;
