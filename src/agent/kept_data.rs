@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{PASSABLE_FOLDER, PRIVATE_FOLDER, make_folder};
+use muster_base::files::{PASSABLE_FOLDER, PRIVATE_FOLDER, make_folder, remove_folder};
 use muster_topics::name::UnitName;
 
 /// The folder of units in the agent's folder, and that of what they left.
@@ -31,7 +31,7 @@ pub(super) fn keep(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
     }
     let kept = kept(data_dir, unit);
     make_folder(kept.parent().unwrap_or(data_dir), PRIVATE_FOLDER)?;
-    remove(&kept)?;
+    remove_folder(&kept)?;
     fs::rename(work, kept)
 }
 
@@ -54,18 +54,11 @@ pub(super) fn restore(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
 /// # Errors
 /// If it cannot be removed.
 pub(super) fn forget(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
-    remove(&kept(data_dir, unit))
+    remove_folder(&kept(data_dir, unit))
 }
 
 fn kept(data_dir: &Path, unit: &UnitName) -> PathBuf {
     data_dir.join(KEPT).join(unit.as_str())
-}
-
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

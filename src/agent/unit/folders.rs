@@ -2,6 +2,7 @@
 
 use std::{fs, io, path::Path, time::SystemTime};
 
+use muster_base::files::remove_folder;
 use muster_topics::{Millis, name::UnitName};
 
 use super::kind::UnitTrace;
@@ -43,10 +44,7 @@ pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
 
 /// Removes a unit's folder with its content, and the realm's if it was the last one there.
 pub(super) fn remove(unit: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(unit) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_folder(unit)?;
     if let Some(realm) = unit.parent() {
         let _ = fs::remove_dir(realm);
     }

@@ -69,14 +69,7 @@ impl Console {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
-        if desired.table().has_new_secrets {
-            let changed = self.refresh_secrets().await?;
-            let mut table = desired.table();
-            let carries = |entry: &HostEntry| entry.assigned.iter().any(|row| changed.contains(&row.deployment));
-            let hosts: Vec<HostId> =
-                table.hosts.iter().filter(|(_, entry)| carries(entry)).map(|(host, _)| *host).collect();
-            table.dirty.extend(hosts);
-        }
+        self.mark_secrets().await?;
         let dirty = desired.take_dirty();
         if !dirty.is_empty() {
             let gone = self.gone(&dirty).await?;
@@ -87,6 +80,21 @@ impl Console {
             }
         }
         self.ask_for_documents().await
+    }
+
+    /// Marks hosts to be evaluated whose documents come to something else, because secrets were set.
+    async fn mark_secrets(&self) -> Result<(), Error> {
+        let desired = &self.shared.hosts.desired;
+        if !desired.table().has_new_secrets {
+            return Ok(());
+        }
+        let changed = self.refresh_secrets().await?;
+        let mut table = desired.table();
+        let carries = |entry: &HostEntry| entry.assigned.iter().any(|row| changed.contains(&row.deployment));
+        let hosts: Vec<HostId> =
+            table.hosts.iter().filter(|(_, entry)| carries(entry)).map(|(host, _)| *host).collect();
+        table.dirty.extend(hosts);
+        Ok(())
     }
 
     /// Finds out whether hosts with an earlier document have it from this console.
@@ -196,16 +204,7 @@ impl Console {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
-        if desired.table().has_new_secrets {
-            // All that carry them are evaluated below, because their documents come to something else.
-            let changed = self.refresh_secrets().await?;
-            let mut table = desired.table();
-            for entry in table.hosts.values_mut() {
-                if entry.assigned.iter().any(|row| changed.contains(&row.deployment)) {
-                    entry.looked_at = None;
-                }
-            }
-        }
+        self.mark_secrets().await?;
         let (members, changed) = self.changed_hosts(run).await;
         let mut look: Vec<HostId> = changed;
         look.extend(desired.take_dirty());

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder};
+use muster_base::files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, remove_folder, sync_folder};
 use muster_rules::{config, process::MERGED};
 use muster_topics::{
     canonical,
@@ -98,7 +98,7 @@ impl Materials {
     fn fresh(&self) -> io::Result<PathBuf> {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let fresh = self.folder.with_file_name(format!(".{name}.new"));
-        remove(&fresh)?;
+        remove_folder(&fresh)?;
         make_folder(&fresh, PASSABLE_FOLDER)?;
         Ok(fresh)
     }
@@ -112,12 +112,12 @@ impl Materials {
                 Ok(()) => {}
                 // A file system without this operation: for a moment there is no folder.
                 Err(Errno::INVAL | Errno::NOSYS) => {
-                    remove(&self.folder)?;
+                    remove_folder(&self.folder)?;
                     fs::rename(fresh, &self.folder)?;
                 }
                 Err(errno) => return Err(errno.into()),
             }
-            remove(fresh)?;
+            remove_folder(fresh)?;
         }
         sync_folder(self.folder.parent().unwrap_or(Path::new(".")))
     }
@@ -172,13 +172,6 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(SECRET_MODE).open(path)?;
     file.write_all(content)?;
     file.sync_all()
-}
-
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
