@@ -41,16 +41,17 @@ impl Ledger {
         )
     }
 
-    /// Number of units that were reported since this time.
-    pub(crate) fn units_since(&self, since_ms: i64) -> Result<u64> {
-        self.count("SELECT count(*) FROM unit WHERE at_ms >= $1", since_ms)
+    /// Number of hosts that have reported something since this time.
+    pub(crate) fn heard_since(&self, since_ms: i64) -> Result<u64> {
+        self.count("SELECT count(*) FROM heartbeat WHERE at_ms >= $1", since_ms)
     }
 
-    /// Number of units that run as this version of their deployment desires.
-    pub(crate) fn units_of(&self, version: i64) -> Result<u64> {
+    /// Number of hosts that report the document that they should have, made since this time.
+    pub(crate) fn documents_since(&self, since_ms: i64) -> Result<u64> {
         self.count(
-            "SELECT count(*) FROM unit WHERE report ->> '$.owner.version' = $1 AND report ->> '$.observed.phase' = 'running'",
-            version,
+            "SELECT count(*) FROM heartbeat JOIN host_document USING (host)
+             WHERE made_ms >= $1 AND state ->> '$.desired.digest' = digest",
+            since_ms,
         )
     }
 

@@ -12,8 +12,8 @@
 //! - storm: all hosts begin to connect at once, until the console's store has each of them online
 //! - command: `exec true` to all hosts: from the request to the console's API until its store has every outcome. None may be missing; how many
 //!   commands came to a host again is told, for that is what a lost answer leads to
-//! - change: another version of a deployment of all hosts, with a body of 2 KiB: from the request to the console's API until its store has the report of
-//!   every host that runs it
+//! - change: another version of a deployment of all hosts, with a body of 2 KiB: from the request to the console's API until its store says of every
+//!   host that it has stored and applied it (simulated hosts report documents, and run no units)
 //! - rest: bytes of MQTT for each host and hour while nothing happens (keep-alive alone: simulated hosts measure nothing), and what the console takes
 //! - restart: the broker is killed and started again, until the console's store has a whole heartbeat of every host that was made after that
 //! - bare: as many MQTT clients as hosts, with the same library, which answer a request: no signature, no journal, no store; until whoever asked has
@@ -183,13 +183,15 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         fleet.until_at_work(hosts)?;
         // The first version makes the units.
         let first = console.change_all(hosts, 0)?;
+        thread::sleep(Duration::from_secs(6));
         let (cpu, bytes) = ((console.cpu()?, fleet.cpu()?, broker.cpu()?), fleet.bytes()?);
         let mut times = Vec::new();
         for round in 1..=options.rounds {
             let time = console.change_all(hosts, round)?;
             eprintln!("{} {hosts} change {round} of {}: {}", kind.name(), options.rounds, seconds(time));
             times.push(time);
-            thread::sleep(Duration::from_secs(2));
+            // A host sends a heartbeat every five seconds at most; one that was quiet sends it at once.
+            thread::sleep(Duration::from_secs(6));
         }
         let each = |now: Duration, then: Duration| (now - then).as_secs_f64() / options.rounds as f64;
         let times = Spread::of(times);
