@@ -87,8 +87,9 @@ fn verified(stage: &Stage, version: u32) {
         let shown = stage.ask("GET", &format!("/deployments/{DEPLOYMENT}"), None)?;
         let host = &shown["on_hosts"][0];
         let argument = &shown["content"][0]["spec"]["args"][0];
-        let is_it =
-            host["state"] == "verified" && host["version"] == host["wanted"] && *argument == version.to_string();
+        let is_it = host["state"] == "verified"
+            && host["version"] == host["wanted"]
+            && argument.as_str() == Some(version.to_string().as_str());
         if is_it { Ok(()) } else { Err(shown.to_string()) }
     });
 }
