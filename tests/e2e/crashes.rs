@@ -5,10 +5,11 @@
 //! there. Then the operator does the same again and again. Each time the agent was killed at one place it is started
 //! again at once, to be killed at the next.
 //!
-//! Modules: [`agent`] (the one that is killed), [`queue`] (the same while programs wait for their turn), [`time`] (the same
+//! Modules: [`agent`] (the one that is killed), [`documents`] (the host's document and what it removes), [`queue`] (the same while programs wait for their turn), [`time`] (the same
 //! while the console's clock is ahead).
 
 mod agent;
+mod documents;
 mod queue;
 mod time;
 
@@ -39,13 +40,18 @@ use crate::{
 
 /// Places that the round does not come to: those that no operator can bring about in a short time, each with the reason, and
 /// those that a test of their own is about.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 11] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
     ("note older disk", "about a whole disk that was put back"),
     ("put command back", "about a store that has lost a command whose program was begun"),
     ("put time back", "about a console whose clock is ahead: see `time`"),
+    ("store document", "about desired state: see `documents`"),
+    ("remove units", "about desired state: see `documents`"),
+    ("apply deployments", "about a deployment that could not be applied a minute before"),
+    ("refuse document", "about a document that no console makes"),
+    ("detach units", "about a host without a console: it is no agent that does it"),
 ];
 
 /// So that there is something to be refused by the agent itself.
