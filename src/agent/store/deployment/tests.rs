@@ -266,7 +266,7 @@ async fn removal_that_began_counts_for_a_day() {
     let leaving = bench.leaving().await.remove(0);
     let mut tx = bench.store.begin().await.unwrap();
     removal::begin(&mut tx, &leaving, 5_000).await.unwrap();
-    crate::store::commit(tx, "begin").await.unwrap();
+    crate::store::commit(tx, "remove units").await.unwrap();
     bench.reopen().await;
     assert_eq!(bench.leaving().await[0].begun_ms, Some(5_000));
     let mut tx = bench.store.begin().await.unwrap();
@@ -301,7 +301,7 @@ async fn verbs_change_no_unit_of_a_deployment() {
     let mut tx = bench.store.begin().await.unwrap();
     let name: Name = "s".parse().unwrap();
     snapshot::take(&mut tx, &name, |_| false, asker).await.unwrap().unwrap();
-    crate::store::commit(tx, "take").await.unwrap();
+    crate::store::commit(tx, "edit unit").await.unwrap();
     bench.document(&body(vec![deployment("d/x", 2, vec![listed("d/a", "2", None)])], &[])).await;
     let mut tx = bench.store.begin().await.unwrap();
     let refused = snapshot::activate(&mut tx, &name, |_, _| Ok(()), asker).await.unwrap().unwrap_err();
