@@ -291,7 +291,7 @@ impl AgentLoop {
     async fn leave_data(&self, tx: &mut SqliteConnection, unit: &UnitName) -> Result<io::Result<()>, StoreError> {
         let data_dir = &self.desired.data_dir;
         Ok(match removal::is_purge(tx, unit).await? {
-            true => kept_data::forget(data_dir, unit),
+            true => kept_data::discard(data_dir, unit),
             false => kept_data::keep(data_dir, unit),
         })
     }

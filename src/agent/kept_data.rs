@@ -1,12 +1,17 @@
 //! What yunos have written, after a document has removed them: their work folders, in `kept/<realm>/<name>`, until a unit
 //! of that name is there again, or is removed with its data.
+//!
+//! Nothing is deleted here, where the agent's loop would wait for it: what is not kept any more goes with the unit's folder.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{PASSABLE_FOLDER, PRIVATE_FOLDER, make_folder, remove_folder};
+use muster_base::{
+    clock::now_ms,
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, make_folder},
+};
 use muster_topics::name::UnitName;
 
 /// The folder of units in the agent's folder, and that of what they left.
@@ -20,7 +25,7 @@ pub(super) const WORK: &str = "work";
 /// # Errors
 /// If it cannot be moved.
 pub(super) fn keep(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
-    let work = data_dir.join(UNITS).join(unit.as_str()).join(WORK);
+    let work = folder(data_dir, unit).join(WORK);
     let is_empty = match fs::read_dir(&work) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -29,9 +34,9 @@ pub(super) fn keep(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
     if is_empty {
         return Ok(());
     }
+    discard(data_dir, unit)?;
     let kept = kept(data_dir, unit);
     make_folder(kept.parent().unwrap_or(data_dir), PRIVATE_FOLDER)?;
-    remove_folder(&kept)?;
     fs::rename(work, kept)
 }
 
@@ -40,7 +45,7 @@ pub(super) fn keep(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
 /// # Errors
 /// If it cannot be moved.
 pub(super) fn restore(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
-    let work = data_dir.join(UNITS).join(unit.as_str()).join(WORK);
+    let work = folder(data_dir, unit).join(WORK);
     let kept = kept(data_dir, unit);
     if fs::symlink_metadata(&work).is_ok() || !kept.is_dir() {
         return Ok(());
@@ -49,12 +54,22 @@ pub(super) fn restore(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
     fs::rename(kept, work)
 }
 
-/// Removes what a unit of this name has left.
+/// Moves what a unit of this name has left into the folder of the one that is about to be removed.
 ///
 /// # Errors
-/// If it cannot be removed.
-pub(super) fn forget(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
-    remove_folder(&kept(data_dir, unit))
+/// If it cannot be moved.
+pub(super) fn discard(data_dir: &Path, unit: &UnitName) -> io::Result<()> {
+    let kept = kept(data_dir, unit);
+    if !kept.is_dir() {
+        return Ok(());
+    }
+    let folder = folder(data_dir, unit);
+    make_folder(&folder, PASSABLE_FOLDER)?;
+    fs::rename(kept, folder.join(format!("discarded-{}", now_ms())))
+}
+
+fn folder(data_dir: &Path, unit: &UnitName) -> PathBuf {
+    data_dir.join(UNITS).join(unit.as_str())
 }
 
 fn kept(data_dir: &Path, unit: &UnitName) -> PathBuf {
@@ -73,7 +88,7 @@ mod tests {
         // There is nothing to keep, or to give back.
         keep(data.path(), &unit).unwrap();
         restore(data.path(), &unit).unwrap();
-        forget(data.path(), &unit).unwrap();
+        discard(data.path(), &unit).unwrap();
         fs::create_dir_all(&work).unwrap();
         keep(data.path(), &unit).unwrap();
         assert!(work.exists() && !data.path().join("kept/shop/till").exists());
@@ -90,7 +105,7 @@ mod tests {
         fs::create_dir_all(&work).unwrap();
         restore(data.path(), &unit).unwrap();
         assert!(!work.join("sales").exists());
-        forget(data.path(), &unit).unwrap();
+        discard(data.path(), &unit).unwrap();
         assert!(!data.path().join("kept/shop/till").exists());
     }
 }
