@@ -31,7 +31,7 @@ use super::{
     change::write,
     plan::{HostLook, Plan, PlanWish, plan},
     show::{select_difference, unit_changes, unknown},
-    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport},
+    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
 };
 use crate::{
     apply::{Catalogue, DocumentFaults},
@@ -177,10 +177,7 @@ impl Console {
         let _changing = shared.hosts.desired.changing.lock().await;
         let before = shared.hosts.desired.table().deployment(name).cloned().ok_or_else(|| unknown(name))?;
         let number = wanted.to.unwrap_or(before.number().saturating_sub(1));
-        let earlier = store::deployment::version(shared.store.read(), name, number).await?.ok_or_else(|| {
-            Error::not_found("unknown_version", format!("deployment {name} has no version {number}"))
-                .hint(format!("`muster deployment history {name}` lists them"))
-        })?;
+        let earlier = self.version_row(name, number).await?;
         let mut faults = DocumentFaults::default();
         for unit in &earlier.content.units {
             for error in crate::content::unit_faults(self, &unit.spec).await? {
@@ -308,7 +305,7 @@ impl Console {
             let entry = table.hosts.get(&host);
             let is_settled = entry.is_some_and(|entry| {
                 entry.detached.iter().any(|(of, one)| *of == draft.deployment && *one == unit)
-                    || entry.assigned.iter().any(|row| row.deployment == draft.deployment && row.adopt.contains(&unit))
+                    || assignment(&entry.assigned, &draft.deployment).is_some_and(|row| row.adopt.contains(&unit))
             });
             if !is_selected || is_settled {
                 continue;
@@ -339,13 +336,8 @@ impl Console {
         looks: &HashMap<HostId, HostLook>,
     ) -> AppliedDeployment {
         let name = &draft.deployment;
-        let named = |hosts: Option<&Vec<HostId>>| {
-            let mut hosts: Vec<NamedHost> = hosts.into_iter().flatten().map(|host| named(*host, looks)).collect();
-            hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
-            hosts
-        };
-        let carries = |host: &&super::plan::HostPlan| host.assigned.iter().any(|row| row.deployment == *name);
-        let hosts = plan.hosts.values().filter(carries).count() as u64;
+        let named = |hosts: Option<&Vec<HostId>>| named(hosts.into_iter().flatten(), looks);
+        let hosts = plan.carriers(name).count() as u64;
         let before = draft.before.as_ref().map(|before| &*before.row.content);
         let action = match before {
             None => ApplyAction::Create,
@@ -368,12 +360,7 @@ impl Console {
     /// What is allowed and yet worth knowing.
     fn notes(&self, entry: &DeploymentEntry, plan: &Plan) -> Vec<String> {
         let name = entry.name();
-        let carriers: Vec<HostId> = plan
-            .hosts
-            .iter()
-            .filter(|(_, host)| host.assigned.iter().any(|row| row.deployment == *name))
-            .map(|(host, _)| *host)
-            .collect();
+        let carriers: Vec<HostId> = plan.carriers(name).collect();
         let mut notes = Vec::new();
         if carriers.is_empty() {
             let why = match entry.has_secrets() {
@@ -420,9 +407,8 @@ impl Console {
             (entry, carriers(&table, name), deployments)
         };
         let (looks, _) = self.look(Some(&hosts), &deployments).await?;
-        let mut gone: Vec<NamedHost> = hosts.iter().map(|host| named(*host, &looks)).collect();
-        gone.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
-        let removed = RemovedDeployment { deployment: name.clone(), units: entry.units.clone(), hosts: gone };
+        let removed =
+            RemovedDeployment { deployment: name.clone(), units: entry.units.clone(), hosts: named(&hosts, &looks) };
         if wanted.dry_run {
             return Ok(removed);
         }
@@ -498,7 +484,7 @@ impl Console {
             }
             let mut others = Vec::new();
             for (host, hostname) in &meant {
-                let carries = |entry: &&HostEntry| lists && entry.assigned.iter().any(|row| row.deployment == *name);
+                let carries = |entry: &&HostEntry| lists && assignment(&entry.assigned, name).is_some();
                 let Some(entry) = table.hosts.get(host).filter(carries) else {
                     if !orphaned(host) {
                         others.push(hostname.clone());
@@ -558,14 +544,18 @@ fn drafted(wanted: &WantedUnit, spec: Spec) -> DeploymentUnit {
     DeploymentUnit { unit: wanted.unit.clone(), spec: Box::new(spec), run: wanted.run.unwrap_or(Run::Running) }
 }
 
-fn named(host: HostId, looks: &HashMap<HostId, HostLook>) -> NamedHost {
-    let hostname = looks.get(&host).map_or_else(|| host.to_string(), |look| look.hostname.clone());
-    NamedHost { host, hostname }
+/// Returns hosts with their names, by name.
+fn named<'a>(hosts: impl IntoIterator<Item = &'a HostId>, looks: &HashMap<HostId, HostLook>) -> Vec<NamedHost> {
+    let hostname = |host: &HostId| looks.get(host).map_or_else(|| host.to_string(), |look| look.hostname.clone());
+    let mut named: Vec<NamedHost> =
+        hosts.into_iter().map(|host| NamedHost { host: *host, hostname: hostname(host) }).collect();
+    named.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+    named
 }
 
 /// Returns the hosts that carry a deployment.
 pub(super) fn carriers(table: &DesiredTable, name: &DeploymentName) -> Vec<HostId> {
-    let carries = table.hosts.iter().filter(|(_, entry)| entry.assigned.iter().any(|row| row.deployment == *name));
+    let carries = table.hosts.iter().filter(|(_, entry)| assignment(&entry.assigned, name).is_some());
     carries.map(|(host, _)| *host).collect()
 }
 
@@ -607,7 +597,7 @@ fn check_plan(
                 found.entry((place, name.to_string(), conflict.to_string())).or_default().push(hostname());
             }
         }
-        let carries = |draft: &VersionDraft| planned.assigned.iter().any(|row| row.deployment == draft.deployment);
+        let carries = |draft: &VersionDraft| assignment(&planned.assigned, &draft.deployment).is_some();
         if let Some((place, error)) = drafts.iter().position(carries).zip(planned.error.as_ref()) {
             let name = drafts.get(place).map(|draft| draft.deployment.to_string()).unwrap_or_default();
             found.entry((place, name, error.clone())).or_default().push(hostname());

@@ -16,7 +16,7 @@ use sqlx::SqliteConnection;
 use super::{
     DesiredState,
     plan::{HostLook, Plan, PlanWish, plan},
-    table::{DeploymentEntry, units_of},
+    table::{DeploymentEntry, assignment, units_of},
     vars,
 };
 use crate::{
@@ -219,7 +219,7 @@ pub(super) async fn write(
             for row in new.assigned.iter().filter(|row| !before.contains(row)) {
                 assign.entry((&row.deployment, row.version, &row.adopt)).or_default().push(*host);
             }
-            let is_lost = |row: &&AssignmentRow| !new.assigned.iter().any(|after| after.deployment == row.deployment);
+            let is_lost = |row: &&AssignmentRow| assignment(&new.assigned, &row.deployment).is_none();
             for row in before.iter().filter(is_lost) {
                 unassign.entry(row.deployment.clone()).or_default().push(*host);
             }

@@ -18,7 +18,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-use super::table::{DeploymentEntry, DesiredTable, HostEntry};
+use super::table::{DeploymentEntry, DesiredTable, HostEntry, assignment};
 use crate::store::{deployment::AssignmentRow, desired::DocumentRow};
 
 /// What is known of a host when its targets are evaluated.
@@ -79,6 +79,13 @@ pub(super) struct Plan {
     pub(super) loses: BTreeMap<DeploymentName, Vec<HostId>>,
 }
 
+impl Plan {
+    /// The hosts that carry a deployment, of those that are planned for.
+    pub(super) fn carriers(&self, name: &DeploymentName) -> impl Iterator<Item = HostId> {
+        self.hosts.iter().filter(|(_, host)| assignment(&host.assigned, name).is_some()).map(|(host, _)| *host)
+    }
+}
+
 /// Plans for these hosts. A host with a document that the console did not make is left as it is.
 pub(super) fn plan(
     table: &DesiredTable,
@@ -98,12 +105,12 @@ pub(super) fn plan(
         let mut one = assigned(*host, entry, deployments, look, wish);
         one.removals = removals(*host, entry, (&one.assigned, deployments), table, wish);
         for row in &one.assigned {
-            if !entry.assigned.iter().any(|before| before.deployment == row.deployment) {
+            if assignment(&entry.assigned, &row.deployment).is_none() {
                 plan.gains.entry(row.deployment.clone()).or_default().push(*host);
             }
         }
         for row in &entry.assigned {
-            if !one.assigned.iter().any(|after| after.deployment == row.deployment) {
+            if assignment(&one.assigned, &row.deployment).is_none() {
                 plan.loses.entry(row.deployment.clone()).or_default().push(*host);
             }
         }
@@ -129,7 +136,7 @@ fn assigned(
     look: &HostLook,
     wish: &PlanWish,
 ) -> HostPlan {
-    let has = |name: &DeploymentName| entry.assigned.iter().find(|row| row.deployment == *name);
+    let has = |name: &DeploymentName| assignment(&entry.assigned, name);
     let candidate = |(index, one): (usize, &'_ Arc<DeploymentEntry>)| {
         let has = has(one.name()).is_some();
         let selects = look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove;
@@ -181,7 +188,7 @@ fn removals(
     let units = |deployment: &DeploymentName, version| table.units.get(&(deployment.clone(), version));
     let is_wanted = |removal: &UnitRemoval| {
         let entry = deployments.iter().find(|entry| *entry.name() == removal.deployment);
-        assigned.iter().any(|row| row.deployment == removal.deployment)
+        assignment(assigned, &removal.deployment).is_some()
             && entry.is_some_and(|entry| entry.units.contains(&removal.unit))
     };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();

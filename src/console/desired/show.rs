@@ -20,7 +20,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-use super::table::{DesiredTable, HostEntry, HostReport};
+use super::table::{DesiredTable, HostEntry, HostReport, assignment};
 use crate::{
     error::Error,
     state::Console,
@@ -91,7 +91,7 @@ impl Console {
         })
     }
 
-    async fn version_row(&self, name: &DeploymentName, number: u32) -> Result<VersionRow, Error> {
+    pub(super) async fn version_row(&self, name: &DeploymentName, number: u32) -> Result<VersionRow, Error> {
         let row = deployment::version(self.shared.store.read(), name, number).await?;
         row.ok_or_else(|| {
             Error::not_found("unknown_version", format!("deployment {name} has no version {number}"))
@@ -167,7 +167,7 @@ impl Console {
                         hostname: hostname.clone(),
                         state,
                         reason: reason.or_else(|| rival(entry, &name)),
-                        wanted: entry.assigned.iter().find(|row| row.deployment == name).map(|row| row.version),
+                        wanted: assignment(&entry.assigned, &name).map(|row| row.version),
                         version: reported.map_or(0, |reported| reported.version),
                         away_since_ms,
                     };
@@ -200,7 +200,7 @@ fn state(
     reports: &[UnitReport],
     away_since_ms: Option<Millis>,
 ) -> Option<(DeploymentState, Option<String>)> {
-    let row = entry.assigned.iter().find(|row| row.deployment == *name);
+    let row = assignment(&entry.assigned, name);
     let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
     let units: Vec<UnitName> = row
         .and_then(|row| table.units.get(&(name.clone(), row.version)))

@@ -285,6 +285,11 @@ impl DesiredTable {
     }
 }
 
+/// Returns the assignment of a deployment, if it is among these.
+pub(super) fn assignment<'a>(rows: &'a [AssignmentRow], of: &DeploymentName) -> Option<&'a AssignmentRow> {
+    rows.iter().find(|row| row.deployment == *of)
+}
+
 /// Returns the names of a version's units.
 pub(super) fn units_of(row: &VersionRow) -> Vec<UnitName> {
     row.content.units.iter().map(|unit| unit.unit.clone()).collect()
