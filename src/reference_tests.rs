@@ -377,9 +377,10 @@ fn problems_of_the_source() -> Vec<(String, u16, String)> {
 
 /// The problems that a source text makes with a literal code.
 fn problems(source: &str) -> Vec<(String, u16)> {
-    const CALLS: [(&str, u16); 7] = [
+    const CALLS: [(&str, u16); 8] = [
         ("::invalid(", 400),
         ("::told(", 400),
+        ("::told_by(", 0),
         ("::unauthorised(", 401),
         ("::not_found(", 404),
         ("::conflict(", 409),
@@ -411,13 +412,16 @@ fn status_of(name: &str) -> u16 {
     let known = [
         ("UNAUTHORIZED", 401),
         ("FORBIDDEN", 403),
+        ("NOT_FOUND", 404),
         ("METHOD_NOT_ALLOWED", 405),
         ("REQUEST_TIMEOUT", 408),
+        ("CONFLICT", 409),
         ("PAYLOAD_TOO_LARGE", 413),
         ("UNSUPPORTED_MEDIA_TYPE", 415),
         ("RANGE_NOT_SATISFIABLE", 416),
         ("INTERNAL_SERVER_ERROR", 500),
         ("SERVICE_UNAVAILABLE", 503),
+        ("GATEWAY_TIMEOUT", 504),
         ("INSUFFICIENT_STORAGE", 507),
     ];
     known.iter().find(|(word, _)| *word == name).unwrap_or_else(|| panic!("StatusCode::{name} is new here")).1

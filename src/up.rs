@@ -28,6 +28,7 @@ use muster_broker::{Broker, Tls};
 use muster_cli::{
     context::{self, Contexts},
     print::{self, PrintFormat, Printer},
+    wait,
 };
 use muster_console::{
     Console, ConsoleError, PreparedConsole, RunningConsole, StartedBy,
@@ -149,7 +150,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
     if let (Ok(sample), false) = (&ready, shutdown.is_cancelled()) {
         let mut summary = UpSummary::of(&up, &data, &parts, &urls.1, format).await?;
         // The unit may not have been reported yet.
-        summary.unit = sample.clone().map(|unit| ("yuno", unit)).or(summary.unit);
+        summary.unit = sample.clone().map(|unit| ("yuno logs", unit)).or(summary.unit);
         match format {
             PrintFormat::Table => print::write_out(&summary.text(&up))?,
             format => Printer::new(format).one(&summary, Vec::new)?,
@@ -554,7 +555,7 @@ impl UpSummary {
             // If the user works with another console, that context stays current.
             other_context: contexts.current.filter(|current| *current != name),
             context: name,
-            unit: units.into_iter().next().map(|unit| (unit.desired.spec.kind(), unit.unit)),
+            unit: units.into_iter().next().map(|unit| (wait::log_verb(&unit.desired.spec), unit.unit)),
         })
     }
 
@@ -575,7 +576,7 @@ impl UpSummary {
             None => (program, String::new()),
         };
         let logs = match &self.unit {
-            Some((kind, unit)) => format!("{kind} logs {unit}"),
+            Some((verb, unit)) => format!("{verb} {unit}"),
             None => "yuno create --help".to_owned(),
         };
         format!(

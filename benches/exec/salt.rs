@@ -6,14 +6,15 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Deserializer, Value};
 
 use crate::{
     Measured,
-    common::family::family,
+    common::{family::family, spread::Spread},
+    content,
     fleet::{Home, Run, Running, eventually},
     median, pss_bytes,
 };
@@ -72,8 +73,10 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
     };
     let central = folder("master");
     let text = format!(
-        "interface: 127.0.0.1\npublish_port: {publish}\nret_port: {answers}\nroot_dir: {}\nauto_accept: true\nuser: root\n",
-        central.display()
+        "interface: 127.0.0.1\npublish_port: {publish}\nret_port: {answers}\nroot_dir: {}\nauto_accept: true\nuser: root\n\
+         file_roots: {{base: [{}]}}\n",
+        central.display(),
+        folder("states").display()
     );
     fs::write(central.join("master"), text).unwrap();
     let start = |program: &str, folder: &Path| {
@@ -119,9 +122,53 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
     let run = median(rounds, || all(&["cmd.run", "/bin/true"]));
     let ping = Some(median(rounds, || all(&["test.ping"])));
     let hosts_bytes = minions.iter().map(|minion| with_children(minion.pid().as_raw())).sum();
-    let measured = Measured { run, ping, hosts_bytes, central_bytes: with_children(master.pid().as_raw()) };
+    let central_bytes = with_children(master.pid().as_raw());
+    let states = folder("states");
+    fs::write(states.join("till.sls"), STATE).unwrap();
+    let mut number = 0;
+    let mut apply = || {
+        number += 1;
+        fs::write(states.join("till.json"), content(number)).unwrap();
+        let began = Instant::now();
+        let applied = states_applied(&programs, &home, &central);
+        let took = began.elapsed();
+        assert_eq!(applied, hosts, "minions that have changed the file");
+        for minion in 0..hosts {
+            let there = fs::read_to_string(folder(&format!("minion{minion}")).join("till.json")).unwrap();
+            assert_eq!(there, content(number), "the file of minion {minion}");
+        }
+        took
+    };
+    apply();
+    let times = (0..rounds).map(|_| {
+        // As beside it.
+        thread::sleep(Duration::from_secs(6));
+        apply()
+    });
+    let change = Spread::of(times).median();
+    let measured = Measured { run, ping, change, hosts_bytes, central_bytes };
     minions.into_iter().chain([master]).for_each(|running| drop(running.stop()));
     measured
+}
+
+/// A file that each minion has in a folder of its own.
+const STATE: &str =
+    "till:\n  file.managed:\n    - name: {{ opts['root_dir'] }}/till.json\n    - source: salt://till.json\n";
+
+/// Has all minions apply the state, and returns how many have changed the file.
+fn states_applied(programs: &Path, home: &Home, central: &Path) -> usize {
+    let function = ["state.apply", "till"];
+    let mut command = Command::new(programs.join("salt"));
+    home.dress(&mut command);
+    command.arg("-c").arg(central).args(["--out", "json", "--static", "-t", "120", "*"]).args(function);
+    let ran = Run::of(&function, &mut command);
+    let answered: Option<Value> = Deserializer::from_str(&ran.stdout).into_iter().next().and_then(Result::ok);
+    let has_changed = |answer: &Value| {
+        let states = answer.as_object().map(|states| states.values().collect::<Vec<_>>()).unwrap_or_default();
+        states.len() == 1 && states.iter().all(|state| state["result"] == true && state["changes"]["diff"].is_string())
+    };
+    let answers = answered.as_ref().and_then(Value::as_object);
+    answers.map_or(0, |answers| answers.values().filter(|answer| has_changed(answer)).count())
 }
 
 /// Memory of a process and all its descendants.

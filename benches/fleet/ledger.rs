@@ -55,6 +55,25 @@ impl Ledger {
         )
     }
 
+    /// Number of rollouts that have begun since this time.
+    pub(crate) fn rollouts(&self, since_ms: i64) -> Result<u64> {
+        self.count("SELECT count(*) FROM rollout WHERE begun_ms >= $1", since_ms)
+    }
+
+    /// Number of those that have ended.
+    pub(crate) fn ended_rollouts(&self, since_ms: i64) -> Result<u64> {
+        self.count("SELECT count(*) FROM rollout WHERE begun_ms >= $1 AND ended_ms IS NOT NULL", since_ms)
+    }
+
+    /// Number of hosts that are verified in rollouts that have begun since this time.
+    pub(crate) fn verified(&self, since_ms: i64) -> Result<u64> {
+        self.count(
+            "SELECT count(*) FROM rollout_host JOIN rollout USING (deployment, version)
+             WHERE begun_ms >= $1 AND outcome = 'verified'",
+            since_ms,
+        )
+    }
+
     /// Number of commands.
     pub(crate) fn commands(&self) -> Result<u64> {
         self.count("SELECT count(*) FROM command WHERE issued_ms >= $1", 0)

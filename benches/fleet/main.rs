@@ -2,7 +2,7 @@
 //!
 //!     cargo bench --bench fleet -- [--check] [--quick] [--rounds N] [--hosts N]… [--only ROW]… [--broker NAME]…
 //!
-//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, change, rest, restart, bare), `--broker`
+//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, change, rollout, rest, restart, bare), `--broker`
 //! a broker (mosquitto, muster); `--quick` rests for ten seconds rather than a minute; `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How it measures: broker, console and hosts (`muster simulate`) are each a process of their own, fresh for each broker and number of hosts.
@@ -14,6 +14,9 @@
 //!   commands came to a host again is told, for that is what a lost answer leads to
 //! - change: another version of a deployment of all hosts, with a body of 2 KiB: from the request to the console's API until its store says of every
 //!   host that it has stored and applied it (simulated hosts report documents, and run no units)
+//! - rollout: another version of a deployment of all hosts, which each of them asks for before it takes 2 s for the change: waves of one host, a tenth, and the
+//!   rest, a tenth at most at the same time, no soak. From the request to the console's API until its store says that the rollout has ended, beside the sum of
+//!   its waits: the least number of batches, 2 s each. Every host has to be verified
 //! - rest: bytes of MQTT for each host and hour while nothing happens (keep-alive alone: simulated hosts measure nothing), and what the console takes
 //! - restart: the broker is killed and started again, until the console's store has a whole heartbeat of every host that was made after that
 //! - bare: as many MQTT clients as hosts, with the same library, which answer a request: no signature, no journal, no store; until whoever asked has
@@ -58,10 +61,14 @@ const COMMAND_BUDGET: Duration = Duration::from_secs(1);
 const BUDGET_HOSTS: u32 = 10_000;
 /// A change of the desired state of all hosts, observed on all of them.
 const CHANGE_BUDGET: Duration = Duration::from_secs(3);
+/// A rollout, relative to the sum of its waits.
+const ROLLOUT_BUDGET: f64 = 1.3;
+/// How long a simulated host takes for a change.
+pub(crate) const CHANGE_TAKES: Duration = Duration::from_secs(2);
 /// Smallest rate relative to the bare clients.
 const BARE_SHARE: f64 = 0.5;
 
-const ROWS: [&str; 6] = ["storm", "command", "change", "rest", "restart", "bare"];
+const ROWS: [&str; 7] = ["storm", "command", "change", "rollout", "rest", "restart", "bare"];
 
 /// A simulated fleet beside bare MQTT clients, in the same run
 #[derive(clap::Args)]
@@ -211,6 +218,10 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         print("change", seconds(time), more);
         missed |= kind == Kind::Mosquitto && hosts == BUDGET_HOSTS && time > CHANGE_BUDGET;
     }
+    if options.wants("rollout") {
+        let parties = Parties { place, console: &console, fleet: &fleet, broker: &broker };
+        missed |= rollout(options, &parties, hosts, &print)? > ROLLOUT_BUDGET && hosts == BUDGET_HOSTS;
+    }
     if options.wants("rest") {
         rest(options, &console, &fleet, hosts, &print)?;
     }
@@ -227,6 +238,67 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     print("", String::new(), summary);
     drop::<Broker>(broker);
     Ok(missed)
+}
+
+/// What takes part.
+struct Parties<'a> {
+    place: &'a Place,
+    console: &'a place::Console,
+    fleet: &'a place::Fleet,
+    broker: &'a Broker,
+}
+
+impl Parties<'_> {
+    fn cpu(&self) -> Result<[Duration; 3]> {
+        Ok([self.console.cpu()?, self.fleet.cpu()?, self.broker.cpu()?])
+    }
+}
+
+/// The least number of batches, one after the other, in which all hosts can change: waves of one host, a tenth, and the rest, a tenth at the
+/// same time.
+fn batches(hosts: u32) -> u32 {
+    let tenth = (hosts / 10).max(1);
+    let rest = hosts.saturating_sub(1 + tenth);
+    u32::from(hosts > 0) + u32::from(hosts > 1) + rest.div_ceil(tenth)
+}
+
+/// Rolls out versions; returns how long that took, relative to the sum of its waits.
+fn rollout(options: &Options, parties: &Parties<'_>, hosts: u32, print: &impl Fn(&str, String, String)) -> Result<f64> {
+    let Parties { place, console, fleet, .. } = parties;
+    place.add_artifact()?;
+    fleet.until_at_work(hosts)?;
+    // The first version makes the units.
+    let first = console.roll_out(hosts, 0)?;
+    let (cpu, bytes) = (parties.cpu()?, fleet.bytes()?);
+    let mut times = Vec::new();
+    for round in 1..=options.rounds {
+        let time = console.roll_out(hosts, round)?;
+        eprintln!("{hosts} rollout {round} of {}: {}", options.rounds, seconds(time));
+        times.push(time);
+    }
+    let rounds = options.rounds as f64;
+    let now = parties.cpu()?;
+    let cpu = [0, 1, 2].map(|party: usize| (now[party] - cpu[party]).as_secs_f64() / rounds);
+    let (times, waits) = (Spread::of(times), CHANGE_TAKES * batches(hosts));
+    let time = times.median();
+    let factor = time.as_secs_f64() / waits.as_secs_f64();
+    let more = format!(
+        "{factor:.2} of {} ({} batches); {:.0} admissions/s; {} to {}; the first {}; {:.0} B a host; \
+         processor: console {:.2} s, hosts {:.2} s, broker {:.2} s; console {}",
+        seconds(waits),
+        batches(hosts),
+        rate(hosts, time),
+        seconds(times.least()),
+        seconds(times.most()),
+        seconds(first),
+        (fleet.bytes()? - bytes) as f64 / f64::from(hosts) / rounds,
+        cpu[0],
+        cpu[1],
+        cpu[2],
+        mib(console.pss_bytes()?),
+    );
+    print("rollout", seconds(time), more);
+    Ok(factor)
 }
 
 fn rest(

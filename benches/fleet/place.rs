@@ -18,6 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    CHANGE_TAKES,
     ledger::Ledger,
     process::{PATIENCE, Process},
 };
@@ -135,7 +136,8 @@ impl Place {
     /// Starts all hosts at once.
     pub(crate) fn fleet(&self, hosts: u32) -> Result<Fleet> {
         let started = (Instant::now(), now_ms());
-        Ok(Fleet { process: self.simulate(hosts, &[])?, started })
+        let takes = format!("{}s", CHANGE_TAKES.as_secs());
+        Ok(Fleet { process: self.simulate(hosts, &["--change-takes", &takes])?, started })
     }
 
     /// Starts the console with a broker.
@@ -276,20 +278,8 @@ impl Console {
     /// Applies another version of a deployment of all hosts, with a body of 2 KiB; returns when the console's store says of
     /// every host that it has stored it. (Simulated hosts run nothing.)
     pub(crate) fn change_all(&self, hosts: u32, round: usize) -> Result<Duration> {
-        let filler = ["0123456789abcdef"; 100].concat();
-        let document = serde_json::json!({
-            "deployment": "default/load",
-            "target": {"select": "host=*"},
-            "units": [{"name": "load", "artifact": "load@1", "args": [filler, round.to_string()]}],
-        });
-        let wanted = serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] });
-        let client = self.client.clone();
         let (began, began_ms) = (Instant::now(), now_ms());
-        let asked = thread::spawn(move || -> Result<Value> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let done = runtime.block_on(client.post::<_, Value>("deployments", &wanted));
-            done.map_err(|failure| anyhow::anyhow!("{failure:?}"))
-        });
+        let asked = self.apply(document("load", round));
         let hosts = u64::from(hosts);
         // To count reports is cheap; to read them is not, and is left for the end.
         while !asked.is_finished() || self.ledger.heard_since(began_ms)? < hosts {
@@ -300,6 +290,49 @@ impl Console {
         until("every host to report its document", hosts, || self.ledger.documents_since(began_ms))?;
         Ok(began.elapsed())
     }
+
+    /// Rolls out another version of a deployment of all hosts, with a body of 2 KiB; returns when the console's store says that
+    /// the rollout has ended, and that every host is verified.
+    pub(crate) fn roll_out(&self, hosts: u32, round: usize) -> Result<Duration> {
+        let mut document = document("rolled-out", round);
+        document["rollout"] = serde_json::json!({"waves": [1, "10%"], "max_in_flight": "10%", "soak": "0s"});
+        let (began, began_ms) = (Instant::now(), now_ms());
+        let asked = self.apply(document);
+        while self.ledger.ended_rollouts(began_ms)? == 0 {
+            let verified = || self.ledger.verified(began_ms);
+            ensure!(began.elapsed() < PATIENCE, "{} hosts are verified", verified()?);
+            if asked.is_finished() && self.ledger.rollouts(began_ms)? == 0 {
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+        let time = began.elapsed();
+        asked.join().map_err(|_| anyhow::anyhow!("the request panicked"))??;
+        let verified = self.ledger.verified(began_ms)?;
+        ensure!(verified == u64::from(hosts), "{verified} of {hosts} hosts are verified");
+        Ok(time)
+    }
+
+    /// Applies a document.
+    fn apply(&self, document: Value) -> thread::JoinHandle<Result<Value>> {
+        let wanted = serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] });
+        let client = self.client.clone();
+        thread::spawn(move || -> Result<Value> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let done = runtime.block_on(client.post::<_, Value>("deployments", &wanted));
+            done.map_err(|failure| anyhow::anyhow!("{failure:?}"))
+        })
+    }
+}
+
+/// A deployment of all hosts, with a body of 2 KiB.
+fn document(name: &str, round: usize) -> Value {
+    let filler = ["0123456789abcdef"; 100].concat();
+    serde_json::json!({
+        "deployment": format!("default/{name}"),
+        "target": {"select": "host=*"},
+        "units": [{"name": name, "artifact": "load@1", "args": [filler, round.to_string()]}],
+    })
 }
 
 /// Running hosts.

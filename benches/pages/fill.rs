@@ -1,18 +1,19 @@
 //! What is in the stores: as hosts would have said it, stored by the console's own functions.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Result;
 use muster_api::CommandState;
 use muster_base::clock::now_ms;
 use muster_console::{
     authority::IssuedPem,
-    store::{Store, alert, command, host},
+    store::{Store, alert, command, deployment, host},
 };
 use muster_series::{SeriesColumn, SeriesStore};
 use muster_topics::{
     Millis, V1,
     command::{Command, Exec, Target, Verb},
+    desired::DeploymentVersion,
     name::{CommandId, Digest, HostId},
 };
 use serde::de::DeserializeOwned;
@@ -22,6 +23,10 @@ use serde_json::{Value, json};
 const OVER: usize = 12;
 /// One host in this many has a problem: a failed unit, an alert, a missing answer.
 const ODD: usize = 50;
+/// The deployment that the first unit of each host belongs to.
+pub(crate) const DEPLOYMENT: &str = "default/tills";
+/// One host in this many has its first version, the others the second.
+const BEHIND: usize = 9;
 /// Duration of the measurements of one host and of the fleet; other hosts have a quarter of an hour.
 const DAY_MS: Millis = 24 * 3_600_000;
 const RECENT_MS: Millis = 15 * 60_000;
@@ -51,6 +56,7 @@ pub(crate) fn fill(folder: &Path, count: usize) -> Result<Filled> {
     runtime.block_on(async {
         let store = Store::open(&folder.join("console.db")).await?;
         let hosts: Vec<HostId> = (0..count).map(|_| HostId::random()).collect();
+        deployed(&store).await?;
         members(&store, &hosts).await?;
         alerts(&store, &hosts).await?;
         let mut done = None;
@@ -90,7 +96,7 @@ fn state(name: &str, number: usize) -> Value {
         .collect();
     json!({
         "hostname": name, "agent_version": "0.1.0", "facts": facts(), "interfaces": interfaces, "labels": labels,
-        "realms": ["default"], "units": units,
+        "realms": ["default"], "units": units, "desired": {"mark": {"epoch": 0, "generation": 0}},
     })
 }
 
@@ -101,6 +107,29 @@ fn odd(number: usize, unit: usize) -> bool {
 
 fn name(number: usize) -> String {
     format!("shop-{number:05}")
+}
+
+/// A deployment of all hosts in two versions; the console gives it to them when it starts.
+async fn deployed(store: &Store) -> Result<()> {
+    let now = now_ms();
+    let (mut db, mut parent) = (store.begin().await?, None);
+    for number in [1, 2] {
+        let artifact = json!({"sha256": Digest::of(b"artifact"), "size_bytes": 1, "role": "till", "version": format!("1.2.{number}")});
+        let document = json!({
+            "deployment": DEPLOYMENT, "number": number, "parent": parent, "target": {"select": "host=*"},
+            "units": [{"unit": "default/till-0", "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"}],
+        });
+        let content: DeploymentVersion = of(document.clone())?;
+        let digest = content.digest()?;
+        let info = of(json!({
+            "number": number, "digest": digest, "parent": parent, "operator": "admin", "applied_ms": now,
+        }))?;
+        parent = Some(digest);
+        deployment::set_present(&mut db, &content.deployment, number, now).await?;
+        let row = deployment::VersionRow { info, content: Arc::new(content), document };
+        deployment::add_version(&mut db, &row).await?;
+    }
+    Ok(db.commit().await?)
 }
 
 /// Hosts that have joined, are online, and have reported their complete state and units.
@@ -133,7 +162,9 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
     for (number, id) in hosts.iter().enumerate() {
         for unit in 0..3 {
             let phase = if odd(number, unit) { "failed" } else { "running" };
-            let report = json!({
+            let version = if number % BEHIND == 0 { 1 } else { 2 };
+            let owner = (unit == 0).then(|| json!({"deployment": DEPLOYMENT, "version": version}));
+            let mut report = json!({
                 "v": 1, "epoch": 1, "seq": unit + 1, "at_ms": now, "unit": format!("default/till-{unit}"),
                 "desired": {
                     "generation": 1, "revision": digest, "run": "running",
@@ -141,6 +172,9 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
                 },
                 "observed": {"generation": 1, "phase": phase, "since_ms": now, "attempts": 0},
             });
+            if let (Some(owner), Some(report)) = (owner, report.as_object_mut()) {
+                report.insert("owner".to_owned(), owner);
+            }
             host::set_unit(&mut db, *id, &of(report)?, now).await?;
         }
     }

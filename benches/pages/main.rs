@@ -5,7 +5,7 @@
 //! `--hosts` says how many (10,000), `--rounds` how often each page is asked for (20); `--check` ends with exit code 1 if a page misses its budget.
 //!
 //! How it measures: a `muster up` is set up and stopped; its store is filled, with the functions that the console itself stores by, with hosts
-//! (certificate, presence, heartbeat of 30 properties and 12 labels, three units), alerts, and commands for all of them with every outcome; its
+//! (certificate, presence, heartbeat of 30 properties and 12 labels, three units, one of a deployment), alerts, and commands for all of them with every outcome; its
 //! time-series store with what hosts measure. Then it is started again, and asked over HTTP on loopback, one request at a time, each on a connection
 //! of its own, with the session of a browser: from connecting to the last byte. **First** is the first time that a page is asked for after the start, when
 //! nothing is in memory; median and 95th percentile are of the rounds after that. Scripts and styles, which browsers keep, are not asked for. Hosts are not connected: what
@@ -73,7 +73,7 @@ fn run(options: &Options) -> Result<bool> {
     let browser = Browser::sign_in(&fleet.sign_in_link())?;
 
     let (host, unit) = (&filled.host, &filled.unit);
-    let last = options.hosts.div_ceil(100);
+    let (last, last_units) = (options.hosts.div_ceil(100), (options.hosts * 3).div_ceil(100));
     let pages = [
         ("fleet", "/".to_owned(), "online"),
         ("  its numbers alone", "/?part=glance".to_owned(), "online"),
@@ -87,6 +87,16 @@ fn run(options: &Options) -> Result<bool> {
         ("  its last page", format!("/command/{}?page={last}", filled.done), "previous"),
         ("  one host of it", format!("/command/{}?host={host}", filled.done), "shop-00000"),
         ("a command to all, under way", format!("/command/{}", filled.open), "waiting"),
+        ("units", "/units".to_owned(), "1–"),
+        ("  their list alone", "/units?part=units".to_owned(), "1–"),
+        ("  the last page", format!("/units?page={last_units}"), "previous"),
+        ("  those that have failed", "/units?phase=failed".to_owned(), "till-1"),
+        ("  of a deployment", format!("/units?deployment={}", fill::DEPLOYMENT), "1–"),
+        ("  in its earlier version", format!("/units?deployment={}&version=1", fill::DEPLOYMENT), "1–"),
+        ("  by a selector", "/units?select=name%3Dtill-2%20and%20phase%3Drunning".to_owned(), "1–"),
+        ("deployments", "/deployments".to_owned(), fill::DEPLOYMENT),
+        ("a deployment of all", format!("/deployment/{}", fill::DEPLOYMENT), fill::DEPLOYMENT),
+        ("variables", "/vars".to_owned(), "There are no variables"),
         ("alerts", "/alerts".to_owned(), "93 %"),
         ("running a command", "/run".to_owned(), "csrf"),
         ("charts of the fleet, a day", "/charts?range=24h".to_owned(), "charts"),

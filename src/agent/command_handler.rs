@@ -24,18 +24,21 @@ use muster_topics::{
     Millis,
     ack::ReportAck,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Verb},
+    desired::DeploymentName,
     name::{CommandId, Digest, UnitName},
     outcome::{RefusalCode, Status},
     verb::VerbClass,
 };
 
 use super::{
+    admission::Examination,
     daemon::UnitDraft,
     execute::{AdmittedCommand, QueueResult},
     log_follower::FollowRequest,
     main_loop::AgentLoop,
     pending_writes::PendingWrite,
     program_queue::{ProgramRequest, QueuedProgram},
+    render::{RenderRequest, wiring_of},
     store::{
         self, StoreError, alert,
         journal::{self, Entry},
@@ -90,6 +93,8 @@ pub(super) enum TaskResult {
     DesiredFetched(Digest, Option<Vec<u8>>),
     /// The document was handed in, or could not be.
     DocumentHandedIn,
+    /// A version of a deployment that waits to be begun was examined.
+    Examined(DeploymentName, u64, Examination),
     /// A task without a result.
     Done,
 }
@@ -127,7 +132,9 @@ impl AgentLoop {
                 Err(error) => Err(error),
             },
             StoreRequest::AlertRules(rules) => self.set_alert_rules(rules).await.map(|()| StoreReply::Done),
-            StoreRequest::HostLabels(labels) => self.set_host_labels(labels).await.map(|()| StoreReply::Done),
+            StoreRequest::HostLabels(labels, signed) => {
+                self.set_host_labels(labels, signed).await.map(|()| StoreReply::Done)
+            }
             StoreRequest::Document(document) => self.set_document(document).await.map(|()| StoreReply::Done),
             StoreRequest::DocumentRefused(refusal, digest) => {
                 self.refuse_document(refusal, digest).await.map(|()| StoreReply::Done)
@@ -162,6 +169,7 @@ impl AgentLoop {
                 self.store.note_older_disk(*lost_ms, *clock_ms).await.map(|()| StoreReply::Done)
             }
             StoreRequest::Prune { signed_ms } => self.prune(*signed_ms).await.map(|()| StoreReply::Done),
+            StoreRequest::Admission(change) => self.admission_answered(change).await.map(StoreReply::Admission),
             StoreRequest::Read(read) => self.read(*read).await,
         };
         done.unwrap_or_else(|error| {
@@ -174,6 +182,7 @@ impl AgentLoop {
         Ok(match read {
             OutboxRead::FirstReports(limit) => StoreReply::Reports(outbox::first(&self.store, limit).await?),
             OutboxRead::Report(key) => StoreReply::Report(outbox::payload(&self.store, key).await?),
+            OutboxRead::TaskEnds(limit) => StoreReply::TaskEnds(self.store.task_ends(limit).await?),
             OutboxRead::FirstBatches(limit) => StoreReply::Batches(metric::pending(&self.store, limit).await?),
         })
     }
@@ -200,6 +209,9 @@ impl AgentLoop {
         }
         if !ack.alerts.is_empty() {
             alert::acknowledge(&self.store, &ack.alerts).await?;
+        }
+        if !ack.tasks.is_empty() {
+            self.store.acknowledge_task_ends(&ack.tasks).await?;
         }
         Ok(())
     }
@@ -310,7 +322,9 @@ impl AgentLoop {
         }
         let identity = self.identity.present();
         let key = identity.membership.revision_key.as_ref();
-        let asker = unit::ChangeContext { operator: &command.operator, now_ms, key, is_document: false };
+        let values = self.render_values();
+        let (operator, values) = (&command.operator, Some(&values));
+        let asker = unit::ChangeContext { operator, now_ms, key, is_document: false, values };
         let edited = match realm::take_in(&mut tx, &command.realms).await? {
             Ok(()) => unit::edit(&mut tx, unit, verb, asker).await?,
             Err(refusal) => Err(refusal),
@@ -395,6 +409,20 @@ impl AgentLoop {
         match verb {
             Verb::UnitLogs { unit, lines, view } => self.read_log(id, unit, lines, view),
             Verb::UnitConfig { unit } => self.read_config(id, unit),
+            Verb::UnitTasks { unit, log, from } => self.read_tasks(id, unit, log, from),
+            Verb::Render { unit, deployment, templates } => {
+                let (store, values) = (self.store.clone(), self.render_values());
+                let state = unit.as_ref().and_then(|unit| self.inputs.units.borrow().get(unit).cloned());
+                let (wiring, runs_as) = state.map(|state| (wiring_of(&state), state.spec().clone())).unzip();
+                let wiring = wiring.unwrap_or_default();
+                let request = RenderRequest { unit, deployment, templates, wiring, runs_as };
+                self.work.spawn(async move { TaskResult::Read(id, request.answer(&store, values).await) });
+            }
+            Verb::Plan(request) => {
+                let planner = self.planner();
+                self.tell(Input::Begun(id));
+                self.work.spawn(async move { TaskResult::Read(id, planner.answer(*request).await) });
+            }
             Verb::UnitFollow { unit, lines, view, for_ms } => {
                 let (units, executor) = (self.units.clone(), self.executor.clone());
                 let wanted = FollowRequest { id, unit, lines, view, for_ms: for_ms.min(FOLLOW_MAX_MS) };
@@ -441,6 +469,13 @@ impl AgentLoop {
         });
     }
 
+    fn read_tasks(&mut self, id: CommandId, unit: UnitName, log: Option<u64>, from: u64) {
+        let units = self.units.clone();
+        self.work.spawn(async move {
+            TaskResult::Read(id, units.tasks(&unit, log, from).await.map(|tasks| (tasks, Vec::new())))
+        });
+    }
+
     /// Sends a request to units, and answers when all have answered.
     fn forward(&mut self, id: CommandId, units: Vec<UnitName>, ask: InstanceRequest, timeout_ms: u64) {
         self.tell(Input::Begun(id));
@@ -475,6 +510,9 @@ impl AgentLoop {
                     self.read_log(id, unit, lines, view);
                 }
                 (ResumedCommand::AskedAgain, Some(Verb::UnitConfig { unit }), _) => self.read_config(id, unit),
+                (ResumedCommand::AskedAgain, Some(Verb::UnitTasks { unit, log, from }), _) => {
+                    self.read_tasks(id, unit, log, from);
+                }
                 (ResumedCommand::AskedAgain, Some(Verb::UnitStats { units, timeout_ms }), _) => {
                     self.forward(id, units, InstanceRequest::Stats, timeout_ms);
                 }
@@ -493,7 +531,7 @@ impl AgentLoop {
     }
 
     /// Handles the result of a task.
-    pub(super) fn worked(&mut self, work: TaskResult) {
+    pub(super) async fn worked(&mut self, work: TaskResult) {
         match work {
             TaskResult::Daemon(id, prepared) => self.daemon_prepared(id, prepared),
             TaskResult::Turn(program, turn) => self.finish_wait(program, turn),
@@ -508,6 +546,10 @@ impl AgentLoop {
             TaskResult::Read(id, Err(refusal)) => self.write(PendingWrite::Ended(id, refusal.into())),
             TaskResult::DesiredFetched(digest, bytes) => self.tell(Input::DesiredFetched(digest, bytes)),
             TaskResult::DocumentHandedIn => self.tell(Input::DocumentHandedIn),
+            TaskResult::Examined(deployment, number, examination) => {
+                let examined = self.examined(&deployment, number, examination).await;
+                self.check(examined);
+            }
             TaskResult::Done => {}
         }
     }

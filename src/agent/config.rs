@@ -19,7 +19,7 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::metric::group::GroupPeriods;
+use super::{admission::policy::AdmissionPolicy, metric::group::GroupPeriods};
 
 /// The most labels of a host: a full heartbeat has to fit into one message, and labels take at most 10 of its 64 KiB.
 pub const LABELS_MAX: usize = 32;
@@ -51,8 +51,14 @@ pub struct Config {
     pub artifacts: ArtifactsConfig,
     /// Containers.
     pub containers: ContainersConfig,
+    /// Units of files.
+    pub files: FilesConfig,
+    /// Packages.
+    pub packages: PackagesConfig,
     /// How units go that the host's document of desired state removes.
     pub removals: RemovalPolicy,
+    /// When this host begins versions of deployments that are rolled out.
+    pub admission: AdmissionPolicy,
     /// Heartbeats.
     pub heartbeat: HeartbeatConfig,
     /// Metrics.
@@ -80,7 +86,10 @@ impl Default for Config {
             journal: JournalConfig::default(),
             artifacts: ArtifactsConfig::default(),
             containers: ContainersConfig::default(),
+            files: FilesConfig::default(),
+            packages: PackagesConfig::default(),
             removals: RemovalPolicy::default(),
+            admission: AdmissionPolicy::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
             alerts: AlertsConfig::default(),
@@ -125,6 +134,31 @@ pub struct ContainersConfig {
 impl Default for ContainersConfig {
     fn default() -> Self {
         Self { podman_socket: PathBuf::from("/run/podman/podman.sock"), lxc_path: None }
+    }
+}
+
+/// Units of files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FilesConfig {
+    /// The folders in which units may have files, such as `["/etc", "/srv"]`; all by default. The agent's own folder, `/proc`,
+    /// `/sys` and `/dev` are never touched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roots: Option<Vec<PathBuf>>,
+}
+
+/// Packages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PackagesConfig {
+    /// The folder whose packages are managed: the host's root by default. In another one, such as the tree of an image, the
+    /// package manager runs with `chroot`, as the programs of packages do.
+    pub root: PathBuf,
+}
+
+impl Default for PackagesConfig {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/") }
     }
 }
 
@@ -299,8 +333,10 @@ impl Config {
         let paths = [
             Some(&mut self.data_dir),
             Some(&mut self.containers.podman_socket),
+            Some(&mut self.packages.root),
             self.containers.lxc_path.as_mut(),
             self.policy_file.as_mut(),
+            self.admission.unless_file.as_mut(),
         ];
         for path in paths.into_iter().flatten() {
             *path = folders::absolute(path).map_err(|source| (path.clone(), source))?;
@@ -345,6 +381,12 @@ impl Config {
         }
         if !(0.0..=1.0).contains(&self.removals.day_share) {
             return wrong("`removals.day_share` must be from 0 to 1".to_owned());
+        }
+        if let Err(problem) = self.admission.check() {
+            return wrong(problem);
+        }
+        if let Some(root) = self.files.roots.iter().flatten().find(|root| !root.is_absolute()) {
+            return wrong(format!("`files.roots` has {}; it must be an absolute path", root.display()));
         }
         if self.artifacts.rate_bytes_per_s == Some(0) {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
@@ -498,6 +540,8 @@ mod tests {
             ("[journal]\noutput_max_bytes = 0", "journal.output_max_bytes"),
             ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
             ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
+            ("[admission]\ncommand = ['']", "admission.command"),
+            ("[files]\nroots = ['etc']", "files.roots"),
             ("[local]\nlisten = '0.0.0.0:7070'", "local.listen"),
             (&format!("[labels]\nshop = '{}'", "x".repeat(256)), "labels.shop"),
         ] {

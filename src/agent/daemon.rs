@@ -104,8 +104,13 @@ pub(super) async fn apply(
     daemon: &UnitDraft,
     now_ms: Millis,
 ) -> Result<Status, StoreError> {
-    let asker =
-        unit::ChangeContext { operator: &daemon.operator, now_ms, key: daemon.key.as_ref(), is_document: false };
+    let asker = unit::ChangeContext {
+        operator: &daemon.operator,
+        now_ms,
+        key: daemon.key.as_ref(),
+        is_document: false,
+        values: None,
+    };
     Ok(match unit::edit(tx, &daemon.unit, &daemon.verb, asker).await? {
         Ok(Some(unit::AppliedChange { generation, revision, hold })) => {
             Status::Applied { generation, revision, hold: hold.map(Box::new) }

@@ -13,12 +13,15 @@ use muster_rules::{
         body,
         removal::{LeavingUnit, RemovalPolicy, RemovalTurn, has_stopped, turns},
     },
+    render::RenderValues,
 };
 use muster_session::{interface::Input, store::NewDocument};
 use muster_topics::{
     Millis, V1,
     command::Verb,
-    desired::{BODY_MAX_BYTES, DesiredBody, DocumentRefusal, StoredDocument},
+    desired::{
+        Admission, BODY_MAX_BYTES, DesiredBody, DesiredDeployment, DocumentRefusal, HandedIn, StoredDocument, UnitOwner,
+    },
     name::{Digest, UnitName},
     verb::VerbName,
 };
@@ -27,20 +30,24 @@ use sqlx::SqliteConnection;
 use super::{
     address,
     command_handler::TaskResult,
+    host_snapshot::HostSnapshot,
     join::{self, JoinError, MemberIdentity},
     kept_data,
     main_loop::AgentLoop,
     store::{
         self, StoreError,
-        deployment::{self, DocumentHost},
+        deployment::{self, ApplyScope, DocumentHost},
         document::{self, DocumentText},
-        removal,
+        label, removal,
         unit::{self, ChangeContext},
     },
 };
 
 /// How soon what could not be done is tried again, such as a deployment whose port is taken.
 const AGAIN_MS: Millis = 60_000;
+
+/// How soon a report is tried again that could not be made.
+const REPORT_AGAIN_MS: Millis = 2_000;
 
 /// How long a body may take: half a MiB over the slowest of links.
 const FETCH_MAX: Duration = Duration::from_secs(120);
@@ -65,9 +72,9 @@ pub async fn fetch(identity: &MemberIdentity, digest: &Digest) -> Result<Vec<u8>
     }
 }
 
-async fn hand_in(identity: &MemberIdentity, document: &StoredDocument) -> Result<(), JoinError> {
+async fn hand_in(identity: &MemberIdentity, handed_in: &HandedIn) -> Result<(), JoinError> {
     let ask = async |url| {
-        let request = join::https(identity.tls()?, url)?.put(join::whole(url, "/v1/desired")).json(document);
+        let request = join::https(identity.tls()?, url)?.put(join::whole(url, "/v1/desired")).json(handed_in);
         join::exchange(url, request.timeout(FETCH_MAX), BODY_MAX_BYTES).await
     };
     address::ask(identity.console_urls(), ask).await.map(drop)
@@ -97,6 +104,11 @@ impl DesiredProgress {
         (self.is_passing || self.is_leaving).then_some(self.due_ms)
     }
 
+    /// Has it examined now.
+    pub(super) fn hasten(&mut self) {
+        (self.is_passing, self.due_ms) = (true, 0);
+    }
+
     /// Whether a change of a unit may be the end of one that is being stopped.
     pub(super) fn is_stopping(&self) -> bool {
         self.is_stopping
@@ -116,32 +128,36 @@ impl AgentLoop {
         });
     }
 
-    /// Hands the stored document in; the result is an event.
+    /// Hands in what is stored of the console: document and labels; the result is an event.
     pub(super) async fn hand_in_document(&mut self) {
-        let text = async {
+        let stored = async {
             let mut tx = self.store.begin().await?;
-            document::text(&mut tx).await
+            Ok((document::text(&mut tx).await?, label::signed(&mut tx).await?))
         };
-        let document = match text.await {
-            Ok(Some(DocumentText { signed, body })) => {
-                serde_json::from_str(&signed).map(|head| StoredDocument { v: V1, head, body }).ok()
-            }
-            Ok(None) => None,
+        let (document, labels) = match stored.await {
+            Ok(stored) => stored,
             Err(error) => {
                 self.store_failed(&error);
-                None
+                (None, None)
             }
         };
-        let Some(document) = document else { return self.tell(Input::DocumentHandedIn) };
+        let document = document.and_then(|DocumentText { signed, body }| {
+            serde_json::from_str(&signed).map(|head| StoredDocument { head, body }).ok()
+        });
+        let labels = labels.and_then(|signed| serde_json::from_str(&signed).ok());
+        if document.is_none() && labels.is_none() {
+            return self.tell(Input::DocumentHandedIn);
+        }
+        let handed_in = HandedIn { v: V1, document, labels };
         let identity = self.identity.present();
         self.work.spawn(async move {
             for attempts in 0..HAND_IN_MAX {
-                match hand_in(&identity, &document).await {
+                match hand_in(&identity, &handed_in).await {
                     Ok(()) => {
-                        tracing::info!("the document of this host was handed in to the console");
+                        tracing::info!("document and labels of this host were handed in to the console");
                         break;
                     }
-                    Err(error) => tracing::warn!(%error, "the document of this host cannot be handed in"),
+                    Err(error) => tracing::warn!(%error, "document and labels of this host cannot be handed in"),
                 }
                 let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
                 tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
@@ -156,13 +172,14 @@ impl AgentLoop {
         let text = DocumentText { signed: signed.0.clone(), body: String::from_utf8_lossy(bytes).into_owned() };
         let mut tx = self.store.begin().await?;
         document::set(&mut tx, head, &text).await?;
-        self.apply_body(&mut tx, body, None).await?;
+        self.apply_body(&mut tx, body, ApplyScope::All).await?;
         store::commit(tx, "store document").await?;
         tracing::info!(mark = %head.mark, deployments = body.deployments.len(), removals = body.remove.len(), "new document");
         if !body.realms.is_empty() {
             self.update_realms().await;
         }
         self.desired_changed().await;
+        self.follow_values().await;
         Ok(())
     }
 
@@ -187,22 +204,84 @@ impl AgentLoop {
         self.report_desired().await;
     }
 
-    /// Applies the deployments of a body: those of these names, or all, with its removals.
-    async fn apply_body(
+    /// Applies the deployments of a body.
+    pub(super) async fn apply_body(
         &self,
         tx: &mut SqliteConnection,
         body: &DesiredBody,
-        only: Option<&[String]>,
+        scope: ApplyScope<'_>,
     ) -> Result<(), StoreError> {
-        let identity = self.identity.present();
-        let host = DocumentHost {
+        let (identity, values) = (self.identity.present(), self.render_values());
+        deployment::apply(tx, body, scope, self.document_host(&identity, &values)).await
+    }
+
+    /// The host that a document is applied on.
+    pub(super) fn document_host<'a>(
+        &'a self,
+        identity: &'a MemberIdentity,
+        values: &'a RenderValues,
+    ) -> DocumentHost<'a> {
+        DocumentHost {
             policy: self.session.policy(),
             realms: &self.own_realms,
             user: self.session.user(),
             key: identity.membership.revision_key.as_ref(),
             now_ms: clock::now_ms(),
+            values,
+        }
+    }
+
+    /// The values of this host for templates, without its variables.
+    pub(super) fn render_values(&self) -> RenderValues {
+        let HostSnapshot { hostname, facts, .. } = &self.host_snapshot;
+        let labels = self.host_snapshot.labels().iter().map(|(name, value)| (name.to_string(), value.clone()));
+        RenderValues::of_host((self.host, hostname), facts, labels)
+    }
+
+    /// Has units follow the host's name and facts, if these have changed.
+    pub(super) async fn follow_host(&mut self) {
+        if self.followed.as_ref() != Some(&self.render_values()) {
+            self.follow_values().await;
+        }
+    }
+
+    /// Has units follow facts, labels and variables that their templates name. Those of a deployment whose version this host
+    /// asks for follow with a version.
+    pub(super) async fn follow_values(&mut self) {
+        let values = self.render_values();
+        let operator = deployment::actor();
+        let identity = self.identity.present();
+        let key = identity.membership.revision_key.as_ref();
+        let now_ms = clock::now_ms();
+        let asker = ChangeContext { operator: &operator, now_ms, key, is_document: true, values: Some(&values) };
+        let refreshed = async {
+            let mut tx = self.store.begin().await?;
+            let text = document::text(&mut tx).await?;
+            let body = text.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+            let is_free = |owner: &UnitOwner| {
+                let free = |one: &&DesiredDeployment| one.admission == Admission::Free;
+                body.deployments.iter().filter(free).any(|one| one.version.deployment == owner.deployment)
+            };
+            let is_followed = |row: &unit::StoredUnit| row.owner.as_ref().is_none_or(is_free);
+            let is_changed = unit::refresh_values(&mut tx, asker, is_followed).await?;
+            if is_changed {
+                store::commit(tx, "follow values").await?;
+            }
+            Ok::<_, StoreError>(is_changed)
         };
-        deployment::apply(tx, body, only, host).await
+        match refreshed.await {
+            Ok(is_changed) => {
+                self.followed = Some(values);
+                if is_changed {
+                    self.units.desired_changed();
+                }
+            }
+            // The next look at the host tries again.
+            Err(error) => {
+                self.followed = None;
+                self.store_failed(&error);
+            }
+        }
     }
 
     /// Tries what could not be done, if it is time.
@@ -229,7 +308,7 @@ impl AgentLoop {
         let Some(text) = document::text(&mut tx).await? else { return Ok(()) };
         // It was read before it was stored; another version of the agent may see it in another way.
         match body::read(text.body.as_bytes()) {
-            Ok(body) => self.apply_body(&mut tx, &body, Some(&passing)).await?,
+            Ok(body) => self.apply_body(&mut tx, &body, ApplyScope::Passing(&passing)).await?,
             Err(reason) => {
                 tracing::error!(reason, "the stored document cannot be read");
                 return Ok(());
@@ -256,7 +335,8 @@ impl AgentLoop {
                 Some(RemovalTurn::Now(_)) => {
                     tracing::info!(%unit, is_approved = one.is_approved, "a unit that is to go is stopped");
                     let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
-                    let asker = ChangeContext { operator: &operator, now_ms, key: None, is_document: true };
+                    let asker =
+                        ChangeContext { operator: &operator, now_ms, key: None, is_document: true, values: None };
                     if let Err(CommandRefusal { message, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
                         tracing::warn!(%unit, reason = message, "a unit that is to go cannot be stopped");
                         continue;
@@ -311,18 +391,23 @@ impl AgentLoop {
     }
 
     /// Reports what became of the document.
-    async fn report_desired(&mut self) {
+    pub(super) async fn report_desired(&mut self) {
         let report = async {
             let mut report = document::report(&self.store).await?;
             let mut tx = self.store.begin().await?;
             let (_, turns) = self.turns(&mut tx, clock::now_ms()).await?;
             let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
+            self.observe_admissions(&mut tx, &mut report).await?;
             report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.from_ms())).collect();
             Ok::<_, StoreError>((report, is_stopping, !deployment::passing(&mut tx).await?.is_empty()))
         };
         let (report, is_stopping, is_passing) = match report.await {
             Ok(report) => report,
-            Err(error) => return self.store_failed(&error),
+            Err(error) => {
+                // What the loop knows is of before: it is found out again soon.
+                (self.desired.is_passing, self.desired.due_ms) = (true, self.now_ms() + REPORT_AGAIN_MS);
+                return self.store_failed(&error);
+            }
         };
         (self.desired.is_stopping, self.desired.is_passing) = (is_stopping, is_passing);
         self.desired.is_leaving = !report.removals.is_empty();

@@ -28,8 +28,8 @@ pub fn own_user() -> String {
     }
 }
 
-/// Returns slowly changing properties of the machine. They are read once per run of the agent; only the boot time could
-/// change later, and only because the clock is set.
+/// Returns slowly changing properties of the machine. They are read again every few minutes: an upgrade names another system,
+/// and processors and memory of a virtual machine can be changed while it runs.
 pub fn facts() -> Facts {
     let cpuinfo = read("/proc/cpuinfo");
     Facts {

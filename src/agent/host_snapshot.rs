@@ -111,10 +111,17 @@ impl HostSnapshot {
         self.address_generation
     }
 
-    /// Examines the host again.
+    /// Examines the host again. Its boot was when it was: what the kernel says of that moves with the clock.
     pub(super) fn refresh(&mut self) {
+        let Facts { boot_id, boot_ms, .. } = std::mem::take(&mut self.facts);
+        self.facts = Facts { boot_id, boot_ms, ..facts::facts() };
         self.hostname = facts::hostname();
         self.interfaces = facts::interfaces();
+    }
+
+    /// Its labels.
+    pub(super) fn labels(&self) -> &BTreeMap<Name, String> {
+        &self.labels
     }
 
     /// The names of its labels, each of which is a group of hosts.
@@ -266,7 +273,7 @@ mod tests {
         for (count, left) in [(20, (20, 20)), (100, (0, 100)), (256, (0, 0))] {
             let mut state = state(100, 2);
             let refused = DeploymentRefusal { version: u32::MAX, message: "é".repeat(256) };
-            let report = DeploymentReport { version: u32::MAX, refused: Some(refused) };
+            let report = DeploymentReport { version: u32::MAX, refused: Some(refused), waits: None };
             let desired = DesiredReport {
                 mark: DesiredMark { epoch: 1, generation: 7 },
                 deployments: (0..count).map(|index| (unit(index).parse().unwrap(), report.clone())).collect(),

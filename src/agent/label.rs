@@ -1,5 +1,6 @@
 //! Labels that the console gives this host. They override the agent's own labels of the same name, and decide its groups.
 
+use muster_session::signed::SignedText;
 use muster_topics::label::HostLabels;
 
 use super::{
@@ -12,14 +13,15 @@ use super::{
 
 impl AgentLoop {
     /// Stores the console's labels, which are newer than the present ones, and uses them.
-    pub(super) async fn set_host_labels(&mut self, told: &HostLabels) -> Result<(), StoreError> {
+    pub(super) async fn set_host_labels(&mut self, told: &HostLabels, signed: &SignedText) -> Result<(), StoreError> {
         let given = ConsoleLabels { generation: told.generation, labels: told.labels.clone() };
-        set_given(&self.store, &given).await?;
+        set_given(&self.store, &given, &signed.0).await?;
         tracing::info!(generation = given.generation, labels = given.labels.len(), "new labels from the console");
         self.host_snapshot.give_labels(given);
         // Groups go first, so that readers of the heartbeat can already reach this host by its groups.
         self.groups.send_replace(self.host_snapshot.groups());
         self.observe_units();
+        self.follow_values().await;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! - [`store`]: state that survives the agent
 //! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
 //! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
-//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state, with [`kept_data`] of units that it removed; `log_follower`: follows a unit's log;
+//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state, with [`admission`] of versions that are rolled out and [`kept_data`] of units that it removed; `log_follower`: follows a unit's log;
 //!   `pending_writes`: writes that wait for the store; `store_limits`: limits of what is kept
 //! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
 //! - `host_snapshot` and [`facts`]: the host's state
@@ -25,6 +25,7 @@
 //! **Invariant: no process of a unit or a command ends because the agent ends.**
 
 mod address;
+pub mod admission;
 mod alert;
 pub mod artifact;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub mod document;
 mod error;
 pub mod execute;
 pub mod facts;
+mod host_plan;
 mod host_snapshot;
 mod identity_keeper;
 pub mod init;
@@ -56,6 +58,7 @@ mod pending_writes;
 mod pin;
 mod program_queue;
 mod realm_commands;
+mod render;
 mod renew;
 mod rootfs;
 mod running;
@@ -92,6 +95,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    admission::AdmissionProgress,
     alert::{AlertEvaluator, EvaluatorParts},
     artifact::Artifacts,
     config::{Config, LocalConfig},
@@ -200,7 +204,8 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         (host, sealing.clone()),
         shims.clone(),
         artifacts,
-        (folder.clone(), &config.containers),
+        folder.clone(),
+        (&config.containers, &config.files, &config.packages),
         tasks.clone(),
     )
     .await
@@ -251,6 +256,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
             keys_generation: keeper.present().membership.key_generation.unwrap_or_default(),
             addresses_generation: host_snapshot.address_generation().unwrap_or_default(),
             document: store::document::known(&store).await?,
+            admissions: store::admission::said(&store).await?,
         },
         chance::random,
     );
@@ -281,6 +287,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         exec,
         units: units.states(),
         metrics: metrics.stored(),
+        task_ends: units.task_ends(),
         samples: metrics.samples(),
         identity: identity_watch,
         asked,
@@ -297,6 +304,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         units: units.clone(),
         host_snapshot,
         desired: DesiredProgress::new(config.removals, config.data_dir.clone()),
+        admission: AdmissionProgress::new(config.admission),
         groups,
         bounds,
         lookout,

@@ -15,7 +15,7 @@ use std::{
 
 use muster_base::{chance, clock};
 use muster_bus::sealing::HostKey;
-use muster_rules::backoff::jittered;
+use muster_rules::{backoff::jittered, render::RenderValues};
 use muster_session::{
     interface::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice},
     machine::Session,
@@ -35,6 +35,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    admission::AdmissionProgress,
     alert::AlertEvaluator,
     command_handler::{EnteredCommand, TaskResult},
     document::DesiredProgress,
@@ -83,6 +84,8 @@ enum LoopEvent {
     Units,
     /// Batches of measurements were stored.
     Metrics,
+    /// A task of a unit has ended.
+    TaskEnded,
     /// A sample was taken.
     Sampled,
     /// The host's identity has changed.
@@ -107,6 +110,8 @@ pub(super) struct AgentLoop {
     pub(super) sealing: HostKey,
     /// The realms of the configuration.
     pub(super) own_realms: BTreeSet<Name>,
+    /// Held while a plan is made.
+    pub(super) planning: Arc<tokio::sync::Mutex<()>>,
     pub(super) executor: Executor,
     pub(super) units: Units,
     pub(super) work: JoinSet<TaskResult>,
@@ -116,6 +121,7 @@ pub(super) struct AgentLoop {
     pub(super) lives: InstanceHistory,
     pub(super) host_snapshot: HostSnapshot,
     pub(super) desired: DesiredProgress,
+    pub(super) admission: AdmissionProgress,
     /// The names of its labels, each of which is a group of hosts; the link subscribes to them.
     pub(super) groups: watch::Sender<Vec<Name>>,
     /// The command that was journalled last, until the session has it started.
@@ -127,6 +133,8 @@ pub(super) struct AgentLoop {
     queues: Arc<QueueLengths>,
     began: Instant,
     look_ms: Millis,
+    /// The values of the host that templates of units were filled in with last.
+    pub(super) followed: Option<RenderValues>,
     ready: watch::Sender<bool>,
     /// Whether the console answers nothing, though there is a connection to the broker.
     unanswered: watch::Sender<bool>,
@@ -152,6 +160,7 @@ pub(super) struct Inputs {
     pub(super) exec: mpsc::Receiver<ExecEvent>,
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
+    pub(super) task_ends: watch::Receiver<()>,
     pub(super) samples: watch::Receiver<Arc<[Point]>>,
     pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     pub(super) asked: mpsc::Receiver<LoopQuestion>,
@@ -170,6 +179,7 @@ pub(super) struct AgentParts {
     pub(super) units: Units,
     pub(super) host_snapshot: HostSnapshot,
     pub(super) desired: DesiredProgress,
+    pub(super) admission: AdmissionProgress,
     pub(super) groups: watch::Sender<Vec<Name>>,
     pub(super) bounds: StoreBounds,
     pub(super) lookout: AlertEvaluator,
@@ -191,6 +201,7 @@ impl AgentLoop {
             stale_keys: parts.stale_keys,
             sealing: parts.sealing,
             own_realms: parts.own_realms,
+            planning: Arc::default(),
             executor: parts.executor,
             units: parts.units,
             work: JoinSet::new(),
@@ -200,6 +211,7 @@ impl AgentLoop {
             lives: parts.lives,
             host_snapshot: parts.host_snapshot,
             desired: parts.desired,
+            admission: parts.admission,
             groups: parts.groups,
             entered: None,
             events: VecDeque::new(),
@@ -208,6 +220,7 @@ impl AgentLoop {
             queues: parts.queues,
             began: Instant::now(),
             look_ms: jittered(LOOK_MS, chance::random()),
+            followed: None,
             ready: parts.ready,
             unanswered: parts.unanswered,
         };
@@ -224,6 +237,8 @@ impl AgentLoop {
     pub(super) async fn run(mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         self.resume(unfinished);
         self.update_realms().await;
+        // Facts may have changed since an earlier run.
+        self.follow_values().await;
         loop {
             match self.next().await {
                 LoopEvent::Stop => break,
@@ -272,6 +287,9 @@ impl AgentLoop {
             Effect::Cancel(which) => self.executor.cancel(which),
             Effect::FetchDesired(digest) => self.fetch_desired(digest),
             Effect::HandInDocument => self.hand_in_document().await,
+            Effect::AdmissionWaits(deployment, version, reason) => {
+                self.admission_waits(&deployment, version, reason).await;
+            }
             Effect::Withdraw => {
                 self.inputs.link.withdraw();
                 self.outgoing.disconnected();
@@ -300,7 +318,7 @@ impl AgentLoop {
         );
     }
 
-    fn check(&mut self, stored: Result<(), StoreError>) {
+    pub(super) fn check(&mut self, stored: Result<(), StoreError>) {
         if let Err(error) = stored {
             self.store_failed(&error);
         }
@@ -380,6 +398,7 @@ impl AgentLoop {
             event = inputs.link.events.recv() => event.map_or(LoopEvent::Stop, LoopEvent::Link),
             () = changed(&mut inputs.units) => LoopEvent::Units,
             () = changed(&mut inputs.metrics) => LoopEvent::Metrics,
+            () = changed(&mut inputs.task_ends) => LoopEvent::TaskEnded,
             () = changed(&mut inputs.samples) => LoopEvent::Sampled,
             () = changed(&mut inputs.identity) => LoopEvent::Identity,
             Some(question) = inputs.asked.recv() => LoopEvent::Asked(question),
@@ -390,8 +409,13 @@ impl AgentLoop {
     /// When something is due.
     fn next_ms(&self) -> Option<Millis> {
         let now_ms = self.now_ms();
-        let due =
-            [Some(self.look_ms), self.desired.next_ms(), self.outgoing.next_ms(now_ms), self.session.next_ms(now_ms)];
+        let due = [
+            Some(self.look_ms),
+            self.desired.next_ms(),
+            self.admission.next_ms(),
+            self.outgoing.next_ms(now_ms),
+            self.session.next_ms(now_ms),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -399,12 +423,14 @@ impl AgentLoop {
         match event {
             LoopEvent::Link(event) => self.link_event(event),
             LoopEvent::Exec(events) => self.tell(Input::Writes(events.into_iter().map(PendingWrite::Exec).collect())),
-            LoopEvent::Work(work) => self.worked(work),
+            LoopEvent::Work(work) => self.worked(work).await,
             LoopEvent::Units => {
                 self.observe_units();
                 if self.desired.is_stopping() {
                     self.desired_changed().await;
                 }
+                let judged = self.judge_changes().await;
+                self.check(judged);
                 let checked = self.check_unit_alerts().await;
                 self.check(checked);
             }
@@ -418,11 +444,17 @@ impl AgentLoop {
                 // Published as often as measurements are, however often a unit reports.
                 self.session.publisher.units.observe_stats(self.units.stats());
             }
+            LoopEvent::TaskEnded => {
+                let now_ms = self.now_ms();
+                self.session.publisher.task_ends.stored(now_ms);
+            }
             LoopEvent::Identity => self.observe_identity(),
             LoopEvent::Asked(question) => self.asked(question),
             LoopEvent::Time => {
-                self.on_time();
+                self.on_time().await;
                 let driven = self.drive_desired().await;
+                self.check(driven);
+                let driven = self.drive_admissions().await;
                 self.check(driven);
             }
             LoopEvent::Stop => {}
@@ -453,6 +485,8 @@ impl AgentLoop {
             }
             LoopQuestion::Trigger(answer) => {
                 self.look();
+                // What templates name of the host is followed at once, too.
+                self.look_ms = now_ms;
                 self.units.look();
                 self.session.refresh(now_ms);
                 let _ = answer.send(self.session.is_sole());
@@ -514,11 +548,12 @@ impl AgentLoop {
         publisher.beats.observe(self.host_snapshot.with(&states));
     }
 
-    fn on_time(&mut self) {
+    async fn on_time(&mut self) {
         let now_ms = self.now_ms();
         if now_ms >= self.look_ms {
             self.look_ms = now_ms + jittered(LOOK_MS, chance::random());
             self.look();
+            self.follow_host().await;
         }
     }
 

@@ -82,7 +82,8 @@ impl AgentLoop {
     ) -> Result<Result<RealmResult, CommandRefusal>, StoreError> {
         let identity = self.identity.present().clone();
         let key = identity.membership.revision_key.as_ref();
-        let asker = ChangeContext { operator: &command.operator, now_ms, key, is_document: false };
+        // A unit of a snapshot is rendered as it was.
+        let asker = ChangeContext { operator: &command.operator, now_ms, key, is_document: false, values: None };
         let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
         let nothing = |()| RealmResult::Changed(Vec::new());
         Ok(match verb {

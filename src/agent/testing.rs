@@ -279,7 +279,16 @@ impl Fleet {
 
     fn ack(&self) -> Ack {
         let issued_ms = clock::now_ms();
-        Ack { v: V1, host: self.host, issued_ms, reports: vec![], heartbeat: None, metrics: vec![], alerts: vec![] }
+        Ack {
+            v: V1,
+            host: self.host,
+            issued_ms,
+            reports: vec![],
+            heartbeat: None,
+            metrics: vec![],
+            alerts: vec![],
+            tasks: vec![],
+        }
     }
 
     pub(super) async fn acknowledge_report(&self, console: &Console, report: &Report) {
@@ -376,6 +385,16 @@ impl Console {
             let done = |report: &Report| matches!(report.content, Content::Done { .. });
             open.remove(&self.next(HostTopic::Outcome, done).await.command);
         }
+    }
+
+    /// Passes over what has come so far.
+    pub(super) fn drain(&mut self) {
+        while self.messages.try_recv().is_ok() {}
+    }
+
+    /// Whether nothing has come so far on a topic; passes over the rest.
+    pub(super) fn is_silent_on(&mut self, topic: &HostTopic) -> bool {
+        std::iter::from_fn(|| self.messages.try_recv().ok()).all(|(on, _)| on != *topic)
     }
 
     /// What has come so far on a topic of commands' answers.

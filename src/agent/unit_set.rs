@@ -4,7 +4,7 @@
 //! a refused set leaves nothing but the refusal. A check does the same and rolls back.
 
 use muster_base::clock;
-use muster_rules::CommandRefusal;
+use muster_rules::{CommandRefusal, render::RenderValues};
 use muster_topics::{
     Millis,
     command::{Command, UnitSet, Verb},
@@ -43,7 +43,8 @@ impl AgentLoop {
             return Ok(TakenInTransaction::Repeated);
         }
         let identity = self.identity.present();
-        let done = take(&mut tx, command, set, identity.membership.revision_key.as_ref()).await?;
+        let values = self.render_values();
+        let done = take(&mut tx, command, set, (identity.membership.revision_key.as_ref(), &values)).await?;
         let (status, is_taken_back) = match done {
             Ok(SetResult::Kept) => (Status::Completed, false),
             Ok(SetResult::All(_)) if set.check => (Status::Completed, true),
@@ -73,7 +74,7 @@ async fn take(
     tx: &mut SqliteConnection,
     command: &Command,
     set: &UnitSet,
-    key: Option<&RevisionKey>,
+    (key, values): (Option<&RevisionKey>, &RenderValues),
 ) -> Result<Result<SetResult, CommandRefusal>, StoreError> {
     let gathered = match set.part {
         Some(part) => unit_set::gather(tx, part, &set.units, command.expires_ms).await?,
@@ -90,6 +91,12 @@ async fn take(
     if let Err(refusal) = realm::take_in(tx, &command.realms).await? {
         return Ok(Err(refusal));
     }
-    let asker = ChangeContext { operator: &command.operator, now_ms: clock::now_ms(), key, is_document: false };
+    let asker = ChangeContext {
+        operator: &command.operator,
+        now_ms: clock::now_ms(),
+        key,
+        is_document: false,
+        values: Some(values),
+    };
     Ok(unit_set::apply(tx, &units, asker).await?.map(SetResult::All))
 }

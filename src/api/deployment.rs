@@ -50,6 +50,10 @@ pub struct ApplyDeployments {
     /// deployment is refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopt: bool,
+    /// The digest of a [`Plan`](crate::Plan) of these documents: a host that would change something else than its plan showed
+    /// waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Digest>,
 }
 
 /// The result of [`ApplyDeployments`].
@@ -75,6 +79,9 @@ pub struct AppliedDeployment {
     pub units: Vec<DeploymentUnitChange>,
     /// The number of hosts that carry it.
     pub hosts: u64,
+    /// Whether its hosts change a few at a time: it has a [rollout](crate::Rollout).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_rolled_out: bool,
     /// Hosts that did not carry it before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gains: Vec<NamedHost>,
@@ -304,8 +311,8 @@ pub struct UnitOnHosts {
     pub target: NewTarget,
 }
 
-/// `POST /api/v1/deployments/confirm`: goes on with hosts that have a document which this console never made, because
-/// its store was lost or restored from a backup.
+/// `POST /api/v1/deployments/confirm`: goes on with hosts that have a document or labels which this console never made,
+/// because its store was lost or restored from a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmDocuments {
@@ -314,9 +321,9 @@ pub struct ConfirmDocuments {
     /// Only report what would change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// Whose versions hold: without this, deployments and versions that the console does not know are taken from hosts,
-    /// and a version that both have with different content is a conflict, which is refused. With this, hosts get
-    /// whatever the console has.
+    /// Whose versions and labels hold: without this, deployments, versions and labels that the console does not know are
+    /// taken from hosts, and a version that both have with different content is a conflict, which is refused. With this,
+    /// hosts get whatever the console has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
 }
@@ -326,12 +333,12 @@ pub struct ConfirmDocuments {
 pub struct ConfirmedDocuments {
     /// Hosts that are confirmed, or would be.
     pub hosts: Vec<UnconfirmedHost>,
-    /// Hosts that have not handed in their documents yet, and stay unconfirmed: they are away, or just asked.
+    /// Hosts that have not handed in their documents or labels yet, and stay unconfirmed: they are away, or just asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<NamedHost>,
 }
 
-/// A host with a document that the console did not make.
+/// A host with a document that the console did not make, or with newer labels of a console.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnconfirmedHost {
     /// The host.
@@ -342,6 +349,21 @@ pub struct UnconfirmedHost {
     pub mark: DesiredMark,
     /// The deployments that it has or should have, and what becomes of them.
     pub deployments: Vec<UnconfirmedDeployment>,
+    /// The labels that a console has given it and this one does not know, and what becomes of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<UnconfirmedLabels>,
+}
+
+/// The labels of a host that has newer ones of a console than this console.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnconfirmedLabels {
+    /// Those that the host has, as a console has signed them; `null` if it has not handed them in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<BTreeMap<Name, LabelValue>>,
+    /// Those that this console has given it.
+    pub console: BTreeMap<Name, LabelValue>,
+    /// What becomes of them: `rebuild` or `replace`, or `same` if they differ in nothing.
+    pub action: ConfirmAction,
 }
 
 /// A deployment of an unconfirmed host.
@@ -352,7 +374,7 @@ pub struct UnconfirmedDeployment {
     /// The version that the host's document has; `null` if it is not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_version: Option<u32>,
-    /// The version that the console would have the host carry; `null` if none.
+    /// The version that the console has, before it takes the host's, or that the host gets; `null` if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub console_version: Option<u32>,
     /// What becomes of it.
@@ -363,11 +385,11 @@ pub struct UnconfirmedDeployment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfirmAction {
-    /// Both have the same version.
+    /// Both have the same.
     Same,
-    /// The console takes the host's version.
+    /// The console takes the host's version, or labels.
     Rebuild,
-    /// The host gets the console's version.
+    /// The host gets the console's version, or labels.
     Replace,
     /// The host does not have it, and gets it.
     Add,
@@ -375,6 +397,8 @@ pub enum ConfirmAction {
     Orphan,
     /// Both have this version, with different content.
     Conflict,
+    /// By the labels that hold then, the host is not to have it any more, and removes its units.
+    Remove,
 }
 
 impl ConfirmAction {
@@ -388,6 +412,7 @@ impl ConfirmAction {
             Self::Add => "add",
             Self::Orphan => "orphan",
             Self::Conflict => "conflict",
+            Self::Remove => "remove",
         }
     }
 }
@@ -524,6 +549,36 @@ impl Cordon {
     }
 }
 
+/// That a host gets no new deployments, or none at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CordonInfo {
+    /// Whether it carries deployments.
+    pub cordon: Cordon,
+    /// Who set it.
+    pub operator: Name,
+    /// When it was set.
+    pub set_ms: Millis,
+    /// The number of units that the host has yet to remove.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub to_remove: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl CordonInfo {
+    /// Returns what it is, for people.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match (self.cordon, self.to_remove) {
+            (Cordon::Drained, 1) => "draining, 1 unit to go".to_owned(),
+            (Cordon::Drained, many @ 2..) => format!("draining, {many} units to go"),
+            (cordon, _) => cordon.word().to_owned(),
+        }
+    }
+}
+
 /// Whether a host carries deployments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostCordon {
@@ -629,6 +684,9 @@ pub struct VarName {
 pub struct Var {
     /// The layer.
     pub layer: VarLayer,
+    /// The hostname of a host's layer, if the host is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// Its name.
     pub name: Name,
     /// Its value.

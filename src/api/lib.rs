@@ -28,11 +28,14 @@ mod alert;
 mod apply;
 pub mod authority;
 mod backup;
+mod change;
 mod deployment;
 pub mod host_names;
 mod label;
 mod list;
+mod plan;
 pub mod problem_codes;
+mod rollout;
 mod secret;
 mod store;
 pub mod summary;
@@ -42,18 +45,28 @@ pub mod upgrade;
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, CompareUnit};
 pub use backup::{BACKUP_BYTES_HEADER, Backup, BackupFailure, BackupKind, BackupPart, Backups};
+pub use change::{Change, ChangeKind, ChangeListing};
 pub use deployment::{
     AppliedDeployment, AppliedDeployments, ApplyDeployments, CompareVersions, ConfirmAction, ConfirmDocuments,
-    ConfirmedDocuments, Cordon, CordonHosts, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentEvent,
-    DeploymentHost, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, HostCordon, NamedHost,
-    NewVar, RemoveDeployment, RemovedDeployment, RollBack, SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind, SyncReport,
-    SyncRun, UnconfirmedDeployment, UnconfirmedHost, UnitChange, UnitOnHosts, Var, VarLayer, VarName,
+    ConfirmedDocuments, Cordon, CordonHosts, CordonInfo, Deployment, DeploymentDetail, DeploymentDifferences,
+    DeploymentEvent, DeploymentHost, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, HostCordon,
+    NamedHost, NewVar, RemoveDeployment, RemovedDeployment, RollBack, SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind,
+    SyncReport, SyncRun, UnconfirmedDeployment, UnconfirmedHost, UnconfirmedLabels, UnitChange, UnitOnHosts, Var,
+    VarLayer, VarName,
 };
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;
+pub use plan::{NewPlan, Plan, PlanFailure, PlanGroup, PlannedDeployment};
 
+pub use muster_rules::host_plan::{DeploymentPlan, FilePlan, UnitAction, UnitPlan};
+pub use muster_rules::rollout::state::{HostOutcome, RolloutPhase};
 pub use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
+pub use rollout::{
+    AbortRollout, ROLLOUT_HOSTS_MAX, ROLLOUT_STEPS_MAX, ROLLOUT_WAIT_HOSTS_MAX, ReleaseHost, Rollout, RolloutDetail,
+    RolloutEvent, RolloutHost, RolloutHostQuery, RolloutHosts, RolloutStep, RolloutVerb, RolloutVersion, RolloutWait,
+    RolloutWaitKind, RolloutWave, RolloutWaveState,
+};
 pub use secret::{
     KeyRotation, NewSecret, Secret, SecretConfig, SecretDetail, SecretSet, SecretUser, SecretVersion,
     SecretVersionState,
@@ -148,6 +161,9 @@ pub struct Host {
     /// precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<HostLabel>,
+    /// Whether it gets no new deployments, or none at all; left out for a host that is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<CordonInfo>,
 }
 
 impl Host {

@@ -211,8 +211,9 @@ impl UnitAction {
             Self::Quota(quota) => {
                 // The spec as it is shown has no secrets: the host keeps them.
                 let mut spec = there.desired.spec.clone();
-                let limits = spec.limits_mut();
-                *limits = quota.of(*limits);
+                if let Some(limits) = spec.limits_mut() {
+                    *limits = quota.of(*limits);
+                }
                 if let (Spec::Container(container), Some(disk_bytes)) = (&mut spec, quota.disk_bytes) {
                     container.disk_bytes = disk_bytes;
                 }

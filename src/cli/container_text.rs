@@ -10,10 +10,7 @@ use muster_topics::{
 /// container), and its limits.
 #[must_use]
 pub fn facts(spec: &Spec) -> [(&'static str, String); 5] {
-    let container = match spec {
-        Spec::Container(container) => Some(container),
-        Spec::Yuno(_) => None,
-    };
+    let container = spec.container();
     let shown = |of: &dyn Fn(&muster_topics::container::ContainerSpec) -> String| container.map(of).unwrap_or_default();
     let image = shown(&|container| {
         let what = match &container.image {

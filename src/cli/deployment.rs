@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use muster_api::{
-    Deployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState, DeploymentUnitChange,
+    Change, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState, DeploymentUnitChange,
     DeploymentVersionDetail, DeploymentVersionInfo, NamedHost, SyncFinding, SyncReport, UnitOnHosts,
     host_names::HostNames,
 };
@@ -59,6 +59,16 @@ pub enum DeploymentVerb {
         from: Option<u32>,
         /// Number of the other version [default: the present one]
         to: Option<u32>,
+    },
+    /// List who has changed deployments, cordons and variables
+    ///
+    /// `muster command ls` lists what was ordered of hosts.
+    Changes {
+        /// REALM/NAME [default: all, with cordons and variables]
+        deployment: Option<DeploymentName>,
+        /// List so many at most
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
     },
     /// Go back to an earlier version of a deployment
     ///
@@ -143,6 +153,7 @@ pub async fn run(verb: DeploymentVerb, session: &CliSession) -> Result<(), Failu
         DeploymentVerb::Show(wanted) if wanted.document => document(session, &wanted).await,
         DeploymentVerb::Show(wanted) => show(session, wanted).await,
         DeploymentVerb::History { deployment } => history(session, &deployment).await,
+        DeploymentVerb::Changes { deployment, limit } => changes(session, deployment, limit).await,
         DeploymentVerb::Diff { deployment, from, to } => diff(session, &deployment, (from, to)).await,
         DeploymentVerb::Rollback(args) => change::roll_back(args, session).await,
         DeploymentVerb::Rm(args) => change::remove(args, session).await,
@@ -273,6 +284,25 @@ async fn history(session: &CliSession, deployment: &DeploymentName) -> Result<()
         ]
     };
     session.printer.list(&versions, &["VERSION", "APPLIED", "BY", "DIGEST", "CONTENT"], row, "")
+}
+
+async fn changes(session: &CliSession, deployment: Option<DeploymentName>, limit: u32) -> Result<(), Failure> {
+    let mut query = vec![("limit", limit.to_string())];
+    query.extend(deployment.map(|deployment| ("subject", deployment.to_string())));
+    let changes: Vec<Change> = session.client.get("changes", &query).await?;
+    let now_ms = clock::now_ms();
+    let row = |one: &Change| {
+        vec![
+            print::age(one.at_ms, now_ms),
+            one.operator.to_string(),
+            one.kind.words().to_owned(),
+            one.subject.clone(),
+            one.detail.clone(),
+        ]
+    };
+    session.printer.list(&changes, &["WHEN", "BY", "CHANGE", "OF", "DETAIL"], row, "nothing was changed so far")?;
+    print::say_if_limited(changes.len(), limit);
+    Ok(())
 }
 
 async fn diff(

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use muster_base::failure::Failure;
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::select::Select;
 use serde_json::{Value, json};
 use serde_norway::Mapping;
 
 use super::{
     change::{UnitChange, WaitOptions, candidates, pick},
+    export_files, host_lookup,
     print::{self, PrintFormat},
     session::CliSession,
     target::{Noun, UnitRef},
@@ -36,6 +37,13 @@ pub struct ExportUnits {
     /// Every host that has such a unit
     #[arg(long)]
     pub all: bool,
+    /// Print a document of these files of a host instead, to begin with
+    ///
+    /// A folder is taken with what is in it.
+    ///
+    /// The host is asked as by `muster exec`. Large files and ones that are no text become artifacts by hand.
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["units", "select", "all"])]
+    pub files: Vec<String>,
 }
 
 /// Runs the verb.
@@ -43,6 +51,9 @@ pub struct ExportUnits {
 /// # Errors
 /// If the selection is ambiguous or empty.
 pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failure> {
+    if !export.files.is_empty() {
+        return of_files(&export, session).await;
+    }
     let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
     let every = export.all || export.units.is_empty() && export.select.is_none();
     let which =
@@ -67,6 +78,20 @@ pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failur
             });
             print::write_out(&texts.collect::<Vec<_>>().join("---\n"))
         }
+    }
+}
+
+/// Prints a document of files that a host has.
+async fn of_files(export: &ExportUnits, session: &CliSession) -> Result<(), Failure> {
+    let host = match &export.hosts[..] {
+        [host] => host.clone(),
+        [] => host_lookup::only(session).await?,
+        _ => return Err(Failure::new(FailureKind::Usage, "files are exported of one host at a time")),
+    };
+    let document = export_files::document(session, &host, &export.files).await?;
+    match session.printer.format {
+        PrintFormat::Json => session.printer.one(&document, Vec::new),
+        PrintFormat::Table | PrintFormat::Yaml => print::write_out(&yaml::write(&ordered(&document).into())),
     }
 }
 

@@ -124,7 +124,7 @@ async fn sure(session: &CliSession, what: &str, host: &str, yes: bool) -> Result
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let (name, id) = (&host.hostname, host.id);
     let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
-    let told = format!("{name}\n  {id}, {}, {units} units", presence(&host, clock::now_ms()));
+    let told = format!("{name}\n  {id}, {}, {units} units", standing(&host, clock::now_ms()));
     if yes || print::confirm(&format!("{what} {told}?\n")) {
         return Ok(host);
     }
@@ -141,7 +141,7 @@ async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure>
     let row = |host: &Host| {
         let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
         let heard = host.state.as_ref().map(|state| print::age(state.at_ms, now_ms)).unwrap_or_default();
-        vec![host.hostname.clone(), host.id.to_string(), presence(host, now_ms), units.to_string(), heard]
+        vec![host.hostname.clone(), host.id.to_string(), standing(host, now_ms), units.to_string(), heard]
     };
     let header = ["HOSTNAME", "ID", "PRESENCE", "UNITS", "LAST HEARTBEAT"];
     let empty = match is_all {
@@ -155,7 +155,15 @@ async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// `online (since 5 min ago)`.
+/// `online since 5 min ago; drained`.
+fn standing(host: &Host, now_ms: i64) -> String {
+    let word = presence(host, now_ms);
+    match &host.cordon {
+        Some(cordon) => format!("{word}; {}", cordon.words()),
+        None => word,
+    }
+}
+
 fn presence(host: &Host, now_ms: i64) -> String {
     let word = connection(host, now_ms);
     if host.is_revoked() { format!("revoked; {word}") } else { word }
@@ -188,6 +196,10 @@ async fn show(session: &CliSession, host: &str) -> Result<(), Failure> {
         ];
         if let Some(presence) = &host.presence {
             lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));
+        }
+        if let Some(cordon) = &host.cordon {
+            let set = print::age(cordon.set_ms, now_ms);
+            lines.push(("deployments", format!("{} by {}, {set}", cordon.words(), cordon.operator)));
         }
         if !host.labels.is_empty() {
             lines.push(("labels", label::labels(&host.labels)));

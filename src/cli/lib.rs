@@ -10,7 +10,7 @@
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`secret`],
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
-//!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`], [`var`], [`cordon`] of hosts (options in
+//!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`] and its [`rollout`], [`var`], [`cordon`] of hosts (options in
 //!   [`host_target`]), [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
 //!
@@ -43,6 +43,7 @@ pub mod effective;
 pub mod endpoint;
 pub mod exec;
 pub mod export;
+mod export_files;
 pub mod host;
 pub mod host_lookup;
 pub mod host_target;
@@ -52,17 +53,21 @@ pub mod login;
 pub mod logs;
 pub mod metric;
 pub mod moment;
+pub mod plan;
 pub mod policy;
 pub mod print;
 pub mod probe;
 pub mod process;
 pub mod realm;
+pub mod render;
 pub mod rollback;
+pub mod rollout;
 pub mod secret;
 mod session;
 pub mod snapshot;
 pub mod table;
 pub mod target;
+pub mod tasks;
 pub mod token;
 pub mod top;
 pub mod top_subject;
@@ -123,9 +128,16 @@ pub enum Verb {
     /// Manage deployments: units on hosts that a target selects, in versions
     #[command(subcommand)]
     Deployment(deployment::DeploymentVerb),
+    /// Show what a deployment would change on each host, and change nothing
+    Plan(plan::PlanArgs),
+    /// Follow and steer rollouts: how versions reach their hosts
+    #[command(subcommand)]
+    Rollout(rollout::RolloutVerb),
     /// Manage variables of hosts
     #[command(subcommand)]
     Var(var::VarVerb),
+    /// Show what a host renders of a template, and apply nothing
+    Render(render::RenderArgs),
     /// Save the desired state of a host's units, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotVerb),
@@ -216,10 +228,13 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Command(verb) => command::run(verb, session).await,
         Verb::Artifact(verb) => artifact::run(verb, session).await,
         Verb::Config(verb) => config::run(verb, session).await,
+        Verb::Render(wanted) => render::run(wanted, session).await,
         Verb::Secret(verb) => secret::run(verb, session).await,
         Verb::Realm(verb) => realm::run(verb, session).await,
         Verb::Snapshot(verb) => snapshot::run(verb, session).await,
         Verb::Deployment(verb) => deployment::run(verb, session).await,
+        Verb::Plan(wanted) => plan::run(wanted, session).await,
+        Verb::Rollout(verb) => rollout::run(verb, session).await,
         Verb::Var(verb) => var::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,

@@ -127,10 +127,14 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
         ("its last lines", back.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
         (
             "hint",
-            format!(
-                "it stays so until something else is asked of it; `muster {kind} run {name}` tries that revision once more, \
-                 {another} another"
-            ),
+            if unit.desired.spec.has_program() {
+                format!(
+                    "it stays so until something else is asked of it; `muster {kind} run {name}` tries that revision once \
+                     more, {another} another"
+                )
+            } else {
+                format!("it stays so until something else is asked of it, with {another}")
+            },
         ),
     ]
 }

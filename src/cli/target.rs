@@ -78,9 +78,12 @@ impl Noun {
     pub fn check<'a>(self, units: impl IntoIterator<Item = &'a Unit>) -> Result<(), Failure> {
         let Some(other) = units.into_iter().find(|unit| !self.covers(unit)) else { return Ok(()) };
         let kind = other.desired.spec.kind();
-        Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word())).hint(
-            format!("`muster {kind} --help` lists what can be done with it, `muster unit --help` what with any unit"),
-        ))
+        let own = match other.desired.spec.has_program() {
+            true => format!("`muster {kind} --help` lists what can be done with it, "),
+            false => String::new(),
+        };
+        Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word()))
+            .hint(format!("{own}`muster unit --help` lists what can be done with any unit")))
     }
 }
 

@@ -30,7 +30,7 @@ use super::{
     print, probe, process, rollback,
     session::CliSession,
     target::{Noun, UnitRef},
-    upgrade, wait,
+    tasks, upgrade, wait,
 };
 use muster_api::host_names::HostNames;
 
@@ -50,6 +50,8 @@ pub enum UnitVerb {
     Apply(Box<apply::ApplyArgs>),
     /// Print units as documents for `muster unit apply`
     Export(export::ExportUnits),
+    /// Show the tasks by which a unit's host changes it
+    Tasks(tasks::TaskArgs),
     /// Hold units: pause reconciliation until `unhold`
     ///
     /// What runs goes on, and what does not run is not started.
@@ -65,6 +67,10 @@ pub enum UnitVerb {
     ///
     /// This ends a hold by an operator, and that of a unit that is broken; what should run is tried again.
     Unhold(UnitChange),
+    /// Restart units
+    ///
+    /// One that waits for its next try is tried at once.
+    Restart(UnitChange),
     /// Retire units: stop and hold them, so that they can be removed
     Retire {
         /// Which
@@ -339,8 +345,10 @@ pub async fn run(verb: UnitVerb, session: &CliSession) -> Result<(), Failure> {
         UnitVerb::Show(wanted) => show(session, wanted, Noun::Unit).await,
         UnitVerb::Apply(wanted) => apply::run(*wanted, session).await,
         UnitVerb::Export(wanted) => export::run(wanted, session).await,
+        UnitVerb::Tasks(wanted) => tasks::run(wanted, session).await,
         UnitVerb::Hold { which, note } => change(session, Noun::Unit, which, UnitAction::Hold(note)).await,
         UnitVerb::Unhold(which) => change(session, Noun::Unit, which, UnitAction::Unhold).await,
+        UnitVerb::Restart(which) => change(session, Noun::Unit, which, UnitAction::Restart).await,
         UnitVerb::Retire { which, note } => change(session, Noun::Unit, which, UnitAction::Retire(note)).await,
         UnitVerb::Label { which, set, unset } => {
             let unset = unset.into_iter().map(|name| (name, None));
@@ -496,6 +504,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
                 unit.deviation().map(|what| format!("{what}; what follows is what is wanted")).unwrap_or_default(),
             ),
             ("artifact", spec.artifact().map(artifact).unwrap_or_default()),
+            ("files", files(spec)),
             image,
             network,
             mounts,
@@ -549,11 +558,18 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
             ("progress", observed.progress.map(print::progress).unwrap_or_default()),
-            ("says", observed.status.clone().unwrap_or_default()),
+            (
+                if matches!(spec, Spec::Packages(_)) { "differs" } else { "says" },
+                observed.status.clone().unwrap_or_default(),
+            ),
+            ("owes", observed.owed.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
             ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
-            ("does without", observed.missing.join("; ")),
+            (
+                if matches!(spec, Spec::Files(_)) { "others changed" } else { "does without" },
+                observed.missing.join("; "),
+            ),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
             ("next start", observed.retry_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
             ("error", error.cause),
@@ -635,4 +651,10 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
     create.rollback.put_into(&mut spec);
     let made = (Spec::Yuno(spec), create.run.then_some(Run::Running));
     make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
+}
+/// The files of a unit, one in a line.
+fn files(spec: &Spec) -> String {
+    let Spec::Files(spec) = spec else { return String::new() };
+    let lines = spec.files.iter().map(|(path, entry)| format!("{path}: {}", muster_rules::files::words(entry)));
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -1,12 +1,12 @@
 //! `muster var`: variables of hosts, in layers.
 
 use clap::{Args, Subcommand};
-use muster_api::{NewVar, Var, VarLayer};
+use muster_api::{NewVar, Var, VarLayer, host_names::HostNames};
 use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
-use muster_topics::name::{LabelValue, Name};
+use muster_topics::name::{HostId, LabelValue, Name};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -84,20 +84,26 @@ impl LayerOptions {
 /// If it fails.
 pub async fn run(verb: VarVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        VarVerb::Set { name, value, json, layer } => {
+        VarVerb::Set { name, value, json, layer: of } => {
             let value = if json { parse_json(&value)? } else { Value::String(value) };
-            let set: Var = session.client.post("vars", &NewVar { layer: layer.into_layer(), name, value }).await?;
-            print::say(format_args!("{} is {} ({})", set.name, shown(&set.value), set.layer));
+            let set: Var = session.client.post("vars", &NewVar { layer: of.into_layer(), name, value }).await?;
+            print::say(format_args!("{} is {} ({})", set.name, shown(&set.value), layer(&set, &HostNames::default())));
             session.printer.data(&[set])
         }
         VarVerb::Ls { name } => {
             let mut vars: Vec<Var> = session.client.get("vars", &[]).await?;
             vars.retain(|var| name.as_ref().is_none_or(|name| var.name == *name));
             let now_ms = clock::now_ms();
+            let hosts = |var: &Var| match &var.layer {
+                VarLayer::Host(id) => Some((id.parse().ok()?, var.hostname.clone()?)),
+                _ => None,
+            };
+            let hosts: Vec<(HostId, String)> = vars.iter().filter_map(hosts).collect();
+            let names = HostNames::new(hosts.iter().map(|(host, name)| (*host, name.as_str())));
             let row = |var: &Var| {
                 vec![
                     var.name.to_string(),
-                    var.layer.to_string(),
+                    layer(var, &names),
                     shown(&var.value),
                     print::age(var.set_ms, now_ms),
                     var.operator.to_string(),
@@ -113,6 +119,17 @@ pub async fn run(verb: VarVerb, session: &CliSession) -> Result<(), Failure> {
             print::say(format_args!("{name} is removed ({layer})"));
             Ok(())
         }
+    }
+}
+
+/// A layer, in which a host is shown by its name.
+fn layer(var: &Var, names: &HostNames<'_>) -> String {
+    match (&var.layer, &var.hostname) {
+        (VarLayer::Host(id), Some(hostname)) => match id.parse() {
+            Ok(host) => format!("host:{}", names.show(host, hostname)),
+            Err(_) => var.layer.to_string(),
+        },
+        (layer, _) => layer.to_string(),
     }
 }
 

@@ -47,11 +47,13 @@ pub enum WaitProgress {
 /// The verb that explains what happened to a unit without a process.
 const SHOW: &str = "unit show";
 
-/// The verb that shows a unit's log; it differs for yunos and containers.
-fn logs(unit: &Unit) -> &'static str {
-    match unit.desired.spec {
+/// The verb that shows what a unit has said, or, if it has no output, what was done for it.
+#[must_use]
+pub const fn log_verb(spec: &Spec) -> &'static str {
+    match spec {
         Spec::Yuno(_) => "yuno logs",
         Spec::Container(_) => "container logs",
+        Spec::Files(_) | Spec::Packages(_) => "unit tasks",
     }
 }
 
@@ -94,13 +96,13 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
         return if waits { WaitProgress::Going } else { WaitProgress::Reached };
     }
     if let Some(hold) = &unit.hold {
-        let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { logs(unit) };
+        let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { log_verb(&unit.desired.spec) };
         return WaitProgress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
     }
     if has_finished(unit) {
         return WaitProgress::Reached;
     }
-    let verb = logs(unit);
+    let verb = log_verb(&unit.desired.spec);
     match observed.phase {
         // Its generation is reached, but it does not play as requested.
         Phase::Running if unit.desired.run == Run::Playing => {

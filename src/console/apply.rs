@@ -84,24 +84,24 @@ struct UnitGoal {
     hosts: Vec<HostId>,
 }
 
-/// Everything that is wrong, line by line.
+/// Everything that is wrong, line by line, each with its hint.
 #[derive(Default)]
-pub(super) struct DocumentFaults(Vec<String>);
+pub(super) struct DocumentFaults(Vec<(String, Option<String>)>);
 
 impl DocumentFaults {
+    /// Adds what is wrong; a hint at its end, as hosts give them, is one.
     pub(super) fn add(&mut self, source: &str, at: &str, message: &str) {
         let place: Vec<&str> = [source, at].into_iter().filter(|part| !part.is_empty()).collect();
-        let message = message.replace('\n', "\n  ");
-        self.0.push(if place.is_empty() { message } else { format!("{}: {message}", place.join(": ")) });
+        let Diagnostic { cause, hint, .. } = Diagnostic::parse(message);
+        let cause = cause.replace('\n', "\n  ");
+        self.0.push((if place.is_empty() { cause } else { format!("{}: {cause}", place.join(": ")) }, hint));
     }
 
     pub(super) fn add_error(&mut self, source: &str, at: &str, error: Error) -> Result<(), Error> {
         if error.status >= 500 {
             return Err(error);
         }
-        let Diagnostic { cause, hint, .. } = error.problem.diagnostic;
-        let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-        self.add(source, at, &format!("{cause}{hint}"));
+        self.add(source, at, &format!("{:#}", error.problem.diagnostic));
         Ok(())
     }
 
@@ -109,20 +109,24 @@ impl DocumentFaults {
         let Self(mut lines) = self;
         lines.dedup();
         let (count, more) = (lines.len(), lines.len().saturating_sub(FAULTS_MAX));
-        let mut message = match (count, lines.first()) {
+        let usual = || "correct the documents and apply them again".to_owned();
+        let (mut message, hint) = match (count, lines.first()) {
             (0, _) | (_, None) => return Ok(()),
-            (1, Some(line)) => line.clone(),
+            (1, Some((line, hint))) => (line.clone(), hint.clone().unwrap_or_else(usual)),
             _ => {
                 lines.truncate(FAULTS_MAX);
-                lines.iter().fold(format!("{count} things are wrong:"), |all, line| format!("{all}\n- {line}"))
+                let shown = |(line, hint): &(String, Option<String>)| match hint {
+                    Some(hint) => format!("\n- {line} ({hint})"),
+                    None => format!("\n- {line}"),
+                };
+                let all: String = lines.iter().map(shown).collect();
+                (format!("{count} things are wrong:{all}"), usual())
             }
         };
         if more > 0 {
             let _ = write!(message, "\n- and {more} more");
         }
-        Err(Error::invalid("bad_documents", message)
-            .consequence("nothing was changed")
-            .hint("correct the documents and apply them again"))
+        Err(Error::invalid("bad_documents", message).consequence("nothing was changed").hint(hint))
     }
 }
 
@@ -257,22 +261,24 @@ impl Console {
                 Err(message) => faults.add(source, &at(&format!("configs.{index}")), &message),
             }
         }
-        let is_found = wanted.is_whole && configs.len() == wanted.configs.len();
+        let mut file_artifacts = BTreeMap::new();
+        for (path, text) in &wanted.file_artifacts {
+            match catalogue.artifact(text) {
+                Ok(artifact) => drop(file_artifacts.insert(path.clone(), artifact)),
+                Err(message) => faults.add(source, &at(&format!("files.{path}.artifact")), &message),
+            }
+        }
+        let is_found = wanted.is_whole
+            && configs.len() == wanted.configs.len()
+            && file_artifacts.len() == wanted.file_artifacts.len();
         let Some(artifact) = artifact.filter(|_| is_found) else { return Ok(None) };
         let says = match artifact.as_ref().and_then(|artifact| artifact.manifest.as_ref()) {
             Some(manifest) => self.manifest(manifest).await?,
             None => muster_topics::manifest::Manifest::default(),
         };
-        let secrets = match secret::secrets_of(self, &wanted.unit.realm(), &configs).await {
-            Ok(secrets) => secrets,
-            Err(error) => {
-                faults.add_error(source, &at("configs"), error)?;
-                return Ok(None);
-            }
-        };
-        let spec = match wanted.spec(artifact, configs, &says) {
+        let mut spec = match wanted.spec(artifact, configs, &says) {
             Ok(mut spec) => {
-                spec.set_secrets(secrets);
+                document::set_file_artifacts(&mut spec, file_artifacts);
                 spec
             }
             Err(DocumentFault { at, message }) => {
@@ -280,6 +286,14 @@ impl Console {
                 return Ok(None);
             }
         };
+        match secret::secrets_of(self, &wanted.unit.realm(), spec.configs(), Some(&spec)).await {
+            Ok(secrets) => spec.set_secrets(secrets),
+            Err(error) => {
+                let place = if spec.configs().is_empty() { "env" } else { "configs" };
+                faults.add_error(source, &at(place), error)?;
+                return Ok(None);
+            }
+        }
         self.check(source, wanted, &spec, faults).await?;
         Ok(Some(spec))
     }
@@ -646,4 +660,35 @@ fn check_name<T: std::str::FromStr<Err = muster_topics::name::NameError>>(text: 
     name.parse::<T>().map_err(wrong)?;
     version.map(str::parse::<Version>).transpose().map_err(wrong)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hint_of_a_fault_is_not_part_of_its_cause() {
+        let owned = "shop/till belongs to the deployment shop/tills, which changes it. hint: `muster deployment apply`";
+        let said = |add: &dyn Fn(&mut DocumentFaults)| {
+            let mut faults = DocumentFaults::default();
+            add(&mut faults);
+            faults.into_result().unwrap_err().problem.diagnostic
+        };
+        let one = said(&|faults| faults.add("host till-7", "", owned));
+        assert_eq!(one.cause, "host till-7: shop/till belongs to the deployment shop/tills, which changes it");
+        assert_eq!(one.hint.as_deref(), Some("`muster deployment apply`"));
+        assert_eq!(one.consequence.as_deref(), Some("nothing was changed"));
+        let two = said(&|faults| {
+            faults.add("host till-7", "", owned);
+            faults.add("a.yaml", "shop/x", "it is described twice");
+        });
+        assert!(
+            two.cause
+                .ends_with("which changes it (`muster deployment apply`)\n- a.yaml: shop/x: it is described twice")
+        );
+        assert_eq!(two.hint.as_deref(), Some("correct the documents and apply them again"));
+        let error = Error::invalid("bad_query", "no such").consequence("nothing").hint("another");
+        let of_error = said(&|faults| faults.add_error("a.yaml", "x", error.clone()).unwrap());
+        assert_eq!((of_error.cause.as_str(), of_error.hint.as_deref()), ("a.yaml: x: no such", Some("another")));
+    }
 }

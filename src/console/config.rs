@@ -70,6 +70,8 @@ pub struct Config {
     pub metric_store_max_bytes: u64,
     /// The fleet's authority.
     pub authority: AuthorityConfig,
+    /// Rollouts.
+    pub rollouts: RolloutConfig,
     /// Backups of the console.
     pub backup: BackupConfig,
 }
@@ -81,6 +83,18 @@ pub struct AuthorityConfig {
     /// An external signer, a process that keeps the key for commands and signs with it: `unix:` and the path of its
     /// socket. By default, the key is a file of the console.
     pub signer: Option<SignerAddress>,
+}
+
+/// How the console asks the authorities of rollouts, whose addresses are in the documents of deployments.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RolloutConfig {
+    /// A PEM file with the certificate authorities to trust. Without it, no authority is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authority_file: Option<PathBuf>,
+    /// A proxy for the requests, such as `http://proxy:3128`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
 }
 
 /// Backups of the console: encrypted files, written while it runs.
@@ -128,6 +142,9 @@ pub struct OutletConfig {
     /// addresses are reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
+    /// Whether a webhook is also sent the tasks of units that have changed something, have failed or were interrupted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tasks: bool,
 }
 
 /// The kinds of outlets.
@@ -257,6 +274,7 @@ impl Default for Config {
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
             authority: AuthorityConfig::default(),
+            rollouts: RolloutConfig::default(),
             backup: BackupConfig::default(),
         }
     }

@@ -29,7 +29,7 @@ use muster_guard::{LineKind, log_peer};
 use muster_rules::hostname;
 use muster_topics::{
     Millis, V1,
-    desired::StoredDocument,
+    desired::HandedIn,
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId, Name},
     role::Identity,
@@ -333,13 +333,13 @@ async fn desired(
     Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response())
 }
 
-/// Takes the document that a host has, which the console has asked for.
+/// Takes what a host has of the console, which has asked for it.
 async fn hand_in(
     State(console): State<Console>,
     MemberHost(host): MemberHost,
-    JsonBody(document): JsonBody<StoredDocument>,
+    JsonBody(handed_in): JsonBody<HandedIn>,
 ) -> Result<StatusCode, Error> {
-    console.hand_in(host, &document).await?;
+    console.hand_in(host, &handed_in).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -53,6 +53,13 @@ impl Error {
         Self { status: StatusCode::BAD_REQUEST.as_u16(), problem }
     }
 
+    /// What a host has answered, with its own hint.
+    #[must_use]
+    pub fn told_by(status: StatusCode, code: &str, message: &str) -> Self {
+        let problem = Problem { code: code.to_owned(), diagnostic: Diagnostic::parse(message) };
+        Self { status: status.as_u16(), problem }
+    }
+
     /// 404: there is no such thing.
     #[must_use]
     pub fn not_found(code: &str, message: impl Into<String>) -> Self {

@@ -3,6 +3,9 @@
 //! They reach a host as one signed document with all of them ([`super::document_sync`]). The host then subscribes to their groups,
 //! and matches commands against them, as with its own labels.
 //!
+//! **Invariant: a host that has newer labels than the console is sent none**, until an operator has confirmed it: the console's store
+//! was lost, or is older. Its labels are not changed meanwhile.
+//!
 //! **Invariant: labels are stored before they are sent to any host**, and a command is sent on a host's own topic only after labels that
 //! the host has not confirmed ([`send_labels_first`]): so the host matches it against the labels that held when it was issued.
 
@@ -64,6 +67,14 @@ impl Console {
         let _one_at_a_time = shared.hosts.labelling.lock().await;
         let before = self.labelled(&ids).await?;
         check(&before, &wanted)?;
+        let newer = before.iter().filter(|host| shared.hosts.labels.newer(host.host).is_some());
+        let newer: Vec<String> = newer.map(|host| host.hostname.clone()).collect();
+        if !newer.is_empty() {
+            let message = format!("hosts have newer labels than this console: {}", some(&newer));
+            return Err(Error::conflict("labels_unconfirmed", message).consequence("nothing was changed").hint(
+                "the console's store was lost, or restored; `muster deployment confirm --dry-run` shows what hosts have",
+            ));
+        }
         let now = now_ms();
         let mut transaction = shared.store.begin().await?;
         let mut changed = Vec::new();
@@ -209,14 +220,13 @@ fn some(all: &[String]) -> String {
     }
 }
 
-/// Sends a host its labels, unless it has confirmed them, before anything that depends on them. Returns false if that
-/// was not sent.
+/// Sends a host its labels, unless it has confirmed them or has newer ones, before anything that depends on them. Returns
+/// false if that was not sent.
 pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
-    if shared.hosts.labels.is_confirmed(host) {
+    if shared.hosts.labels.is_confirmed(host) || shared.hosts.labels.newer(host).is_some() {
         return true;
     }
-    let ahead = Some(shared.hosts.labels.has(host)).filter(|has| *has > shared.hosts.labels.tellings.of(host));
-    match tell(Arc::clone(shared), host, ahead.unwrap_or_default()).await {
+    match tell(Arc::clone(shared), host, 0).await {
         Ok(sent) => sent.is_some(),
         Err(error) => {
             tracing::error!(host.id = %host, %error, "a host's labels cannot be told before a command, which waits");
@@ -225,15 +235,11 @@ pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) 
     }
 }
 
-/// Sends one host its labels. If the host has newer ones, from a store that was lost since, they get a still newer
-/// generation. Returns the generation that was sent, if there is a connection.
-pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+/// Sends one host its labels, unless it has newer ones. Returns the generation that was sent, if there is a connection.
+pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, _ahead: u64) -> Result<Option<u64>, Error> {
     let tellings = &shared.hosts.labels.tellings;
-    if ahead > 0 && ahead >= tellings.of(host) {
-        let mut transaction = shared.store.begin().await?;
-        let generation = label::next_generation(&mut transaction, host, ahead.saturating_add(1), now_ms()).await?;
-        transaction.commit().await.map_err(StoreError::from)?;
-        tellings.set_generation(Some(host), generation);
+    if shared.hosts.labels.newer(host).is_some() {
+        return Ok(None);
     }
     // In this order: labels that change meanwhile are sent again, as newer ones.
     let generation = tellings.of(host);

@@ -11,7 +11,8 @@
 //! - [`link`]: the connection to the broker; `link_handle`, `inbound`: its two directions
 //! - [`ingest`]: stores what hosts report, and then acknowledges it
 //! - [`dispatch`]: turns an operator's request into a signed command, and sends it until it is answered
-//! - `desired`: deployments, which host carries which, and the document that each host is sent
+//! - `desired`: deployments, which host carries which, and the document that each host is sent; `rollout`: how their versions
+//!   reach the hosts
 //! - `apply`: applies documents to units; `realm`: realms; `alert`: alerts and their rules; `label`: labels of hosts; `address`: where hosts
 //!   find the fleet (`document_sync`: sends these to hosts until confirmed); [`content`]: artifacts and configs; `secret`: secrets that
 //!   units use by name; [`operator`]: people, and how they sign in
@@ -23,11 +24,12 @@
 //!   [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker); ingest and the recorder (each takes from the link
-//! through a bounded queue and stores in batches); acknowledgements; one each for sending rules and labels; two for deployments; status series; one for each
+//! through a bounded queue and stores in batches); acknowledgements; one each for sending rules and labels; two for deployments, one for rollouts; status series; one for each
 //! external store; metrics of fleet and console; dispatch (owns the open commands); the two
 //! listeners; the keeper of the revocation list; a sweeper. API and pages use [`Console`], the handle on all of them.
 //!
-//! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
+//! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.** What hosts say of rollouts is
+//! acknowledged to the broker before: they repeat it until they are answered (`topics/decisions/0093`).
 //!
 //! **Invariant: a report is attributed to the host whose topic it came on**, never to a name
 //! in the payload.
@@ -51,6 +53,7 @@ pub mod external;
 pub mod fleet;
 mod health;
 mod host_clocks;
+mod host_plan;
 mod inbound;
 pub mod ingest;
 pub mod issue;
@@ -71,6 +74,7 @@ mod realm;
 pub mod register;
 mod remove;
 pub mod revocation;
+mod rollout;
 pub mod roots;
 mod rotation;
 mod secret;
@@ -80,6 +84,7 @@ pub mod start;
 mod state;
 mod status_series;
 pub mod store;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod upkeep;

@@ -41,14 +41,14 @@ impl Console {
     /// Returns all hosts, sorted by hostname.
     pub async fn hosts(&self) -> Result<Vec<muster_api::Host>, Error> {
         let hosts = host::list(self.shared.store.read(), None).await?;
-        self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
+        self.complete(hosts).await
     }
 
     /// Returns hosts, filtered and sorted as requested.
     pub async fn hosts_listed(&self, wanted: &muster_api::HostListing) -> Result<Vec<muster_api::Host>, Error> {
         let only = self.picked(wanted.select.as_ref()).await?;
         let hosts = host::first(self.shared.store.read(), only.as_deref(), wanted.sort, wanted.limit).await?;
-        self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
+        self.complete(hosts).await
     }
 
     /// Returns the hosts that a selector matches; `None` without a selector.
@@ -69,6 +69,16 @@ impl Console {
         Ok(list::units(units, wanted))
     }
 
+    /// Returns a page of units.
+    pub(crate) async fn units_page(
+        &self,
+        filter: &store::unit_list::UnitFilter,
+        offset: u64,
+        limit: u32,
+    ) -> Result<store::unit_list::UnitPage, Error> {
+        Ok(store::unit_list::page(self.shared.store.read(), filter, offset, limit).await?)
+    }
+
     /// Returns a page of the hosts that match a search, sorted by hostname, and their total number.
     pub async fn hosts_page(
         &self,
@@ -81,8 +91,7 @@ impl Console {
             return Ok((Vec::new(), 0));
         }
         let (hosts, count) = host::page(self.shared.store.read(), search, offset, limit).await?;
-        let hosts = hosts.into_iter().map(|host| self.with_what_is_known(host)).collect();
-        Ok((self.with_labels(hosts).await?, count))
+        Ok((self.complete(hosts).await?, count))
     }
 
     /// Returns the first units that are held, failed, or wait for a restart, and their number.
@@ -94,8 +103,15 @@ impl Console {
     pub async fn host(&self, name: &str) -> Result<muster_api::Host, Error> {
         let id = self.resolve_host(name).await?;
         let found = host::list(self.shared.store.read(), Some(id)).await?;
-        let found = found.into_iter().map(|host| self.with_what_is_known(host)).collect();
-        self.with_labels(found).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
+        self.complete(found).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
+    }
+
+    /// Adds what the store's rows of hosts lack.
+    async fn complete(&self, hosts: Vec<muster_api::Host>) -> Result<Vec<muster_api::Host>, Error> {
+        let known = hosts.into_iter().map(|host| self.with_what_is_known(host)).collect();
+        let mut hosts = self.with_labels(known).await?;
+        self.with_cordons(&mut hosts);
+        Ok(hosts)
     }
 
     /// Removes the presence from a host while the console has no connection to the broker, because it is unknown then.

@@ -103,6 +103,7 @@ impl Console {
         realm::set(&mut transaction, &mut after, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::info!(realm = %name, %operator, "a realm is something else");
+        self.shared.hosts.desired.realm_changed(&all(&self.shared.store).await?, name);
         let command = self.tell_all(operator, Verb::RealmSet { realm: name.clone() }).await?;
         Ok(muster_api::RealmChanged { realm: self.realm(name).await?, command })
     }
@@ -117,6 +118,13 @@ impl Console {
         if shown.units > 0 {
             return Err(Error::conflict("realm_in_use", format!("realm {name} has {} units", shown.units))
                 .hint("remove them first; `muster unit ls` lists them"));
+        }
+        if let Some(deployment) = self.shared.hosts.desired.deployment_in(name) {
+            return Err(Error::conflict(
+                "realm_in_use",
+                format!("the deployment {deployment} has units in realm {name}"),
+            )
+            .hint(format!("`muster deployment rm {deployment}` removes it, or give its units another realm")));
         }
         let realms = all(&self.shared.store).await?;
         let children: Vec<&str> = realms.children(name).into_iter().map(Name::as_str).collect();

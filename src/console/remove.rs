@@ -34,6 +34,7 @@ impl Console {
         self.shared.hosts.keys.forget(id);
         self.shared.hosts.addresses.tellings.forget(id);
         self.shared.hosts.desired.forget(id);
+        self.shared.hosts.rollouts.forget(id);
         // An empty message clears what the broker retains for it.
         self.shared.hosts.link.publish(Topic::Host(id, HostTopic::Desired), Vec::new());
         self.shared.left(id, &owed).await;

@@ -41,13 +41,13 @@ use super::{
     content, desired, dispatch, document_sync, enrol,
     error::Error,
     external::{self, ExternalError, ExternalStores},
-    fleet, health, ingest,
+    fleet, health, host_plan, ingest,
     key_ring::KeySources,
     label,
     link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
     revocation::{self, ListError},
-    rotation, secret,
+    rollout, rotation, secret,
     server::{CONNECTIONS_MAX, HttpServer},
     signing_time::SigningTime,
     state::{
@@ -411,6 +411,8 @@ impl PreparedConsole {
                 rotating: tokio::sync::Mutex::default(),
                 addresses,
                 desired,
+                rollouts: rollout::Rollouts::default(),
+                plans: host_plan::Plans::default(),
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
@@ -464,6 +466,11 @@ impl PreparedConsole {
         tasks.spawn(addresses);
         tasks.spawn(desired::sync::run(console.clone(), shutdown.clone()));
         tasks.spawn(desired::publish::run(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(rollout::engine::run(console.clone(), shutdown.clone()));
+        tasks.spawn(rollout::alerts::run(Arc::clone(&shared), shutdown.clone()));
+        if let Err(error) = AlertOutlet::forget_others(&self.outlets, &shared.store).await {
+            tracing::warn!(%error, "what outlets were told before cannot be tidied up");
+        }
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }

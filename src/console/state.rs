@@ -99,6 +99,10 @@ pub(super) struct HostMessages {
     pub(super) rotating: tokio::sync::Mutex<()>,
     /// What is desired of them.
     pub(super) desired: super::desired::DesiredState,
+    /// How it reaches them.
+    pub(super) rollouts: super::rollout::Rollouts,
+    /// What documents would change of them.
+    pub(super) plans: super::host_plan::Plans,
     /// Where hosts find the fleet.
     pub(super) addresses: super::address::FleetAddresses,
     /// Held while labels of hosts are changed.

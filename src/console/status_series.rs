@@ -29,7 +29,7 @@ use super::{
     page_change::PageChange,
     state::ConsoleState,
     store::{
-        alert::{self, OccurrenceKey, PastAlert},
+        alert::{self, CONSOLE, OccurrenceKey, PastAlert},
         host,
     },
 };
@@ -249,6 +249,8 @@ fn labels(host: HostId, stood: &PastAlert) -> Vec<(&'static str, String)> {
     let subject = match (&alert.unit, &alert.mount) {
         (Some(unit), _) => unit.to_string(),
         (None, Some(mount)) => mount.clone(),
+        // The console's own may be about several things at once.
+        (None, None) if host == CONSOLE && alert.id != alert.rule => alert.id.to_string(),
         (None, None) => "host".to_owned(),
     };
     vec![

@@ -95,13 +95,37 @@ impl Fixture {
 
     /// Applies a deployment of one container.
     pub(super) async fn deploy_container(&self, deployment: &str, select: &str) -> muster_api::AppliedDeployment {
-        let content = serde_json::json!({
+        self.roll_out_container(deployment, select, "till", None).await
+    }
+
+    /// The same, with the policy of a rollout.
+    pub(super) async fn roll_out_container(
+        &self,
+        deployment: &str,
+        select: &str,
+        unit: &str,
+        policy: Option<serde_json::Value>,
+    ) -> muster_api::AppliedDeployment {
+        let mut content = serde_json::json!({
             "deployment": deployment, "target": {"select": select},
-            "units": [{"name": "till", "kind": "container", "image": {"name": "docker.io/library/busybox:1"}}],
+            "units": [{"name": unit, "kind": "container", "image": {"name": "docker.io/library/busybox:1"}}],
         });
+        if let Some(policy) = policy {
+            content["rollout"] = policy;
+        }
         let documents = vec![muster_api::ApplyDocument { source: String::new(), content }];
-        let apply = muster_api::ApplyDeployments { documents, dry_run: false, adopt: false };
+        let apply = muster_api::ApplyDeployments { documents, dry_run: false, adopt: false, plan: None };
         self.console.apply_deployments(&admin(), apply).await.unwrap().deployments.remove(0)
+    }
+
+    /// Returns a member that is connected, and whose agent asks for admission.
+    pub(super) async fn asking_member(&self, hostname: &str) -> Member {
+        let member = self.member(hostname).await;
+        let report = muster_topics::desired::DesiredReport { asks: true, ..Default::default() };
+        self.shared().hosts.desired.heard(member.id, Some(report), None, muster_base::clock::now_ms());
+        self.shared().hosts.rollouts.presence(member.id, true);
+        self.console.catch_up().await.unwrap();
+        member
     }
 
     /// Returns a command that waits for these hosts.

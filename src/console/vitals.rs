@@ -1,5 +1,5 @@
 //! Records the console's own metrics beside those of hosts: the number of hosts by state, open commands, deployments and documents,
-//! active alerts, sizes of its stores, and its use of the machine.
+//! rollouts, active alerts, sizes of its stores, and its use of the machine.
 //!
 //! Each point has the label `instance="console"`, and none has `host`, because they belong to no host.
 //!
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ingest,
+    rollout::{RolloutTotals, Rollouts},
     state::ConsoleState,
     store::{self, StoreError, alert},
 };
@@ -61,7 +62,7 @@ fn point(measurement: &str, tag: Option<(&str, &str)>, at_ms: Millis) -> Point {
 
 /// Collects the present values.
 async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis) -> Vec<Point> {
-    let mut points = Vec::with_capacity(24);
+    let mut points = Vec::with_capacity(48);
     match of_stores(shared, at_ms).await {
         Ok(found) => points.extend(found),
         Err(error) => tracing::debug!(%error, "the console cannot count what is in its store"),
@@ -71,6 +72,7 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     for (state, count) in documents {
         points.push(point("muster_console_documents", Some(("state", state)), at_ms).field("count", count as f64));
     }
+    points.extend(of_rollouts(&shared.hosts.rollouts, at_ms));
     if let Ok(count) = shared.measurements.series.count().await {
         points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
     }
@@ -89,6 +91,22 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
         points.push(point("muster_console_cpu", None, at_ms).field("busy_ratio", ratio));
     }
     points
+}
+
+/// The present rollouts; zeros, too.
+fn of_rollouts(rollouts: &Rollouts, at_ms: Millis) -> Vec<Point> {
+    let RolloutTotals { phases, outcomes, in_flight, unavailable } = rollouts.totals();
+    let count = |measurement: &str, label: &str, word: &str, count: u64| {
+        point(measurement, Some((label, word)), at_ms).field("count", count as f64)
+    };
+    let phases = phases.into_iter().map(|(word, number)| count("muster_console_rollouts", "phase", word, number));
+    let hosts =
+        outcomes.into_iter().map(|(word, number)| count("muster_console_rollout_hosts", "outcome", word, number));
+    let now = point("muster_console_rollout", None, at_ms)
+        .field("in_flight", in_flight as f64)
+        .field("unavailable", unavailable as f64)
+        .field("admitted_total", rollouts.admitted() as f64);
+    phases.chain(hosts).chain([now]).collect()
 }
 
 async fn of_stores(shared: &ConsoleState, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
@@ -169,6 +187,8 @@ mod tests {
         let fixture = Fixture::new().await;
         let host = fixture.member("till-7").await;
         fixture.command(&[host.id]).await;
+        fixture.asking_member("till-8").await;
+        fixture.roll_out_container("default/till", "host=till-8", "till", Some(serde_json::json!({}))).await;
         let shared = fixture.shared();
         let mut processor = Processor::default();
         let first = sample(shared, &mut processor, now_ms()).await;
@@ -184,11 +204,18 @@ mod tests {
             assert_eq!(series[0].labels["instance"], "console");
             series[0].points[0].1
         };
-        assert_eq!(value("muster_console_hosts_count{state=\"never\"}").await, 1.0);
+        assert_eq!(value("muster_console_hosts_count{state=\"never\"}").await, 2.0);
         assert_eq!(value("muster_console_hosts_count{state=\"online\"}").await, 0.0);
         assert_eq!(value("muster_console_commands_open").await, 1.0);
-        assert_eq!(value("muster_console_deployments_count").await, 0.0);
-        assert_eq!(value("muster_console_documents_count{state=\"behind\"}").await, 0.0);
+        assert_eq!(value("muster_console_deployments_count").await, 1.0);
+        assert_eq!(value("muster_console_documents_count{state=\"behind\"}").await, 1.0);
+        assert_eq!(value("muster_console_rollouts_count{phase=\"running\"}").await, 1.0);
+        assert_eq!(value("muster_console_rollouts_count{phase=\"paused\"}").await, 0.0);
+        assert_eq!(value("muster_console_rollout_hosts_count{outcome=\"none\"}").await, 1.0);
+        assert_eq!(value("muster_console_rollout_hosts_count{outcome=\"verified\"}").await, 0.0);
+        assert_eq!(value("muster_console_rollout_in_flight").await, 0.0);
+        assert_eq!(value("muster_console_rollout_unavailable").await, 0.0);
+        assert_eq!(value("muster_console_rollout_admitted_total").await, 0.0);
         assert_eq!(value("muster_console_alerts_active{severity=\"critical\"}").await, 0.0);
         assert_eq!(value("muster_console_points_received_total").await, 0.0);
         assert!(value("muster_console_series_count").await > 0.0);

@@ -110,6 +110,28 @@ mod enabled {
         ForgetDocument,
         /// The agent removes units that its document does not list.
         RemoveByAbsence,
+        /// The console takes a question of a host that is not its last one.
+        HearStaleQuestion,
+        /// A later version's rollout does not know which hosts an earlier one has left unavailable.
+        ForgetEarlierVersion,
+        /// The console does not count hosts in the middle of a change.
+        NoFlight,
+        /// The console admits hosts while a rollout is paused.
+        GrantWhilePaused,
+        /// The console ends a wave whose hosts have not ended.
+        CloseWaveEarly,
+        /// The console counts hosts as unavailable only if they have said that they have begun.
+        BudgetByReports,
+        /// The agent takes an answer to a question that is not its last one.
+        TakeLateGrant,
+        /// The console grants a second lease for the same question.
+        GrantTwice,
+        /// The console frees the place of a host that was silent for too long in the middle of a change.
+        FreeLostHost,
+        /// The console ends a rollout while hosts have no outcome.
+        EndWithoutOutcomes,
+        /// The console admits hosts outside the windows.
+        IgnoreWindow,
     }
 
     /// Injects a fault on this thread; `None` removes it.

@@ -222,6 +222,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("unit unhold", &[("muster unit unhold default/server", "")]),
+    ("unit restart", &[("muster unit restart default/config", "")]),
     ("unit retire", &[("muster unit retire default/server", ""), ("muster unit retire --select 'realm=old'", "")]),
     (
         "unit label",
@@ -292,6 +293,14 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "unit tasks",
+        &[
+            ("muster unit tasks till-7:shop/files", ""),
+            ("muster unit tasks till-7:shop/files --task 12", ""),
+            ("muster unit tasks till-7:shop/files --follow", "until its newest task has ended"),
+        ],
+    ),
+    (
         "yuno config",
         &[("muster yuno config default/server", ""), ("muster yuno config default/server --effective", "")],
     ),
@@ -343,6 +352,13 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("deployment history", &[("muster deployment history shop/till", "")]),
     (
+        "deployment changes",
+        &[
+            ("muster deployment changes", "with cordons and variables"),
+            ("muster deployment changes shop/till -n 10", ""),
+        ],
+    ),
+    (
         "deployment diff",
         &[
             ("muster deployment diff shop/till", "what the present version changed"),
@@ -387,6 +403,46 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("deployment sync", &[("muster deployment sync", "")]),
+    (
+        "rollout ls",
+        &[
+            ("muster rollout ls", "the last one of each deployment"),
+            ("muster rollout ls shop/till", "all of one deployment"),
+        ],
+    ),
+    (
+        "rollout show",
+        &[
+            ("muster rollout show shop/till", "its waves, and why hosts wait"),
+            ("muster rollout show shop/till --hosts", "each host"),
+            ("muster rollout show shop/till --version 4 --outcome failed", ""),
+        ],
+    ),
+    (
+        "rollout watch",
+        &[
+            ("muster rollout watch shop/till", ""),
+            ("muster rollout watch shop/till --timeout 1h -o json", "the whole rollout in each line"),
+        ],
+    ),
+    ("rollout pause", &[("muster rollout pause shop/till", "hosts that change now go on")]),
+    ("rollout resume", &[("muster rollout resume shop/till", "in spite of the failures until now")]),
+    (
+        "rollout promote",
+        &[
+            ("muster rollout promote shop/till", "the next wave begins"),
+            ("muster rollout promote shop/till --version 4", "only if that is the present one"),
+        ],
+    ),
+    ("rollout retry", &[("muster rollout retry shop/till", "")]),
+    (
+        "rollout abort",
+        &[
+            ("muster rollout abort shop/till", "hosts stay as they are"),
+            ("muster rollout abort shop/till --rollback --yes", "hosts go back"),
+        ],
+    ),
+    ("rollout release", &[("muster rollout release shop/till till-7", "")]),
     ("deployment schema", &[("muster deployment schema > deployment.schema.json", "for an editor")]),
     (
         "var set",
@@ -398,6 +454,25 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("var ls", &[("muster var ls", ""), ("muster var ls lanes", "in all layers")]),
     ("var rm", &[("muster var rm lanes --host till-7", "")]),
+    (
+        "plan",
+        &[
+            ("muster plan till.yaml", "what each host of its target would change"),
+            ("muster plan till.yaml -o json", "with all hosts, for programs"),
+            (
+                "muster deployment apply till.yaml --plan 4c1d2f0e8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d",
+                "",
+            ),
+        ],
+    ),
+    (
+        "render",
+        &[
+            ("muster render shop.yaml --host till-7", "env and args of its units"),
+            ("echo '{{ fact.cpus }}' | muster render - --host till-7", "a template of its own"),
+            ("muster render --unit shop/till --host till-7", "what was rendered for a unit that is there"),
+        ],
+    ),
     (
         "snapshot",
         &[

@@ -40,6 +40,12 @@ pub fn process_delay(attempts: u32) -> Option<Duration> {
 /// runtime's, so there is no immediate restart and only a few attempts.
 const CONTAINER_S: [u64; 5] = [5, 10, 20, 40, 60];
 
+/// The delays before a state of the host is established again, after it could not be, or others have changed it too often.
+const CONVERGENCE: ExponentialGrowth = ExponentialGrowth { first_ms: 5_000, max_ms: 15 * 60_000 };
+
+/// The most attempts in a row: half a day, in which somebody makes room on a disk.
+const CONVERGENCES_MAX: u32 = 50;
+
 /// How often and with which delays a unit is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPatience {
@@ -47,6 +53,8 @@ pub enum RestartPatience {
     Process,
     /// As a container: five attempts, after 5, 10, 20, 40 and 60 s.
     Container,
+    /// As a state of the host, such as files: after 5 s, and then twice as long each time up to a quarter of an hour.
+    Convergence,
 }
 
 impl RestartPatience {
@@ -59,6 +67,10 @@ impl RestartPatience {
                 let index = usize::try_from(attempts).unwrap_or(usize::MAX);
                 CONTAINER_S.get(index).copied().map(Duration::from_secs)
             }
+            Self::Convergence => {
+                let bound = CONVERGENCE.bound_ms(attempts).unsigned_abs();
+                (attempts < CONVERGENCES_MAX).then(|| Duration::from_millis(bound))
+            }
         }
     }
 
@@ -67,7 +79,7 @@ impl RestartPatience {
     pub fn immediate(self) -> u32 {
         match self {
             Self::Process => IMMEDIATE_RESTARTS,
-            Self::Container => 0,
+            Self::Container | Self::Convergence => 0,
         }
     }
 }

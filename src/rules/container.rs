@@ -76,6 +76,7 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
         ("entry", spec.entry.is_some()),
         ("args", !spec.args.is_empty()),
         ("env", !spec.env.is_empty()),
+        ("render", spec.render),
         ("user", spec.user.is_some()),
         ("cwd", spec.cwd.is_some()),
         ("mounts", !spec.mounts.is_empty()),

@@ -1,5 +1,7 @@
 //! The cost of a change of desired state for the running process.
 
+use std::collections::BTreeMap;
+
 use muster_topics::{
     process::Limits,
     unit::{Observed, Run, Spec},
@@ -44,6 +46,13 @@ impl ChangeCost {
 /// Returns what a change of a unit's spec or `run` does to its process.
 #[must_use]
 pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
+    // A spec that its host has not filled in yet.
+    let filled = before.0.values().filter(|_| after.0.values().is_some_and(BTreeMap::is_empty)).map(|values| {
+        let mut filled = after.0.clone();
+        filled.set_values(values.clone());
+        filled
+    });
+    let after = (filled.as_ref().unwrap_or(after.0), after.1);
     match (before.1.is_running(), after.1.is_running()) {
         (false, false) => ChangeCost::InPlace,
         (false, true) => ChangeCost::Start,

@@ -17,6 +17,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::tz::TimeZoneDatabase;
 use muster_topics::{
     desired::{DeploymentName, DeploymentVersion},
     name::{Name, UnitName},
@@ -27,6 +28,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     document::{self, DocumentFault, DocumentKind, WantedUnit, from_value, unknown},
+    rollout::policy,
     unknown_keys,
 };
 
@@ -39,13 +41,16 @@ pub struct WantedDeployment {
     pub select: HostSelect,
     /// The units, each once, without hosts, and each with what it should do.
     pub units: Vec<WantedUnit>,
+    /// The whole policy of its rollout, as a version stores it; empty: all hosts at once.
+    pub rollout: Map<String, Value>,
 }
 
 const KEYS: [&str; 5] = ["deployment", "target", "units", "unit", "rollout"];
 
 /// Reads the deployment that a document describes, as far as possible: one that has a fault is not to be applied.
+/// `zones` are the time zones that its windows may name.
 #[must_use]
-pub fn read(document: &Value) -> (Option<WantedDeployment>, Vec<DocumentFault>) {
+pub fn read(document: &Value, zones: &TimeZoneDatabase) -> (Option<WantedDeployment>, Vec<DocumentFault>) {
     let mut faults = FaultList::default();
     let Value::Object(whole) = document else {
         faults.add("", "a deployment is wanted, with `deployment`, `target` and `units`");
@@ -67,9 +72,10 @@ pub fn read(document: &Value) -> (Option<WantedDeployment>, Vec<DocumentFault>) 
     }
     let deployment = name(whole, &mut faults);
     let select = target(whole, &mut faults);
-    rollout(whole, &mut faults);
+    let rollout = rollout(whole, zones, &mut faults);
     let units = units(whole, &mut faults);
-    let wanted = deployment.zip(select).map(|(deployment, select)| WantedDeployment { deployment, select, units });
+    let wanted =
+        deployment.zip(select).map(|(deployment, select)| WantedDeployment { deployment, select, units, rollout });
     (wanted, faults.0)
 }
 
@@ -121,18 +127,11 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
     Some(select)
 }
 
-fn rollout(document: &Map<String, Value>, faults: &mut FaultList) {
-    let is_empty = match document.get("rollout") {
-        None | Some(Value::Null) => true,
-        Some(Value::Object(policy)) => policy.is_empty(),
-        Some(_) => false,
-    };
-    if !is_empty {
-        faults.add(
-            "rollout",
-            "policies of rollouts are not supported yet: without `rollout`, a version goes to all its hosts at once",
-        );
-    }
+fn rollout(document: &Map<String, Value>, zones: &TimeZoneDatabase, faults: &mut FaultList) -> Map<String, Value> {
+    let Some(given) = document.get("rollout").filter(|given| !given.is_null()) else { return Map::new() };
+    let (policy, wrong) = policy::read(given, zones);
+    faults.0.extend(wrong);
+    policy.map(|policy| policy::write(&policy)).unwrap_or_default()
 }
 
 fn units(document: &Map<String, Value>, faults: &mut FaultList) -> Vec<WantedUnit> {
@@ -272,7 +271,7 @@ pub fn schema() -> Value {
                 "maxItems": UNITS_MAX,
             },
             "unit": { "description": "Short for one in `units`.", "$ref": "#/$defs/DeploymentUnit" },
-            "rollout": { "description": "Empty: a version goes to all its hosts at once.", "type": "object", "maxProperties": 0 },
+            "rollout": policy::schema(),
         },
         "required": ["deployment", "target"],
         "oneOf": [{ "required": ["units"] }, { "required": ["unit"] }],
@@ -321,6 +320,10 @@ mod tests {
     use super::*;
     use crate::schema as validator;
 
+    fn read(document: &Value) -> (Option<WantedDeployment>, Vec<DocumentFault>) {
+        super::read(document, &TimeZoneDatabase::bundled())
+    }
+
     #[track_caller]
     fn check_faults(document: &Value, wanted: &[(&str, &str)]) {
         let (_, faults) = read(document);
@@ -354,7 +357,10 @@ mod tests {
         fields.remove("units");
         fields.insert("rollout".to_owned(), json!({}));
         check_faults(&one, &[]);
-        assert_eq!(read(&one).0.unwrap().units[..], wanted.units[..1]);
+        let one = read(&one).0.unwrap();
+        assert_eq!(one.units[..], wanted.units[..1]);
+        assert_eq!(one.rollout["max_in_flight"], "10%", "a policy is stored whole");
+        assert_eq!(wanted.rollout, Map::new(), "without one, all change at once");
     }
 
     #[test]
@@ -367,7 +373,7 @@ mod tests {
         check_faults(
             &json!({
                 "deployment": "till", "taget": 1, "hosts": ["anna"], "target": {"selekt": "host=*", "count": 3},
-                "rollout": {"waves": [1]}, "unit": {}, "units": [],
+                "rollout": {"wave": [1], "soak": "2"}, "unit": {}, "units": [],
             }),
             &[
                 ("hosts", "`target: {select"),
@@ -376,7 +382,8 @@ mod tests {
                 ("target.count", "known are `select`"),
                 ("target.selekt", "`select`"),
                 ("target.select", "has to be there"),
-                ("rollout", "not supported yet"),
+                ("rollout.wave", "`waves`"),
+                ("rollout.soak", "a duration"),
                 ("unit", "one of both"),
             ],
         );
@@ -412,7 +419,7 @@ mod tests {
         check_faults(&with("deployment", json!(5)), &[("deployment", "expected a string")]);
         check_faults(&with("target", json!("label.role=till")), &[("target", "such as")]);
         check_faults(&with("target", json!({"select": "unit.phase=failed"})), &[("target.select", "depend on units")]);
-        check_faults(&with("rollout", json!("slow")), &[("rollout", "not supported yet")]);
+        check_faults(&with("rollout", json!("slow")), &[("rollout", "a policy is wanted")]);
         check_faults(&with("units", json!({})), &[("units", "a list")]);
         check_faults(&with("units", json!([])), &[("units", "`muster deployment rm`")]);
         let many: Vec<Value> =
@@ -449,6 +456,7 @@ mod tests {
         fn written_document_reads_as_the_same_version(
             units in prop::collection::btree_map("[a-z]{1,3}/[a-z]{1,3}", (0u8..10, any::<bool>(), prop::collection::vec("[a-z{}:]{0,4}", 0..3)), 1..5),
             site in "[a-z]{1,5}",
+            rolls_out in any::<bool>(),
         ) {
             let artifact = ArtifactRef {
                 sha256: Digest::of(b"web"),
@@ -468,7 +476,7 @@ mod tests {
                 parent: Some(Digest::of(b"2")),
                 target: DeploymentTarget { select: format!("label.site={site}").parse().unwrap() },
                 units: units.collect(),
-                rollout: Map::new(),
+                rollout: if rolls_out { policy::write(&policy::RolloutPolicy::default()) } else { Map::new() },
             };
             let document = write(&version);
             prop_assert_eq!(validator::check(&schema(), &document), [""; 0]);
@@ -476,6 +484,7 @@ mod tests {
             prop_assert_eq!(faults, []);
             let wanted = wanted.unwrap();
             prop_assert_eq!((&wanted.deployment, &wanted.select), (&version.deployment, &version.target.select));
+            prop_assert_eq!(&wanted.rollout, &version.rollout);
             let read = wanted.units.iter().map(|unit| DeploymentUnit {
                 unit: unit.unit.clone(),
                 spec: Box::new(unit.spec(Some(artifact.clone()), Vec::new(), &Manifest::default()).unwrap()),

@@ -1,12 +1,15 @@
 //! How far a deployment is on a host.
 
 use muster_topics::{
+    Millis,
+    admission::{AdmissionWait, AdmissionWaitKind},
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitOwner},
     name::UnitName,
     unit::{Desired, Hold, HoldReason, Observed, Phase},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
 
 use crate::assignment::AssignmentConflict;
 
@@ -20,7 +23,7 @@ pub enum DeploymentState {
     Refused,
     /// Another deployment claims a unit of the same name on this host, and keeps it.
     Conflict,
-    /// The host has a document that this console did not make: an operator has to confirm it.
+    /// The host has a document that this console did not make, or newer labels: an operator has to confirm it.
     Unconfirmed,
     /// The host's agent knows no deployments.
     Cannot,
@@ -30,6 +33,8 @@ pub enum DeploymentState {
     Away,
     /// The host has not stored the document yet.
     Pending,
+    /// The version is rolled out, and the host has not begun with it: it prepares, or it may not yet.
+    Waiting,
     /// The host changes its units.
     Changing,
     /// The host removes its units.
@@ -42,7 +47,7 @@ pub enum DeploymentState {
 
 impl DeploymentState {
     /// All states, in the order in which they are shown.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Failed,
         Self::Refused,
         Self::Conflict,
@@ -51,6 +56,7 @@ impl DeploymentState {
         Self::Held,
         Self::Away,
         Self::Pending,
+        Self::Waiting,
         Self::Changing,
         Self::Removing,
         Self::Orphan,
@@ -69,6 +75,7 @@ impl DeploymentState {
             Self::Held => "held",
             Self::Away => "away",
             Self::Pending => "pending",
+            Self::Waiting => "waiting",
             Self::Changing => "changing",
             Self::Removing => "removing",
             Self::Orphan => "orphan",
@@ -79,7 +86,7 @@ impl DeploymentState {
     /// Whether something is still expected to happen by itself.
     #[must_use]
     pub fn is_under_way(self) -> bool {
-        matches!(self, Self::Away | Self::Pending | Self::Changing | Self::Removing)
+        matches!(self, Self::Away | Self::Pending | Self::Waiting | Self::Changing | Self::Removing)
     }
 }
 
@@ -107,11 +114,15 @@ pub struct DeploymentOnHost<'a> {
     pub wanted: Option<(u32, &'a [UnitName])>,
     /// Why the host does not carry the deployment, though it is selected.
     pub conflict: Option<&'a AssignmentConflict>,
+    /// Whether the host is not given the present version, because its agent cannot ask for admission.
+    pub cannot_ask: bool,
+    /// Why the console does not admit the host to the version, if the host has asked.
+    pub admission: Option<&'a str>,
     /// Whether the host still has units to remove.
     pub removes: bool,
     /// The host's present document; `None` if there is none yet.
     pub mark: Option<DesiredMark>,
-    /// Whether the host has a document that the console did not make.
+    /// Whether the host has a document that the console did not make, or newer labels than the console.
     pub is_unconfirmed: bool,
     /// Whether the host has ever reported its state.
     pub is_known: bool,
@@ -129,13 +140,18 @@ pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Stri
     use DeploymentState::{Away, Cannot, Conflict, Orphan, Unconfirmed};
     let orphan = || one.units.iter().find(|unit| unit.owner.is_some_and(|owner| owner.deployment == *one.deployment));
     let found = match (one.wanted, one.conflict) {
-        (None, None) if !one.removes => {
+        (None, None) if !one.removes && !one.cannot_ask => {
             let unit = orphan()?;
             return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit))));
         }
         _ if one.is_unconfirmed => {
-            let why = "the host has a document that this console did not make (`muster deployment confirm`)";
+            let why =
+                "the host has a document, or labels, that this console did not make (`muster deployment confirm`)";
             return Some((Unconfirmed, Some(why.to_owned())));
+        }
+        _ if one.cannot_ask => {
+            let why = "its agent is too old for rollouts; it keeps what it has";
+            return Some((Cannot, Some(why.to_owned())));
         }
         (None, Some(conflict)) if !one.removes => return Some((Conflict, Some(conflict.to_string()))),
         _ if one.is_known && one.report.is_none() => {
@@ -163,12 +179,22 @@ fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
     if let Some(found) = not_stored(one) {
         return found;
     }
-    let waits = one.report.iter().flat_map(|report| &report.removals);
+    let is_of = |unit: &UnitName| {
+        let there = one.units.iter().find(|there| there.unit == unit);
+        there.is_none_or(|there| there.owner.is_some_and(|owner| owner.deployment == *one.deployment))
+    };
+    let waits = one.report.iter().flat_map(|report| &report.removals).filter(|(unit, _)| is_of(unit));
     let mut why = waits.map(|(unit, from_ms)| match from_ms {
         None => format!("{unit} waits for an operator's word (`muster unit rm`)"),
-        Some(_) => format!("{unit} waits for the host's policy"),
+        Some(from_ms) => format!("{unit} waits for the host's policy, which lets it go from {}", minute(*from_ms)),
     });
     (DeploymentState::Removing, why.next())
+}
+
+/// Formats a time to the minute: `2026-11-28 09:12 UTC`.
+fn minute(at_ms: Millis) -> String {
+    let Ok(at) = OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1_000)) else { return format!("{at_ms} ms") };
+    format!("{} {:02}:{:02} UTC", at.date(), at.hour(), at.minute())
 }
 
 fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (DeploymentState, Option<String>) {
@@ -180,6 +206,9 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
         report.and_then(|report| report.refused.as_ref()).filter(|refused| refused.version == version)
     {
         return (DeploymentState::Refused, Some(refused.message.clone()));
+    }
+    if let Some(waits) = report.and_then(|report| report.waits.as_ref()).filter(|waits| waits.version == version) {
+        return (DeploymentState::Waiting, Some(waiting(waits, one.admission)));
     }
     if report.is_none_or(|report| report.version != version) {
         return (DeploymentState::Changing, None);
@@ -197,7 +226,20 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
     }
 }
 
-fn unit_state(unit: &UnitOnHost<'_>) -> (DeploymentState, Option<String>) {
+/// Says why a host has not begun. The console's word is newer than what the host repeats of it.
+fn waiting(waits: &AdmissionWait, console: Option<&str>) -> String {
+    let otherwise = match waits.kind {
+        AdmissionWaitKind::Preparing => "it prepares",
+        AdmissionWaitKind::Policy => "its own policy",
+        AdmissionWaitKind::Admission => "it has asked whether it may begin",
+        AdmissionWaitKind::PlanChanged => "its plan has changed",
+    };
+    console.or(waits.message.as_deref()).unwrap_or(otherwise).to_owned()
+}
+
+/// Returns how far a unit of a deployment is, and why.
+#[must_use]
+pub fn unit_state(unit: &UnitOnHost<'_>) -> (DeploymentState, Option<String>) {
     use DeploymentState::{Changing, Failed, Held, Verified};
     let UnitOnHost { unit: name, desired, observed, hold, .. } = *unit;
     if let Some(back) = &observed.rolled_back {
@@ -206,7 +248,9 @@ fn unit_state(unit: &UnitOnHost<'_>) -> (DeploymentState, Option<String>) {
     match hold.map(|hold| (hold, hold.reason)) {
         Some((hold, HoldReason::Operator)) => return (Held, Some(format!("{name} is held: {hold}"))),
         Some((hold, HoldReason::Broken)) => return (Failed, Some(format!("{name} is held: {hold}"))),
-        Some((hold, HoldReason::Dependency)) => return (Changing, Some(format!("{name} waits: {hold}"))),
+        Some((hold, HoldReason::Dependency | HoldReason::Conflict)) => {
+            return (Changing, Some(format!("{name} waits: {hold}")));
+        }
         None => {}
     }
     let error = || observed.error.clone().map(|error| format!("{name}: {error}"));

@@ -3,12 +3,15 @@
 //!
 //! - [`head`]: whether a signed head is wanted
 //! - [`body`]: reads a body whose digest was verified, and returns what it changes
+//! - [`change`]: how a version ends that was begun
 //! - [`ownership`]: which verbs units of deployments take
 //! - [`removal`]: when a unit that is to go may go, by the host's own policy
 //!
 //! **Invariant: absence removes nothing.** A unit goes only if a document names it under `remove`, or an operator does.
 
 pub mod body;
+pub mod change;
 pub mod head;
 pub mod ownership;
 pub mod removal;
+pub mod together;

@@ -9,10 +9,14 @@
 //!
 //! **Invariant: [`read`] accepts what [`write()`] produces**, and yields the same spec.
 
+use std::collections::BTreeMap;
+
 use muster_topics::{
     container::ContainerSpec,
+    files::FilesSpec,
     manifest::Manifest,
     name::{Digest, UnitName, Version},
+    packages::PackagesSpec,
     secret::SecretRef,
     unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
     version_order,
@@ -42,6 +46,8 @@ pub struct WantedUnit {
     pub run: Option<Run>,
     /// The reference to its artifact, if it has one.
     pub artifact: Option<String>,
+    /// The references to the artifacts of its files, by path.
+    pub file_artifacts: BTreeMap<String, String>,
     /// The references to its configs.
     pub configs: Vec<String>,
     kind: DocumentKind,
@@ -119,10 +125,8 @@ pub(super) fn read_unit(
     let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
     let mut faults = FaultList { unit: name, list: Vec::new() };
     let mut whole = Value::Object(document.clone());
-    let kind = match document.get("kind") {
-        Some(Value::String(kind)) if kind == "container" => DocumentKind::Container,
-        _ => DocumentKind::Yuno,
-    };
+    let said = document.get("kind").and_then(Value::as_str);
+    let kind = said.and_then(DocumentKind::named).unwrap_or(DocumentKind::Yuno);
     for key in take_unknown(&mut whole, &schema(kind)) {
         faults.add(&key.at, unknown(&key.hint));
     }
@@ -135,21 +139,34 @@ pub(super) fn read_unit(
             (artifact, is_made)
         }
         DocumentKind::Container => (image_artifact(&mut fields, &mut faults), fields.contains_key("image")),
+        DocumentKind::Files | DocumentKind::Packages => (None, true),
     };
+    let file_artifacts = if kind == DocumentKind::Files { file_artifacts(&mut fields) } else { BTreeMap::new() };
     let configs = optional(&mut fields, "configs", &mut faults).unwrap_or_default();
     let named = optional(&mut fields, "hosts", &mut faults);
     let run = optional(&mut fields, "run", &mut faults);
     if let Some(kind) = optional::<String>(&mut fields, "kind", &mut faults)
-        && !["yuno", "container"].contains(&kind.as_str())
+        && DocumentKind::named(&kind).is_none()
     {
-        faults.add("kind", format!("there is no kind {kind:?}; known are `yuno` and `container`"));
+        let known = DocumentKind::ALL.map(|kind| format!("`{}`", kind.as_str())).join(", ");
+        faults.add("kind", format!("there is no kind {kind:?}; known are {known}"));
     }
     for (key, value) in &fields {
         probe(kind, key, value, &|value| Value::Object(Map::from_iter([(key.clone(), value)])), &mut faults);
     }
     let wanted = unit.filter(|_| is_made).map(|unit| {
         let hosts = named.unwrap_or_else(|| hosts.unwrap_or_default().to_vec());
-        WantedUnit { unit, hosts, run, artifact, configs, kind, fields, is_whole: faults.list.is_empty() }
+        WantedUnit {
+            unit,
+            hosts,
+            run,
+            artifact,
+            file_artifacts,
+            configs,
+            kind,
+            fields,
+            is_whole: faults.list.is_empty(),
+        }
     });
     (wanted, faults.list)
 }
@@ -161,6 +178,32 @@ pub enum DocumentKind {
     Yuno,
     /// A container.
     Container,
+    /// Files.
+    Files,
+    /// Packages.
+    Packages,
+}
+
+impl DocumentKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Yuno, Self::Container, Self::Files, Self::Packages];
+
+    /// Returns its name, as in [`Spec::kind`].
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Yuno => "yuno",
+            Self::Container => "container",
+            Self::Files => "files",
+            Self::Packages => "packages",
+        }
+    }
+
+    /// Returns the kind of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
 }
 
 /// Replaces the artifact reference in a container's image, if it has one, by a placeholder, and returns it.
@@ -179,6 +222,18 @@ fn image_artifact(fields: &mut Map<String, Value>, faults: &mut FaultList) -> Op
         *place = any_artifact();
         Some(name)
     })
+}
+
+/// Replaces the artifact references of files by placeholders, and returns them by path.
+fn file_artifacts(fields: &mut Map<String, Value>) -> BTreeMap<String, String> {
+    let files = fields.get_mut("files").and_then(Value::as_object_mut);
+    let named = files.into_iter().flatten().filter_map(|(path, entry)| {
+        let place = entry.get_mut("artifact")?;
+        let name = place.as_str()?.to_owned();
+        *place = any_artifact();
+        Some((path.clone(), name))
+    });
+    named.collect()
 }
 
 /// The forms of an image that are artifacts.
@@ -252,6 +307,7 @@ fn spec_of(kind: DocumentKind, fields: Value) -> Result<Spec, String> {
     let mut spec = match kind {
         DocumentKind::Yuno => json!({ "artifact": any_artifact() }),
         DocumentKind::Container => json!({ "image": { "name": "any" } }),
+        DocumentKind::Files | DocumentKind::Packages => json!({}),
     };
     if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
         spec.extend(fields);
@@ -259,6 +315,8 @@ fn spec_of(kind: DocumentKind, fields: Value) -> Result<Spec, String> {
     match kind {
         DocumentKind::Yuno => from_value(&spec).map(Spec::Yuno),
         DocumentKind::Container => from_value(&spec).map(Spec::Container),
+        DocumentKind::Files => from_value(&spec).map(Spec::Files),
+        DocumentKind::Packages => from_value(&spec).map(Spec::Packages),
     }
 }
 
@@ -267,7 +325,7 @@ impl WantedUnit {
     #[must_use]
     pub fn artifact_key(&self) -> &'static str {
         match self.kind {
-            DocumentKind::Yuno => "artifact",
+            DocumentKind::Yuno | DocumentKind::Files | DocumentKind::Packages => "artifact",
             DocumentKind::Container => "image",
         }
     }
@@ -300,6 +358,16 @@ impl WantedUnit {
     }
 }
 
+/// Sets the artifacts of files, by path.
+pub fn set_file_artifacts(spec: &mut Spec, artifacts: BTreeMap<String, ArtifactRef>) {
+    let Spec::Files(spec) = spec else { return };
+    for (path, artifact) in artifacts {
+        if let Some(entry) = spec.files.get_mut(&path) {
+            entry.artifact = Some(artifact);
+        }
+    }
+}
+
 /// Writes the document of an existing unit. Secrets are masked; a mask stands for the existing value.
 #[must_use]
 pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
@@ -314,12 +382,16 @@ pub(super) fn fields_to_write(unit: &UnitName, spec: &Spec, run: Run) -> Map<Str
     let bare = match spec {
         Spec::Yuno(yuno) => Spec::Yuno(YunoSpec::new(yuno.artifact.clone())),
         Spec::Container(container) => Spec::Container(ContainerSpec::new(container.image.clone())),
+        Spec::Files(_) => Spec::Files(FilesSpec::new()),
+        Spec::Packages(_) => Spec::Packages(PackagesSpec::new()),
     };
     let bare = all_fields(&bare, run);
     let is_said = |key: &str| matches!(key, "artifact" | "image" | "kind" | "run");
     fields.retain(|key, value| is_said(key) || bare.get(key) != Some(value));
     // The console finds them by the configs.
     fields.remove("secrets");
+    // Its host does.
+    fields.remove("values");
     // Values that come from the manifest are left out.
     if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
         fields.entry("args").or_insert_with(|| json!(yuno.args));
@@ -338,7 +410,7 @@ pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
     let artifact = spec.artifact().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
     let fields = match &spec {
         Spec::Yuno(yuno) => serde_json::to_value(yuno),
-        Spec::Container(_) => serde_json::to_value(&spec),
+        Spec::Container(_) | Spec::Files(_) | Spec::Packages(_) => serde_json::to_value(&spec),
     };
     let Ok(Value::Object(mut fields)) = fields else { return Map::new() };
     fields.remove("restart_epoch");
@@ -353,7 +425,14 @@ pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
                 *place = artifact.into();
             }
         }
-        (_, None) => {}
+        (Spec::Files(_) | Spec::Packages(_), Some(_)) | (_, None) => {}
+    }
+    if let (Spec::Files(spec), Some(files)) = (&spec, fields.get_mut("files")) {
+        for (path, entry) in &spec.files {
+            if let (Some(artifact), Some(written)) = (&entry.artifact, files.get_mut(path)) {
+                written["artifact"] = format!("{}@{}", artifact.role, artifact.version).into();
+            }
+        }
     }
     if configs.is_empty() {
         fields.remove("configs");
@@ -374,14 +453,21 @@ pub fn schema(kind: DocumentKind) -> Value {
     let mut schema = match kind {
         DocumentKind::Yuno => schemars::schema_for!(YunoSpec).to_value(),
         DocumentKind::Container => schemars::schema_for!(ContainerSpec).to_value(),
+        DocumentKind::Files => schemars::schema_for!(FilesSpec).to_value(),
+        DocumentKind::Packages => schemars::schema_for!(PackagesSpec).to_value(),
     };
     let run = schemars::schema_for!(Run).to_value();
     let name = schemars::schema_for!(UnitName).to_value();
     let artifact = json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" });
     let forms = image_forms(&schema, &artifact);
+    let in_entries = schema.pointer_mut("/$defs/FileEntry/properties/artifact");
+    if let Some(place) = in_entries {
+        *place = artifact.clone();
+    }
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.remove("restart_epoch");
         properties.remove("secrets");
+        properties.remove("values");
         let texts = |about: &str| json!({ "description": about, "type": "array", "items": { "type": "string" } });
         properties.extend([
             ("unit".to_owned(), name),
@@ -398,11 +484,15 @@ pub fn schema(kind: DocumentKind) -> Value {
                 ("kind".to_owned(), json!({ "const": "container" })),
                 ("image".to_owned(), json!({ "type": "object", "properties": forms, "additionalProperties": false })),
             ],
+            DocumentKind::Files | DocumentKind::Packages => {
+                vec![("kind".to_owned(), json!({ "const": kind.as_str() }))]
+            }
         });
     }
     schema["required"] = match kind {
         DocumentKind::Yuno => json!(["unit", "artifact"]),
         DocumentKind::Container => json!(["unit", "kind", "image"]),
+        DocumentKind::Files | DocumentKind::Packages => json!(["unit", "kind"]),
     };
     schema
 }
@@ -569,6 +659,30 @@ mod tests {
                 ("a/b: mounts.1", "invalid type"),
                 ("a/b: network", "`bridge`"),
             ],
+        );
+    }
+
+    #[test]
+    fn files_document_is_read() {
+        let document = json!({
+            "unit": "default/a", "kind": "files", "run": "running",
+            "files": {
+                "/etc/a": {"text": "x", "mode": "0600"},
+                "/srv/b": {"directory": {"purge": true}, "artifact": "web@1.0"},
+            },
+        });
+        check_faults(&document, &[]);
+        let (wanted, _) = read(&document);
+        assert_eq!(wanted[0].file_artifacts, BTreeMap::from([("/srv/b".to_owned(), "web@1.0".to_owned())]));
+        let mut spec = wanted[0].spec(None, Vec::new(), &Manifest::default()).unwrap();
+        set_file_artifacts(&mut spec, BTreeMap::from([("/srv/b".to_owned(), artifact(false))]));
+        assert_eq!(spec.artifacts(), [&artifact(false)]);
+        let mut written = write(&"default/a".parse().unwrap(), "anna", &spec, Run::Running);
+        assert_eq!(written.as_object_mut().unwrap().remove("hosts"), Some(json!(["anna"])));
+        assert_eq!(written, document);
+        check_faults(
+            &json!({"unit": "a/b", "kind": "files", "files": {"/a": {"txt": "x"}, "/b": {"mode": 5}}}),
+            &[("a/b: files./a.txt", "`text`"), ("a/b: files./b.mode", "expected a string")],
         );
     }
 

@@ -28,7 +28,7 @@ use muster_topics::{
     },
 };
 
-use super::{CommandRefusal, container, port_lease, probe, process};
+use super::{CommandRefusal, container, files, packages, port_lease, probe, process, render};
 
 /// The parts of an existing unit that a verb needs to know.
 #[derive(Clone, Copy, Debug)]
@@ -264,8 +264,12 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
     if desired.frozen == frozen {
         return Ok(UnitEdit::Keep);
     }
+    let kind = desired.spec.kind();
+    if frozen && !desired.spec.has_program() {
+        let message = format!("{unit} is of the kind {kind}, which has nothing that could be frozen");
+        return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
+    }
     if desired.run == Run::Stopped {
-        let kind = desired.spec.kind();
         let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster {kind} run {unit}`");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
@@ -369,6 +373,7 @@ fn check(spec: &Spec) -> Result<(), String> {
     match spec {
         Spec::Yuno(spec) => process::check(spec),
         Spec::Container(spec) => container::check(spec),
+        Spec::Files(_) | Spec::Packages(_) => faults(spec).into_iter().next().map_or(Ok(()), Err),
     }
 }
 
@@ -378,8 +383,15 @@ pub fn faults(spec: &Spec) -> Vec<String> {
     let of_kind = match spec {
         Spec::Yuno(spec) => process::faults(spec),
         Spec::Container(spec) => container::faults(spec),
+        Spec::Files(spec) => files::faults(spec),
+        Spec::Packages(spec) => packages::faults(spec),
     };
-    of_kind.into_iter().chain(port_lease::check(spec)).chain(probe::check(spec)).collect()
+    of_kind
+        .into_iter()
+        .chain(port_lease::check(spec))
+        .chain(probe::check(spec))
+        .chain(render::unit::faults(spec))
+        .collect()
 }
 
 /// Replaces masks in the environment by the existing values: a spec that was shown has masks in place of values.
@@ -388,7 +400,7 @@ pub fn faults(spec: &Spec) -> Vec<String> {
 /// If there is no value for a mask.
 pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
     let before = before.map(Spec::env);
-    for (name, value) in after.env_mut().iter_mut().filter(|(_, value)| *value == MASK) {
+    for (name, value) in after.env_mut().into_iter().flatten().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
             let message =
                 format!("env.{name}: {MASK} stands for the value that is there, and there is none. hint: write it out");

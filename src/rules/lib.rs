@@ -17,6 +17,9 @@
 //! - [`document`]: units as people write them, [`deployment`]: the same for deployments, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
 //! - [`assignment`]: which deployments a host carries; [`deployment_state`]: how far one is on a host
+//! - [`host_plan`]: what a document would change of a host, and which hosts are alike in that
+//! - [`render`]: templates, bounded in steps, memory and size
+//! - [`rollout`]: which hosts of a deployment may change now
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
@@ -34,6 +37,7 @@ pub mod backoff;
 pub mod checked;
 pub mod clock;
 pub mod config;
+pub mod conflict;
 pub mod container;
 pub mod cost;
 pub mod deployment;
@@ -41,13 +45,16 @@ pub mod deployment_state;
 pub mod desired;
 pub mod document;
 pub mod edit;
+pub mod files;
 pub mod heartbeat;
+pub mod host_plan;
 pub mod hostname;
 pub mod id;
 pub mod intent;
 pub mod mark;
 pub mod merge_patch;
 pub mod outbox_retry;
+pub mod packages;
 pub mod placeholder;
 pub mod plan;
 pub mod port_lease;
@@ -57,6 +64,8 @@ pub mod process;
 pub mod realm;
 pub mod receive;
 mod refusal;
+pub mod render;
+pub mod rollout;
 pub mod rotation;
 pub mod schema;
 pub mod snapshot;

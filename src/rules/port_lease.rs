@@ -148,27 +148,43 @@ pub struct SpecEndpoints<'a> {
     configured: bool,
 }
 
+impl<'a> SpecEndpoints<'a> {
+    /// Creates those of a unit of which no more is known; a `configured` one may have a config.
+    #[must_use]
+    pub fn new(provides: &'a [Provided], needs: &'a [Needed], configured: bool) -> Self {
+        Self { provides, needs, args: &[], env: &NO_ENV, configured }
+    }
+}
+
 impl<'a> From<&'a Spec> for SpecEndpoints<'a> {
     fn from(spec: &'a Spec) -> Self {
         match spec {
             Spec::Yuno(spec) => spec.into(),
             Spec::Container(spec) => spec.into(),
+            Spec::Files(_) | Spec::Packages(_) => {
+                Self { provides: &[], needs: &[], args: &[], env: spec.env(), configured: false }
+            }
         }
     }
 }
 
+static NO_ENV: BTreeMap<String, String> = BTreeMap::new();
+
 impl<'a> From<&'a YunoSpec> for SpecEndpoints<'a> {
     fn from(spec: &'a YunoSpec) -> Self {
-        let YunoSpec { provides, needs, args, env, container, .. } = spec;
-        // Arguments of a program in an existing container are passed unchanged.
-        let args = if container.is_some() { &[][..] } else { args };
+        let YunoSpec { provides, needs, args, env, container, render, .. } = spec;
+        // Arguments of a program in an existing container are passed unchanged. What templates say is known when they are
+        // rendered.
+        let args = if container.is_some() || *render { &[][..] } else { args };
+        let env = if *render { &NO_ENV } else { env };
         Self { provides, needs, args, env, configured: true }
     }
 }
 
 impl<'a> From<&'a ContainerSpec> for SpecEndpoints<'a> {
     fn from(spec: &'a ContainerSpec) -> Self {
-        let ContainerSpec { provides, needs, args, env, .. } = spec;
+        let ContainerSpec { provides, needs, args, env, render, .. } = spec;
+        let (args, env) = if *render { (&[][..], &NO_ENV) } else { (&args[..], env) };
         Self { provides, needs, args, env, configured: false }
     }
 }

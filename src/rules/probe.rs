@@ -216,7 +216,7 @@ fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
         Spec::Container(container) => {
             Some(container).filter(|it| it.network == Network::Bridge && it.image.existing().is_none())
         }
-        Spec::Yuno(_) => None,
+        Spec::Yuno(_) | Spec::Files(_) | Spec::Packages(_) => None,
     }
 }
 

@@ -50,6 +50,7 @@ pub fn compare(
     let mut before = before.clone();
     let mut after = after.clone();
     *after.restart_epoch_mut() = before.spec.restart_epoch();
+    after.set_values(before.spec.values().cloned().unwrap_or_default());
     let values = other_values((unit, &mut before), &after, key);
     let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
     found.extend(values.map(masked));
@@ -71,7 +72,9 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
     let known = {
         let mut with = before.clone();
         let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
-        with.env_mut().extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        if let Some(env) = with.env_mut() {
+            env.extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        }
         with
     };
     if key.is_of(unit, &known, revision) {
@@ -82,6 +85,21 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
     // If a name is removed, its value is gone, and the others' values cannot be verified.
     let names_are_kept = before.env().keys().all(|name| after.env().contains_key(name));
     (names_are_kept && before.env().keys().any(is_told)).then(|| "env (values)".to_owned())
+}
+
+/// Returns the fields in which a unit of this host differs from what it would become, where both are known wholly: values of
+/// environments are compared, and not shown. Texts of files are left out: what they change is seen on the host.
+#[must_use]
+pub fn known_fields(before: (&Spec, Run), after: (&Spec, Run)) -> Vec<FieldDifference> {
+    let mut found = fields(Some(before), Some(after));
+    found.retain(|one| {
+        let is_text = one.field.ends_with(".text") || one.field.ends_with(".template");
+        !(is_text && one.field.starts_with("files."))
+    });
+    let (old, new) = (before.0.env(), after.0.env());
+    let differs = |name: &&String| old.get(*name).zip(new.get(*name)).is_some_and(|(old, new)| old != new);
+    found.extend(old.keys().filter(differs).map(|name| masked(format!("env.{name}"))));
+    found
 }
 
 /// Returns the fields in which two units differ.
@@ -122,6 +140,17 @@ mod tests {
         spec.env.insert("PIN".to_owned(), "4711".to_owned());
         change(&mut spec);
         Spec::Yuno(spec)
+    }
+
+    #[test]
+    fn changed_environment_is_named_and_not_shown() {
+        let before = spec(|_| ());
+        let after = spec(|spec| drop(spec.env.insert("PIN".to_owned(), "4712".to_owned())));
+        let found = known_fields((&before, Run::Running), (&after, Run::Running));
+        assert_eq!(found, [masked("env.PIN".to_owned())]);
+        assert_eq!(known_fields((&before, Run::Running), (&before, Run::Running)), []);
+        let stopped = known_fields((&before, Run::Running), (&before, Run::Stopped));
+        assert_eq!(stopped[0].to_string(), "run: running → stopped");
     }
 
     #[test]

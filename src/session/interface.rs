@@ -1,6 +1,6 @@
 //! The inputs and effects of a session.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rules::{
     authorise::{Authorised, CommandSource, LocalPolicy},
@@ -11,8 +11,10 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis,
+    ack::Numbered,
+    admission::AdmissionStage,
     command::Command,
-    desired::{DesiredMark, DocumentRefusal},
+    desired::{DeploymentName, DesiredMark, DocumentRefusal},
     envelope::{self, EnvelopeError, PublicKey},
     name::{CommandId, Digest, Name},
     presence::Presence,
@@ -101,8 +103,10 @@ pub enum Effect<R, W> {
     Cancel(CommandId),
     /// Fetch the body with this digest over HTTPS; the answer is [`Input::DesiredFetched`].
     FetchDesired(Digest),
-    /// Hand the stored document in to the console, which has lost it; the answer is [`Input::DocumentHandedIn`].
+    /// Hand the stored document and labels in to the console, which has lost them; the answer is [`Input::DocumentHandedIn`].
     HandInDocument,
+    /// The console has said that a version of a deployment has to wait, and why.
+    AdmissionWaits(DeploymentName, u32, String),
     /// End the connection in order, and stay away for a while: another agent of this host works.
     Withdraw,
     /// End the connection in order.
@@ -152,6 +156,22 @@ pub enum Notice {
     Refresh(Millis),
 }
 
+/// What the host says of a deployment that it asks for: see [`muster_topics::admission`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionStatement {
+    /// The version.
+    pub version: u32,
+    /// Its digest.
+    pub digest: Digest,
+    /// How far the host is with it.
+    pub stage: AdmissionStage,
+    /// The message with which the console has heard it, if it is an end that the console has stored.
+    pub noted: Option<Numbered>,
+}
+
+/// What the host says of all deployments that it asks for.
+pub type AdmissionStatements = BTreeMap<DeploymentName, AdmissionStatement>;
+
 /// What a session begins with.
 #[derive(Debug)]
 pub struct SessionParts {
@@ -189,6 +209,8 @@ pub struct SessionParts {
     pub addresses_generation: u64,
     /// The host's document.
     pub document: KnownDocument,
+    /// What the host says of deployments.
+    pub admissions: AdmissionStatements,
 }
 
 /// The source of a message on this topic, as far as signed messages come on it.

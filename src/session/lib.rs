@@ -4,7 +4,8 @@
 //! Modules, in reading order:
 //!
 //! - [`interface`]: inputs and effects; [`store`]: what is asked of a store; [`machine`]: the machine, with its parts `claim` (who may
-//!   work), `received` (the console's messages), `desired` (the host's document) and `stored` (the store's answers)
+//!   work), `received` (the console's messages), `desired` (the host's document), `admission` (what it
+//!   asks before it changes) and `stored` (the store's answers)
 //! - [`identity`]: who the agent is, and what a connection begins with; [`reconnect`]: delays between connections
 //! - [`signed`]: messages of the console; [`running`]: commands under way
 //! - [`publisher`]: what is due to be published; [`unit_topics`], [`alert_topics`]: the retained topics; [`unit_state`]: a unit as it is
@@ -22,5 +23,6 @@ pub mod reconnect;
 pub mod running;
 pub mod signed;
 pub mod store;
+pub mod task_ends;
 pub mod unit_state;
 pub mod unit_topics;

@@ -12,6 +12,7 @@
 //! **Invariant: only the sole agent of a host takes commands.** Until the claim of a connection is settled, messages are
 //! held back, a limited number of them.
 
+mod admission;
 mod claim;
 mod desired;
 mod received;
@@ -34,16 +35,17 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis,
+    admission::AdmissionAnswer,
     desired::DesiredMark,
     name::{CommandId, Digest, Name},
     presence::PresenceState,
     topic::HostTopic,
 };
 
-use self::{claim::Connection, desired::DesiredInbox};
+use self::{admission::AdmissionOutbox, claim::Connection, desired::DesiredInbox};
 use super::{
     identity::{ClientIdentity, json},
-    interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
+    interface::{AdmissionStatements, Effect, HostView, Input, Moment, Notice, SessionParts},
     publisher::{Publication, Publisher, PublisherStep},
     running::RunningCommands,
     signed::SignedMessage,
@@ -64,6 +66,7 @@ pub struct Session<R, W> {
     local: LocalState,
     has_worked: bool,
     desired: DesiredInbox,
+    admission: AdmissionOutbox,
     connection: Option<Connection>,
     running: RunningCommands,
     refreshes: RefreshHistory,
@@ -132,6 +135,8 @@ enum Waiting<R> {
     Document(DesiredMark, Digest, Option<R>),
     /// The refusal of a document is stored.
     DocumentRefused(DesiredMark, Digest, Option<R>),
+    /// What follows from an answer about a deployment is stored.
+    Admission(Box<AdmissionAnswer>, Option<R>),
     /// Writes are stored.
     Recorded,
     /// It is stored that this agent works.
@@ -149,6 +154,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         let SessionParts { me, former, time, created_ms, lost_ms, last_epoch, kept_ms, policy, user, realms, .. } =
             parts;
         Self {
+            admission: AdmissionOutbox::new(me.epoch, parts.admissions),
             publisher: Publisher::new(me.epoch, parts.beats, parts.backlog_gap_ms),
             local: LocalState {
                 me,
@@ -239,6 +245,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.connection.as_ref().is_some_and(|connection| connection.claim.is_sole())
     }
 
+    /// Sets what the host says of deployments; differences are due.
+    pub fn set_admissions(&mut self, statements: AdmissionStatements, now_ms: Millis) {
+        self.admission.set_all(statements, now_ms);
+    }
+
     /// How many commands are under way.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -281,8 +292,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
 
     fn next_publish_ms(&self, now_ms: Millis) -> Option<Millis> {
         let connection = self.connection.as_ref()?;
-        let reports = connection.claim.is_sole().then(|| self.publisher.next_ms(now_ms)).flatten();
-        [connection.assert_ms, reports].into_iter().flatten().min()
+        let is_sole = connection.claim.is_sole();
+        let reports = is_sole.then(|| self.publisher.next_ms(now_ms)).flatten();
+        let admission = is_sole.then(|| self.admission.next_ms()).flatten();
+        [connection.assert_ms, reports, admission].into_iter().flatten().min()
     }
 
     /// Handles an input. The connection takes `room` messages; what does not fit is published later.
@@ -413,6 +426,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
         }
         if !connection.claim.is_sole() {
             return false;
+        }
+        if let Some(publication) = self.admission.next(now) {
+            self.publish(publication);
+            return true;
         }
         match self.publisher.next(now) {
             PublisherStep::Publish(publication) => self.publish(publication),

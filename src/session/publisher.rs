@@ -1,7 +1,7 @@
 //! What the agent has to report, and what of it was acknowledged.
 //!
 //! There is no queue of messages. Each kind knows which of its messages are due (a heartbeat, unit topics that changed, alerts,
-//! rows of the outbox, batches of measurements), and the session publishes as many as the connection takes. So a broken
+//! rows of the outbox, ends of tasks, batches of measurements), and the session publishes as many as the connection takes. So a broken
 //! or slow connection costs only time, and nothing piles up.
 //!
 //! **Invariant: rows of the outbox and batches are published until the console's signed `ack` names them**,
@@ -12,13 +12,18 @@ use std::collections::VecDeque;
 use muster_fault::planted;
 use muster_rules::{backlog::OutboxBacklog, heartbeat::HeartbeatSchedule, outbox_retry::OutboxRetry};
 use muster_topics::{
-    Millis,
+    Millis, V1,
     ack::{Ack, Numbered, ReportAck},
+    event::{EVENT_TASKS_MAX, HostEvent},
     outcome::Report,
+    task::TaskRecord,
     topic::HostTopic,
 };
 
-use super::{alert_topics::AlertTopics, identity::json, interface::Moment, store::OutboxRead, unit_topics::UnitTopics};
+use super::{
+    alert_topics::AlertTopics, identity::json, interface::Moment, store::OutboxRead, task_ends::TaskEndSchedule,
+    unit_topics::UnitTopics,
+};
 
 /// Unacknowledged outbox rows. Only their keys are kept here; 256 rows are 4 MiB of output.
 const OUTBOX_MAX: usize = 256;
@@ -67,6 +72,8 @@ pub struct Publisher {
     /// Whether the store may hold rows that are not in `outbox`.
     outbox_behind: bool,
     metrics: OutboxBacklog,
+    /// The ends of tasks.
+    pub task_ends: TaskEndSchedule,
     /// Whether batches were read in this round.
     has_read_batches: bool,
 }
@@ -81,6 +88,7 @@ impl Publisher {
             outbox: OutboxRetry::new(OUTBOX_MAX),
             outbox_behind: !planted!(ForgetOutbox),
             metrics: OutboxBacklog::new(backlog_gap_ms),
+            task_ends: TaskEndSchedule::default(),
             has_read_batches: false,
         }
     }
@@ -113,6 +121,7 @@ impl Publisher {
         self.alerts.all(now_ms);
         self.outbox.reset(now_ms);
         self.metrics.repeat();
+        self.task_ends.connected(now_ms);
     }
 
     /// Queues a message of the outbox to be sent now.
@@ -146,6 +155,9 @@ impl Publisher {
         for key in &ack.alerts {
             self.alerts.acknowledged(key);
         }
+        if !ack.tasks.is_empty() {
+            self.task_ends.acknowledged();
+        }
         if let Some(heartbeat) = ack.heartbeat {
             self.beats.acknowledge(heartbeat);
         }
@@ -159,6 +171,7 @@ impl Publisher {
             self.outbox.next_ms(),
             self.metrics.next_ms(),
             self.alerts.next_ms(now_ms),
+            self.task_ends.next_ms(),
             is_due.then_some(now_ms),
         ]
         .into_iter()
@@ -198,6 +211,9 @@ impl Publisher {
             self.units.record_sent(&unit);
             return publish(HostTopic::Unit(unit), payload);
         }
+        if self.task_ends.next_ms().is_some_and(|due_ms| due_ms <= life_ms) {
+            return PublisherStep::Read(OutboxRead::TaskEnds(EVENT_TASKS_MAX));
+        }
         if !self.has_read_batches && self.metrics.wants(life_ms) {
             self.has_read_batches = true;
             return PublisherStep::Read(OutboxRead::FirstBatches(self.metrics.limit()));
@@ -218,6 +234,16 @@ impl Publisher {
         };
         self.outbox.record_sent(&key, now.life_ms, (now.random)());
         Some(Publication::new(HostTopic::Outcome, payload))
+    }
+
+    /// Handles the first ends of tasks: returns the message to publish, if there are any.
+    pub(crate) fn task_ends_read(&mut self, tasks: Vec<TaskRecord>, now: Moment) -> Option<Publication> {
+        self.task_ends.read(tasks.is_empty(), now.life_ms, (now.random)());
+        if tasks.is_empty() {
+            return None;
+        }
+        let tasks = tasks.into_iter().map(TaskRecord::in_short).collect();
+        Some(Publication::new(HostTopic::Event, json(&HostEvent { v: V1, at_ms: now.clock_ms, tasks })))
     }
 
     /// Handles the first batches of measurements, newest first: returns the messages to publish, at most `room`.

@@ -6,6 +6,7 @@ use muster_rules::authorise::CommandHead;
 use muster_topics::{
     ack::Ack,
     address::HostAddresses,
+    admission::AdmissionAnswer,
     alert::AlertRules,
     command::{Command, Refresh},
     command_keys::CommandKeys,
@@ -28,8 +29,8 @@ pub enum SignedMessage {
     Refresh(Refresh),
     /// The console's rules for alerts.
     AlertRules(AlertRules),
-    /// The labels that the console gives the host.
-    HostLabels(HostLabels),
+    /// The labels that the console gives the host, with the message as it came.
+    HostLabels(HostLabels, SignedText),
     /// The keys that the console may sign with.
     CommandKeys(CommandKeys),
     /// A message that is signed with a key that is not pinned here: its id.
@@ -40,6 +41,8 @@ pub enum SignedMessage {
     DesiredHead(DesiredHead, SignedText),
     /// A request for the host's document.
     DocumentRequest(DocumentRequest),
+    /// An answer to what the host has said of a deployment that is rolled out.
+    AdmissionAnswer(AdmissionAnswer),
     /// A message that gets no answer: what it is, and why.
     Rejected(&'static str, String),
 }
@@ -90,7 +93,11 @@ impl SignedMessage {
             Kind::Ack => verified.body().map_or_else(|error| rejected("ack", error), Self::Ack),
             Kind::Refresh => verified.body().map_or_else(|error| rejected("refresh", error), Self::Refresh),
             Kind::AlertRules => verified.body().map_or_else(|error| rejected("alert_rules", error), Self::AlertRules),
-            Kind::HostLabels => verified.body().map_or_else(|error| rejected("host_labels", error), Self::HostLabels),
+            Kind::HostLabels => match (verified.body(), String::from_utf8(payload.to_vec())) {
+                (Ok(labels), Ok(text)) => Self::HostLabels(labels, SignedText(text)),
+                (Err(error), _) => rejected("host_labels", error),
+                (Ok(_), Err(error)) => Self::Rejected("host_labels", error.to_string()),
+            },
             Kind::CommandKeys => {
                 verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
             }
@@ -101,6 +108,9 @@ impl SignedMessage {
             },
             Kind::DocumentRequest => {
                 verified.body().map_or_else(|error| rejected("document_request", error), Self::DocumentRequest)
+            }
+            Kind::AdmissionAnswer => {
+                verified.body().map_or_else(|error| rejected("admission_answer", error), Self::AdmissionAnswer)
             }
             Kind::HostAddresses => {
                 verified.body().map_or_else(|error| rejected("host_addresses", error), Self::HostAddresses)

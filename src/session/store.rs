@@ -8,13 +8,14 @@ use muster_topics::{
     alert::AlertRules,
     command::Command,
     command_keys::CommandKeys,
-    desired::{DesiredBody, DesiredHead, DocumentRefusal},
+    desired::{DeploymentName, DesiredBody, DesiredHead, DocumentRefusal},
     label::HostLabels,
     name::{CommandId, Digest},
     outcome::Status,
+    task::TaskRecord,
 };
 
-use super::signed::SignedText;
+use super::{interface::AdmissionStatement, signed::SignedText};
 
 /// A request to the store. `W` is a write of the program around the session, such as the output of a program.
 ///
@@ -56,12 +57,14 @@ pub enum StoreRequest<W> {
     Record(Vec<W>),
     /// Store the console's rules for alerts, and follow them.
     AlertRules(AlertRules),
-    /// Store the console's labels, and use them.
-    HostLabels(HostLabels),
+    /// Store the console's labels with the message that has them, and use them.
+    HostLabels(HostLabels, SignedText),
     /// Store the host's document, and make what it says the desired state.
     Document(Box<NewDocument>),
     /// Remember that a document was refused; the one before it holds.
     DocumentRefused(DocumentRefusal, Digest),
+    /// Store what the console has answered to what the host says of a deployment, and follow it.
+    Admission(AdmissionChange),
     /// Store the keys that the console may sign with, and verify with them from now on.
     CommandKeys(CommandKeys),
     /// Store the fleet's addresses, and try them from now on.
@@ -100,6 +103,31 @@ pub struct NewDocument {
     pub body: DesiredBody,
 }
 
+/// What the console has answered to what the host says of a deployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionChange {
+    /// The deployment.
+    pub deployment: DeploymentName,
+    /// The version.
+    pub version: u32,
+    /// What follows.
+    pub step: AdmissionStep,
+}
+
+/// What follows from an answer of the console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionStep {
+    /// Begin: the version becomes the desired state, and is begun with this lease, in one transaction.
+    Begin {
+        /// The lease.
+        lease: u64,
+    },
+    /// The console has stored the end, which it has heard with this message.
+    Noted(Numbered),
+    /// As `Noted`; and the version is tried again.
+    Retry(Numbered),
+}
+
 /// What is read of the messages that the console has not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutboxRead {
@@ -109,6 +137,8 @@ pub enum OutboxRead {
     Report(ReportAck),
     /// The first batches of measurements, newest first; at most so many.
     FirstBatches(usize),
+    /// The first ends of tasks; at most so many.
+    TaskEnds(usize),
 }
 
 /// An acknowledgement of the console, to be stored.
@@ -149,12 +179,16 @@ pub enum StoreReply<W> {
     },
     /// It is stored, or done.
     Done,
+    /// What the host says of the deployment now, nothing if there is nothing to say: the answer to `Admission`.
+    Admission(Option<AdmissionStatement>),
     /// The first rows of the outbox.
     Reports(Vec<ReportAck>),
     /// A row of the outbox, if it still waits.
     Report(Option<Vec<u8>>),
     /// The first batches of measurements.
     Batches(Vec<(Numbered, Vec<u8>)>),
+    /// The first ends of tasks.
+    TaskEnds(Vec<TaskRecord>),
     /// The store failed, and nothing is changed. The request comes back.
     Failed(StoreRequest<W>),
 }

@@ -4,7 +4,11 @@ use std::sync::{PoisonError, atomic::Ordering};
 
 use muster_agent::join::derived_sealing_key;
 use muster_base::clock;
-use muster_rules::{CommandRefusal, authorise::Authorised};
+use muster_rules::{
+    CommandRefusal,
+    authorise::Authorised,
+    host_plan::{DeploymentPlan, HostPlan, UnitAction, UnitPlan},
+};
 use muster_session::{
     interface::Input,
     running::CommandStage,
@@ -13,14 +17,15 @@ use muster_session::{
 use muster_topics::{
     Millis, V1,
     command::{Command, Verb},
-    desired::{DeploymentReport, DesiredDeployment, DesiredReport},
+    desired::{DesiredDeployment, DesiredReport, PlanRequest},
     label,
-    name::{CommandId, Digest},
-    outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
+    name::CommandId,
+    outcome::{Content, Data, Outcome, Output, RefusalCode, Report, Status},
     unit::Exit,
 };
 
 use super::{
+    admission::KeptDesired,
     host::{PretendedCommand, SimulatedHost, WriteResult, WriterEnded},
     store::{Answer, InterruptedCommand, key},
     writer::Entry,
@@ -78,7 +83,7 @@ impl SimulatedHost {
                 self.state_changed();
                 StoreReply::Done
             }
-            StoreRequest::HostLabels(labels) => {
+            StoreRequest::HostLabels(labels, _) => {
                 let state = &mut self.parts.state;
                 let own = state.own_labels().clone();
                 state.labels = label::merge(&own, &labels.labels);
@@ -91,20 +96,15 @@ impl SimulatedHost {
             // It pretends that all units run as they should.
             StoreRequest::Document(document) => {
                 let NewDocument { head, body, .. } = *document;
-                let reports = body.deployments.into_iter().map(|DesiredDeployment { version, .. }| {
-                    (version.deployment, DeploymentReport { version: version.number, refused: None })
-                });
-                self.set_desired(DesiredReport {
-                    mark: head.mark,
-                    digest: Some(head.digest),
-                    deployments: reports.collect(),
-                    ..DesiredReport::default()
-                });
+                let report = DesiredReport { mark: head.mark, digest: Some(head.digest), ..DesiredReport::default() };
+                self.change_desired(|kept| kept.take(report, body.deployments));
+                self.begin_changes();
+                let said = self.kept(|kept| kept.said.clone());
+                self.parts.session.set_admissions(said, self.now_ms());
                 StoreReply::Done
             }
             StoreRequest::DocumentRefused(refusal, _) => {
-                let report = self.parts.state.desired.clone().unwrap_or_default();
-                self.set_desired(DesiredReport { refused: Some(refusal), ..report });
+                self.change_desired(|kept| kept.report.refused = Some(refusal));
                 StoreReply::Done
             }
             StoreRequest::CommandKeys(keys) => {
@@ -121,6 +121,7 @@ impl SimulatedHost {
                 self.state_changed();
                 StoreReply::Done
             }
+            StoreRequest::Admission(change) => StoreReply::Admission(self.admission_answered(&change)),
             StoreRequest::Read(read) => self.parts.outbox.read(read),
             // Instances are stored with each life, and the journal is pruned when the simulation starts.
             StoreRequest::Works { .. } | StoreRequest::NoteOlderDisk { .. } | StoreRequest::Prune { .. } => {
@@ -129,10 +130,21 @@ impl SimulatedHost {
         })
     }
 
-    fn set_desired(&mut self, report: DesiredReport) {
-        self.parts.document.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&report);
-        self.parts.state.desired = Some(report);
-        self.state_changed();
+    /// Reads what it keeps of its document.
+    pub(super) fn kept<T>(&self, read: impl FnOnce(&KeptDesired) -> T) -> T {
+        read(&self.parts.document.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what it keeps of its document, and reports it if that is different.
+    pub(super) fn change_desired<T>(&mut self, change: impl FnOnce(&mut KeptDesired) -> T) -> T {
+        let mut kept = self.parts.document.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut kept);
+        if self.parts.state.desired.as_ref() != Some(&kept.report) {
+            self.parts.state.desired = Some(kept.report.clone());
+            drop(kept);
+            self.state_changed();
+        }
+        changed
     }
 
     fn state_changed(&mut self) {
@@ -159,6 +171,7 @@ impl SimulatedHost {
                 }
                 Ok(CommandTaken::Entered(authorised))
             }
+            Verb::Plan(request) => self.plan(command, request).await,
             other => {
                 self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
                 let text = format!(
@@ -168,6 +181,29 @@ impl SimulatedHost {
                 self.answer(id, expires_ms, refusal(RefusalCode::Unsupported, text)).await
             }
         }
+    }
+
+    /// Answers what a document would change, as if the host had nothing but the units of its deployments.
+    async fn plan(&self, command: &Command, request: &PlanRequest) -> WriteResult<CommandTaken> {
+        let carried = self.kept(|kept| kept.report.deployments.clone());
+        let plan = |one: &DesiredDeployment| {
+            let name = &one.version.deployment;
+            let is_there = carried.get(name).is_some_and(|report| report.version > 0);
+            let action = if is_there { UnitAction::Restart } else { UnitAction::Create };
+            let units = one.version.units.iter().map(|listed| UnitPlan::new(listed.unit.clone(), action)).collect();
+            let plan = DeploymentPlan::of(name.clone(), units);
+            if request.brief { plan.brief() } else { plan }
+        };
+        let plan = HostPlan { deployments: request.deployments.iter().map(plan).collect() };
+        let (id, entry) = (command.id, Self::entry(command, true));
+        let stdout =
+            Output { rest: serde_json::to_vec(&plan).ok().map(|bytes| Data::new(&bytes)), ..Output::default() };
+        let answer = answer_with(id, Status::Completed, Some(entry.received_ms), stdout);
+        if !self.parts.journal.enter(self.parts.n, entry, Some(answer.clone())).await.ok_or(WriterEnded)? {
+            return self.repeated(id).await;
+        }
+        self.parts.tally.commands.fetch_add(1, Ordering::Relaxed);
+        Ok(CommandTaken::Answered { keys: vec![self.put(id, answer)], is_change: false })
     }
 
     fn entry(command: &Command, is_done: bool) -> Entry {
@@ -221,9 +257,8 @@ impl SimulatedHost {
 
     /// How a program ends: random, but always the same for one command.
     pub(super) fn exit(&self, id: CommandId) -> Exit {
-        let lot = Digest::of(format!("{} {id}", self.host()).as_bytes());
-        let lot = u32::from_str_radix(&lot.as_str()[..8], 16).unwrap_or(u32::MAX);
-        Exit::Code(i32::from(f64::from(lot) < self.parts.manner.fail * f64::from(u32::MAX)))
+        let manner = &self.parts.manner;
+        Exit::Code(i32::from(manner.is_in_share(&format!("{} {id}", self.host()), manner.fail)))
     }
 
     /// Puts a committed answer into the outbox; returns its key.
@@ -291,8 +326,12 @@ impl SimulatedHost {
 
 /// Creates an answer.
 fn answer(id: CommandId, status: Status, started_ms: Option<Millis>) -> Answer {
-    let at_ms = clock::now_ms();
-    let (stdout, stderr) = (Output::default(), Output::default());
+    answer_with(id, status, started_ms, Output::default())
+}
+
+/// Creates an answer with output.
+fn answer_with(id: CommandId, status: Status, started_ms: Option<Millis>, stdout: Output) -> Answer {
+    let (at_ms, stderr) = (clock::now_ms(), Output::default());
     let outcome = Outcome { status, started_ms, finished_ms: at_ms, stdout, stderr };
     let key = key(id);
     let report = Report { v: V1, command: id, seq: key.seq, at_ms, content: Content::Done { outcome } };

@@ -151,6 +151,7 @@ impl HostRunner {
         let (series, name) = (self.common.manner.series, hostname(self.row.n));
         let measures = (series > 0).then(|| HostMetrics::new(series, self.row.id, &name, life.epoch));
         let state = self.state();
+        let said = self.document.lock().unwrap_or_else(PoisonError::into_inner).said.clone();
         let session = Session::new(
             SessionParts {
                 me,
@@ -171,6 +172,7 @@ impl HostRunner {
                 keys_generation: self.common.keys.known().generation,
                 addresses_generation: state.address_generation.unwrap_or_default(),
                 document: state.desired.as_ref().map(known).unwrap_or_default(),
+                admissions: said,
             },
             chance::random,
         );
@@ -203,7 +205,7 @@ impl HostRunner {
     /// The state that it reports: the common one with its own name.
     fn state(&self) -> HostState {
         let command_keys = Some(self.common.keys.known());
-        let desired = Some(self.document.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let desired = Some(self.document.lock().unwrap_or_else(PoisonError::into_inner).report.clone());
         HostState { hostname: hostname(self.row.n), command_keys, desired, ..self.common.manner.state.clone() }
     }
 }

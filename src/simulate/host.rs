@@ -25,7 +25,6 @@ use muster_session::{
 use muster_topics::{
     Millis,
     ack::Numbered,
-    desired::DesiredReport,
     heartbeat::HostState,
     name::{CommandId, Digest, HostId, Name},
     outcome::Status,
@@ -34,6 +33,7 @@ use muster_topics::{
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
+    admission::{KeptDesired, PretendedChanges},
     command_handler::EndedCommand,
     fleet_keys::FleetKeys,
     measure::{HostMetrics, PackedBatch},
@@ -52,6 +52,10 @@ pub(super) struct Behaviour {
     pub(super) takes_ms: Millis,
     /// The share of commands that fail, in `0..=1`.
     pub(super) fail: f64,
+    /// How long a version of a deployment takes that is rolled out.
+    pub(super) change_takes_ms: Millis,
+    /// The share of hosts on which one fails, in `0..=1`.
+    pub(super) change_fail: f64,
     /// Number of series that each host measures.
     pub(super) series: u32,
     /// The realms of all hosts.
@@ -60,6 +64,15 @@ pub(super) struct Behaviour {
     pub(super) user: String,
     /// The state that each host reports, except its name.
     pub(super) state: HostState,
+}
+
+impl Behaviour {
+    /// Whether what this text names is within a share. The same text has the same lot in each run.
+    pub(super) fn is_in_share(&self, text: &str, share: f64) -> bool {
+        let lot = Digest::of(text.as_bytes());
+        let lot = u32::from_str_radix(&lot.as_str()[..8], 16).unwrap_or(u32::MAX);
+        f64::from(lot) < share * f64::from(u32::MAX)
+    }
 }
 
 /// How a life ends.
@@ -91,8 +104,8 @@ pub(super) struct HostParts {
     pub(super) groups: watch::Sender<Vec<Name>>,
 }
 
-/// What a host reports of its document.
-pub(super) type KeptDocument = Arc<Mutex<DesiredReport>>;
+/// What a host keeps of its document.
+pub(super) type KeptDocument = Arc<Mutex<KeptDesired>>;
 
 /// A command that takes some time.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +120,7 @@ pub(super) struct PretendedCommand {
 pub(super) struct SimulatedHost {
     pub(super) parts: HostParts,
     pub(super) running: BTreeMap<CommandId, PretendedCommand>,
+    pub(super) changes: PretendedChanges,
     /// Events that the session has not handled yet.
     events: VecDeque<HostInput>,
     outgoing: OutgoingQueue,
@@ -140,6 +154,7 @@ impl SimulatedHost {
         Self {
             parts,
             running: BTreeMap::new(),
+            changes: PretendedChanges::new(),
             events: VecDeque::new(),
             outgoing,
             fetches: JoinSet::new(),
@@ -172,6 +187,7 @@ impl SimulatedHost {
     ) -> Vec<InterruptedCommand> {
         tokio::pin!(leave);
         self.resume(unfinished);
+        self.begin_changes();
         let how = loop {
             let deadline = self.deadline();
             // Each arm is safe to cancel: channel and set keep what is not received, and the sleep is created again.
@@ -219,7 +235,8 @@ impl SimulatedHost {
         let now_ms = self.now_ms();
         let ends = self.running.values().map(|one| one.end_ms).min();
         let measures = self.parts.measures.as_ref().map(HostMetrics::next_ms);
-        let due = [self.parts.session.next_ms(now_ms), ends, measures, self.outgoing.next_ms(now_ms)];
+        let changes = self.changes.values().copied().min();
+        let due = [self.parts.session.next_ms(now_ms), ends, changes, measures, self.outgoing.next_ms(now_ms)];
         let due_ms = due.into_iter().flatten().min()?;
         // Timers have a resolution of a millisecond: a little later is never too early.
         Some(self.began + Duration::from_millis(due_ms.max(0).unsigned_abs()) + Duration::from_millis(1))
@@ -266,6 +283,7 @@ impl SimulatedHost {
             Effect::Stopped => self.outgoing.disconnected(),
             Effect::Notice(notice) => self.count(&notice),
             // A simulated host raises no alerts.
+            Effect::AdmissionWaits(name, version, reason) => self.admission_waits(&name, version, reason),
             Effect::TwinSeen | Effect::ConsoleTime(_) => {}
         }
         Ok(())
@@ -286,6 +304,10 @@ impl SimulatedHost {
     fn count(&self, notice: &Notice) {
         let tally = &self.parts.tally;
         match notice {
+            // It is well signed: under load a question is repeated before it is answered.
+            Notice::Rejected(what, reason) if what == "admission_answer" => {
+                tracing::debug!(reason, "an answer about a rollout does not count");
+            }
             Notice::Rejected(what, reason) => {
                 tracing::debug!(what, reason, "a message is rejected");
                 tally.rejected.fetch_add(1, Ordering::Relaxed);
@@ -301,6 +323,7 @@ impl SimulatedHost {
 
     fn on_time(&mut self) {
         let now_ms = self.now_ms();
+        self.end_changes();
         let batch = self.parts.measures.as_mut().and_then(|measures| measures.on_time(now_ms, clock::now_ms()));
         self.measured(batch);
         let over = self.running.iter().filter(|(_, one)| one.end_ms <= now_ms);

@@ -7,7 +7,7 @@
 //! measurements. A command `exec` takes as long as configured, and exits 0 or 1; verbs about units are refused by name. With `--metrics`
 //! hosts send batches of synthetic values ([`measure`]), which stay in memory until the console has acknowledged them.
 //!
-//! Modules, in reading order: [`enrol`] (joins hosts), [`fleet`] (runs hosts), [`host`] (one life), [`command_handler`] (handles its messages),
+//! Modules, in reading order: [`enrol`] (joins hosts), [`fleet`] (runs hosts), [`host`] (one life), [`command_handler`] (handles its messages), [`admission`] (versions that are rolled out),
 //! [`measure`] (its measurements), [`store`] and its [`writer`], [`tally`] (statistics).
 //!
 //! # Tasks
@@ -16,6 +16,7 @@
 //!
 //! **Invariant: a simulated host is recognisable**: its hostname begins with `sim-`, and it has the label `simulated`.
 
+mod admission;
 mod command_handler;
 mod enrol;
 mod fleet;
@@ -114,6 +115,12 @@ pub struct Simulate {
     /// Time that each program takes
     #[arg(long, value_name = "TIME", default_value = "0s")]
     takes: humantime::Duration,
+    /// Time that a host takes for a version that is rolled out
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    change_takes: humantime::Duration,
+    /// Share of hosts on which such a version fails, such as 1%
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
+    change_fail: f64,
     /// Send so many series for each host; 20 without a number
     ///
     /// The values are made up, measured every 10 s, and sent in batches of 30 s.
@@ -242,11 +249,17 @@ async fn simulate(
     watched.map(|_| Some(FleetSummary { online, twice, ..summary }))
 }
 
+fn takes_ms(time: humantime::Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}
+
 fn manner(wanted: &Simulate) -> Behaviour {
     let realms: BTreeSet<Name> = "default".parse().into_iter().collect();
     Behaviour {
-        takes_ms: i64::try_from(wanted.takes.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
+        takes_ms: takes_ms(wanted.takes),
         fail: wanted.fail,
+        change_takes_ms: takes_ms(wanted.change_takes),
+        change_fail: wanted.change_fail,
         series: wanted.metrics,
         policy: LocalPolicy::default(),
         user: facts::own_user(),

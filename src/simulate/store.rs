@@ -181,6 +181,8 @@ impl Outbox {
                 let newest = all.batches.iter().rev().take(limit);
                 StoreReply::Batches(newest.map(|(id, batch)| (*id, batch.payload.clone())).collect())
             }
+            // Simulated units have no tasks.
+            OutboxRead::TaskEnds(_) => StoreReply::TaskEnds(Vec::new()),
         })
     }
 }

@@ -10,6 +10,7 @@ mod fleet;
 
 mod container;
 mod pictures;
+mod tasks;
 
 use std::{env, fs, future::Future, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
@@ -39,6 +40,32 @@ impl WebDriverCompatibleCommand for BrowserLog {
     }
 }
 
+/// How high a window is: as a screen, or for pictures as long as most pages.
+fn height() -> u32 {
+    if env::var_os("MUSTER_TEST_PICTURES").is_some() { 2_400 } else { 900 }
+}
+
+/// Starts a driver on a port of its choice.
+///
+/// It lets the kernel choose a port of one address family, and then wants the same one of the
+/// other, which a connection may have by then: it ends, and another one is started.
+fn start_driver() -> (Running, u16) {
+    for _ in 0..10 {
+        let mut driver = Running::start(Command::new("chromedriver").args(["--port=0"]));
+        let port = driver.wait_for("chromedriver", |printed| {
+            if printed.contains("port not available") {
+                return Some(None);
+            }
+            let (_, rest) = printed.split_once("started successfully on port ")?;
+            Some(Some(rest.split_once('.')?.0.parse::<u16>().ok()?))
+        });
+        if let Some(port) = port {
+            return (driver, port);
+        }
+    }
+    panic!("chromedriver found no port ten times");
+}
+
 /// A browser with a profile of its own.
 struct Browser {
     client: Client,
@@ -49,10 +76,7 @@ struct Browser {
 
 impl Browser {
     async fn start(dark: bool, width: u32) -> Self {
-        let mut driver = Running::start(Command::new("chromedriver").args(["--port=0"]));
-        let port: u16 = driver.wait_for("chromedriver", |printed| {
-            printed.split_once("started successfully on port ")?.1.split_once('.')?.0.parse().ok()
-        });
+        let (driver, port) = start_driver();
         let profile = tempfile::tempdir().unwrap();
         let mut args = vec![
             "--headless=new".to_owned(),
@@ -86,7 +110,7 @@ impl Browser {
             .await
             .unwrap();
         if width >= 500 {
-            client.set_window_size(width, 900).await.unwrap();
+            client.set_window_size(width, height()).await.unwrap();
         }
         Self { client, _driver: driver, _profile: profile }
     }
@@ -314,6 +338,58 @@ fn deploy(fleet: &Fleet, argument: &str) {
     fleet.ok(&["deployment", "apply", &document, "--yes"]);
 }
 
+/// Rolls out two versions of a deployment. The unit of the second one is verified after five minutes, so that its host stays in the
+/// middle of the change.
+fn roll_out(fleet: &Fleet) {
+    let script = file(&fleet.home, "slow", "#!/bin/sh\nwhile :; do sleep 0.1; done\n");
+    fleet.ok(&["artifact", "add", &script, "--role", "slow", "--version", "1"]);
+    let apply = |argument: &str, verify_ms: u32, more: &[&str]| {
+        let document = format!(
+            "deployment: default/rolled\ntarget: {{select: 'host=*'}}\nrollout: {{max_failures: 1}}\nunits:\n\
+             - {{unit: default/slow, artifact: slow@1, args: [{argument}], verify_after_ms: {verify_ms}}}\n"
+        );
+        let document = file(&fleet.home, "rolled.yaml", &document);
+        fleet.ok(&[&["deployment", "apply", &document, "--yes"], more].concat());
+    };
+    apply("one", 300, &[]);
+    apply("two", 300_000, &["--no-wait"]);
+}
+
+#[test]
+fn rollout_is_paused_resumed_and_aborted_on_its_pages() {
+    let fleet = Fleet::start();
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.sign_in(&fleet).await;
+        browser.follow("Rollouts").await;
+        browser.see("There are no rollouts.").await;
+        browser.check_page("rollouts-empty").await;
+        // The page learns of it by itself.
+        roll_out(&fleet);
+        browser.see("default/rolled").await;
+        browser.follow("default/rolled").await;
+        browser.see("the host is in the middle of the change").await;
+        browser.check_page("rollout").await;
+        for (link, button, seen) in
+            [("Pause…", "primary", "has paused it"), ("Resume…", "primary", "running"), ("Abort…", "danger", "aborted")]
+        {
+            browser.follow(link).await;
+            browser.check_page(&format!("rollout-{button}-{seen}")).await;
+            browser.click(&format!("main button.{button}")).await;
+            browser.see("What has happened").await;
+            browser.see(seen).await;
+        }
+        assert!(!browser.text().await.contains("Pause…"), "it has ended");
+        browser.check_page("rollout-aborted").await;
+        browser.client.goto(&format!("{}/host/{}", fleet.address("http://"), fleet.host())).await.unwrap();
+        browser.see("default/rolled").await;
+        browser.client.goto(&format!("{}/deployment/default/rolled", fleet.address("http://"))).await.unwrap();
+        browser.follow("Rollout of version 2").await;
+        browser.see("hosts stay as they are").await;
+        browser.end().await;
+    });
+}
+
 #[test]
 fn deployment_is_rolled_back_and_removed_on_its_pages() {
     let fleet = Fleet::start();
@@ -366,6 +442,78 @@ fn deployment_is_rolled_back_and_removed_on_its_pages() {
 }
 
 #[test]
+fn units_of_all_hosts_are_followed_and_filtered_on_their_page() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.sign_in(&fleet).await;
+        browser.follow("Units").await;
+        browser.find("ul.tiles a[href*='phase=running']").await;
+        // The page learns of it by itself, also of a new unit.
+        deploy(&fleet, "one");
+        browser.see("default/fleet, version 1").await;
+        fleet.ok(&["yuno", "stop", "default/hello"]);
+        browser.click("ul.tiles a[href*='phase=stopped']").await;
+        browser.see("1–1 of 1").await;
+        assert!(!browser.text().await.contains("default/till"), "it runs");
+        browser.check_page("units-stopped").await;
+        browser.follow("Units").await;
+        browser.type_into("#select", "name=till").await;
+        browser.click("main form button").await;
+        browser.see("1–1 of 1").await;
+        browser.see("default/till").await;
+        browser.end().await;
+    });
+}
+
+#[test]
+fn host_is_drained_and_opened_and_variables_are_set_on_pages() {
+    let fleet = Fleet::start();
+    deploy(&fleet, "one");
+    fleet.unit_in_phase("default/till", "running");
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.sign_in(&fleet).await;
+        let host = format!("{}/host/{}", fleet.address("http://"), fleet.host());
+        browser.client.goto(&host).await.unwrap();
+        browser.follow("default/till").await;
+        browser.see("Here they would be refused.").await;
+        browser.click("form[action$='/detach'] button").await;
+        fleet.unit("default/till", |unit| unit["owner"].is_null());
+        browser.client.refresh().await.unwrap();
+        browser.see("It was taken out of the deployment").await;
+        browser.click("form[action$='/adopt'] button").await;
+        fleet.unit("default/till", |unit| unit["owner"]["deployment"] == "default/fleet");
+
+        browser.client.goto(&format!("{host}/drain")).await.unwrap();
+        browser.see("default/fleet: default/till").await;
+        browser.check_page("drain").await;
+        browser.click("main button.danger").await;
+        fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
+            run if run.code == 1 => Ok(()),
+            run => Err(run.stdout),
+        });
+        browser.see("drained").await;
+        browser.check_page("host-drained").await;
+        browser.click("details:has(form[action$='/cordon']) summary").await;
+        browser.click("input[value=open] + button").await;
+        fleet.unit_in_phase("default/till", "running");
+
+        browser.follow("Variables").await;
+        browser.type_into("#name", "lanes").await;
+        browser.type_into("#value", "4").await;
+        browser.click("input[name=json]").await;
+        browser.click("main button.primary").await;
+        browser.see("all hosts").await;
+        browser.check_page("vars").await;
+        browser.click("form[action='/vars/remove'] button").await;
+        browser.see("There are no variables.").await;
+        browser.end().await;
+    });
+}
+
+#[test]
 fn a_command_shows_its_output_while_it_runs() {
     let fleet = Fleet::start();
     let gate = fleet.home.path().join("gate");
@@ -400,7 +548,11 @@ fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
     fleet.ok(&["secret", "set", "db", "--file", &value]);
     deploy(&fleet, "one");
     deploy(&fleet, "two");
+    roll_out(&fleet);
     let host = fleet.host();
+    fleet.ok(&["var", "set", "upstream", "https://bank.example/with/a/rather/long/path"]);
+    fleet.ok(&["var", "set", "lanes", "[4, 5]", "--json", "--host", &host]);
+    fleet.ok(&["host", "cordon", &host]);
     let command = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
     let pages = [
         ("hosts", "/".to_owned()),
@@ -420,7 +572,19 @@ fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
         ("version", "/deployment/default/fleet/version/2".to_owned()),
         ("rollback", "/deployment/default/fleet/rollback".to_owned()),
         ("removal", "/deployment/default/fleet/removal".to_owned()),
+        ("changes", "/deployments/changes".to_owned()),
+        ("confirm", "/deployments/confirm".to_owned()),
+        ("rollouts", "/rollouts".to_owned()),
+        ("rollout", "/rollout/default/rolled".to_owned()),
+        ("rollout-changing", "/rollout/default/rolled?waits=changing".to_owned()),
+        ("rollout-pause", "/rollout/default/rolled/pause".to_owned()),
+        ("rollout-resume", "/rollout/default/rolled/resume".to_owned()),
+        ("rollout-abort", "/rollout/default/rolled/abort".to_owned()),
+        ("rollout-release", format!("/rollout/default/rolled/release?host={host}")),
+        ("deployment-rolled", "/deployment/default/rolled".to_owned()),
         ("deployed", format!("/host/{host}/unit/default/till")),
+        ("drain", format!("/host/{host}/drain")),
+        ("vars", "/vars".to_owned()),
         ("alerts", "/alerts".to_owned()),
         ("rule", "/alerts/rule?name=disk".to_owned()),
         ("config", "/config/hello.main/1".to_owned()),

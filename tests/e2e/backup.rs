@@ -20,7 +20,7 @@ use crate::{
 const KEEPS: &str = "#!/bin/sh\necho start >> starts\nwhile :; do sleep 1; done\n";
 
 /// Makes a pair of keys; returns the line of the public one for the console's configuration.
-fn make_key(home: &Home, name: &str) -> String {
+pub(crate) fn make_key(home: &Home, name: &str) -> String {
     let made = home.muster(&["backup", "key", "--out", name]).expect_code(0);
     made.stdout
 }
@@ -69,7 +69,7 @@ fn alert(roles: &Roles, rule: &str) -> Value {
     })
 }
 
-fn restore(roles: &Roles, more: &[&str]) -> Run {
+pub(crate) fn restore(roles: &Roles, more: &[&str]) -> Run {
     let folder = roles.home.path().join("console");
     let args = ["backup", "restore", "one.tar.age", "--identity", "key.txt", "--data-dir", folder.to_str().unwrap()];
     roles.home.muster(&[&args, more].concat())

@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use crate::fleet::Home;
+
 /// A clock that can be set while processes read it.
 pub(crate) struct Clock(PathBuf);
 
@@ -23,6 +25,14 @@ impl Clock {
         let new = self.0.with_extension("new");
         fs::write(&new, format!("{to}\n")).unwrap();
         fs::rename(new, &self.0).unwrap();
+    }
+
+    /// Has all processes of a home read it.
+    pub(crate) fn give_to_all(&self, home: &mut Home) {
+        let mut command = Command::new("env");
+        self.give_to(&mut command);
+        let set = command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        home.env.extend(set);
     }
 
     /// Has a process read it.

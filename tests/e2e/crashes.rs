@@ -5,11 +5,13 @@
 //! there. Then the operator does the same again and again. Each time the agent was killed at one place it is started
 //! again at once, to be killed at the next.
 //!
-//! Modules: [`agent`] (the one that is killed), [`documents`] (the host's document and what it removes), [`queue`] (the same while programs wait for their turn), [`time`] (the same
+//! Modules: [`agent`] (the one that is killed), [`admission`] (versions that are rolled out), [`documents`] (the host's document and what it removes), [`files`] (units of files, their tasks, and what their changes want), [`queue`] (the same while programs wait for their turn), [`time`] (the same
 //! while the console's clock is ahead).
 
+mod admission;
 mod agent;
 mod documents;
+mod files;
 mod queue;
 mod time;
 
@@ -40,7 +42,7 @@ use crate::{
 
 /// Places that the round does not come to: those that no operator can bring about in a short time, each with the reason, and
 /// those that a test of their own is about.
-const NOT_HERE: [(&str, &str); 11] = [
+const NOT_HERE: [(&str, &str); 35] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
@@ -50,8 +52,32 @@ const NOT_HERE: [(&str, &str); 11] = [
     ("store document", "about desired state: see `documents`"),
     ("remove units", "about desired state: see `documents`"),
     ("apply deployments", "about a deployment that could not be applied a minute before"),
+    ("begin deployment", "about desired state: see `admission`"),
+    ("end deployment", "about desired state: see `admission`"),
+    ("note end of deployment", "about desired state: see `admission`"),
+    ("retry deployment", "about desired state: see `admission`"),
+    ("refuse deployment", "about a version that cannot be prepared"),
     ("refuse document", "about a document that no console makes"),
+    ("intend files", "about units of files: see `files`"),
+    ("files", "about units of files: see `files`"),
+    ("note files", "about units of files: see `files`"),
+    ("stop files", "about units of files: see `files`"),
+    ("forget files", "about units of files: see `files`"),
+    ("begin task", "about units of files: see `files`"),
+    ("keep task log", "about units of files: see `files`"),
+    ("end task", "about units of files: see `files`"),
+    ("interrupt tasks", "about units of files: see `files`"),
+    ("task ends", "about what is told of tasks: see `tasks`"),
+    ("owed", "about what changes of files want: see `files`"),
     ("detach units", "about a host without a console: it is no agent that does it"),
+    ("follow values", "about templates: see `render`"),
+    ("packages", "about packages: see `tests/e2e/packages`"),
+    ("begin package run", "about packages: see `tests/e2e/packages`"),
+    ("end package run", "about packages: see `tests/e2e/packages`"),
+    ("add package trace", "about packages: see `tests/e2e/packages`"),
+    ("remove package trace", "about packages: see `tests/e2e/packages`"),
+    ("forget packages", "about packages: see `tests/e2e/packages`"),
+    ("fold package runs", "about packages: see `tests/e2e/packages`"),
 ];
 
 /// So that there is something to be refused by the agent itself.

@@ -1,4 +1,11 @@
 //! Deployments on real hosts: applied, changed, removed; hosts that were away, and a console that was killed.
+//!
+//! Modules: hosts that are [`away`] for a day; random [`kills`] of everybody while versions are applied; a console that was [`restored`], or whose store was
+//! lost.
+
+mod away;
+mod kills;
+mod restored;
 
 use std::{fs, path::PathBuf};
 
@@ -12,22 +19,30 @@ use crate::{
 /// It notes each of its starts, and ends when it is asked.
 const PROGRAM: &str = "#!/bin/sh\necho \"$1\" >> \"$2/started.$1\"\nexec sleep 1000\n";
 
-/// Two hosts with the label `role=till`, which remove at once what is to go.
-struct Bench {
-    roles: Roles,
-    agents: Vec<Option<Running>>,
-}
+/// It notes each of its starts in its own folder.
+const NOTING: &str = "#!/bin/sh\necho $1 >> starts\nexec sleep 100000\n";
 
-const HOSTS: [&str; 2] = ["one", "two"];
+/// Hosts with the label `role=till`, which remove at once what is to go.
+struct Bench {
+    // Ended before the home goes away.
+    agents: Vec<Option<Running>>,
+    names: Vec<String>,
+    roles: Roles,
+}
 
 impl Bench {
     fn start() -> Self {
-        let mut roles = Roles::start();
+        Self::start_with(Roles::start(), &["one", "two"])
+    }
+
+    /// Hosts of these names.
+    fn start_with(mut roles: Roles, names: &[&str]) -> Self {
         // Hosts find a console that was started again.
         roles.hosts_port = free_ports(1);
         roles.restart_console();
-        let mut bench = Self { roles, agents: vec![None, None] };
-        for (place, name) in HOSTS.iter().enumerate() {
+        let agents = names.iter().map(|_| None).collect();
+        let mut bench = Self { agents, names: names.iter().map(|name| (*name).to_owned()).collect(), roles };
+        for (place, name) in names.iter().enumerate() {
             let data = bench.folder(name);
             let text = format!(
                 "data_dir = \"{}\"\n[labels]\nhost = \"{name}\"\n[removals]\nparallel_max = 8\nday_share = 1.0\n",
@@ -36,7 +51,7 @@ impl Bench {
             file(&bench.roles.home, &format!("{name}.toml"), &text);
             bench.run_agent(place, &["--join", &bench.roles.token()]);
         }
-        bench.online(2);
+        bench.online(names.len());
         for version in ["1", "2"] {
             let path = file(&bench.roles.home, "till", &format!("{PROGRAM}# {version}\n"));
             bench.roles.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
@@ -50,7 +65,7 @@ impl Bench {
     }
 
     fn run_agent(&mut self, place: usize, more: &[&str]) {
-        let config = self.roles.home.path().join(format!("{}.toml", HOSTS[place])).display().to_string();
+        let config = self.roles.home.path().join(format!("{}.toml", self.names[place])).display().to_string();
         let agent = Running::start(self.roles.home.command().args(["agent", "--config", &config]).args(more));
         self.agents[place] = Some(agent);
     }
@@ -105,6 +120,40 @@ impl Bench {
             self.units().iter().filter(of).map(|one| one["observed"]["pid"].as_u64().unwrap()).collect();
         pids.sort_unstable();
         pids
+    }
+
+    /// Adds the program of [`Self::write_units`].
+    fn add_noting_program(&self) {
+        let program = file(&self.roles.home, "shop", NOTING);
+        self.roles.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+    }
+
+    /// Writes a document of units that note their argument with each start.
+    fn write_units(&self, deployment: &str, units: &[(&str, String)]) -> String {
+        let unit = |(name, argument): &(&str, String)| json!({"name": name, "artifact": "shop@1", "args": [argument], "verify_after_ms": 0});
+        let units: Vec<Value> = units.iter().map(unit).collect();
+        let document = json!({"deployment": deployment, "target": {"select": "label.role=till"}, "units": units});
+        file(&self.roles.home, "shop.yaml", &document.to_string())
+    }
+
+    /// Waits until all hosts have verified a version of a deployment.
+    #[track_caller]
+    fn verified(&self, deployment: &str, version: usize) {
+        eventually("every host to have a version", || {
+            let run = self.roles.home.muster(&["-o", "json", "deployment", "show", deployment]);
+            let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr)?;
+            let hosts = shown["on_hosts"].as_array().unwrap();
+            let is_there = |host: &&Value| host["state"] == "verified" && host["version"] == version;
+            let found = hosts.iter().filter(is_there).count();
+            let is_done = found == self.agents.len() && found == hosts.len();
+            if is_done { Ok(()) } else { Err(shown["on_hosts"].to_string()) }
+        });
+    }
+
+    /// What a unit has noted on a host.
+    fn noted(&self, host: &str, unit: &str) -> Vec<String> {
+        let noted = self.folder(host).join("units/default").join(unit).join("work/starts");
+        fs::read_to_string(noted).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
     fn starts(&self, unit: &str) -> usize {

@@ -171,7 +171,8 @@ fn truncated_or_moved_log_is_followed_from_its_start() {
         let (_, after) = text.split_once(words)?;
         (after.matches("line ").count() > 3).then_some(())
     };
-    follower.wait_for("lines", |text| after(text, "line 10\n"));
+    // Which ones are its first depends on how soon it is there.
+    follower.wait_for("lines", |text| (text.matches("line ").count() > 3).then_some(()));
     let log = run_folder(&fleet, "default/a").join("log");
     fs::File::create(&log).unwrap();
     follower.wait_for("lines after it was cut", |text| after(text, "somebody has cut the log"));

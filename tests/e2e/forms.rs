@@ -107,6 +107,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno command default/a tempo", Document, 1),
     ("yuno stats default/a", Document, 1),
     ("yuno restart default/a", Document, 0),
+    ("unit restart default/a", Document, 0),
     ("yuno upgrade --plan", Document, 0),
     ("yuno signal HUP default/a", Document, 0),
     ("yuno freeze default/a", Document, 0),
@@ -122,6 +123,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno quota default/none --cpu 1", Nothing, 1),
     ("unit ls", Document, 0),
     ("unit show default/a", Document, 0),
+    ("unit tasks default/a", Document, 0),
     ("unit export", Document, 0),
     ("unit apply {unit}", Document, 0),
     ("unit apply {unit} --dry-run", Document, 0),
@@ -140,6 +142,8 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("config rm app.main@1", Nothing, 0),
     ("deployment schema", Document, 0),
     ("deployment apply {deployment} --dry-run", Document, 0),
+    ("plan {deployment}", Document, 0),
+    ("plan {unit}", Nothing, 2),
     ("deployment apply {deployment}", Document, 0),
     ("deployment apply {unit}", Nothing, 2),
     ("unit apply {deployment}", Nothing, 2),
@@ -148,12 +152,27 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("deployment show default/fleet --document", Document, 0),
     ("deployment history default/fleet", Document, 0),
     ("deployment diff default/fleet", Document, 0),
+    ("deployment changes", Document, 0),
+    ("deployment changes default/fleet -n 1", Document, 0),
     ("deployment watch default/fleet", Lines, 0),
     ("deployment rollback default/fleet", Nothing, 1),
     ("unit detach default/d", Document, 0),
     ("deployment adopt default/fleet default/d", Document, 0),
     ("deployment confirm --dry-run", Document, 0),
     ("deployment sync", Document, 0),
+    ("deployment apply {rollout}", Document, 0),
+    ("rollout ls", Document, 0),
+    ("rollout ls default/wave", Document, 0),
+    ("rollout show default/wave", Document, 0),
+    ("rollout show default/wave --hosts", Document, 0),
+    ("rollout watch default/wave", Lines, 0),
+    ("rollout pause default/wave", Nothing, 1),
+    ("rollout resume default/wave", Nothing, 1),
+    ("rollout promote default/wave", Nothing, 1),
+    ("rollout retry default/wave", Nothing, 1),
+    ("rollout abort default/wave --yes", Nothing, 1),
+    ("rollout release default/wave nobody", Nothing, 1),
+    ("deployment rm default/wave --yes", Document, 0),
     ("host cordon --all", Document, 0),
     ("host cordon", Document, 0),
     ("host uncordon --all", Document, 0),
@@ -164,6 +183,9 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("var set lanes 3 --json", Document, 0),
     ("var ls", Document, 0),
     ("var rm lanes", Nothing, 0),
+    ("render {script} --host {host}", Document, 0),
+    ("render --unit default/none --host {host}", Nothing, 1),
+    ("render --host {host}", Nothing, 2),
     // There is no runtime.
     ("container create default/c --image docker.io/library/none:1 --timeout 10s", Document, 1),
     ("container clone default/none default/d", Nothing, 1),
@@ -270,6 +292,9 @@ fn every_verb_prints_json_or_nothing_to_standard_output() {
     let deployment = "deployment: default/fleet\ntarget: {select: 'host=*'}\nunits:\n\
                       - {name: d, artifact: sleeper@1, verify_after_ms: 300}\n";
     let deployment = file(&fleet.home, "deployment.yaml", deployment);
+    let rollout = "deployment: default/wave\ntarget: {select: 'host=*'}\nrollout: {soak: 0}\nunits:\n\
+                   - {name: w, artifact: sleeper@1, verify_after_ms: 300}\n";
+    let rollout = file(&fleet.home, "rollout.yaml", rollout);
     let first = |args: &[&str], field: &str| fleet.json(args)[0][field].as_str().unwrap().to_owned();
     let put_in = |name: &str| match name {
         "dir" => fleet.home.path().display().to_string(),
@@ -278,6 +303,8 @@ fn every_verb_prints_json_or_nothing_to_standard_output() {
         "batch" => batch.clone(),
         "unit" => unit.clone(),
         "deployment" => deployment.clone(),
+        "rollout" => rollout.clone(),
+        "host" => fleet.host(),
         "token" => first(&["token", "ls"], "id"),
         "command" => first(&["command", "ls"], "id"),
         "silence" => first(&["alert", "silences"], "id"),

@@ -29,7 +29,7 @@ fn socket(roles: &Roles) -> PathBuf {
     roles.home.path().join("agent/agent.sock")
 }
 
-fn on_socket(roles: &Roles, request: &str) -> (u16, Value) {
+pub(crate) fn on_socket(roles: &Roles, request: &str) -> (u16, Value) {
     ask(UnixStream::connect(socket(roles)).unwrap(), request, "agent")
 }
 

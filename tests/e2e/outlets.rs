@@ -18,7 +18,7 @@ use crate::{
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     headers: Vec<(String, String)>,
     body: String,
 }
@@ -28,19 +28,19 @@ impl Asked {
         self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 /// A webhook, which refuses its first two requests.
-struct Hook {
-    url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+pub(crate) struct Hook {
+    pub(crate) url: String,
+    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Hook {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/alerts?to=me", listener.local_addr().unwrap());
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::fleet::{Fleet, eventually};
 
 /// What speaks for Grafana: where the console is, and who asks.
-struct Grafana {
+pub(crate) struct Grafana {
     address: String,
     token: String,
 }
 
 impl Grafana {
-    fn new(fleet: &Fleet) -> Self {
+    pub(crate) fn new(fleet: &Fleet) -> Self {
         let file = fleet.home.path().join("config/muster/context.toml");
         let text = std::fs::read_to_string(file).unwrap();
         let found = |key: &str| {
@@ -29,7 +29,7 @@ impl Grafana {
     }
 
     /// Asks with a head and a body; gives the status and the JSON.
-    fn send(&self, line: &str, authorization: &str, form: &str) -> (u16, Value) {
+    pub(crate) fn send(&self, line: &str, authorization: &str, form: &str) -> (u16, Value) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let length = form.len();
         let head = format!(
@@ -50,7 +50,7 @@ impl Grafana {
         format!("Authorization: Basic {}\r\n", BASE64_STANDARD.encode(format!("grafana:{}", self.token)))
     }
 
-    fn bearer(&self) -> String {
+    pub(crate) fn bearer(&self) -> String {
         format!("Authorization: Bearer {}\r\n", self.token)
     }
 

@@ -166,6 +166,11 @@ impl Roles {
         assert_eq!(code, 0, "{printed}");
     }
 
+    /// Whether the console has ended by itself, or was killed at a crash point.
+    pub(crate) fn console_has_ended(&mut self) -> bool {
+        self.console.as_mut().is_some_and(Running::ended)
+    }
+
     /// Starts a console that may refuse; what it said, if it did.
     pub(crate) fn try_console(&mut self) -> Result<(), String> {
         let mut console = self.run_console(&self.home.path().join("console.toml"));

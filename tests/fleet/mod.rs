@@ -18,6 +18,7 @@
 pub(crate) mod machine;
 
 use std::{
+    ffi::OsString,
     fs,
     io::{BufRead, BufReader, Read},
     net::TcpListener,
@@ -59,6 +60,8 @@ pub(crate) struct Home {
     folder: TempDir,
     /// Whether the environment says where configuration and data are.
     names_folders: bool,
+    /// More of the environment.
+    pub(crate) env: Vec<(OsString, OsString)>,
 }
 
 impl Home {
@@ -73,7 +76,7 @@ impl Home {
     }
 
     fn of(names_folders: bool) -> Self {
-        Self { folder: tempfile::Builder::new().prefix("muster-").tempdir().unwrap(), names_folders }
+        Self { folder: tempfile::Builder::new().prefix("muster-").tempdir().unwrap(), names_folders, env: Vec::new() }
     }
 
     /// Its path.
@@ -96,6 +99,7 @@ impl Home {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.path())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.path())
             .stdin(Stdio::null());
         if self.names_folders {

@@ -129,6 +129,8 @@ pub(super) enum Happens {
     Ended(CommandId, Status),
     Fetched(Digest, Option<Vec<u8>>),
     Observed,
+    /// A change with this lease.
+    ChangeEnds(u64),
 }
 
 impl Agent {
@@ -173,6 +175,7 @@ impl Agent {
             keys_generation: 0,
             addresses_generation: 0,
             document: machine.disk.read(|tables| tables.document.known()),
+            admissions: machine.disk.read(|tables| tables.admission.statements()),
         };
         let mut agent = Self {
             session: Session::new(parts, chance::random),
@@ -196,6 +199,7 @@ impl Agent {
         agent.session.publisher.units.observe(&units);
         around.note(|| format!("machine {} starts, epoch {}, {instance}", machine.index, life.epoch));
         around.after(0, Event::Connect(Who::Machine(machine.index), machine.life));
+        machine.go_on(around);
         agent.resume(machine, around)?;
         Ok(agent)
     }
@@ -252,6 +256,12 @@ impl Agent {
             Happens::Time => Input::Time,
             Happens::Fetched(digest, bytes) => Input::DesiredFetched(digest, bytes),
             Happens::Ended(id, status) => Input::Writes(vec![(id, status)]),
+            Happens::ChangeEnds(lease) => {
+                machine.end_change(lease, around)?;
+                let statements = machine.disk.read(|tables| tables.admission.statements());
+                self.session.set_admissions(statements, self.now_ms(around));
+                Input::Time
+            }
             Happens::Observed => {
                 self.observe(machine);
                 Input::Time
@@ -334,6 +344,12 @@ impl Agent {
                 SignedMessage::Ack(ack)
             }
             Order::Refresh(refresh) => SignedMessage::Refresh(refresh),
+            Order::Answer(answer) => {
+                if answer.host == self.session.me().host {
+                    self.hears(answer.issued_ms);
+                }
+                SignedMessage::AdmissionAnswer(answer)
+            }
             Order::Head(head) => SignedMessage::DesiredHead(head, SignedText(String::new())),
         };
         Some(Input::Message(command_source(&message.topic), opened, Some(())))

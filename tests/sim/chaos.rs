@@ -49,6 +49,8 @@ pub(super) enum Act {
     Order,
     /// What is desired of a host changes.
     Deploy,
+    /// A version is rolled out, or a rollout is paused or aborted.
+    Steer,
     AgentCrash,
     /// At one of its next commits.
     AgentFuse,
@@ -143,6 +145,11 @@ impl World {
             }
             self.after(between(0, storm_ms), Event::Act(act));
         }
+        if permille(500) {
+            for _ in 0..between(1, 6) {
+                self.after(between(0, storm_ms), Event::Act(Act::Steer));
+            }
+        }
         let once = [
             (climate.twin, Act::Clone),
             (climate.wipe, Act::Wipe),
@@ -162,6 +169,10 @@ impl World {
             Act::Deploy => {
                 let (life, host) = (self.console.life, pick(&self.hosts));
                 self.with_console(life, |console, around| console.deploy(host, around));
+            }
+            Act::Steer => {
+                let (life, hosts) = (self.console.life, self.hosts.clone());
+                self.with_console(life, |console, around| console.steer(&hosts, around));
             }
             Act::AgentCrash => self.agent_crashes(machine, permille(300)),
             Act::AgentFuse => self.machines[machine].disk.set_fuse(Some((below(4), permille(500)))),
@@ -245,6 +256,7 @@ impl World {
         machine.programs.clear();
         machine.observed.clear();
         self.wiped.insert(machine.host, self.now_ms);
+        self.watch.rollout.forget(machine.host);
     }
 
     /// Off for days. Nobody else is there meanwhile: the others would only tell the time.
@@ -299,6 +311,7 @@ impl World {
                     heartbeat: None,
                     metrics: Vec::new(),
                     alerts: Vec::new(),
+                    tasks: Vec::new(),
                 })
             }
             2 => Order::Head(muster_topics::desired::DesiredHead {
@@ -433,6 +446,7 @@ fn short(body: &Body) -> String {
             Order::Ack(ack) => format!("{ack:?}"),
             Order::Refresh(refresh) => format!("{refresh:?}"),
             Order::Head(head) => format!("the head of document {}", head.mark),
+            Order::Answer(answer) => format!("{:?}", answer.verdict),
         },
         Body::Bytes(bytes) => format!("{} bytes", Rc::as_ref(bytes).len()),
     }

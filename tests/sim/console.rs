@@ -31,6 +31,7 @@ use super::{
     documents::Documents,
     ledger::{CommandRow, Ledger, SIGNED_BYTES},
     random::between,
+    rollouts::Rollouts,
     watch::Promise,
     wire::{Body, ConnId, Message, Order, Packet},
     world::{Around, Event, Who},
@@ -46,6 +47,7 @@ pub(super) struct Console {
     /// What is committed.
     pub(super) ledger: Ledger,
     pub(super) documents: Documents,
+    pub(super) rollouts: Rollouts,
     pub(super) is_up: bool,
     pub(super) life: u32,
     pub(super) clock_off_ms: Millis,
@@ -69,8 +71,9 @@ impl Console {
     pub(super) fn start(&mut self, around: &mut Around<'_>) {
         let (ledger, life) = (std::mem::take(&mut self.ledger), self.life + 1);
         let documents = std::mem::take(&mut self.documents);
+        let rollouts = std::mem::take(&mut self.rollouts).restored(clock::now_ms());
         let clock_off_ms = self.clock_off_ms;
-        *self = Self { ledger, documents, life, clock_off_ms, is_up: true, ..Self::default() };
+        *self = Self { ledger, documents, rollouts, life, clock_off_ms, is_up: true, ..Self::default() };
         let mut open = self.ledger.open();
         open.iter_mut().for_each(|open| self.mark_unneeded(open));
         let (schedule, actions) = Schedule::load(self.ledger.online(), open, clock::now_ms());
@@ -80,6 +83,7 @@ impl Console {
         around.after(0, Event::Connect(Who::Console, life));
         around.after(0, Event::Dispatch(life));
         around.after(between(0, 30_000), Event::Sync(life));
+        around.after(between(0, 5_000), Event::Rollout(life));
     }
 
     pub(super) fn retry_ms(&mut self) -> Millis {
@@ -134,6 +138,7 @@ impl Console {
             return false;
         }
         let mut effects = effects;
+        let admissions = std::mem::take(&mut effects.admissions);
         let events: Vec<_> = effects.take_events().collect();
         self.owed.add(effects.acks);
         if !std::mem::replace(&mut self.gathers, true) {
@@ -149,6 +154,9 @@ impl Console {
         }
         for event in events {
             self.tell(event, around);
+        }
+        if !admissions.is_empty() {
+            self.round(admissions, around);
         }
         true
     }

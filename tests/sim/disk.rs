@@ -22,7 +22,7 @@ use muster_topics::{
     unit::Run,
 };
 
-use super::{documents::StoredDocument, shadow::AgentShadow};
+use super::{documents::StoredDocument, rollouts::StoredAdmission, shadow::AgentShadow};
 
 /// The agent ends here, in the middle of what it does.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,8 @@ pub(super) struct Tables {
     pub(super) owners: BTreeMap<UnitName, DeploymentName>,
     /// `document`, and what became of its deployments.
     pub(super) document: StoredDocument,
+    /// What the host says of the deployment that is rolled out, and how far it is.
+    pub(super) admission: StoredAdmission,
     /// Which commands have edited units, as often as they did: the effects of edits.
     pub(super) edits: Vec<CommandId>,
     /// The lines of the file `instances`.
@@ -132,6 +134,8 @@ impl Disk {
             }
             // Measurements take the same path as answers, by the same rules ([`muster_rules::outbox_retry`]).
             OutboxRead::FirstBatches(_) => StoreReply::Batches(Vec::new()),
+            // Its units have no tasks.
+            OutboxRead::TaskEnds(_) => StoreReply::TaskEnds(Vec::new()),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use muster_rules::{
     authorise::LocalPolicy,
     desired::{
-        body::{self, HostRules, PresentUnit, PresentUnits},
+        body::{self, HeldBack, HostRules, PresentUnit, PresentUnits},
         head::KnownDocument,
     },
 };
@@ -31,6 +31,7 @@ use super::{
     console::Console,
     disk::Tables,
     random::permille,
+    rollouts,
     watch::Promise,
     wire::{Body, Order},
     world::{Around, Event},
@@ -67,7 +68,7 @@ impl Documents {
     }
 
     /// Makes the next document of a host: any of the units, and of those that it had some are to go, and some are lost.
-    fn next(&mut self, host: HostId, issued_ms: Millis) -> Document {
+    fn next(&mut self, host: HostId, rolled_out: Option<u32>, issued_ms: Millis) -> Document {
         let before = self.present.get(&host);
         let generation = before.map_or(0, |before| before.head.mark.generation) + 1;
         let version = |(deployment, units): (&str, [&str; 3])| DesiredDeployment {
@@ -83,6 +84,7 @@ impl Documents {
             secrets: BTreeMap::new(),
             adopt: Vec::new(),
             detached: Vec::new(),
+            plan: None,
         };
         let deployments: Vec<_> = DEPLOYMENTS.into_iter().filter(|_| permille(800)).map(version).collect();
         let listed: BTreeSet<&UnitName> =
@@ -97,6 +99,7 @@ impl Documents {
                 purge: false,
             })
             .collect();
+        let deployments = deployments.into_iter().chain(rolled_out.map(rollouts::version)).collect();
         let body = DesiredBody { deployments, remove, ..DesiredBody::default() };
         let bytes = Rc::new(serde_json::to_vec(&body).unwrap());
         let digest = Digest::of(&bytes);
@@ -119,7 +122,8 @@ fn unit(name: &str) -> DeploymentUnit {
 impl Console {
     /// An operator changes what is desired of a host.
     pub(super) fn deploy(&mut self, host: HostId, around: &mut Around<'_>) {
-        let document = self.documents.next(host, muster_base::clock::now_ms());
+        let rolled_out = self.rollouts.state.as_ref().and_then(|state| state.version_of(host));
+        let document = self.documents.next(host, rolled_out, muster_base::clock::now_ms());
         around.note(|| format!("the console makes document {} of {host}", document.head.mark));
         around.watch.issues(&document.head, &document.body);
         self.publish_document(host, around);
@@ -169,7 +173,7 @@ impl StoredDocument {
 
     pub(super) fn report(&self) -> DesiredReport {
         let report = |(name, version): (&DeploymentName, &u32)| {
-            (name.clone(), DeploymentReport { version: *version, refused: None })
+            (name.clone(), DeploymentReport { version: *version, refused: None, waits: None })
         };
         DesiredReport {
             mark: self.mark,
@@ -189,10 +193,19 @@ impl Tables {
             .units
             .iter()
             .map(|(name, (_, run))| {
-                (name.clone(), PresentUnit { deployment: self.owners.get(name).cloned(), run: *run })
+                (
+                    name.clone(),
+                    PresentUnit {
+                        deployment: self.owners.get(name).cloned(),
+                        run: *run,
+                        is_orphan: false,
+                        is_leaving: false,
+                    },
+                )
             })
             .collect();
-        let plan = body::plan(body, &present, HostRules { policy: &policy, realms: &realms, user: "root" });
+        let plan =
+            body::plan(body, &present, &HeldBack::new(), HostRules { policy: &policy, realms: &realms, user: "root" });
         let mut stored =
             StoredDocument { mark: head.mark, digest: Some(head.digest.clone()), ..StoredDocument::default() };
         for (deployment, wishes) in plan.deployments {

@@ -24,6 +24,7 @@ use muster_topics::{
     name::{CommandId, HostId, Name, UnitName},
     outcome::{Outcome, Stream},
     presence::{Presence, PresenceState},
+    task::TaskRecord,
     unit::UnitReport,
 };
 
@@ -321,6 +322,10 @@ impl Tables for Ledger {
     async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> StoreResult<Added> {
         // Simulated programs put out nothing.
         Ok(Added::Known)
+    }
+
+    async fn put_task_ends(&mut self, _: HostId, _: &[TaskRecord], _: Millis) -> StoreResult<bool> {
+        Ok(false)
     }
 
     async fn put_alert(&mut self, _: HostId, _: &Alert, _: Millis) -> StoreResult<MessageEffect> {

@@ -12,7 +12,7 @@
 //!
 //! Modules, in reading order: [`watch`] (the promises, as invariants), [`world`] (virtual time, and in its `network` what lies
 //! between the parties), [`wire`], [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`] (in its `effects` what
-//! the session asks for), [`ledger`] and [`console`], [`documents`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
+//! the session asks for), [`ledger`] and [`console`], [`documents`], [`rollouts`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
 //! [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --test sim` does it
@@ -34,6 +34,7 @@ mod documents;
 mod ledger;
 mod machine;
 mod random;
+mod rollouts;
 mod shadow;
 mod verdict;
 mod watch;
@@ -332,6 +333,19 @@ const FAULTS: &[(&str, &[Planted])] = &[
             (Fault::TakeOlderDocument, &[Promise::LatestDocument]),
             (Fault::ForgetDocument, &[Promise::Desired]),
             (Fault::RemoveByAbsence, &[Promise::NamedRemoval]),
+        ],
+    ),
+    (
+        "no more hosts change, or are unavailable, than a rollout's policy says, and it ends",
+        &[
+            (Fault::NoFlight, &[Promise::InFlight]),
+            (Fault::TakeLateGrant, &[Promise::OneLease, Promise::InFlight, Promise::Budget]),
+            (Fault::BudgetByReports, &[Promise::Budget]),
+            (Fault::FreeLostHost, &[Promise::Budget]),
+            (Fault::ForgetEarlierVersion, &[Promise::InFlight, Promise::Budget]),
+            (Fault::GrantTwice, &[Promise::OneLease]),
+            (Fault::CloseWaveEarly, &[Promise::WaveOfSuccess]),
+            (Fault::EndWithoutOutcomes, &[Promise::RolloutEnds, Promise::WaveOfSuccess]),
         ],
     ),
     (

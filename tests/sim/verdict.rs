@@ -20,6 +20,7 @@ use super::{
 impl World {
     /// Everything that can be answered is, and the console shows what is. `quiet_ms` is when all was well again.
     pub(super) fn judge(&mut self, quiet_ms: Millis) {
+        self.judge_rollout();
         for host in self.hosts.clone() {
             let machine = self.machines.iter().find(|machine| machine.host == host && !machine.is_gone);
             match machine.map(|machine| machine.index) {

@@ -10,7 +10,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-use super::documents::IssuedDocuments;
+use super::{documents::IssuedDocuments, rollouts::RolloutTruth};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,18 @@ pub(super) enum Promise {
     LatestDocument,
     /// A unit goes only if a document names it.
     NamedRemoval,
+    /// No more hosts are in the middle of a change than may be, but for those that were given up.
+    InFlight,
+    /// No more hosts are unavailable than may be, by what is true of them.
+    Budget,
+    /// A question is answered by one lease, and a host begins with its last one.
+    OneLease,
+    /// A wave in which no host is verified is not followed by another.
+    WaveOfSuccess,
+    /// A host has one last word on a version.
+    OneHostOutcome,
+    /// Once all is quiet, a rollout has ended, and every host has an outcome.
+    RolloutEnds,
     /// Once all is quiet, every host has its document.
     Desired,
     /// Once all is quiet, every command is answered that could be.
@@ -73,6 +85,7 @@ pub(super) struct Watch {
     told: BTreeMap<(HostId, u64, u64), Vec<Value>>,
     refreshed: BTreeSet<(usize, u32, Millis)>,
     pub(super) documents: IssuedDocuments,
+    pub(super) rollout: RolloutTruth,
     /// How much was said once all was quiet.
     pub(super) beats: u32,
     pub(super) refreshes: u32,

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use muster_topics::{
     ack::Ack,
+    admission::AdmissionAnswer,
     command::{Command, Refresh},
     desired::DesiredHead,
     envelope::{self, Kind, PublicKey, Signer},
@@ -21,6 +22,7 @@ pub(super) enum Order {
     Ack(Ack),
     Refresh(Refresh),
     Head(DesiredHead),
+    Answer(AdmissionAnswer),
 }
 
 /// A payload. What hosts say are the product's own bytes. What the console signs is kept as what it says, which saves most of
@@ -67,6 +69,7 @@ impl Seal {
                 Order::Ack(body) => signer.sign(body),
                 Order::Refresh(body) => signer.sign(body),
                 Order::Head(body) => signer.sign(body),
+                Order::Answer(body) => signer.sign(body),
             }
             .unwrap()
         });
@@ -84,6 +87,7 @@ impl Seal {
             Kind::Ack => Order::Ack(verified.body().unwrap()),
             Kind::Refresh => Order::Refresh(verified.body().unwrap()),
             Kind::DesiredHead => Order::Head(verified.body().unwrap()),
+            Kind::AdmissionAnswer => Order::Answer(verified.body().unwrap()),
             // The simulated console tells no rules and no addresses, gives no labels, keeps its key, and loses no documents.
             Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys | Kind::HostAddresses | Kind::DocumentRequest => {
                 return None;

@@ -57,6 +57,10 @@ pub(super) enum Event {
     Dispatch(u32),
     /// The console compares what hosts report of their documents.
     Sync(u32),
+    /// The console looks at its rollout.
+    Rollout(u32),
+    /// A change of a host, with a lease, comes to its end.
+    ChangeEnds(usize, u64),
     /// A host has asked the console for a body.
     Fetch(usize, u32, Digest),
     Act(Act),
@@ -227,6 +231,12 @@ impl World {
             Event::Acks(life) => self.with_console(life, Console::acknowledge),
             Event::Dispatch(life) => self.with_console(life, Console::dispatch),
             Event::Sync(life) => self.with_console(life, Console::sync),
+            Event::Rollout(life) => self.with_console(life, Console::look_at_rollout),
+            Event::ChangeEnds(machine, lease) => {
+                if self.machines[machine].agent.is_some() {
+                    self.tell_agent(machine, Happens::ChangeEnds(lease));
+                }
+            }
             Event::Fetch(machine, life, digest) => self.fetch(machine, life, digest),
             Event::Act(act) => self.act(act),
         }

@@ -8,6 +8,7 @@ use crate::{
     Millis, V1,
     alert::AlertAck,
     envelope::{Body, Kind},
+    event::TaskAck,
     name::{CommandId, HostId},
 };
 
@@ -34,6 +35,9 @@ pub struct Ack {
     /// Stored messages about alerts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<AlertAck>,
+    /// Stored ends of tasks. An agent that sends none knows no such key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskAck>,
 }
 
 impl Body for Ack {

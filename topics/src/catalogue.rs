@@ -743,6 +743,37 @@ pub const MEASUREMENTS: &[Measurement] = {
             )],
         ),
         of(
+            "muster_console_rollouts",
+            &["instance", "phase"],
+            &[field("count", Gauge, Number, Console, "The deployments whose last rollout is in a phase.")],
+        ),
+        of(
+            "muster_console_rollout_hosts",
+            &["instance", "outcome"],
+            &[field(
+                "count",
+                Gauge,
+                Number,
+                Console,
+                "The hosts with an outcome, over the last rollouts of all deployments; `none` has not ended yet.",
+            )],
+        ),
+        of(
+            "muster_console_rollout",
+            CONSOLE,
+            &[
+                field("in_flight", Gauge, Number, Console, "The hosts that change now, over all rollouts."),
+                field(
+                    "unavailable",
+                    Gauge,
+                    Number,
+                    Console,
+                    "The hosts that a rollout has changed, and that are not verified since, over all rollouts.",
+                ),
+                field("admitted_total", Counter, Number, Console, "The times that a host was told to begin."),
+            ],
+        ),
+        of(
             "muster_console_store",
             CONSOLE,
             &[field("bytes", Gauge, Bytes, Console, "The size of the console's databases.")],

@@ -9,7 +9,7 @@ use crate::{
     probe::Probes,
     process::Limits,
     secret::SecretRef,
-    unit::{ArtifactRef, Channel, ConfigRef, Spec, YunoSpec},
+    unit::{ArtifactRef, Channel, ConfigRef, Rollback, Spec, YunoSpec},
 };
 
 /// Defines a method for a field that each kind has.
@@ -22,6 +22,8 @@ macro_rules! each {
                 match self {
                     Self::Yuno(spec) => each!(@ spec, $($field)+),
                     Self::Container(spec) => each!(@ spec, $($field)+),
+                    Self::Files(spec) => each!(@ spec, $($field)+),
+                    Self::Packages(spec) => each!(@ spec, $($field)+),
                 }
             })+
         }
@@ -30,19 +32,44 @@ macro_rules! each {
     (@ $spec:ident, $field:ident) => { $spec.$field };
 }
 
-each! {
+/// Defines a method for a field that each kind with a program has; `none` is its value for the others.
+macro_rules! each_program {
+    ($($(#[$doc:meta])* $name:ident -> $type:ty { $($field:tt)+ } or $none:expr;)+) => {
+        impl Spec {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $name(&self) -> $type {
+                match self {
+                    Self::Yuno(spec) => each!(@ spec, $($field)+),
+                    Self::Container(spec) => each!(@ spec, $($field)+),
+                    Self::Files(_) | Self::Packages(_) => $none,
+                }
+            })+
+        }
+    };
+}
+
+static NO_ENV: BTreeMap<String, String> = BTreeMap::new();
+static NO_PROBES: Probes = Probes { start: None, ready: None, live: None };
+
+each_program! {
     /// Its environment.
-    env -> &BTreeMap<String, String> { ref env }
+    env -> &BTreeMap<String, String> { ref env } or &NO_ENV;
     /// Its arguments.
-    args -> &[String] { ref args }
+    args -> &[String] { ref args } or &[];
     /// Its limits.
-    limits -> Limits { limits }
+    limits -> Limits { limits } or Limits::default();
     /// The endpoints that it provides.
-    provides -> &[Provided] { ref provides }
+    provides -> &[Provided] { ref provides } or &[];
     /// The endpoints that it requires.
-    needs -> &[Needed] { ref needs }
+    needs -> &[Needed] { ref needs } or &[];
     /// Its probes.
-    probes -> &Probes { ref probes }
+    probes -> &Probes { ref probes } or &NO_PROBES;
+    /// Its grace period.
+    grace_ms -> u64 { grace_ms } or 0;
+}
+
+each! {
     /// Its labels.
     labels -> &BTreeMap<Name, LabelValue> { ref labels }
     /// Units that it waits for while they are starting.
@@ -53,8 +80,10 @@ each! {
     priority -> u8 { priority }
     /// Its restart epoch.
     restart_epoch -> u64 { restart_epoch }
-    /// Its grace period.
-    grace_ms -> u64 { grace_ms }
+    /// How long it has to be up in a revision before that is verified.
+    verify_after_ms -> u64 { verify_after_ms }
+    /// What happens if a change of revision fails.
+    rollback -> Rollback { rollback }
 }
 
 impl Spec {
@@ -63,7 +92,7 @@ impl Spec {
     pub fn yuno(&self) -> Option<&YunoSpec> {
         match self {
             Self::Yuno(spec) => Some(spec),
-            Self::Container(_) => None,
+            Self::Container(_) | Self::Files(_) | Self::Packages(_) => None,
         }
     }
 
@@ -72,25 +101,36 @@ impl Spec {
     pub fn container(&self) -> Option<&ContainerSpec> {
         match self {
             Self::Container(spec) => Some(spec),
-            Self::Yuno(_) => None,
+            Self::Yuno(_) | Self::Files(_) | Self::Packages(_) => None,
         }
     }
 
-    /// Returns its environment, mutable.
+    /// Whether it has a program, and so a process, an environment, limits and probes.
     #[must_use]
-    pub fn env_mut(&mut self) -> &mut BTreeMap<String, String> {
+    pub fn has_program(&self) -> bool {
         match self {
-            Self::Yuno(spec) => &mut spec.env,
-            Self::Container(spec) => &mut spec.env,
+            Self::Yuno(_) | Self::Container(_) => true,
+            Self::Files(_) | Self::Packages(_) => false,
         }
     }
 
-    /// Returns its limits, mutable.
+    /// Returns its environment, mutable, if it has a program.
     #[must_use]
-    pub fn limits_mut(&mut self) -> &mut Limits {
+    pub fn env_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
         match self {
-            Self::Yuno(spec) => &mut spec.limits,
-            Self::Container(spec) => &mut spec.limits,
+            Self::Yuno(spec) => Some(&mut spec.env),
+            Self::Container(spec) => Some(&mut spec.env),
+            Self::Files(_) | Self::Packages(_) => None,
+        }
+    }
+
+    /// Returns its limits, mutable, if it has a program.
+    #[must_use]
+    pub fn limits_mut(&mut self) -> Option<&mut Limits> {
+        match self {
+            Self::Yuno(spec) => Some(&mut spec.limits),
+            Self::Container(spec) => Some(&mut spec.limits),
+            Self::Files(_) | Self::Packages(_) => None,
         }
     }
 
@@ -100,6 +140,8 @@ impl Spec {
         match self {
             Self::Yuno(spec) => &mut spec.labels,
             Self::Container(spec) => &mut spec.labels,
+            Self::Files(spec) => &mut spec.labels,
+            Self::Packages(spec) => &mut spec.labels,
         }
     }
 
@@ -109,6 +151,8 @@ impl Spec {
         match self {
             Self::Yuno(spec) => &mut spec.restart_epoch,
             Self::Container(spec) => &mut spec.restart_epoch,
+            Self::Files(spec) => &mut spec.restart_epoch,
+            Self::Packages(spec) => &mut spec.restart_epoch,
         }
     }
 
@@ -118,6 +162,16 @@ impl Spec {
         match self {
             Self::Yuno(spec) => Some(&spec.artifact),
             Self::Container(spec) => spec.image.artifact(),
+            Self::Files(_) | Self::Packages(_) => None,
+        }
+    }
+
+    /// Returns all its artifacts: units of files may have several.
+    #[must_use]
+    pub fn artifacts(&self) -> Vec<&ArtifactRef> {
+        match self {
+            Self::Files(spec) => spec.files.values().filter_map(|entry| entry.artifact.as_ref()).collect(),
+            Self::Yuno(_) | Self::Container(_) | Self::Packages(_) => self.artifact().into_iter().collect(),
         }
     }
 
@@ -127,6 +181,7 @@ impl Spec {
         match self {
             Self::Yuno(spec) => Some(&mut spec.artifact),
             Self::Container(spec) => spec.image.artifact_mut(),
+            Self::Files(_) | Self::Packages(_) => None,
         }
     }
 
@@ -141,20 +196,49 @@ impl Spec {
     pub fn configs_mut(&mut self) -> &mut [ConfigRef] {
         match self {
             Self::Yuno(spec) => &mut spec.configs,
-            Self::Container(_) => &mut [],
+            Self::Container(_) | Self::Files(_) | Self::Packages(_) => &mut [],
         }
     }
 
-    /// Returns the secrets that its configs name; some kinds have none.
+    /// Returns the secrets that its configs or templates name; some kinds have none.
     #[must_use]
     pub fn secrets(&self) -> &[SecretRef] {
-        self.yuno().map_or(&[], |yuno| &yuno.secrets)
+        match self {
+            Self::Yuno(spec) => &spec.secrets,
+            Self::Files(spec) => &spec.secrets,
+            Self::Container(spec) => &spec.secrets,
+            Self::Packages(_) => &[],
+        }
     }
 
     /// Replaces these, for a kind that has any.
     pub fn set_secrets(&mut self, secrets: Vec<SecretRef>) {
-        if let Self::Yuno(spec) = self {
-            spec.secrets = secrets;
+        match self {
+            Self::Yuno(spec) => spec.secrets = secrets,
+            Self::Files(spec) => spec.secrets = secrets,
+            Self::Container(spec) => spec.secrets = secrets,
+            Self::Packages(_) => {}
+        }
+    }
+
+    /// Returns what its templates name on its host, with the values; some kinds have no templates.
+    #[must_use]
+    pub fn values(&self) -> Option<&BTreeMap<String, serde_json::Value>> {
+        match self {
+            Self::Yuno(spec) => Some(&spec.values),
+            Self::Files(spec) => Some(&spec.values),
+            Self::Container(spec) => Some(&spec.values),
+            Self::Packages(_) => None,
+        }
+    }
+
+    /// Replaces these, for a kind that has templates.
+    pub fn set_values(&mut self, values: BTreeMap<String, serde_json::Value>) {
+        match self {
+            Self::Yuno(spec) => spec.values = values,
+            Self::Files(spec) => spec.values = values,
+            Self::Container(spec) => spec.values = values,
+            Self::Packages(_) => {}
         }
     }
 

@@ -14,6 +14,7 @@ use crate::{
     name::{Digest, LabelValue, Name, UnitName},
     probe::Probes,
     process::{Limits, Resource, Rlimit},
+    secret::SecretRef,
     signal::Signal,
     unit::{
         ArtifactRef, Restart, Rollback, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms, priority,
@@ -46,6 +47,16 @@ pub struct ContainerSpec {
     /// The environment, in addition to the image's own and the few variables that the agent sets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Whether its entry, its arguments and the values of its environment are templates, which its host renders.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub render: bool,
+    /// What its templates name on its host, each as `vars.colour`, with its value. The host fills this in, whatever a command
+    /// says: so a change of a value is a change of the unit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, serde_json::Value>,
+    /// The secrets of its realm that its templates name, each with the version that it gets. The console fills this in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRef>,
     /// The user inside, by name or number (`user` or `user:group`); the image's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -137,6 +148,9 @@ impl ContainerSpec {
             entry: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            render: false,
+            values: BTreeMap::new(),
+            secrets: Vec::new(),
             user: None,
             cwd: None,
             mounts: Vec::new(),
@@ -183,6 +197,9 @@ impl ContainerSpec {
             entry: self.entry.as_deref(),
             args: &self.args,
             env: &self.env,
+            render: self.render,
+            values: &self.values,
+            secrets: &self.secrets,
             user: self.user.as_deref(),
             cwd: self.cwd.as_deref(),
             mounts: &self.mounts,
@@ -207,6 +224,12 @@ struct Identity<'a> {
     entry: Option<&'a [String]>,
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    render: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    values: &'a BTreeMap<String, serde_json::Value>,
+    #[serde(skip_serializing_if = "<[SecretRef]>::is_empty")]
+    secrets: &'a [SecretRef],
     user: Option<&'a str>,
     cwd: Option<&'a str>,
     mounts: &'a [Mount],

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     Millis, V1,
+    admission::AdmissionWait,
     canonical::{self, CanonicalError},
     envelope::{Body, Envelope, Kind},
     name::{Digest, HostId, Name, NameError, UnitName},
@@ -149,6 +150,54 @@ pub struct DesiredDeployment {
     /// the deployment yet goes on as an orphan, until a command makes it local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<UnitName>,
+    /// The digest of the plan that this host has made of the version, as an operator has seen it: if the host finds another
+    /// one when it has prepared the version, it waits. Only hosts that report [`DesiredReport::plans`] are sent one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Digest>,
+}
+
+/// What a host is asked to plan: the part of its document that would change. What the document has besides stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanRequest {
+    /// The deployments that change, or that the host would carry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<DesiredDeployment>,
+    /// Deployments that the host would carry no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<DeploymentName>,
+    /// All units that would be named to go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<UnitRemoval>,
+    /// The variables of the host.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vars: BTreeMap<Name, Value>,
+    /// The realms of the units, parents first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub realms: Vec<Realm>,
+    /// Only return digests and how many units change in which way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub brief: bool,
+}
+
+impl PlanRequest {
+    /// Returns the deployments that it is about.
+    pub fn names(&self) -> impl Iterator<Item = &DeploymentName> {
+        self.deployments.iter().map(|one| &one.version.deployment).chain(&self.without)
+    }
+
+    /// Returns the body of the document that it would lead to, with the present one.
+    #[must_use]
+    pub fn body(&self, present: DesiredBody) -> DesiredBody {
+        let is_other = |one: &DesiredDeployment| self.names().all(|name| *name != one.version.deployment);
+        let others: Vec<DesiredDeployment> = present.deployments.into_iter().filter(is_other).collect();
+        let mut deployments = [others, self.deployments.clone()].concat();
+        deployments.sort_by(|one, other| one.version.deployment.cmp(&other.version.deployment));
+        let (remove, vars) = (self.remove.clone(), self.vars.clone());
+        let mut realms = self.realms.clone();
+        realms.extend(present.realms.into_iter().filter(|known| self.realms.iter().all(|new| new.name != known.name)));
+        DesiredBody { v: V1, deployments, remove, vars, realms }
+    }
 }
 
 /// Whether a host asks the console before it changes anything for a deployment.
@@ -254,6 +303,13 @@ pub struct DesiredReport {
     /// The digest of its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// Whether the agent asks for admission where a deployment wants it. One that does not is given no version that is
+    /// rolled out so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
+    /// Whether the agent plans what a document would change, and holds a version if its plan has changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plans: bool,
     /// A later document that was refused: the one before it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<DocumentRefusal>,
@@ -283,6 +339,9 @@ pub struct DeploymentReport {
     /// The version that it has refused instead of that, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<DeploymentRefusal>,
+    /// The version that it is to have instead of that, and why it has not begun with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<AdmissionWait>,
 }
 
 /// A version of a deployment that a host has refused: none of its units was changed.
@@ -294,8 +353,8 @@ pub struct DeploymentRefusal {
     pub message: String,
 }
 
-/// A signed body on `h/<host>/cmd`: asks the host to hand in the document that it has, with `PUT /v1/desired`, because
-/// the console does not know it.
+/// A signed body on `h/<host>/cmd`: asks the host to hand in what it has of the console, with `PUT /v1/desired`, because
+/// the console does not know it: its document, and its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentRequest {
@@ -311,12 +370,24 @@ impl Body for DocumentRequest {
     const KIND: Kind = Kind::DocumentRequest;
 }
 
-/// What a host hands in with `PUT /v1/desired`: the document that it has, with the signature of whoever made it.
+/// What a host hands in with `PUT /v1/desired`: what it has of the console, with the console's signatures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HandedIn {
+    /// Version of this payload.
+    pub v: V1,
+    /// Its document, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<StoredDocument>,
+    /// Its labels, if the console has given it any: a signed [`crate::label::HostLabels`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Envelope>,
+}
+
+/// A document, as a host has stored it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StoredDocument {
-    /// Version of this payload.
-    pub v: V1,
     /// The signed head.
     pub head: Envelope,
     /// The body, as text; its digest is the head's.
@@ -349,6 +420,7 @@ mod tests {
             secrets: [("shop/till".parse().unwrap(), vec![])].into(),
             adopt: vec![],
             detached: vec![],
+            plan: None,
         };
         let body = DesiredBody { deployments: vec![of], ..DesiredBody::default() };
         let read: DesiredBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();

@@ -1,5 +1,7 @@
 //! The effective configuration: what a unit's process reads, as it is on its host now.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,6 +10,16 @@ use crate::{
     name::{Digest, UnitName},
     unit::ConfigRef,
 };
+
+/// The most bytes of templates that a host renders at once: they have to fit into a command.
+pub const RENDER_MAX_BYTES: usize = 32 * 1024;
+
+/// The answer to [`crate::command::Verb::Render`], as its output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RenderedTexts {
+    /// What was rendered of each template, by the template's name, with secrets masked.
+    pub texts: BTreeMap<String, String>,
+}
 
 /// The answer to [`crate::command::Verb::UnitConfig`], as its output: what was read from the host's disk, with secrets
 /// masked.

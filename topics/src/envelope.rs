@@ -70,6 +70,8 @@ pub enum Kind {
     DesiredHead,
     /// A [`crate::desired::DocumentRequest`].
     DocumentRequest,
+    /// An [`crate::admission::AdmissionAnswer`].
+    AdmissionAnswer,
 }
 
 impl Kind {
@@ -84,6 +86,7 @@ impl Kind {
             Self::HostAddresses => "host_addresses",
             Self::DesiredHead => "desired_head",
             Self::DocumentRequest => "document_request",
+            Self::AdmissionAnswer => "admission_answer",
         }
     }
 }

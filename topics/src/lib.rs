@@ -19,9 +19,12 @@
 //!   run once; [`signal`]: signals for a unit's process
 //! - [`sealed`]: secrets of a command, which only its host can read; [`secret`]: those that units use by name;
 //!   [`revision`]: revisions that do not reveal them
-//! - [`desired`]: all that the console wants of one host, as a signed document
+//! - [`desired`]: all that the console wants of one host, as a signed document; [`admission`]: the question whether the host may
+//!   change now
 //! - [`select`]: expressions that select units and hosts
 //! - [`channel`]: messages between a yuno and its agent, on their host
+//! - [`files`], [`packages`]: the specs of these kinds of units, beside those in [`unit`] and [`container`]; [`task`]: the steps
+//!   of a change, and the resources that only one unit may own
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
 //! - [`catalogue`]: all metrics; [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
 //!   [`label`]: labels that the console gives a host
@@ -36,6 +39,7 @@
 
 pub mod ack;
 pub mod address;
+pub mod admission;
 pub mod alert;
 pub mod argv;
 pub mod canonical;
@@ -51,7 +55,9 @@ pub mod diagnostic;
 pub mod effective;
 pub mod endpoint;
 pub mod envelope;
+pub mod event;
 pub mod exec;
+pub mod files;
 pub mod heartbeat;
 pub mod join;
 pub mod label;
@@ -59,6 +65,7 @@ pub mod manifest;
 pub mod metric;
 pub mod name;
 pub mod outcome;
+pub mod packages;
 pub mod presence;
 pub mod probe;
 pub mod process;
@@ -73,6 +80,7 @@ pub mod select;
 pub mod signal;
 pub mod size;
 pub mod snapshot;
+pub mod task;
 pub mod topic;
 pub mod unit;
 pub mod verb;

@@ -97,7 +97,7 @@ mod tests {
             Digest::of(b"")
         ))
         .unwrap();
-        spec.env_mut().extend(pin.map(|pin| ("PIN".to_owned(), pin.to_owned())));
+        spec.env_mut().unwrap().extend(pin.map(|pin| ("PIN".to_owned(), pin.to_owned())));
         spec
     }
 

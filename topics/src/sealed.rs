@@ -8,7 +8,10 @@
 //!
 //! This module lists the places of the values, in the order that both sides use; the cryptography is in `muster-bus`.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -137,7 +140,7 @@ fn of_exec(exec: &mut Exec) -> impl Iterator<Item = Place<'_>> {
 }
 
 fn of_spec(spec: &mut Spec) -> impl Iterator<Item = Place<'_>> {
-    spec.env_mut().values_mut().map(Place::Text)
+    spec.env_mut().into_iter().flat_map(BTreeMap::values_mut).map(Place::Text)
 }
 
 impl Verb {
@@ -150,6 +153,7 @@ impl Verb {
             Self::UnitApply { spec, .. } => of_spec(spec).collect(),
             Self::UnitsApply(set) => set.units.iter_mut().flat_map(|wish| of_spec(&mut wish.spec)).collect(),
             Self::UnitCommand(forward) => forward.args.values_mut().map(Place::Json).collect(),
+            Self::Plan(_) => self.specs_mut().flat_map(|(_, spec)| of_spec(spec)).collect(),
             _ => Vec::new(),
         }
     }
@@ -167,7 +171,7 @@ impl Verb {
     pub fn secret(&self) -> Option<&'static str> {
         match self {
             Self::Exec(_) | Self::Batch(_) => self.execs().iter().find_map(Exec::secret),
-            Self::UnitApply { .. } | Self::UnitsApply(_) => {
+            Self::UnitApply { .. } | Self::UnitsApply(_) | Self::Plan(_) => {
                 self.specs().any(|(_, spec)| !spec.env().is_empty()).then_some("environment")
             }
             Self::UnitCommand(forward) => (!forward.args.is_empty()).then_some("arguments of a unit's own command"),
@@ -243,6 +247,10 @@ mod tests {
             format!(r#"{{"batch":{{"steps":[{{"argv":["a"],"timeout_ms":1}},{{"shell":"b",{env},"timeout_ms":1}}]}}}}"#),
             format!(
                 r#"{{"unit_apply":{{"unit":"a/b","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}}}"#
+            ),
+            format!(
+                r#"{{"plan":{{"deployments":[{{"version":{{"deployment":"a/d","number":1,"target":{{"select":"host=*"}},"units":[{{
+                "unit":"a/b","run":"running","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}]}}}}]}}}}"#
             ),
             r#"{"unit_command":{"units":["a/b"],"name":"c","args":{"p":"s3cret","q":{"r":[1,null,"s3cret"]}},"timeout_ms":1}}"#
                 .to_owned(),

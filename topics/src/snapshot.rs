@@ -40,10 +40,10 @@ impl Pins {
         let mut pins = Self::default();
         let label = |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
         for spec in specs {
-            if let Some(artifact) = spec.artifact() {
+            for artifact in spec.artifacts() {
                 // These identify what a unit needs of an artifact.
                 let artifact = ArtifactRef { manifest: None, ..artifact.clone() };
-                let is_needed_now = now.artifact().map(label) == Some(label(&artifact));
+                let is_needed_now = now.artifacts().into_iter().any(|now| label(now) == label(&artifact));
                 if !is_needed_now && !pins.artifacts.contains(&artifact) && pins.has_room() {
                     pins.artifacts.push(artifact);
                 }

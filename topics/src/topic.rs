@@ -418,13 +418,23 @@ mod tests {
                 own("desired"),
                 own("cmd"),
                 own("ack"),
+                own("admission/answer"),
                 "cmd/all".to_owned(),
                 "cmd/group/site".to_owned()
             ]
         );
         assert_eq!(
             text(Filter::of_console()),
-            ["h/+/presence", "h/+/heartbeat", "h/+/unit/+/+", "h/+/alert/+", "h/+/metric", "h/+/outcome"]
+            [
+                "h/+/presence",
+                "h/+/heartbeat",
+                "h/+/unit/+/+",
+                "h/+/alert/+",
+                "h/+/metric",
+                "h/+/event",
+                "h/+/outcome",
+                "h/+/admission"
+            ]
         );
     }
 

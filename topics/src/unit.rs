@@ -11,13 +11,16 @@ use crate::{
     container::{ContainerSpec, Image},
     desired::UnitOwner,
     endpoint::{Connector, Endpoint, Needed, Provided},
+    files::FilesSpec,
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
+    packages::PackagesSpec,
     probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
     secret::SecretRef,
     signal::Signal,
     snapshot::Pins,
+    task::OwedReport,
 };
 
 /// The spec of a unit, by kind. Another kind needs another variant here, an adapter in the agent (`src/agent/unit/`),
@@ -29,6 +32,10 @@ pub enum Spec {
     Yuno(YunoSpec),
     /// A container.
     Container(ContainerSpec),
+    /// Files, folders and links.
+    Files(FilesSpec),
+    /// Packages of the host's package manager.
+    Packages(PackagesSpec),
 }
 
 impl Spec {
@@ -38,6 +45,8 @@ impl Spec {
         match self {
             Self::Yuno(_) => "yuno",
             Self::Container(_) => "container",
+            Self::Files(_) => "files",
+            Self::Packages(_) => "packages",
         }
     }
 
@@ -47,6 +56,7 @@ impl Spec {
         match self {
             Self::Yuno(spec) => spec.restart,
             Self::Container(spec) => spec.restart,
+            Self::Files(_) | Self::Packages(_) => Restart::Always,
         }
     }
 
@@ -57,6 +67,8 @@ impl Spec {
         match self {
             Self::Yuno(spec) => Self::Yuno(YunoSpec { env: mask(&spec.env), ..spec.clone() }),
             Self::Container(spec) => Self::Container(ContainerSpec { env: mask(&spec.env), ..spec.clone() }),
+            // A secret is in them by name alone.
+            Self::Files(_) | Self::Packages(_) => self.clone(),
         }
     }
 
@@ -71,11 +83,15 @@ impl Spec {
                 let mut frame = YunoSpec { limits: Limits::default(), ..spec.clone() };
                 if !spec.reload.is_restart() {
                     frame.configs.clear();
-                    frame.secrets.clear();
+                    // One in its environment is not read again.
+                    if !spec.render {
+                        frame.secrets.clear();
+                    }
                 }
                 Self::Yuno(frame).revision()
             }
             Self::Container(spec) => spec.identity(self.kind(), false),
+            Self::Files(_) | Self::Packages(_) => self.revision(),
         }
     }
 
@@ -95,6 +111,8 @@ impl Spec {
                 secrets: &spec.secrets,
                 args: &spec.args,
                 env: &spec.env,
+                render: spec.render,
+                values: &spec.values,
                 user: spec.user.as_deref(),
                 cwd: spec.cwd.as_deref(),
                 limits: spec.limits,
@@ -108,6 +126,8 @@ impl Spec {
                 restart_epoch: spec.restart_epoch,
             }),
             Self::Container(spec) => spec.identity(self.kind(), true),
+            Self::Files(spec) => spec.identity(self.kind()),
+            Self::Packages(spec) => spec.identity(self.kind()),
         }
     }
 }
@@ -136,6 +156,10 @@ struct YunoIdentity<'a> {
     secrets: &'a [SecretRef],
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    render: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    values: &'a BTreeMap<String, serde_json::Value>,
     user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<&'a str>,
@@ -212,6 +236,13 @@ pub struct YunoSpec {
     /// The environment, in addition to the few variables that the agent sets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Whether its arguments and the values of its environment are templates, which its host renders.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub render: bool,
+    /// What its templates name on its host, each as `vars.colour`, with its value. The host fills this in, whatever a command
+    /// says: so a change of a value is a change of the unit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, serde_json::Value>,
     /// The user that it runs as; the agent's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -345,6 +376,8 @@ impl YunoSpec {
             on_change: Vec::new(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            render: false,
+            values: BTreeMap::new(),
             user: None,
             cwd: None,
             limits: Limits::default(),
@@ -628,6 +661,8 @@ pub enum HoldReason {
     Dependency,
     /// It ended too often. It lasts until its desired state is changed or another attempt requested.
     Broken,
+    /// It wants what another unit of its host has, such as a path. It ends by itself when that is over.
+    Conflict,
 }
 
 impl HoldReason {
@@ -638,6 +673,7 @@ impl HoldReason {
             Self::Operator => "operator",
             Self::Dependency => "dependency",
             Self::Broken => "broken",
+            Self::Conflict => "conflict",
         }
     }
 }
@@ -716,12 +752,16 @@ pub struct Observed {
     /// Its second process, while one revision replaces another without interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
+    /// What its last changes still owe, such as a restart: at most
+    /// [`OWED_REPORTED_MAX`](crate::task::OWED_REPORTED_MAX) actions, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owed: Vec<OwedReport>,
 }
 
 /// The content of a revision, by names for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
-    /// The artifact as ROLE@VERSION, or the name of a container's image.
+    /// The artifact as ROLE@VERSION, the name of a container's image, or how many files or packages there are.
     pub artifact: String,
     /// Each config as ID@VERSION.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -737,6 +777,8 @@ impl Content {
             (None, Spec::Container(ContainerSpec { image: Image::Name(name) | Image::Existing(name), .. })) => {
                 name.clone()
             }
+            (None, Spec::Files(spec)) => counted(spec.files.len(), "file"),
+            (None, Spec::Packages(spec)) => counted(spec.present.len() + spec.absent.len(), "package"),
             (None, _) => String::new(),
         };
         let configs = spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version)).collect();
@@ -750,6 +792,10 @@ impl Content {
         let after = |mark| name.rsplit_once(mark).map(|(_, version): (&str, &str)| version);
         after('@').or_else(|| after(':').filter(|tag| !tag.contains('/'))).unwrap_or(name)
     }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The second process of a unit, beside the one that the rest of its report is about.
@@ -837,6 +883,7 @@ impl Observed {
             on_trial: false,
             rolled_back: None,
             beside: None,
+            owed: Vec::new(),
         }
     }
 }

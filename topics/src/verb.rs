@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     argv,
     command::{Batch, Exec, Forward, LogView, OUTPUT_MAX_BYTES, UnitSet},
+    desired::{DeploymentName, PlanRequest},
     name::{CommandId, Digest, LabelValue, Name, UnitName},
     outcome::Stream,
     secret::SecretRef,
@@ -197,6 +198,32 @@ pub enum Verb {
         /// The unit.
         unit: UnitName,
     },
+    /// Return the tasks of a unit, what its changes owe, and the log of one task: [`UnitTasks`](crate::task::UnitTasks), as output.
+    UnitTasks {
+        /// The unit.
+        unit: UnitName,
+        /// The number of the task whose log is returned, too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        log: Option<u64>,
+        /// From which position of its log on: the end of what was read before.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        from: u64,
+    },
+    /// Render templates as the host would, with secrets masked, and change nothing: a
+    /// [`RenderedTexts`](crate::effective::RenderedTexts), as output.
+    Render {
+        /// The unit that they are for, which need not be there; without one there is nothing of a unit to name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unit: Option<UnitName>,
+        /// The deployment of the unit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deployment: Option<DeploymentName>,
+        /// The templates by name, of at most [`RENDER_MAX_BYTES`](crate::effective::RENDER_MAX_BYTES) together. Without any, they
+        /// are those of the unit, as it runs now.
+        templates: BTreeMap<String, String>,
+    },
+    /// Return what a document would change of this host, compared with what is really there, and change nothing.
+    Plan(Box<PlanRequest>),
     /// Make a yuno play, which it confirms on its channel.
     UnitPlay {
         /// The unit.
@@ -279,6 +306,9 @@ pub enum VerbName {
     UnitDetach,
     UnitLogs,
     UnitConfig,
+    UnitTasks,
+    Render,
+    Plan,
     UnitPlay,
     UnitPause,
     UnitCommand,
@@ -293,6 +323,10 @@ pub enum VerbName {
     SnapshotActivate,
     SnapshotDeactivate,
     SnapshotRm,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A row of the table of verbs.
@@ -337,6 +371,9 @@ impl Verb {
             Self::UnitLogs { .. } => row("unit_logs", VerbName::UnitLogs, Class::Question, Restart::AskedAgain),
             Self::UnitFollow { .. } => row("unit_follow", VerbName::UnitFollow, Class::Question, Restart::Over),
             Self::UnitConfig { .. } => row("unit_config", VerbName::UnitConfig, Class::Question, Restart::AskedAgain),
+            Self::UnitTasks { .. } => row("unit_tasks", VerbName::UnitTasks, Class::Question, Restart::AskedAgain),
+            Self::Render { .. } => row("render", VerbName::Render, Class::Question, Restart::Over),
+            Self::Plan(_) => row("plan", VerbName::Plan, Class::Question, Restart::Over),
             Self::UnitStats { .. } => row("unit_stats", VerbName::UnitStats, Class::Question, Restart::AskedAgain),
             Self::UnitSignal { .. } => row("unit_signal", VerbName::UnitSignal, Class::Action, Restart::Lost),
             Self::UnitCommand(_) => row("unit_command", VerbName::UnitCommand, Class::Action, Restart::Lost),
@@ -402,6 +439,11 @@ impl Verb {
             Self::UnitLogs { unit, lines, .. } => format!("last {lines} log lines of {unit}"),
             Self::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
             Self::UnitConfig { unit } => format!("effective config of {unit}"),
+            Self::UnitTasks { unit, log: None, .. } => format!("tasks of {unit}"),
+            Self::UnitTasks { unit, log: Some(number), .. } => format!("log of task {number} of {unit}"),
+            Self::Render { unit: Some(unit), .. } => format!("render templates of {unit}"),
+            Self::Render { unit: None, .. } => "render a template".to_owned(),
+            Self::Plan(request) => format!("plan {}", several(request.names())),
             Self::UnitCommand(forward) => format!("{:?} to {}", forward.name, several(&forward.units)),
             Self::UnitStats { units, .. } => format!("stats of {}", several(units)),
             Self::Cancel { command } => format!("cancel {command}"),
@@ -428,22 +470,27 @@ impl Verb {
 
     /// Returns the specs that it applies.
     pub fn specs(&self) -> impl Iterator<Item = (&UnitName, &Spec)> {
-        let (one, several) = match self {
-            Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..]),
-            Self::UnitsApply(set) => (None, &set.units[..]),
-            _ => (None, &[][..]),
+        let (one, several, planned) = match self {
+            Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..], &[][..]),
+            Self::UnitsApply(set) => (None, &set.units[..], &[][..]),
+            Self::Plan(request) => (None, &[][..], &request.deployments[..]),
+            _ => (None, &[][..], &[][..]),
         };
-        one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
+        let planned = planned.iter().flat_map(|one| &one.version.units).map(|listed| (&listed.unit, &*listed.spec));
+        one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec))).chain(planned)
     }
 
     /// Returns the specs that it contains, mutable, each with its unit.
     pub fn specs_mut(&mut self) -> impl Iterator<Item = (&UnitName, &mut Spec)> {
-        let (one, several) = match self {
-            Self::UnitApply { unit, spec, .. } => (Some((&*unit, &mut **spec)), &mut [][..]),
-            Self::UnitsApply(set) => (None, &mut set.units[..]),
-            _ => (None, &mut [][..]),
+        let (one, several, planned) = match self {
+            Self::UnitApply { unit, spec, .. } => (Some((&*unit, &mut **spec)), &mut [][..], &mut [][..]),
+            Self::UnitsApply(set) => (None, &mut set.units[..], &mut [][..]),
+            Self::Plan(request) => (None, &mut [][..], &mut request.deployments[..]),
+            _ => (None, &mut [][..], &mut [][..]),
         };
-        one.into_iter().chain(several.iter_mut().map(|wish| (&wish.unit, &mut *wish.spec)))
+        let listed = planned.iter_mut().flat_map(|one| &mut one.version.units);
+        let planned = listed.map(|listed| (&listed.unit, &mut *listed.spec));
+        one.into_iter().chain(several.iter_mut().map(|wish| (&wish.unit, &mut *wish.spec))).chain(planned)
     }
 
     /// Returns the containers that its programs run in.
@@ -485,8 +532,14 @@ impl Verb {
             | Self::UnitLogs { unit, .. }
             | Self::UnitFollow { unit, .. }
             | Self::UnitConfig { unit }
+            | Self::UnitTasks { unit, .. }
             | Self::UnitPlay { unit, .. }
             | Self::UnitPause { unit } => vec![unit],
+            Self::Render { unit, .. } => unit.iter().collect(),
+            Self::Plan(request) => {
+                let listed = request.deployments.iter().flat_map(|one| &one.version.units);
+                listed.map(|listed| &listed.unit).collect()
+            }
             Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),
         }
     }
@@ -504,8 +557,8 @@ impl Verb {
 }
 
 /// Names units: all of a few, or how many they are.
-fn several<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
-    let units: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
+fn several<T: ToString>(units: impl IntoIterator<Item = T>) -> String {
+    let units: Vec<String> = units.into_iter().map(|unit| unit.to_string()).collect();
     match units.len() {
         0..=3 => units.join(", "),
         count => format!("{count} units"),

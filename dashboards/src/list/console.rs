@@ -15,7 +15,7 @@ pub(super) fn dashboard() -> Dashboard {
         description: "What the console does and what it costs: members, commands, measurements, and where it sends them on.",
         since: "now-6h",
         variables: Vec::new(),
-        rows: vec![now(), work(), store(), external()],
+        rows: vec![now(), work(), rollouts(), store(), external()],
     }
 }
 
@@ -56,6 +56,31 @@ fn work() -> PanelRow {
                 .ask(of("muster_console_alerts", "active").fold(SeriesFold::Sum, &["severity"]).named("{severity}")),
             lines("Processor", ValueUnit::Ratio, "The share of one processor that the console uses.")
                 .ask(of("muster_console_cpu", "busy_ratio").each(INSTANCE).named("console")),
+        ],
+    )
+}
+
+fn rollouts() -> PanelRow {
+    row(
+        "Rollouts",
+        vec![
+            stacked("Rollouts", ValueUnit::Count, "Deployments, by how the last rollout of each goes.")
+                .ask(of("muster_console_rollouts", "count").fold(SeriesFold::Sum, &["phase"]).named("{phase}")),
+            stacked(
+                "Hosts by outcome",
+                ValueUnit::Count,
+                "Hosts of the last rollout of each deployment, by how they have ended; none: they have not ended yet.",
+            )
+            .ask(of("muster_console_rollout_hosts", "count").fold(SeriesFold::Sum, &["outcome"]).named("{outcome}")),
+            lines(
+                "Changing and unavailable",
+                ValueUnit::Count,
+                "Hosts that change now, and those that were changed and are not verified since.",
+            )
+            .ask(of("muster_console_rollout", "in_flight").each(INSTANCE).named("changing"))
+            .ask(of("muster_console_rollout", "unavailable").each(INSTANCE).named("unavailable")),
+            lines("Admitted", ValueUnit::PerSecond, "How many hosts are told in a second to begin.")
+                .ask(rate("muster_console_rollout", "admitted_total").each(INSTANCE).named("admitted")),
         ],
     )
 }

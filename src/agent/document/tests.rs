@@ -88,7 +88,7 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
-    assert_eq!(console.generation(0).await, DesiredReport::default());
+    assert_eq!(console.generation(0).await, DesiredReport { asks: true, plans: true, ..DesiredReport::default() });
     let text = body(&["default/a"], &[]);
     console.publish_document(&fleet, 2, &text).await;
     let report = console.generation(2).await;
@@ -199,7 +199,7 @@ async fn missed_body_is_fetched_and_the_document_is_handed_in() {
 
     let request = DocumentRequest { v: V1, host: fleet.host, issued_ms: clock::now_ms() };
     console.publish(HostTopic::Command, false, fleet.sign(&request)).await;
-    let document: StoredDocument = tokio::time::timeout(Duration::from_secs(30), async {
+    let handed_in: HandedIn = tokio::time::timeout(Duration::from_secs(30), async {
         loop {
             if let Some(body) = handed.lock().unwrap().pop() {
                 return serde_json::from_slice(&body).unwrap();
@@ -209,6 +209,7 @@ async fn missed_body_is_fetched_and_the_document_is_handed_in() {
     })
     .await
     .unwrap();
+    let document = handed_in.document.unwrap();
     assert_eq!(document.body, text);
     let signed = serde_json::to_vec(&document.head).unwrap();
     let opened = muster_topics::envelope::open(&signed, &fleet.command_keys()).unwrap();

@@ -42,7 +42,7 @@ use muster_topics::{
 use tokio::sync::mpsc;
 
 pub use self::admit::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit};
-pub(super) use self::prepare::launch as daemon_launch;
+pub(super) use self::prepare::{launch as daemon_launch, launch as program_launch};
 use self::{
     admit::ExecutionLimits,
     batch::{BatchOutput, BatchRunner},

@@ -2,24 +2,31 @@
 //!
 //! Each deployment's units are one savepoint of the document's transaction: one that is refused leaves the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rules::{
     authorise::LocalPolicy,
-    desired::body::{self, DeploymentObstacle, HostRules, PresentUnit, PresentUnits, shortened},
+    deployment_state::{DeploymentState, UnitOnHost, unit_state},
+    desired::body::{self, DeploymentObstacle, HeldBack, HostRules, PresentUnit, PresentUnits, shortened},
+    render::RenderValues,
 };
 use muster_topics::{
     Millis,
+    admission::ChangeOutcome,
     command::UnitWish,
-    desired::{DeploymentName, DeploymentVersion, DesiredBody, UnitOwner},
-    name::Name,
+    desired::{Admission, DeploymentName, DeploymentVersion, DesiredBody, DesiredDeployment, DesiredHead, UnitOwner},
+    name::{Digest, Name, UnitName},
+    outcome::AppliedUnit,
     realm::Realm,
     revision::RevisionKey,
+    unit::Desired,
 };
 use sqlx::{Connection, SqliteConnection};
 
 use super::{
+    admission::{self, AdmissionRow, AdmissionRowStage},
     columns::to_json,
+    document,
     error::StoreError,
     owner, realm, release, removal,
     unit::{self, ChangeContext, StoredUnit, StoredUnits},
@@ -39,72 +46,373 @@ pub struct DocumentHost<'a> {
     pub key: Option<&'a RevisionKey>,
     /// The time.
     pub now_ms: Millis,
+    /// The values of the host, without its variables.
+    pub values: &'a RenderValues,
 }
 
-/// Applies the deployments of a body, in the caller's transaction: those of these names, or all, with its removals.
+/// Which deployments of a body are applied.
+#[derive(Clone, Copy, Debug)]
+pub enum ApplyScope<'a> {
+    /// All, with what is to go.
+    All,
+    /// Those of these names, which were refused.
+    Passing(&'a [String]),
+    /// This one, which begins with this lease, with what is to go.
+    Begin(&'a DeploymentName, u64),
+}
+
+impl ApplyScope<'_> {
+    fn covers(self, name: &DeploymentName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Passing(names) => names.iter().any(|passing| passing == name.as_str()),
+            Self::Begin(begins, _) => begins == name,
+        }
+    }
+}
+
+/// Whether the templates of a version get the values of now, or keep those that they have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueChange {
+    Follow,
+    Keep,
+}
+
+/// A version of a deployment, and the units that the host is to have of it.
+struct VersionUnits<'a> {
+    version: &'a DeploymentVersion,
+    wishes: Vec<UnitWish>,
+}
+
+/// Applies the deployments of a body, in the caller's transaction. One that is held back is not, unless it changes nothing.
 ///
 /// # Errors
 /// If the database fails.
 pub async fn apply(
     connection: &mut SqliteConnection,
     body: &DesiredBody,
-    only: Option<&[String]>,
+    scope: ApplyScope<'_>,
     host: DocumentHost<'_>,
 ) -> Result<(), StoreError> {
     take_realms(connection, &body.realms).await?;
     let (stored, told) = (unit::all(connection).await?, realm::all(connection).await?);
     let realms: BTreeSet<Name> =
         host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
-    let present = present(&stored);
-    let plan = body::plan(body, &present, HostRules { policy: host.policy, realms: &realms, user: host.user });
+    let mut held_back = held_back(connection, body).await?;
+    if let ApplyScope::Begin(name, _) = scope {
+        held_back.remove(name);
+    }
+    let present = present(connection, &stored).await?;
+    let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
+    let plan = body::plan(body, &present, &held_back, rules);
     for (deployment, wishes) in plan.deployments {
         let version = &deployment.version;
-        let name = &version.deployment;
-        if only.is_some_and(|only| !only.iter().any(|only| only == name.as_str())) {
+        if !scope.covers(&version.deployment) {
             continue;
         }
-        let applied = match wishes {
-            Ok(wishes) => apply_version(connection, version, &wishes, host).await?,
-            Err(obstacle) => Err(obstacle),
-        };
-        match applied {
-            Ok(()) => set_applied(connection, name, version.number).await?,
-            Err(obstacle) => {
-                let reason = obstacle.refusal.message.as_str();
-                tracing::warn!(deployment = %name, version = version.number, reason, "a deployment is refused");
-                set_refused(connection, name, version.number, obstacle).await?;
+        let is_held_back = held_back.contains(&version.deployment);
+        let of = wishes.map(|wishes| VersionUnits { version, wishes });
+        let applied = match (of, scope) {
+            (Ok(of), ApplyScope::Begin(_, lease)) => begin(connection, of, lease, &stored, host).await?,
+            (Ok(of), _) if is_held_back => apply_if_nothing_changes(connection, &of, &stored, host).await?,
+            // What a host asks for is rendered with the values of when it was begun.
+            (Ok(of), _) if deployment.admission == Admission::Ask => {
+                apply_version(connection, &of, host, ValueChange::Keep).await?.map(drop)
             }
+            (Ok(of), _) => apply_version(connection, &of, host, ValueChange::Follow).await?.map(drop),
+            (Err(obstacle), _) => Err(obstacle),
+        };
+        if let Err(obstacle) = applied {
+            let lease = if let ApplyScope::Begin(_, lease) = scope { Some(lease) } else { None };
+            let asks = is_held_back || lease.is_some();
+            refuse(connection, version, obstacle, asks.then_some(lease)).await?;
         }
     }
-    if only.is_none() {
-        let listed: Vec<_> = body.deployments.iter().map(|deployment| &deployment.version.deployment).collect();
+    if !matches!(scope, ApplyScope::Passing(_)) {
+        let listed: BTreeMap<&DeploymentName, u32> = body.deployments.iter().map(numbered).collect();
         keep_only(connection, &listed).await?;
-        owner::set_orphans(connection, &plan.orphans).await?;
-        removal::set(connection, &plan.removals, &plan.orphans, host.now_ms).await?;
+        admission::keep_only(connection, &listed).await?;
     }
+    // What a deployment gives up goes once it is applied.
+    let held_back = self::held_back(connection, body).await?;
+    let stored = unit::all(connection).await?;
+    let present = self::present(connection, &stored).await?;
+    let plan = body::plan(body, &present, &held_back, rules);
+    owner::set_orphans(connection, &plan.orphans).await?;
+    removal::set(connection, &plan.removals, &plan.orphans, host.now_ms).await?;
     Ok(())
 }
 
-/// Applies the units of a deployment, or none of them.
+fn numbered(deployment: &DesiredDeployment) -> (&DeploymentName, u32) {
+    (&deployment.version.deployment, deployment.version.number)
+}
+
+/// Returns the deployments of a body that wait to be begun.
+///
+/// # Errors
+/// If the database fails.
+pub async fn held_back(connection: &mut SqliteConnection, body: &DesiredBody) -> Result<HeldBack, StoreError> {
+    let rows = sqlx::query!(r#"SELECT name AS "name!", version FROM deployment"#).fetch_all(connection).await?;
+    let applied: BTreeMap<&str, i64> = rows.iter().map(|row| (row.name.as_str(), row.version)).collect();
+    let asks = body.deployments.iter().filter(|deployment| deployment.admission == Admission::Ask).map(numbered);
+    let held_back = asks.filter(|(name, number)| applied.get(name.as_str()) != Some(&i64::from(*number)));
+    Ok(held_back.map(|(name, _)| name.clone()).collect())
+}
+
+/// Applies the units of a deployment, or none of them; returns which of them have changed.
 async fn apply_version(
     connection: &mut SqliteConnection,
-    version: &DeploymentVersion,
-    wishes: &[UnitWish],
+    of: &VersionUnits<'_>,
     host: DocumentHost<'_>,
-) -> Result<Result<(), DeploymentObstacle>, StoreError> {
+    change: ValueChange,
+) -> Result<Result<Vec<AppliedUnit>, DeploymentObstacle>, StoreError> {
     let operator = actor();
-    let asker = ChangeContext { operator: &operator, now_ms: host.now_ms, key: host.key, is_document: true };
+    let values = host.values.clone().with_deployment(of.version.deployment.as_str(), of.version.number);
+    let values = Some(&values).filter(|_| change == ValueChange::Follow);
+    let asker = ChangeContext { operator: &operator, now_ms: host.now_ms, key: host.key, is_document: true, values };
     let mut savepoint = connection.begin().await?;
-    if let Err(refusal) = unit_set::apply(&mut savepoint, wishes, asker).await? {
-        savepoint.rollback().await?;
-        return Ok(Err(refusal.into()));
-    }
-    for wish in wishes {
-        let owner = UnitOwner { deployment: version.deployment.clone(), version: version.number, orphan: false };
+    let applied = match unit_set::apply(&mut savepoint, &of.wishes, asker).await? {
+        Ok(applied) => applied,
+        Err(refusal) => {
+            savepoint.rollback().await?;
+            return Ok(Err(refusal.into()));
+        }
+    };
+    let (deployment, version) = (&of.version.deployment, of.version.number);
+    for wish in &of.wishes {
+        let owner = UnitOwner { deployment: deployment.clone(), version, orphan: false };
         owner::set(&mut savepoint, &wish.unit, &owner).await?;
     }
+    set_applied(&mut savepoint, deployment, version).await?;
+    release(savepoint).await?;
+    Ok(Ok(applied))
+}
+
+/// Whether a unit that was applied is another than before.
+fn has_changed(applied: &AppliedUnit, stored: &StoredUnits) -> bool {
+    let before = stored.units.iter().find(|row| row.name == applied.unit);
+    before.is_none_or(|row| row.desired.generation != applied.generation)
+}
+
+/// Begins a version with a lease: each of its units is tried anew, also one that has failed.
+async fn begin(
+    connection: &mut SqliteConnection,
+    mut of: VersionUnits<'_>,
+    lease: u64,
+    stored: &StoredUnits,
+    host: DocumentHost<'_>,
+) -> Result<Result<(), DeploymentObstacle>, StoreError> {
+    for wish in &mut of.wishes {
+        wish.run = of.version.units.iter().find(|listed| listed.unit == wish.unit).map(|listed| listed.run);
+    }
+    let applied = match apply_version(connection, &of, host, ValueChange::Follow).await? {
+        Ok(applied) => applied,
+        Err(obstacle) => return Ok(Err(obstacle)),
+    };
+    let changed = applied.iter().map(|unit| (unit.unit.clone(), has_changed(unit, stored))).collect();
+    admission::begin(connection, of.version, lease, changed).await?;
+    Ok(Ok(()))
+}
+
+/// Applies a version that is held back, if that changes nothing and all its units are verified: then there is nothing to ask.
+async fn apply_if_nothing_changes(
+    connection: &mut SqliteConnection,
+    of: &VersionUnits<'_>,
+    stored: &StoredUnits,
+    host: DocumentHost<'_>,
+) -> Result<Result<(), DeploymentObstacle>, StoreError> {
+    let name = &of.version.deployment;
+    let mut savepoint = connection.begin().await?;
+    let applied = match apply_version(&mut savepoint, of, host, ValueChange::Follow).await? {
+        Ok(applied) => applied,
+        Err(obstacle) => {
+            savepoint.rollback().await?;
+            return Ok(Err(obstacle));
+        }
+    };
+    let is_listed = |row: &StoredUnit| of.wishes.iter().any(|wish| wish.unit == row.name);
+    let is_owned = |row: &StoredUnit| row.owner.as_ref().is_some_and(|owner| owner.deployment == *name);
+    let is_same = |row: &StoredUnit| !is_listed(row) && !is_owned(row) || is_listed(row) && is_verified(row);
+    if applied.iter().any(|unit| has_changed(unit, stored)) || !stored.units.iter().all(is_same) {
+        savepoint.rollback().await?;
+        wait(connection, of.version).await?;
+        return Ok(Ok(()));
+    }
+    admission::end(&mut savepoint, of.version, (None, ChangeOutcome::Verified), None).await?;
     release(savepoint).await?;
     Ok(Ok(()))
+}
+
+/// Whether a unit is as it should be, as far as is stored.
+fn is_verified(row: &StoredUnit) -> bool {
+    let StoredUnit { name, desired, hold, owner, kept } = row;
+    let unit = UnitOnHost { unit: name, desired, observed: &kept.observed, hold: hold.as_ref(), owner: owner.as_ref() };
+    unit_state(&unit).0 == DeploymentState::Verified
+}
+
+/// What a version would make of a unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RehearsedUnit {
+    /// The unit.
+    pub unit: UnitName,
+    /// Its desired state.
+    pub desired: Desired,
+    /// The verified revision that it may be rolled back to.
+    pub verified: Option<Digest>,
+    /// Whether the host has it already.
+    pub is_there: bool,
+}
+
+/// Returns what a version that is held back, or tried again, would make of its units; the inner error is why it could not be
+/// begun. Nothing is changed.
+///
+/// # Errors
+/// If the database fails.
+pub async fn rehearse(
+    connection: &mut SqliteConnection,
+    body: &DesiredBody,
+    name: &DeploymentName,
+    host: DocumentHost<'_>,
+) -> Result<Result<Vec<RehearsedUnit>, DeploymentObstacle>, StoreError> {
+    let (stored, told) = (unit::all(connection).await?, realm::all(connection).await?);
+    let realms = host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
+    let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
+    let mut held_back = held_back(connection, body).await?;
+    held_back.remove(name);
+    let present = present(connection, &stored).await?;
+    let plan = body::plan(body, &present, &held_back, rules);
+    let found = plan.deployments.into_iter().find(|(deployment, _)| deployment.version.deployment == *name);
+    let wishes = match found {
+        Some((deployment, Ok(wishes))) => VersionUnits { version: &deployment.version, wishes },
+        Some((_, Err(obstacle))) => return Ok(Err(obstacle)),
+        None => return Ok(Ok(Vec::new())),
+    };
+    let mut savepoint = connection.begin().await?;
+    let applied = apply_version(&mut savepoint, &wishes, host, ValueChange::Follow).await?;
+    let mut units = Vec::new();
+    for wish in &wishes.wishes {
+        let Some(StoredUnit { desired, kept, .. }) = unit::find(&mut savepoint, &wish.unit).await? else { continue };
+        let verified = kept.verified.as_ref().map(|verified| verified.revision.clone());
+        let is_there = stored.units.iter().any(|row| row.name == wish.unit);
+        units.push(RehearsedUnit { unit: wish.unit.clone(), desired, verified, is_there });
+    }
+    savepoint.rollback().await?;
+    Ok(applied.map(|_| units))
+}
+
+/// What a document would make of the units of this host.
+#[derive(Clone, Debug)]
+pub struct DocumentRehearsal {
+    /// The units as they are.
+    pub stored: StoredUnits,
+    /// What becomes of the units of the deployments that were asked about; the inner error is why one would be refused.
+    pub deployments: Vec<(DeploymentName, Result<Vec<RehearsedUnit>, DeploymentObstacle>)>,
+    /// Units that would be named to go, with the deployments that they belong to.
+    pub removals: Vec<(DeploymentName, UnitName)>,
+}
+
+/// Returns what a document with this body would make of the units of some deployments, as if none of them had to wait. What is
+/// changed for that is undone.
+///
+/// # Errors
+/// If the database fails.
+pub async fn rehearse_document(
+    connection: &mut SqliteConnection,
+    (body, head): (&DesiredBody, &DesiredHead),
+    names: &[DeploymentName],
+    host: DocumentHost<'_>,
+) -> Result<DocumentRehearsal, StoreError> {
+    let stored = unit::all(connection).await?;
+    let mut savepoint = connection.begin().await?;
+    let text = document::DocumentText { signed: String::new(), body: to_json("document", body)? };
+    document::set(&mut savepoint, head, &text).await?;
+    take_realms(&mut savepoint, &body.realms).await?;
+    let mut deployments = Vec::new();
+    for name in names {
+        if body.deployments.iter().any(|one| one.version.deployment == *name) {
+            deployments.push((name.clone(), rehearse(&mut savepoint, body, name, host).await?));
+        }
+    }
+    let told = realm::all(&mut savepoint).await?;
+    let realms = host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
+    let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
+    let present = present(&mut savepoint, &stored).await?;
+    let mut held_back = held_back(&mut savepoint, body).await?;
+    held_back.retain(|name| !names.contains(name));
+    let removals = body::plan(body, &present, &held_back, rules).removals;
+    savepoint.rollback().await?;
+    let removals = removals.into_iter().map(|removal| (removal.deployment, removal.unit));
+    Ok(DocumentRehearsal { stored, deployments, removals: removals.filter(|(of, _)| names.contains(of)).collect() })
+}
+
+/// Stores that a version is refused; `asks` if the host asks for it, with the lease with which it would have begun.
+async fn refuse(
+    connection: &mut SqliteConnection,
+    version: &DeploymentVersion,
+    obstacle: DeploymentObstacle,
+    asks: Option<Option<u64>>,
+) -> Result<(), StoreError> {
+    let (name, reason) = (&version.deployment, obstacle.refusal.message.as_str());
+    tracing::warn!(deployment = %name, version = version.number, reason, "a deployment is refused");
+    if let Some(lease) = asks {
+        let message = Some(shortened(reason.to_owned()));
+        admission::end(connection, version, (lease, ChangeOutcome::Refused), message).await?;
+    }
+    set_refused(connection, name, version.number, obstacle).await
+}
+
+/// Stores that a version that the host asks for is refused, with what the host has found when it prepared it.
+///
+/// # Errors
+/// If the database fails.
+pub async fn refuse_prepared(
+    connection: &mut SqliteConnection,
+    version: &DeploymentVersion,
+    obstacle: DeploymentObstacle,
+) -> Result<(), StoreError> {
+    refuse(connection, version, obstacle, Some(None)).await
+}
+
+/// Stores that a version waits, and is refused no more.
+async fn wait(connection: &mut SqliteConnection, version: &DeploymentVersion) -> Result<(), StoreError> {
+    let name = version.deployment.as_str();
+    sqlx::query!(
+        "UPDATE deployment SET refused_version = NULL, refused_message = NULL, may_pass = 0
+         WHERE name = ? AND refused_version IS NOT NULL",
+        name
+    )
+    .execute(&mut *connection)
+    .await?;
+    admission::remove_refusals(connection, &version.deployment).await
+}
+
+/// Stores that a version is tried again, also if it was refused.
+///
+/// # Errors
+/// If the database fails.
+pub async fn try_again(connection: &mut SqliteConnection, row: AdmissionRow) -> Result<(), StoreError> {
+    let name = row.deployment.as_str();
+    sqlx::query!(
+        "UPDATE deployment SET refused_version = NULL, refused_message = NULL, may_pass = 0
+         WHERE name = ? AND refused_version IS NOT NULL",
+        name
+    )
+    .execute(&mut *connection)
+    .await?;
+    admission::set(connection, &AdmissionRow { stage: AdmissionRowStage::Again, ..row }).await
+}
+
+/// Returns the versions of the deployments that are refused, by name.
+///
+/// # Errors
+/// If the database fails.
+pub async fn refused(connection: &mut SqliteConnection) -> Result<BTreeMap<String, u32>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT name AS "name!", refused_version AS "version!" FROM deployment WHERE refused_version IS NOT NULL"#
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.name, u32::try_from(row.version).unwrap_or_default())).collect())
 }
 
 /// Who changes units for a document, where an operator's name is asked for.
@@ -127,12 +435,15 @@ async fn take_realms(connection: &mut SqliteConnection, realms: &[Realm]) -> Res
 }
 
 /// Returns the units that the host has, as a document sees them.
-fn present(stored: &StoredUnits) -> PresentUnits {
+async fn present(connection: &mut SqliteConnection, stored: &StoredUnits) -> Result<PresentUnits, StoreError> {
+    let leaving = removal::asked(connection).await?;
     let unit = |row: &StoredUnit| PresentUnit {
         deployment: row.owner.as_ref().map(|owner| owner.deployment.clone()),
         run: row.desired.run,
+        is_orphan: row.owner.as_ref().is_some_and(|owner| owner.orphan),
+        is_leaving: leaving.contains(row.name.as_str()),
     };
-    stored.units.iter().map(|row| (row.name.clone(), unit(row))).collect()
+    Ok(stored.units.iter().map(|row| (row.name.clone(), unit(row))).collect())
 }
 
 /// Stores that a deployment is applied in this version.
@@ -188,9 +499,12 @@ async fn set_refused(
 ///
 /// # Errors
 /// If the database fails.
-async fn keep_only(connection: &mut SqliteConnection, listed: &[&DeploymentName]) -> Result<(), StoreError> {
-    let listed = to_json("deployments", &listed)?;
-    sqlx::query!("DELETE FROM deployment WHERE name NOT IN (SELECT value FROM json_each(?))", listed)
+async fn keep_only(
+    connection: &mut SqliteConnection,
+    listed: &BTreeMap<&DeploymentName, u32>,
+) -> Result<(), StoreError> {
+    let listed = to_json("deployments", listed)?;
+    sqlx::query!("DELETE FROM deployment WHERE name NOT IN (SELECT key FROM json_each(?))", listed)
         .execute(connection)
         .await?;
     Ok(())

@@ -2,7 +2,7 @@
 //!
 //! **Invariant: a document, and all that follows from it, are one transaction.** So what the host reports of a document is so.
 
-use muster_rules::desired::head::KnownDocument;
+use muster_rules::desired::{body, head::KnownDocument};
 use muster_topics::{
     desired::{DeploymentRefusal, DeploymentReport, DesiredHead, DesiredReport, DocumentRefusal},
     name::Digest,
@@ -27,6 +27,15 @@ pub struct DocumentText {
 pub async fn text(connection: &mut SqliteConnection) -> Result<Option<DocumentText>, StoreError> {
     let row = sqlx::query!("SELECT signed, body FROM document WHERE one = 1").fetch_optional(connection).await?;
     Ok(row.map(|row| DocumentText { signed: row.signed, body: row.body }))
+}
+
+/// Returns the variables that the stored document has.
+///
+/// # Errors
+/// If the database fails.
+pub async fn vars(connection: &mut SqliteConnection) -> Result<Vec<(String, serde_json::Value)>, StoreError> {
+    let body = text(connection).await?.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+    Ok(body.vars.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
 }
 
 /// Returns what is known of the document. If it is unreadable, none is: the console sends it again.
@@ -103,13 +112,14 @@ pub async fn report(store: &Store) -> Result<DesiredReport, StoreError> {
     .fetch_all(&mut *tx)
     .await?;
     let number = |number: i64| u32::try_from(number).unwrap_or_default();
-    let mut report = DesiredReport { mark: known.mark, digest: known.digest, ..DesiredReport::default() };
+    let mut report =
+        DesiredReport { mark: known.mark, digest: known.digest, asks: true, plans: true, ..DesiredReport::default() };
     report.refused = refusal(&mut tx).await?.map(|(refusal, _)| refusal);
     for row in rows {
         let Ok(name) = row.name.parse() else { continue };
         let refused = row.refused_version.zip(row.refused_message);
         let refused = refused.map(|(version, message)| DeploymentRefusal { version: number(version), message });
-        report.deployments.insert(name, DeploymentReport { version: number(row.version), refused });
+        report.deployments.insert(name, DeploymentReport { version: number(row.version), refused, waits: None });
     }
     Ok(report)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_topics::name::{LabelValue, Name};
+use sqlx::SqliteConnection;
 
 use super::{
     Store,
@@ -19,16 +20,21 @@ pub struct ConsoleLabels {
     pub labels: BTreeMap<Name, LabelValue>,
 }
 
-/// Returns the console's labels. If they are unreadable, none: the console sends them again.
+/// Returns the console's labels. If they are unreadable, none: the console sends them again. So it does if the message that
+/// had them is not there, which agents did not keep once: the labels hold, and have no generation.
 ///
 /// # Errors
 /// If the database fails.
 pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
-    let row =
-        sqlx::query!("SELECT generation, labels FROM host_labels WHERE one = 1").fetch_optional(&store.pool).await?;
+    let row = sqlx::query!("SELECT generation, labels, signed FROM host_labels WHERE one = 1")
+        .fetch_optional(&store.pool)
+        .await?;
     let Some(row) = row else { return Ok(ConsoleLabels::default()) };
     match serde_json::from_str(&row.labels) {
-        Ok(labels) => Ok(ConsoleLabels { generation: from_sql(row.generation), labels }),
+        Ok(labels) => {
+            let generation = if row.signed.is_some() { from_sql(row.generation) } else { 0 };
+            Ok(ConsoleLabels { generation, labels })
+        }
         Err(error) => {
             tracing::error!(%error, "the console's labels of this host cannot be read; it is asked for them again");
             Ok(ConsoleLabels::default())
@@ -36,18 +42,29 @@ pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
     }
 }
 
-/// Stores the console's labels, in place of earlier ones.
+/// Returns the message that had the console's labels, as it was signed.
 ///
 /// # Errors
 /// If the database fails.
-pub async fn set_given(store: &Store, given: &ConsoleLabels) -> Result<(), StoreError> {
+pub async fn signed(connection: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+    let row = sqlx::query!("SELECT signed FROM host_labels WHERE one = 1").fetch_optional(connection).await?;
+    Ok(row.and_then(|row| row.signed))
+}
+
+/// Stores the console's labels, in place of earlier ones, with the message that had them.
+///
+/// # Errors
+/// If the database fails.
+pub async fn set_given(store: &Store, given: &ConsoleLabels, signed: &str) -> Result<(), StoreError> {
     let (generation, labels) = (to_sql(given.generation), to_json("labels", &given.labels)?);
     let mut tx = store.begin().await?;
     sqlx::query!(
-        "INSERT INTO host_labels (one, generation, labels) VALUES (1, ?, ?)
-         ON CONFLICT (one) DO UPDATE SET generation = excluded.generation, labels = excluded.labels",
+        "INSERT INTO host_labels (one, generation, labels, signed) VALUES (1, ?, ?, ?)
+         ON CONFLICT (one) DO UPDATE SET generation = excluded.generation, labels = excluded.labels,
+             signed = excluded.signed",
         generation,
-        labels
+        labels,
+        signed
     )
     .execute(&mut *tx)
     .await?;
@@ -66,10 +83,19 @@ mod tests {
         assert_eq!(given(&store).await.unwrap(), ConsoleLabels::default());
         for (generation, value) in [(7, "yes"), (8, "no")] {
             let labels = [("canary".parse().unwrap(), value.parse().unwrap())].into();
-            set_given(&store, &ConsoleLabels { generation, labels }).await.unwrap();
+            set_given(&store, &ConsoleLabels { generation, labels }, &format!("signed {generation}")).await.unwrap();
         }
         drop(store);
-        let kept = given(&Store::open(&path).await.unwrap()).await.unwrap();
-        assert_eq!((kept.generation, kept.labels[&"canary".parse::<Name>().unwrap()].as_str()), (8, "no"));
+        let store = Store::open(&path).await.unwrap();
+        let canary: Name = "canary".parse().unwrap();
+        let kept = given(&store).await.unwrap();
+        assert_eq!((kept.generation, kept.labels[&canary].as_str()), (8, "no"));
+        let mut tx = store.begin().await.unwrap();
+        assert_eq!(signed(&mut tx).await.unwrap().as_deref(), Some("signed 8"));
+        // An agent before this one did not keep the message: it is sent again.
+        sqlx::query("UPDATE host_labels SET signed = NULL").execute(&mut *tx).await.unwrap();
+        super::super::commit(tx, "keep labels").await.unwrap();
+        let kept = given(&store).await.unwrap();
+        assert_eq!((kept.generation, kept.labels[&canary].as_str()), (0, "no"));
     }
 }

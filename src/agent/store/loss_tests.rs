@@ -62,7 +62,7 @@ impl Bench {
         let unit: UnitName = unit.parse().unwrap();
         let mut tx = self.store.begin().await.unwrap();
         let operator = "anna".parse().unwrap();
-        let asker = ChangeContext { operator: &operator, now_ms: NOW_MS, key: None, is_document: false };
+        let asker = ChangeContext { operator: &operator, now_ms: NOW_MS, key: None, is_document: false, values: None };
         unit::edit(&mut tx, &unit, &verb(unit.clone()), asker).await.unwrap().unwrap();
         step(&mut tx, self.issued_ms).await.unwrap();
         commit(tx, "edit unit").await.unwrap();

@@ -3,7 +3,8 @@
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`mod@unit`]
 //! (desired state; [`port_lease`]: ports; [`realm`]; [`snapshot`]; `verified`: the revisions to roll back to),
 //! [`document`] (the host's document; [`deployment`]: applies it; [`owner`]: its units; [`removal`]: units that are to go), [`metric`]
-//! (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
+//! (unacknowledged measurements), [`alert`] and [`label`] (documents of the console), [`task`] and [`owed`] (what changes of units did,
+//! and what is still to be done after them), `files_journal` and [`packages`] (what units have done to files and packages).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` generates from the migrations.
 //!
@@ -11,6 +12,7 @@
 //! and a mark beside it shows how far it had come (`mark`). It is restored from second copies
 //! (`desired_copies`: desired state); each row has a checksum (`row_checksum`).
 
+pub mod admission;
 pub mod alert;
 mod columns;
 pub mod deployment;
@@ -18,17 +20,21 @@ pub mod desired_copies;
 pub mod desired_copy;
 pub mod document;
 mod error;
+pub(crate) mod files_journal;
 pub mod journal;
 pub mod label;
 mod mark;
 pub mod metric;
 pub mod outbox;
-mod owner;
+pub mod owed;
+pub(super) mod owner;
+pub mod packages;
 pub mod port_lease;
 pub mod realm;
 pub mod removal;
 mod row_checksum;
 pub mod snapshot;
+pub mod task;
 pub mod unit;
 pub mod unit_set;
 mod verified;

@@ -8,7 +8,7 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{columns::to_json, error::StoreError, removal};
+use super::{admission, columns::to_json, error::StoreError, removal};
 
 /// A row of the table.
 struct OwnerRecord {
@@ -33,7 +33,7 @@ impl OwnerRecord {
 ///
 /// # Errors
 /// If the database fails.
-pub(super) async fn all(connection: &mut SqliteConnection) -> Result<BTreeMap<String, UnitOwner>, StoreError> {
+pub(crate) async fn all(connection: &mut SqliteConnection) -> Result<BTreeMap<String, UnitOwner>, StoreError> {
     let rows = sqlx::query_as!(OwnerRecord, r#"SELECT unit AS "unit!", deployment, version, orphan FROM unit_owner"#)
         .fetch_all(connection)
         .await?;
@@ -137,6 +137,7 @@ pub(super) async fn detach(
 pub(super) async fn detach_all(connection: &mut SqliteConnection) -> Result<u64, StoreError> {
     let done = sqlx::query!("DELETE FROM unit_owner").execute(&mut *connection).await?;
     sqlx::query!("DELETE FROM removal").execute(&mut *connection).await?;
-    sqlx::query!("DELETE FROM deployment").execute(connection).await?;
+    sqlx::query!("DELETE FROM deployment").execute(&mut *connection).await?;
+    admission::clear(connection).await?;
     Ok(done.rows_affected())
 }

@@ -17,6 +17,15 @@ pub(super) async fn is_asked(connection: &mut SqliteConnection, unit: &UnitName)
     Ok(sqlx::query_scalar!("SELECT count(*) FROM removal WHERE unit = ?", name).fetch_one(connection).await? > 0)
 }
 
+/// Returns the names of all units that are to go.
+///
+/// # Errors
+/// If the database fails.
+pub(super) async fn asked(connection: &mut SqliteConnection) -> Result<BTreeSet<String>, StoreError> {
+    let rows = sqlx::query_scalar!(r#"SELECT unit AS "unit!" FROM removal"#).fetch_all(connection).await?;
+    Ok(rows.into_iter().collect())
+}
+
 /// Whether the data of a unit that is to go goes with it.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ struct SealedTable {
     columns: &'static [&'static str],
 }
 
-const TABLES: [SealedTable; 18] = [
+const TABLES: [SealedTable; 26] = [
     SealedTable { name: "meta", keys: &["key"], columns: &["value"] },
     SealedTable {
         name: "journal",
@@ -72,7 +72,7 @@ const TABLES: [SealedTable; 18] = [
     },
     SealedTable { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
     SealedTable { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
-    SealedTable { name: "host_labels", keys: &["one"], columns: &["generation", "labels"] },
+    SealedTable { name: "host_labels", keys: &["one"], columns: &["generation", "labels", "signed"] },
     SealedTable { name: "document", keys: &["one"], columns: &["head", "signed", "body"] },
     SealedTable { name: "document_refusal", keys: &["one"], columns: &["refusal", "digest"] },
     SealedTable {
@@ -83,6 +83,37 @@ const TABLES: [SealedTable; 18] = [
     SealedTable { name: "unit_owner", keys: &["unit"], columns: &["deployment", "version", "orphan"] },
     SealedTable { name: "removal", keys: &["unit"], columns: &["purge", "asked_ms", "approved", "begun_ms"] },
     SealedTable { name: "past_removal", keys: &["unit", "at_ms"], columns: &[] },
+    SealedTable {
+        name: "admission",
+        keys: &["deployment", "version"],
+        columns: &["digest", "stage", "lease", "units", "outcome", "changed", "message", "noted"],
+    },
+    SealedTable {
+        name: "task",
+        keys: &["number"],
+        columns: &[
+            "unit",
+            "revision",
+            "action",
+            "about",
+            "state",
+            "began_ms",
+            "ended_ms",
+            "message",
+            "log",
+            "log_begin",
+        ],
+    },
+    SealedTable { name: "task_end", keys: &["number"], columns: &[] },
+    SealedTable {
+        name: "owed",
+        keys: &["number"],
+        columns: &["unit", "revision", "action", "since_ms", "attempts", "due_ms", "error", "failed_ms"],
+    },
+    SealedTable { name: "files_unit", keys: &["unit"], columns: &["revision", "is_kept"] },
+    SealedTable { name: "files_path", keys: &["unit", "path"], columns: &["original", "made", "next", "is_purged"] },
+    SealedTable { name: "package_run", keys: &["number"], columns: &["unit", "revision", "spec", "changes", "state"] },
+    SealedTable { name: "package_trace", keys: &["unit", "name"], columns: &["digest"] },
 ];
 
 impl SealedTable {

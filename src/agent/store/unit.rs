@@ -20,6 +20,7 @@ use muster_rules::{
     plan::RestoredUnit,
     port_lease::PortLease,
     realm::Realms,
+    render::{self, RenderValues},
     start_order,
 };
 use muster_topics::{
@@ -38,8 +39,9 @@ use super::{
     Store,
     columns::{from_sql, to_sql},
     desired_copy::IntentCopy,
+    document,
     error::StoreError,
-    owner, port_lease, realm, removal, snapshot, verified,
+    owed, owner, port_lease, realm, removal, snapshot, verified,
 };
 
 /// A stored unit.
@@ -94,6 +96,8 @@ pub struct ChangeContext<'a> {
     pub key: Option<&'a RevisionKey>,
     /// Whether the host's document makes the change: verbs change no unit of a deployment.
     pub is_document: bool,
+    /// The values of the host, without its variables, for the templates of units; `None` if those that a unit has stay.
+    pub values: Option<&'a RenderValues>,
 }
 
 /// A row of the table.
@@ -174,7 +178,9 @@ impl Store {
             Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
             // An operator's hold belongs to the desired state; a missing resource and a dependency are observed
             // again.
-            Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency, .. }) | None => (None, None),
+            Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency | HoldReason::Conflict, .. }) | None => {
+                (None, None)
+            }
         };
         let mut tx = self.begin().await?;
         sqlx::query!("UPDATE unit SET observed = ? WHERE name = ?", observed, name).execute(&mut *tx).await?;
@@ -188,6 +194,10 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         verified::keep(&mut tx, unit, kept).await?;
+        // What the change wants falls away with it, whatever becomes of the unit next.
+        if let Some(back) = &kept.observed.rolled_back {
+            owed::drop_of(&mut tx, unit, &back.revision).await?;
+        }
         super::commit(tx, "keep unit").await
     }
 }
@@ -270,6 +280,11 @@ pub async fn edit(
             }
         }
     }
+    let filled = match fill(connection, unit, verb, row.as_ref().map(|row| &row.desired.spec), asker).await? {
+        Ok(filled) => filled,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let verb = filled.as_ref().unwrap_or(verb);
     let current = row.as_ref().map(|row| CurrentUnit {
         desired: &row.desired,
         hold: row.hold.as_ref(),
@@ -321,6 +336,67 @@ pub async fn edit(
             Ok(Ok(Some(AppliedChange { generation, revision, hold })))
         }
     }
+}
+
+/// Returns a verb whose spec has the values that its templates name; `None` for one that has no templates.
+async fn fill(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    verb: &Verb,
+    before: Option<&Spec>,
+    asker: ChangeContext<'_>,
+) -> Result<Result<Option<Verb>, CommandRefusal>, StoreError> {
+    let Verb::UnitApply { unit: named, spec, run } = verb else { return Ok(Ok(None)) };
+    if !render::unit::has_templates(spec) && spec.values().is_none_or(BTreeMap::is_empty) {
+        return Ok(Ok(None));
+    }
+    let mut spec = spec.clone();
+    if let Err(refusal) = muster_rules::edit::keep_secrets(before, &mut spec) {
+        return Ok(Err(refusal));
+    }
+    match (asker.values, before.and_then(Spec::values)) {
+        (None, Some(kept)) => spec.set_values(kept.clone()),
+        (values, _) => {
+            let host = values.cloned().unwrap_or_default();
+            let of_unit = host.with_vars(document::vars(connection).await?).with_unit(unit);
+            if let Err(fault) = render::unit::fill(&mut spec, before, &of_unit) {
+                return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, fault.to_string())));
+            }
+        }
+    }
+    Ok(Ok(Some(Verb::UnitApply { unit: named.clone(), spec, run: *run })))
+}
+
+/// Finds the values of units with templates anew, of which `is_followed` says that they follow them. Returns whether one has
+/// changed.
+///
+/// # Errors
+/// If the database fails.
+pub async fn refresh_values(
+    connection: &mut SqliteConnection,
+    asker: ChangeContext<'_>,
+    is_followed: impl Fn(&StoredUnit) -> bool,
+) -> Result<bool, StoreError> {
+    let mut is_changed = false;
+    for row in all(connection).await?.units {
+        if !render::unit::has_templates(&row.desired.spec) || !is_followed(&row) {
+            continue;
+        }
+        let with_deployment = row
+            .owner
+            .as_ref()
+            .zip(asker.values)
+            .map(|(owner, values)| values.clone().with_deployment(owner.deployment.as_str(), owner.version));
+        let asker = ChangeContext { values: with_deployment.as_ref().or(asker.values), ..asker };
+        let verb = Verb::UnitApply { unit: row.name.clone(), spec: Box::new(row.desired.spec.clone()), run: None };
+        match edit(connection, &row.name, &verb, asker).await? {
+            Ok(Some(applied)) => is_changed |= applied.generation != row.desired.generation,
+            Ok(None) => {}
+            // It goes on as it is.
+            Err(refusal) => tracing::warn!(unit = %row.name, reason = refusal.message, "a unit keeps its values"),
+        }
+    }
+    Ok(is_changed)
 }
 
 /// Removes a unit's desired state, and with it its leases, its owner, and that it was to go. What is left of it on the host
@@ -601,7 +677,7 @@ mod tests {
     }
 
     fn asker(operator: &Name) -> ChangeContext<'_> {
-        ChangeContext { operator, now_ms: 1_000, key: None, is_document: false }
+        ChangeContext { operator, now_ms: 1_000, key: None, is_document: false, values: None }
     }
 
     async fn store() -> (tempfile::TempDir, Store) {
@@ -656,7 +732,7 @@ mod tests {
     /// Returns a verb that applies a spec with a secret, and its bare revision.
     fn with_pin(unit: &UnitName, pin: &str, change: impl FnOnce(&mut Spec)) -> (Verb, Digest) {
         let Verb::UnitApply { mut spec, .. } = apply(unit, "a", None) else { panic!("an apply") };
-        spec.env_mut().insert("PIN".to_owned(), pin.to_owned());
+        spec.env_mut().unwrap().insert("PIN".to_owned(), pin.to_owned());
         change(&mut spec);
         let bare = spec.revision().unwrap();
         (Verb::UnitApply { unit: unit.clone(), spec, run: None }, bare)
@@ -736,6 +812,34 @@ mod tests {
         }
         done(&store, &unit, &Verb::UnitPause { unit: unit.clone() }).await.unwrap();
         assert_eq!(store.units().await.unwrap().units[0].desired.run, Run::Running);
+    }
+
+    #[tokio::test]
+    async fn what_a_change_owes_goes_with_its_rollback() {
+        let (_folder, store) = store().await;
+        let unit = name();
+        let revisions = ["before", "after"].map(|text| Digest::of(text.as_bytes()));
+        let mut tx = store.begin().await.unwrap();
+        for revision in &revisions {
+            let restart = muster_topics::files::ChangeAction::Restart("default/other".parse().unwrap());
+            owed::add(&mut tx, &unit, revision, &[restart], 1).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let mut kept = RestoredUnit::new(Observed::absent(5));
+        store.keep_unit(&unit, 1, &kept, None).await.unwrap();
+        assert_eq!(store.owed().await.unwrap().len(), 2);
+        let [to, revision] = revisions.clone();
+        kept.observed.rolled_back = Some(muster_topics::unit::RolledBack {
+            generation: 1,
+            revision,
+            to,
+            error: "exit code 1".to_owned(),
+            at_ms: 6,
+            last_lines: None,
+        });
+        store.keep_unit(&unit, 1, &kept, None).await.unwrap();
+        let left: Vec<Digest> = store.owed().await.unwrap().into_iter().map(|one| one.revision).collect();
+        assert_eq!(left, revisions[..1]);
     }
 
     #[tokio::test]

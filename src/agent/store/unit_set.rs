@@ -172,7 +172,8 @@ mod tests {
         /// Applies a set as the agent does: a refusal is rolled back.
         async fn apply(&self, units: &[UnitWish]) -> Result<Vec<AppliedUnit>, CommandRefusal> {
             let mut tx = self.store.begin().await.unwrap();
-            let asker = ChangeContext { operator: &self.operator, now_ms: 1, key: None, is_document: false };
+            let asker =
+                ChangeContext { operator: &self.operator, now_ms: 1, key: None, is_document: false, values: None };
             let applied = apply(&mut tx, units, asker).await.unwrap();
             match applied {
                 Ok(_) => tx.commit().await.unwrap(),

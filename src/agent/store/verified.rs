@@ -191,7 +191,7 @@ mod tests {
                 &mut tx,
                 &name(),
                 verb,
-                ChangeContext { operator: &operator, now_ms: 1, key: None, is_document: false },
+                ChangeContext { operator: &operator, now_ms: 1, key: None, is_document: false, values: None },
             )
             .await
             .unwrap()

@@ -31,6 +31,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::crash;
+use muster_bus::sealing::HostKey;
 use muster_topics::{
     canonical,
     command::LogView,
@@ -46,6 +47,7 @@ pub use self::list::{OtherContainer, OtherContainers, UnitContainers};
 use muster_rules::{
     plan::{Failure, ProbeRequest, Slot},
     port_lease::EndpointWiring,
+    render,
 };
 
 use self::{
@@ -63,6 +65,7 @@ use super::{
         UnitKind, UnitTrace,
     },
     log,
+    turns::Turns,
 };
 use crate::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
 
@@ -74,7 +77,8 @@ const MADE_LABEL: &str = "muster.made";
 /// The containers of this host.
 pub(super) struct Containers {
     folder: PathBuf,
-    host: String,
+    host: HostId,
+    key: HostKey,
     artifacts: Artifacts,
     shims: Shims,
     runtimes: Vec<Arc<dyn ContainerRuntime>>,
@@ -85,17 +89,17 @@ pub(super) struct Containers {
 impl Containers {
     pub(super) fn new(
         data_dir: &Path,
-        host: HostId,
-        artifacts: Artifacts,
-        shims: Shims,
+        (host, key): (HostId, HostKey),
+        (artifacts, shims, turns): (Artifacts, Shims, Turns),
         config: &ContainersConfig,
     ) -> io::Result<Self> {
-        let podman = Podman::new(&config.podman_socket)?;
-        let (folder, host) = (data_dir.join("containers"), host.to_string());
+        let podman = Podman::new(&config.podman_socket, turns)?;
+        let folder = data_dir.join("containers");
         let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
         Ok(Self {
             folder,
             host,
+            key,
             artifacts,
             shims,
             runtimes: vec![Arc::new(podman), Arc::new(lxc)],
@@ -114,10 +118,16 @@ impl Containers {
 
     fn is_ours(&self, unit: &UnitName, state: &RuntimeState) -> bool {
         let has = |label: &str, value: &str| state.labels.get(label).is_some_and(|found| found == value);
-        has(HOST_LABEL, &self.host) && has(UNIT_LABEL, unit.as_str())
+        has(HOST_LABEL, &self.host.to_string()) && has(UNIT_LABEL, unit.as_str())
     }
 
-    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &ProgressReporter<'_>) -> Result<(), Failure> {
+    async fn install(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        keep: Option<&Digest>,
+        tell: &ProgressReporter<'_>,
+    ) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
@@ -126,6 +136,82 @@ impl Containers {
         if let Image::Existing(wanted) = &spec.image {
             return self.take(unit, desired, wanted, &*runtime).await;
         }
+        self.keep_secrets(unit, desired, keep).await?;
+        self.bring_image(spec, &*runtime, tell).await
+    }
+
+    /// Keeps the secrets of a revision, and those of the one that it may go back to.
+    async fn keep_secrets(&self, unit: &UnitName, desired: &Desired, keep: Option<&Digest>) -> Result<(), Failure> {
+        let spec = container(&desired.spec)?;
+        let place = self.place(unit);
+        let mut kept = place.secrets()?;
+        let is_kept = spec.secrets.is_empty() || kept.contains_key(&desired.revision);
+        let before = kept.len();
+        let needed = [Some(&desired.revision), keep];
+        kept.retain(|revision, _| needed.contains(&Some(revision)));
+        if !is_kept {
+            kept.insert(desired.revision.clone(), self.secrets(unit, spec).await?);
+        }
+        if is_kept && kept.len() == before { Ok(()) } else { place.keep_secrets(&kept) }
+    }
+
+    /// Fetches the secrets of a unit.
+    async fn secrets(&self, unit: &UnitName, spec: &ContainerSpec) -> Result<BTreeMap<String, String>, Failure> {
+        let realm = unit.realm();
+        let mut values = BTreeMap::new();
+        for secret in &spec.secrets {
+            let sealed = self.artifacts.secret(&realm, secret).await.map_err(from_artifact)?;
+            let value = self.key.open_secret(&sealed, (&realm, secret), self.host).map_err(|_| {
+                // The console seals it to another key if this host has made a new one, which it hands over.
+                may_heal(format!("secret {realm}/{secret} cannot be read: it is not sealed to this host's present key"))
+            })?;
+            values.insert(secret.name.to_string(), value.to_string());
+        }
+        Ok(values)
+    }
+
+    /// Renders the templates of a spec, for a start.
+    fn rendered(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        wiring: &EndpointWiring,
+        runtime: &dyn ContainerRuntime,
+    ) -> Result<ContainerSpec, Failure> {
+        let secrets = self.place(unit).secrets()?.remove(&desired.revision).unwrap_or_default();
+        // What templates name is part of the unit: a fault stays.
+        let spec = render::unit::container(container(&desired.spec)?, wiring, &|name| secrets.get(name).cloned())
+            .map_err(|fault| never(fault.to_string()))?;
+        match runtime.cannot(&spec) {
+            Some(what) => Err(never(format!("unsupported by {}: {what}", spec.runtime))),
+            None => Ok(spec),
+        }
+    }
+
+    /// Downloads what the revision needs, and checks that the runtime can have it.
+    async fn prepare(&self, unit: &UnitName, desired: &Desired) -> Result<(), Failure> {
+        let spec = container(&desired.spec)?;
+        let runtime = self.runtime(spec.runtime)?;
+        if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
+            return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
+        }
+        if let Image::Existing(_) = &spec.image {
+            return Ok(());
+        }
+        // The folder of a unit that is not there would count as what is left of one.
+        self.secrets(unit, spec).await?;
+        self.bring_image(spec, &*runtime, &|_| ()).await?;
+        // No unit needs it yet.
+        let needed = spec.image.artifact().map(|artifact| &artifact.sha256);
+        self.artifacts.keep(needed.into_iter(), SystemTime::now()).map_err(|error| may_heal(error.to_string()))
+    }
+
+    async fn bring_image(
+        &self,
+        spec: &ContainerSpec,
+        runtime: &dyn ContainerRuntime,
+        tell: &ProgressReporter<'_>,
+    ) -> Result<(), Failure> {
         if runtime.has_image(&spec.image).await? {
             return Ok(());
         }
@@ -139,7 +225,7 @@ impl Containers {
     async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<ContainerInstance, StartError> {
         let StartOrder { desired, wiring, .. } = start;
         // The image is there almost always; but it may have been removed by hand.
-        self.install(unit, desired, &|_| ()).await?;
+        self.install(unit, desired, start.keep.as_ref(), &|_| ()).await?;
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         mounts_are_there(spec)?;
@@ -148,7 +234,8 @@ impl Containers {
             return self.start_adopted(unit, start, wanted, runtime).await;
         }
         let (name, frame) = (name(unit), frame(&desired.spec)?);
-        let recipe = self.recipe(unit, spec, wiring, &frame)?;
+        let rendered = self.rendered(unit, desired, wiring, &*runtime)?;
+        let recipe = self.recipe(unit, &rendered, wiring, &frame)?;
         let found = runtime.inspect(&name).await?;
         let made = match found {
             None => false,
@@ -217,7 +304,8 @@ impl Containers {
             Network::Host | Network::None => Vec::new(),
         };
         let made = canonical::digest(&(frame, wiring)).map_err(|error| never(error.to_string()))?;
-        let labels = [(HOST_LABEL, self.host.clone()), (UNIT_LABEL, unit.to_string()), (MADE_LABEL, made.to_string())];
+        let labels =
+            [(HOST_LABEL, self.host.to_string()), (UNIT_LABEL, unit.to_string()), (MADE_LABEL, made.to_string())];
         Ok(Recipe {
             image: spec.image.clone(),
             entry: spec.entry.as_deref().map(fill),
@@ -319,7 +407,7 @@ fn name(unit: &UnitName) -> String {
 fn container(spec: &Spec) -> Result<&ContainerSpec, Failure> {
     match spec {
         Spec::Container(spec) => Ok(spec),
-        Spec::Yuno(_) => Err(never("a yuno is no container".to_owned())),
+        Spec::Yuno(_) | Spec::Files(_) | Spec::Packages(_) => Err(never(format!("a {} is no container", spec.kind()))),
     }
 }
 
@@ -372,10 +460,20 @@ impl UnitKind for Containers {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        _: Option<&'a Digest>,
+        keep: Option<&'a Digest>,
         tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        self.install(unit, desired, tell).boxed()
+        self.install(unit, desired, keep, tell).boxed()
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        _: Option<&'a Digest>,
+        _: bool,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        self.prepare(unit, desired).boxed()
     }
 
     fn start<'a>(
@@ -396,20 +494,6 @@ impl UnitKind for Containers {
         _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         self.reload(unit, desired).boxed()
-    }
-
-    fn has_watched_files(&self, _: &Desired) -> bool {
-        false
-    }
-
-    fn check_watched_files<'a>(
-        &'a self,
-        _: &'a UnitName,
-        _: Slot,
-        _: &'a Desired,
-        _: &'a Signaller<'a>,
-    ) -> BoxFuture<'a, Result<bool, Failure>> {
-        async { Ok(true) }.boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {

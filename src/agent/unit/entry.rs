@@ -13,7 +13,8 @@ use muster_topics::{
     desired::UnitOwner,
     name::UnitName,
     snapshot::Pins,
-    unit::{Desired, Hold, Run},
+    task::OwedReport,
+    unit::{Desired, Hold, Observed, Run},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -25,6 +26,7 @@ use super::{
     kind::{StartOrder, UnitKind},
     start_order,
     step::{InstanceOrder, StepReport, StopOrder, Worker},
+    task_log::OwedReports,
 };
 
 /// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze every few
@@ -200,10 +202,11 @@ fn unplayed(desired: Desired) -> Desired {
 }
 
 /// Publishes a unit's state, if it changed.
-pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &UnitEntry) {
+pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &UnitEntry, owed: &OwedReports) {
     states.send_if_modified(|states| {
         let before = states.get(name);
-        let Some(state) = state(entry, before).filter(|state| before != Some(state)) else { return false };
+        let owed = owed.get(name).cloned().unwrap_or_default();
+        let Some(state) = state(entry, before, owed).filter(|state| before != Some(state)) else { return false };
         Arc::make_mut(states).insert(name.clone(), state);
         true
     });
@@ -212,8 +215,12 @@ pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry
 /// Returns a unit's state. A unit that is being removed keeps the desired state it had `before`, until nothing remains
 /// of it, so that callers who wait for the removal see its progress. A unit that was removed in an earlier run of the
 /// agent is not listed.
-fn state(UnitEntry { unit, pins, owner, .. }: &UnitEntry, before: Option<&UnitState>) -> Option<UnitState> {
-    let (observed, slot) = (unit.observed.clone(), unit.slot());
+fn state(
+    UnitEntry { unit, pins, owner, .. }: &UnitEntry,
+    before: Option<&UnitState>,
+    owed: Vec<OwedReport>,
+) -> Option<UnitState> {
+    let (observed, slot) = (Observed { owed, ..unit.observed.clone() }, unit.slot());
     let process = unit.process().map(|process| (process.pid, process.start_ticks));
     let Some(desired) = unit.asked().cloned() else {
         return Some(UnitState { observed, slot, process, ..before?.clone() });

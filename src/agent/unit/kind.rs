@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, io, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_rules::{
+    host_plan::FilePlan,
+    packages::change::PackageChange,
     plan::{Failure, InstanceEnd, ProbeRequest, ShimReport, Slot},
     port_lease::EndpointWiring,
 };
@@ -40,6 +42,11 @@ pub(super) trait UnitKind: Send + Sync {
     /// Its name, as in [`muster_topics::unit::Spec::kind`].
     fn name(&self) -> &'static str;
 
+    /// How long its steps may take.
+    fn deadlines(&self) -> StepDeadlines {
+        StepDeadlines::default()
+    }
+
     /// Returns all units of which something exists on this host, so that units that were removed while the agent was
     /// down are found and cleaned up. Called once, before any other method.
     fn traces(&self) -> io::Result<Vec<UnitTrace>>;
@@ -57,6 +64,28 @@ pub(super) trait UnitKind: Send + Sync {
         tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
+    /// Downloads and checks what the revision needs before it is desired. What is in effect, and what it would go back to
+    /// (`keep`), stays; of a unit that is not there nothing is made but what units share. It is cheap if everything is there.
+    fn prepare<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        keep: Option<&'a Digest>,
+        is_there: bool,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Returns what starting the revision would change of the host, compared with what is there, beside a process of the
+    /// unit's own; without a revision, what removing the unit would. Nothing outside of the agent's own folder is changed.
+    fn changes<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: Option<&'a Desired>,
+        keep: Option<&'a Digest>,
+    ) -> BoxFuture<'a, Result<HostChanges, Failure>> {
+        let _ = (unit, desired, keep);
+        async { Ok(HostChanges::default()) }.boxed()
+    }
+
     /// Starts the revision, which was installed, in an empty slot. For `keep`, see [`UnitKind::install`].
     fn start<'a>(
         &'a self,
@@ -65,7 +94,7 @@ pub(super) trait UnitKind: Send + Sync {
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>>;
 
     /// Changes the instance to this revision, which was installed, without restarting it. Returns false if that is
-    /// impossible. For `keep`, see [`UnitKind::install`].
+    /// impossible, as it is for a kind that does not implement this. For `keep`, see [`UnitKind::install`].
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -73,10 +102,16 @@ pub(super) trait UnitKind: Send + Sync {
         desired: &'a Desired,
         keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
-    ) -> BoxFuture<'a, Result<bool, Failure>>;
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        let _ = (unit, slot, desired, keep, signal);
+        async { Ok(false) }.boxed()
+    }
 
-    /// Whether there are watched files.
-    fn has_watched_files(&self, desired: &Desired) -> bool;
+    /// Whether there are files whose change its instance has to be told of.
+    fn has_watched_files(&self, desired: &Desired) -> bool {
+        let _ = desired;
+        false
+    }
 
     /// Checks whether watched files have changed since the instance read them, and has it read them again. Returns
     /// false if it must be restarted for that.
@@ -86,7 +121,10 @@ pub(super) trait UnitKind: Send + Sync {
         slot: Slot,
         desired: &'a Desired,
         signal: &'a Signaller<'a>,
-    ) -> BoxFuture<'a, Result<bool, Failure>>;
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        let _ = (unit, slot, desired, signal);
+        async { Ok(true) }.boxed()
+    }
 
     /// Removes everything. There is no instance.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
@@ -111,17 +149,24 @@ pub(super) trait UnitKind: Send + Sync {
         async { Err(answer) }.boxed()
     }
 
-    /// Returns its output, of whichever instance: a view of its last lines, or what was written after a position.
-    fn log<'a>(&'a self, unit: &'a UnitName, from: FollowFrom, view: LogView) -> BoxFuture<'a, io::Result<LogPart>>;
+    /// Returns its output, of whichever instance: a view of its last lines, or what was written after a position. A unit
+    /// without a process has none: what is done for it is in the logs of its tasks.
+    fn log<'a>(&'a self, unit: &'a UnitName, from: FollowFrom, view: LogView) -> BoxFuture<'a, io::Result<LogPart>> {
+        let _ = (unit, from, view);
+        async { Ok(LogPart::default()) }.boxed()
+    }
 
     /// Returns the configuration that it reads in a slot, as stored on this host, with secrets masked; `revision` is
-    /// the desired one, for a unit that was never started there.
+    /// the desired one, for a unit that was never started there. A kind without configurations has none.
     fn effective<'a>(
         &'a self,
         unit: &'a UnitName,
         slot: Slot,
         revision: &'a Digest,
-    ) -> BoxFuture<'a, io::Result<Effective>>;
+    ) -> BoxFuture<'a, io::Result<Effective>> {
+        let _ = (unit, slot, revision);
+        async { Err(io::ErrorKind::NotFound.into()) }.boxed()
+    }
 
     /// Returns the statistics that each instance has reported last, by slot.
     fn stats(&self) -> BTreeMap<(UnitName, Slot), ToldStats> {
@@ -130,6 +175,35 @@ pub(super) trait UnitKind: Send + Sync {
 
     /// Removes what no unit needs any more; called now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
+}
+
+/// What a unit would change of the host, beside a process of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct HostChanges {
+    /// Paths.
+    pub(super) files: Vec<FilePlan>,
+    /// Packages.
+    pub(super) packages: Vec<PackageChange>,
+}
+
+/// The deadlines of steps. What takes longer is cancelled and tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepDeadlines {
+    pub(super) install: Duration,
+    pub(super) start: Duration,
+    pub(super) remove: Duration,
+}
+
+impl Default for StepDeadlines {
+    fn default() -> Self {
+        Self {
+            // A gigabyte at 300 KB/s; what was downloaded by then is kept.
+            install: Duration::from_secs(3600),
+            // A start checks files and forks; a slow disk takes longer.
+            start: Duration::from_secs(30),
+            remove: Duration::from_secs(60),
+        }
+    }
 }
 
 /// What is to be started, and how.

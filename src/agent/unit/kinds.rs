@@ -5,8 +5,16 @@ use std::{io, sync::Arc};
 use muster_bus::sealing::HostKey;
 use muster_topics::{name::HostId, unit::Spec};
 
-use super::super::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
-use super::{container::Containers, kind::UnitKind, yuno::Yunos};
+use super::super::{
+    artifact::Artifacts,
+    config::{ContainersConfig, FilesConfig, PackagesConfig},
+    shim::Shims,
+    store::Store,
+};
+use super::{
+    container::Containers, files::Files, kind::UnitKind, owners::Owners, packages::Packages, task_log::TaskLog,
+    turns::Turns, yuno::Yunos,
+};
 
 /// All kinds of units.
 #[derive(Clone)]
@@ -14,6 +22,10 @@ pub(super) struct Kinds {
     pub(super) all: Arc<[Arc<dyn UnitKind>]>,
     /// The containers, of which some are not units.
     pub(super) containers: Option<Arc<Containers>>,
+    /// What they do.
+    pub(super) tasks: TaskLog,
+    /// Which unit has what, so that none removes what is another's.
+    pub(super) owners: Owners,
 }
 
 impl Kinds {
@@ -22,12 +34,21 @@ impl Kinds {
         (host, key): (HostId, HostKey),
         shims: Shims,
         artifacts: Artifacts,
-        containers: &ContainersConfig,
+        (containers, files, packages): (&ContainersConfig, &FilesConfig, &PackagesConfig),
+        (store, tasks): (Store, TaskLog),
     ) -> io::Result<Self> {
-        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
+        let turns = Turns::default();
+        let context = (artifacts.clone(), shims.clone(), turns.clone());
+        let containers = Arc::new(Containers::new(data_dir, (host, key.clone()), context, containers)?);
+        let owners = Owners::default();
+        let kept = (store, tasks.clone(), owners.clone(), turns);
+        let files = Files::new(data_dir, (host, key.clone()), artifacts.clone(), files, kept.clone())?;
+        let packages = Packages::new(data_dir, shims.clone(), packages, kept)?;
         let yunos = Yunos::new(data_dir, (host, key), artifacts, shims, containers.clone())?;
         // Yunos come last: they remove artifacts after all other kinds have marked what they need.
-        Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
+        let all: Arc<[Arc<dyn UnitKind>]> =
+            Arc::new([containers.clone(), Arc::new(files), Arc::new(packages), Arc::new(yunos)]);
+        Ok(Self { all, containers: Some(containers), tasks, owners })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<dyn UnitKind>> {

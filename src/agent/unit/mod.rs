@@ -14,7 +14,7 @@
 //!
 //! Modules, in reading order: [`kind`] (the trait of a kind), [`task`] (the loop), [`entry`] (a unit in it), [`start_order`] (the order of
 //! starts), [`step`] (runs the steps and watches an instance while it lives), [`health`] (probes) and [`probe`] (tries one), [`yuno`] (processes) with its [`log`], [`container`],
-//! [`inside`] (the way into a container), [`folders`] and [`failure`] (what kinds have in common).
+//! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`] and [`failure`] (what kinds have in common).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it closes its connections and touches nothing.
 //!
@@ -47,6 +47,7 @@
 mod container;
 mod entry;
 mod failure;
+mod files;
 pub(crate) mod first_process;
 mod folders;
 mod health;
@@ -54,12 +55,18 @@ mod inside;
 pub(crate) mod kind;
 mod kinds;
 pub(crate) mod log;
+mod owed;
+mod owners;
+mod packages;
 mod probe;
 mod start_order;
 mod step;
 mod task;
+mod task_log;
 #[cfg(test)]
 mod tests;
+mod together;
+mod turns;
 mod yuno;
 
 use kinds::Kinds;
@@ -74,15 +81,22 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_base::clock::now_ms;
 use muster_bus::sealing::HostKey;
-use muster_rules::{CommandRefusal, edit, plan::Slot};
+use muster_rules::{
+    CommandRefusal, edit,
+    host_plan::FilePlan,
+    packages::change::PackageChange,
+    plan::{Failure, Slot},
+};
 use muster_topics::{
     channel::{Complaint, ToldStats},
     command::LogView,
-    name::{HostId, UnitName},
+    name::{Digest, HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
-    unit::{Channel, Spec},
+    task::UnitTasks,
+    unit::{Channel, Desired, Spec},
 };
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
@@ -92,15 +106,17 @@ pub use self::container::{OtherContainer, OtherContainers, UnitContainers};
 pub(super) use self::kind::InstanceRequest;
 pub(crate) use self::{kind::FollowFrom, log::LogPart};
 use self::{
-    kind::{UnitKind, complaint},
+    kind::{HostChanges, UnitKind, complaint},
+    owed::OwedWorker,
     task::{REQUESTS_MAX, SignalRequest, UnitsTask},
+    task_log::TaskLog,
 };
 use super::{
     artifact::Artifacts,
-    config::ContainersConfig,
+    config::{ContainersConfig, FilesConfig, PackagesConfig},
     metric::reconcile_time::ReconcileTime,
     shim::Shims,
-    store::{Store, StoreError},
+    store::{Store, StoreError, deployment::RehearsedUnit},
 };
 
 /// Units cannot be supervised.
@@ -121,6 +137,9 @@ pub enum UnitsError {
 
 /// The longest answer of units, all together: as the longest log.
 pub(super) const ANSWER_MAX_BYTES: usize = 1024 * 1024;
+
+/// How long it may take to find out what one unit changes: lists of packages are fetched, and others at work waited for.
+const PLAN_UNIT_MAX: Duration = Duration::from_secs(120);
 
 /// What is reserved in an answer for each unit: its name, and an error in place of its own answer.
 const COMPLAINT_BYTES: usize = 400;
@@ -179,12 +198,19 @@ impl Units {
         (host, key): (HostId, HostKey),
         shims: Shims,
         artifacts: Artifacts,
-        (data_dir, containers): (PathBuf, &ContainersConfig),
+        data_dir: PathBuf,
+        config: (&ContainersConfig, &FilesConfig, &PackagesConfig),
         shutdown: CancellationToken,
     ) -> Result<Self, UnitsError> {
-        let kinds = Kinds::open(&data_dir, (host, key), shims, artifacts, containers)
+        let tasks = TaskLog::open(store.clone()).await?;
+        let (shims_of_owed, owed_folder) = (shims.clone(), data_dir.join("owed"));
+        let kinds = Kinds::open(&data_dir, (host, key), shims, artifacts, config, (store.clone(), tasks))
             .map_err(|source| UnitsError::Folder { data_dir, source })?;
-        Self::keep(store, kinds, shutdown).await
+        let units = Self::keep(store.clone(), kinds, shutdown.clone()).await?;
+        let tasks = units.kinds.tasks.clone();
+        let worker = OwedWorker { store, units: units.clone(), tasks, shims: shims_of_owed, folder: owed_folder };
+        tokio::spawn(shutdown.run_until_cancelled_owned(owed::keep(worker)));
+        Ok(units)
     }
 
     async fn keep(store: Store, kinds: Kinds, shutdown: CancellationToken) -> Result<Self, UnitsError> {
@@ -208,6 +234,42 @@ impl Units {
     /// Notifies the task that the desired state in the store has changed.
     pub fn desired_changed(&self) {
         self.changed.notify_one();
+    }
+
+    /// Downloads and checks what a unit needs of a version that is not desired yet, without touching what runs.
+    ///
+    /// # Errors
+    /// If something is missing, or wrong.
+    pub(crate) async fn prepare(&self, one: &RehearsedUnit) -> Result<(), Failure> {
+        let Some(kind) = self.kinds.of(&one.desired.spec) else {
+            return Err(failure::never(format!(
+                "this agent cannot keep units of the kind {}",
+                one.desired.spec.kind()
+            )));
+        };
+        step::prepare(&**kind, one).await
+    }
+
+    /// Returns what a unit would change of the host, beside a process of its own; without a desired state, what its removal
+    /// would. Nothing is changed.
+    ///
+    /// # Errors
+    /// If that cannot be found out, or the unit cannot be so.
+    pub(crate) async fn changes(
+        &self,
+        unit: &UnitName,
+        spec: &Spec,
+        desired: Option<&Desired>,
+        keep: Option<&Digest>,
+    ) -> Result<(Vec<FilePlan>, Vec<PackageChange>), Failure> {
+        let Some(kind) = self.kinds.of(spec) else {
+            return Err(failure::never(format!("this agent cannot keep units of the kind {}", spec.kind())));
+        };
+        let limit = PLAN_UNIT_MAX;
+        let changes = tokio::time::timeout(limit, kind.changes(unit, desired, keep)).await;
+        let late = || failure::may_heal(format!("to find out what changes took longer than {} s", limit.as_secs()));
+        let HostChanges { files, packages } = changes.unwrap_or_else(|_| Err(late()))?;
+        Ok((files, packages))
     }
 
     /// Has the task examine all units now, as it does regularly.
@@ -240,6 +302,12 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// Notified when a task of a unit has ended; at first of those of earlier runs of the agent.
+    #[must_use]
+    pub fn task_ends(&self) -> watch::Receiver<()> {
+        self.kinds.tasks.ended()
     }
 
     /// When all units were last reconciled, and how long that took.
@@ -300,7 +368,7 @@ impl Units {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {
                 return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
             }
-            Spec::Yuno(_) | Spec::Container(_) => {}
+            Spec::Yuno(_) | Spec::Container(_) | Spec::Files(_) | Spec::Packages(_) => {}
         }
         match self.kinds.of(&spec) {
             Some(kind) => kind.ask(unit, slot, ask, limit).await,
@@ -319,6 +387,36 @@ impl Units {
         view: LogView,
     ) -> Result<LogPart, CommandRefusal> {
         self.kind(unit)?.log(unit, from, view).await.map_err(|error| unreadable(unit, &error))
+    }
+
+    /// Returns the tasks of a unit, also of one that is gone, with the log of one from a position on: a [`UnitTasks`] in JSON.
+    ///
+    /// # Errors
+    /// If there is no such unit and it has left no task, there is no such task, or the store fails.
+    pub async fn tasks(&self, unit: &UnitName, log: Option<u64>, from: u64) -> Result<Vec<u8>, CommandRefusal> {
+        let failed = |error: StoreError| {
+            CommandRefusal::new(RefusalCode::Conflict, format!("the tasks of {unit} cannot be read: {error}"))
+        };
+        let tasks = self.kinds.tasks.of(unit).await.map_err(failed)?;
+        if tasks.is_empty() && !self.states.borrow().contains_key(unit) {
+            return Err(edit::unknown(unit));
+        }
+        let log = match log {
+            None => None,
+            Some(number) => match self.kinds.tasks.log(unit, number, from).await.map_err(failed)? {
+                Some(part) => Some(part),
+                None => {
+                    let message = format!(
+                        "{unit} has no task {number} (any more). hint: `muster unit tasks {unit}` lists those that it has"
+                    );
+                    return Err(CommandRefusal::new(RefusalCode::NotFound, message));
+                }
+            },
+        };
+        let owed = self.kinds.tasks.owed().await.map_err(failed)?;
+        let owed = owed.iter().filter(|one| one.unit == *unit).map(|one| owed::told(one, now_ms())).collect();
+        serde_json::to_vec(&UnitTasks { tasks, owed, log })
+            .map_err(|error| CommandRefusal::new(RefusalCode::Invalid, error.to_string()))
     }
 
     fn kind(&self, unit: &UnitName) -> Result<Arc<dyn UnitKind>, CommandRefusal> {

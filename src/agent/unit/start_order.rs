@@ -16,11 +16,18 @@ pub(super) struct OrderState {
     way: Expectation,
     launching: bool,
     starts: bool,
+    /// Whether what it goes back from is still in effect.
+    ends: bool,
 }
 
 impl OrderState {
     pub(super) fn of(unit: &PlannedUnit, now_ms: Millis) -> Self {
-        Self { way: unit.way(), launching: unit.is_launching(), starts: unit.would_start(now_ms) }
+        Self {
+            way: unit.way(),
+            launching: unit.is_launching(),
+            starts: unit.would_start(now_ms),
+            ends: unit.has_failed_instance(),
+        }
     }
 }
 
@@ -29,7 +36,7 @@ fn nodes(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> OrderNodes<
 }
 
 fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
-    let OrderState { way, launching, starts } = OrderState::of(unit, now_ms);
+    let OrderState { way, launching, starts, .. } = OrderState::of(unit, now_ms);
     Some(OrderNode { spec: &unit.desired.as_ref()?.spec, way, launching, starts })
 }
 
@@ -37,7 +44,27 @@ fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
 pub(super) fn gate(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> StartGate {
     // Most units depend on none; running ones do not wait, and the check is expensive.
     let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
-    if is_idle { start_order::gate(name, &nodes(entries, now_ms)) } else { StartGate::Open }
+    if is_idle { gate_of(name, entries, &nodes(entries, now_ms)) } else { StartGate::Open }
+}
+
+/// Returns the same for a unit that does not run.
+fn gate_of(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, nodes: &OrderNodes<'_>) -> StartGate {
+    match start_order::gate(name, nodes) {
+        StartGate::Open => still_ends(name, entries).map_or(StartGate::Open, StartGate::Wait),
+        closed => closed,
+    }
+}
+
+/// Returns why a unit that goes back with others waits: what depends on it ends first.
+fn still_ends(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>) -> Option<String> {
+    let entry = entries.get(name).filter(|entry| entry.unit.has_gone_back())?;
+    let depends = |other: &UnitEntry| {
+        let specs = other.unit.desired.iter().chain(other.unit.asked()).map(|desired| &desired.spec);
+        let is_of_version = entry.owner.is_some() && other.owner == entry.owner;
+        is_of_version && specs.flat_map(|spec| spec.requires().iter().chain(spec.after())).any(|needed| needed == name)
+    };
+    let ends = |(_, other): &(&UnitName, &UnitEntry)| other.unit.has_failed_instance() && depends(other);
+    entries.iter().find(ends).map(|(other, _)| format!("{other} ends first"))
 }
 
 /// Returns units whose gate differs from what they know.
@@ -45,7 +72,7 @@ pub(super) fn stale(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> 
     let nodes = nodes(entries, now_ms);
     let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();
     let is_stale = |(name, entry): &(&UnitName, &UnitEntry)| {
-        is_idle(&entry.unit) && *entry.unit.gate() != start_order::gate(name, &nodes)
+        is_idle(&entry.unit) && *entry.unit.gate() != gate_of(name, entries, &nodes)
     };
     entries.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
 }

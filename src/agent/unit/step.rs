@@ -24,15 +24,11 @@ use tokio::{
     time::timeout,
 };
 
+use super::super::store::deployment::RehearsedUnit;
 use super::kind::{AdoptedUnit, Instance, InstanceEvent, InstanceRequest, StartError, StartOrder, UnitKind};
 
 /// The deadline of a step. What takes longer is cancelled and tried again.
 const ADOPT_MAX: Duration = Duration::from_secs(10);
-/// A gigabyte at 300 KB/s; what was downloaded by then is kept.
-const INSTALL_MAX: Duration = Duration::from_secs(3600);
-/// A start checks files and forks; a slow disk takes longer.
-const START_MAX: Duration = Duration::from_secs(30);
-const REMOVE_MAX: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(5);
 /// Some small files are read and written; a slow disk takes longer.
 const RELOAD_MAX: Duration = Duration::from_secs(30);
@@ -42,6 +38,13 @@ const PLAY_MAX: Duration = Duration::from_secs(30);
 /// Delays between attempts to find an instance whose connection was lost.
 const FIND_AGAIN: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
+
+/// Prepares a unit of a version that is not desired yet.
+pub(super) async fn prepare(kind: &dyn UnitKind, one: &RehearsedUnit) -> Result<(), Failure> {
+    let limit = kind.deadlines().install;
+    let prepared = timeout(limit, kind.prepare(&one.unit, &one.desired, one.verified.as_ref(), one.is_there)).await;
+    prepared.unwrap_or_else(|_| Err(late("preparing took", limit)))
+}
 
 /// An event of a unit.
 #[derive(Debug)]
@@ -139,9 +142,10 @@ impl Worker {
             let seen = UnitEvent::Progress(desired.revision.clone(), progress);
             let _ = self.reports.try_send(StepReport { unit: self.unit.clone(), slot: self.slot, seen });
         };
-        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, keep.as_ref(), &tell)).await;
+        let limit = self.kind.deadlines().install;
+        let outcome = timeout(limit, self.kind.install(&self.unit, &desired, keep.as_ref(), &tell)).await;
         let revision = desired.revision.clone();
-        self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", INSTALL_MAX))) {
+        self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", limit))) {
             Ok(()) => UnitEvent::Installed(revision),
             Err(failure) => UnitEvent::NotInstalled { revision, failure, random: random() },
         })
@@ -149,7 +153,7 @@ impl Worker {
     }
 
     pub(super) async fn start(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
-        match timeout(START_MAX, self.kind.start(&self.unit, &what)).await {
+        match timeout(self.kind.deadlines().start, self.kind.start(&self.unit, &what)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(UnitEvent::Started).await;
@@ -163,7 +167,8 @@ impl Worker {
     /// The same for one that is started beside another: its result is found out here, because no other step waits for
     /// it.
     pub(super) async fn start_second(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
-        let started = timeout(START_MAX, self.kind.start(&self.unit, &what)).await;
+        let limit = self.kind.deadlines().start;
+        let started = timeout(limit, self.kind.start(&self.unit, &what)).await;
         let failure = match started.unwrap_or(Err(StartError::Unknown)) {
             Ok(instance) => {
                 crash::point("start beside", "before it is seen");
@@ -178,7 +183,7 @@ impl Worker {
                     }
                     return;
                 }
-                AdoptedUnit::Nothing | AdoptedUnit::Ended(_) => late("to start it took", START_MAX),
+                AdoptedUnit::Nothing | AdoptedUnit::Ended(_) => late("to start it took", limit),
             },
         };
         self.report(UnitEvent::NotStarted(failure)).await;
@@ -197,8 +202,9 @@ impl Worker {
     }
 
     pub(super) async fn remove(self) {
-        let outcome = timeout(REMOVE_MAX, self.kind.remove(&self.unit)).await;
-        self.report(match outcome.unwrap_or_else(|_| Err(late("removing took", REMOVE_MAX))) {
+        let limit = self.kind.deadlines().remove;
+        let outcome = timeout(limit, self.kind.remove(&self.unit)).await;
+        self.report(match outcome.unwrap_or_else(|_| Err(late("removing took", limit))) {
             Ok(()) => UnitEvent::Removed,
             Err(failure) => UnitEvent::NotRemoved { error: failure.error },
         })

@@ -9,7 +9,10 @@ use std::{
 
 use muster_base::{chance::random, clock::now_ms, crash};
 use muster_rules::{
-    CommandRefusal, edit,
+    CommandRefusal,
+    conflict::ConflictVerdict,
+    desired::together::MemberStep,
+    edit,
     plan::{Slot, UnitEvent},
     port_lease::{self, EndpointWiring, PortLease, PortProvision, SpecEndpoints},
     realm::Realms,
@@ -33,6 +36,8 @@ use super::{
     kinds::Kinds,
     start_order,
     step::{InstanceOrder, StepReport, Worker, no_process},
+    task_log::OwedReports,
+    together,
 };
 use crate::{
     metric::reconcile_time::ReconcileTime,
@@ -63,6 +68,8 @@ enum UnitsEvent {
     Changed,
     /// A report about a unit.
     Reported(Box<StepReport>),
+    /// What changes of units owe has changed.
+    Owed,
     /// An operator's request that does not change the desired state.
     Asked(SignalRequest),
     /// Time has passed.
@@ -88,6 +95,7 @@ pub(super) struct UnitsTask {
     reports: mpsc::Sender<StepReport>,
     reported: mpsc::Receiver<StepReport>,
     requests: mpsc::Receiver<SignalRequest>,
+    owed: watch::Receiver<OwedReports>,
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
@@ -98,6 +106,8 @@ pub(super) struct UnitsTask {
     reconciled: watch::Sender<Option<ReconcileTime>>,
     /// Whether another unit's expectation has changed, so that the start order has to be checked.
     ways_changed: bool,
+    /// Units of deployments whose failure was seen.
+    failed: BTreeSet<UnitName>,
     /// Whether a unit was rolled back to another spec, so that ports and connections have to be computed again.
     wires_changed: bool,
 }
@@ -114,6 +124,7 @@ impl UnitsTask {
         let (entries, work) = (BTreeMap::new(), JoinSet::new());
         let (to_look_up, looked_up) = (BTreeSet::new(), watch::Sender::new(false));
         let (next_tick, ticks) = (next_tick(), 0);
+        let owed = kinds.tasks.reported_owed();
         Self {
             store,
             kinds,
@@ -124,6 +135,7 @@ impl UnitsTask {
             reports,
             reported,
             requests,
+            owed,
             work,
             next_tick,
             ticks,
@@ -131,6 +143,7 @@ impl UnitsTask {
             looked_up,
             reconciled: watch::Sender::new(None),
             ways_changed: false,
+            failed: BTreeSet::new(),
             wires_changed: false,
         }
     }
@@ -192,6 +205,7 @@ impl UnitsTask {
                     let StepReport { unit, slot, seen } = *report;
                     self.handle_event(unit, slot, seen).await;
                 }
+                UnitsEvent::Owed => self.publish_owed(),
                 UnitsEvent::Asked(request) => self.signal(request),
                 UnitsEvent::Tick => self.tick().await,
             }
@@ -223,7 +237,17 @@ impl UnitsTask {
             Some(report) = self.reported.recv() => UnitsEvent::Reported(Box::new(report)),
             // As above; it ends with the last handle, after which there are no requests.
             Some(request) = self.requests.recv() => UnitsEvent::Asked(request),
+            // Cancel-safe; the sender lives as long as the kinds of units.
+            Ok(()) = self.owed.changed() => UnitsEvent::Owed,
             () = tokio::time::sleep_until(wake) => UnitsEvent::Tick,
+        }
+    }
+
+    /// Publishes units whose changes owe something else now.
+    fn publish_owed(&mut self) {
+        let owed = self.owed.borrow_and_update().clone();
+        for (name, entry) in &self.entries {
+            publish(&self.publish, name, entry, &owed);
         }
     }
 
@@ -273,8 +297,59 @@ impl UnitsTask {
                 changed.insert(name);
             }
         }
+        changed.extend(self.settle_conflicts());
         for name in changed {
             self.drive(&name).await;
+        }
+    }
+
+    /// Decides which units give way to others that want the same; returns those for which that has changed.
+    fn settle_conflicts(&mut self) -> Vec<UnitName> {
+        let mut verdicts = together::conflicts(&self.entries);
+        let mut changed = Vec::new();
+        for (name, entry) in &mut self.entries {
+            let verdict = verdicts.remove(name);
+            let is_known = match &verdict {
+                Some(ConflictVerdict::Hold(why)) => entry.unit.conflict() == Some(why),
+                Some(ConflictVerdict::GoBack(_)) => false,
+                None => entry.unit.conflict().is_none(),
+            };
+            if is_known {
+                continue;
+            }
+            match &verdict {
+                Some(ConflictVerdict::GoBack(why) | ConflictVerdict::Hold(why)) => {
+                    tracing::warn!(unit = %name, why, hint = "`muster unit show` tells more", "a unit conflicts with another");
+                }
+                None => tracing::info!(unit = %name, "a unit conflicts with no other any more"),
+            }
+            entry.unit.observe(UnitEvent::Conflict(verdict), now_ms());
+            self.wires_changed |= entry.unit.needs_wiring();
+            changed.push(name.clone());
+        }
+        self.kinds.owners.set(together::owners(&self.entries));
+        changed
+    }
+
+    /// Has units of one version of a deployment go back together, and be verified together.
+    async fn settle_versions(&mut self) {
+        // A unit goes back once; then nothing is left to do.
+        for _ in 0..=self.entries.len() {
+            let steps = together::steps(&self.entries, &mut self.failed, now_ms());
+            if steps.is_empty() {
+                return;
+            }
+            for (name, MemberStep { back, waits, stays }) in steps {
+                let Some(entry) = self.entries.get_mut(&name) else { continue };
+                // First, because a revision that waits no more may be verified at once.
+                if let Some(why) = back {
+                    tracing::warn!(unit = %name, why, "a unit goes back with another of its deployment");
+                    entry.unit.observe(UnitEvent::GroupFailed(why), now_ms());
+                }
+                entry.unit.observe(UnitEvent::GroupWaits(waits), now_ms());
+                entry.unit.observe(UnitEvent::GroupStays(stays), now_ms());
+                self.drive(&name).await;
+            }
         }
     }
 
@@ -372,6 +447,7 @@ impl UnitsTask {
 
     /// Plans units that wait for others, as long as the others' expectations change.
     async fn settle(&mut self) {
+        self.settle_versions().await;
         // A unit is rolled back once; if its ports cannot be computed now, the next tick does it.
         if std::mem::take(&mut self.wires_changed) {
             self.sync().await;
@@ -420,7 +496,8 @@ impl UnitsTask {
                 tracing::error!(unit = %name, %error, "what a unit should be cannot be written down a second time");
             }
         }
-        publish(&self.publish, name, entry);
+        let owed = self.owed.borrow().clone();
+        publish(&self.publish, name, entry, &owed);
         crash::point("steps", "before they begin");
         let kind = entry.kind.clone();
         let worker = |slot| Worker { unit: name.clone(), slot, kind: kind.clone(), reports: self.reports.clone() };

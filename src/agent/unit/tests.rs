@@ -1,6 +1,7 @@
 //! Tests of the units' task with a kind in memory, whose instances survive the task.
 
 mod order;
+mod together;
 
 use muster_session::unit_state::UnitState;
 use muster_topics::unit::Desired;
@@ -26,6 +27,7 @@ use super::{
         AdoptedUnit, FollowFrom, Instance, InstanceEvent, ProgressReporter, Signaller, StartError, StartOrder,
         UnitTrace,
     },
+    owners::Owners,
     *,
 };
 use crate::store;
@@ -119,7 +121,7 @@ impl Instance for FakeInstance {
 }
 
 /// The kind itself: a handle to the world, for instances need one too.
-struct FakeKind(Arc<Fake>);
+struct FakeKind(Arc<Fake>, &'static str);
 
 impl FakeKind {
     fn instance(&self, unit: &UnitName, first: Option<ShimReport>) -> Box<dyn Instance> {
@@ -130,7 +132,7 @@ impl FakeKind {
 
 impl UnitKind for FakeKind {
     fn name(&self) -> &'static str {
-        "yuno"
+        self.1
     }
 
     fn traces(&self) -> io::Result<Vec<UnitTrace>> {
@@ -182,6 +184,16 @@ impl UnitKind for FakeKind {
         .boxed()
     }
 
+    fn prepare<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        keep: Option<&'a Digest>,
+        _: bool,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.install(unit, desired, keep, &|_| ()).await }.boxed()
+    }
+
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -227,20 +239,6 @@ impl UnitKind for FakeKind {
         if let Some((revision, _)) = world.alive.get_mut(unit) {
             *revision = desired.revision.clone();
         }
-        async { Ok(true) }.boxed()
-    }
-
-    fn has_watched_files(&self, _: &Desired) -> bool {
-        false
-    }
-
-    fn check_watched_files<'a>(
-        &'a self,
-        _: &'a UnitName,
-        _: Slot,
-        _: &'a Desired,
-        _: &'a Signaller<'a>,
-    ) -> BoxFuture<'a, Result<bool, Failure>> {
         async { Ok(true) }.boxed()
     }
 
@@ -294,7 +292,10 @@ impl Host {
 
     async fn agent(store: &Store, fake: &Arc<Fake>) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
-        let kinds = Kinds { all: Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn UnitKind>]), containers: None };
+        let tasks = TaskLog::open(store.clone()).await.unwrap();
+        let kind = |name| Arc::new(FakeKind(fake.clone(), name)) as Arc<dyn UnitKind>;
+        let all = Arc::new([kind("yuno"), kind("files")]);
+        let kinds = Kinds { all, containers: None, tasks, owners: Owners::default() };
         (Units::keep(store.clone(), kinds, shutdown.clone()).await.unwrap(), shutdown)
     }
 
@@ -313,7 +314,13 @@ impl Host {
 
     async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator: Name = "anna".parse().unwrap();
-        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None, is_document: false };
+        let asker = store::unit::ChangeContext {
+            operator: &operator,
+            now_ms: now_ms(),
+            key: None,
+            is_document: false,
+            values: None,
+        };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         tx.commit().await.unwrap();

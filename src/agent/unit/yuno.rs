@@ -45,11 +45,12 @@ use muster_topics::{
     command::LogView,
     effective::Effective,
     manifest::Manifest,
-    name::{Digest, HostId, UnitName},
+    name::{Digest, HostId, Name, UnitName},
     reload::Reload,
     unit::{ArtifactRef, ConfigRef, Desired, Spec, YunoSpec},
 };
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 pub(super) use self::signal_number::signal_number;
 use muster_base::{
@@ -60,6 +61,7 @@ use muster_rules::{
     config,
     plan::{Failure, InstanceEnd, ProbeRequest, Slot},
     port_lease::EndpointWiring,
+    render::{self, RenderFault},
     schema,
 };
 
@@ -88,7 +90,10 @@ use crate::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
+
+/// Secrets of a unit, by name.
+type SecretValues = BTreeMap<Name, Zeroizing<String>>;
 
 /// The yunos of this host.
 pub(super) struct Yunos {
@@ -137,13 +142,38 @@ impl Yunos {
         let data_dir = self.folder.parent().unwrap_or(&self.folder);
         kept_data::restore(data_dir, unit).map_err(|error| place.failure("given its data back", &error))?;
         let materials = place.materials(&desired.revision);
-        if materials.are_there(&spec.configs) {
+        let of_environment = secrets_of_environment(spec)?;
+        if materials.are_there(&spec.configs, &of_environment) {
             return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
-        let configs = self.with_secrets(unit, spec, configs).await?;
+        let secrets = self.secrets(unit, spec).await?;
+        let configs = with_secrets(&secrets, configs)?;
         self.check(spec, &configs).await?;
-        place.prepare(&desired.revision, keep, Some(&configs))
+        let in_environment = kept_for_environment(&secrets, &of_environment)?;
+        place.prepare(&desired.revision, keep, Some((&configs, &in_environment)))
+    }
+
+    async fn prepare(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        keep: Option<&Digest>,
+        is_there: bool,
+    ) -> Result<(), Failure> {
+        let spec = of_yuno(&desired.spec)?;
+        self.artifacts.fetch(&spec.artifact).await.map_err(from_artifact)?;
+        // No unit needs it yet.
+        let kept = self.artifacts.keep([&spec.artifact.sha256].into_iter(), SystemTime::now());
+        kept.map_err(|error| may_heal(format!("an artifact cannot be kept: {error}")))?;
+        if is_there {
+            return self.install(unit, desired, keep, &|_| ()).await;
+        }
+        // The folder of a unit that is not there would count as what is left of one.
+        let configs = self.configs(spec, &self.place(unit, Slot::First).materials(&desired.revision)).await?;
+        let secrets = self.secrets(unit, spec).await?;
+        kept_for_environment(&secrets, &secrets_of_environment(spec)?)?;
+        self.check(spec, &with_secrets(&secrets, configs)?).await
     }
 
     /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older
@@ -182,13 +212,8 @@ impl Yunos {
         Ok(configs)
     }
 
-    /// Fetches the secrets of a unit, and puts their values where its configs name them.
-    async fn with_secrets(
-        &self,
-        unit: &UnitName,
-        spec: &YunoSpec,
-        configs: Vec<(ConfigRef, Value)>,
-    ) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+    /// Fetches the secrets of a unit.
+    async fn secrets(&self, unit: &UnitName, spec: &YunoSpec) -> Result<SecretValues, Failure> {
         let realm = unit.realm();
         let mut values = BTreeMap::new();
         for secret in &spec.secrets {
@@ -199,17 +224,7 @@ impl Yunos {
             })?;
             values.insert(secret.name.clone(), value);
         }
-        let reveal = |(config, document): (ConfigRef, Value)| match config::with_values(&document, &values) {
-            Ok(document) => Ok((config, document)),
-            Err(name) => Err(Failure {
-                error: format!(
-                    "config {}@{} names the secret {name}, which the unit was not given. hint: apply the unit again",
-                    config.id, config.version
-                ),
-                may_heal: false,
-            }),
-        };
-        configs.into_iter().map(reveal).collect()
+        Ok(values)
     }
 
     async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<YunoInstance, StartError> {
@@ -228,6 +243,8 @@ impl Yunos {
             log::begin_anew(&place.run(), spec.log.keep).map_err(|error| place.failure("prepared", &error))?;
         }
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
+        let secrets = place.materials(&desired.revision).secrets_of_environment();
+        let rendered = render::unit::process(spec, wiring, &|name| secrets.get(name).cloned()).map_err(from_render)?;
         let inside = inside::launch(&self.containers, unit, spec).await?;
         // A user inside a container is not one of the host.
         let user = if inside.is_some() { None } else { find_user(spec)? };
@@ -260,6 +277,7 @@ impl Yunos {
             place: &place,
             config,
             wiring,
+            rendered: &rendered,
             program: &program,
             user,
             inside: inside.as_ref(),
@@ -411,6 +429,16 @@ impl UnitKind for Yunos {
         self.install(unit, desired, keep, tell).boxed()
     }
 
+    fn prepare<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        keep: Option<&'a Digest>,
+        is_there: bool,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        self.prepare(unit, desired, keep, is_there).boxed()
+    }
+
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -519,6 +547,49 @@ impl UnitKind for Yunos {
         // A few hundred names at most, once an hour: not worth a thread.
         async move { self.sweep(&desired) }.boxed()
     }
+}
+
+/// Returns the secrets that the templates of an environment name.
+fn secrets_of_environment(spec: &YunoSpec) -> Result<BTreeSet<String>, Failure> {
+    if !spec.render || spec.secrets.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    Ok(render::unit::names_of(&Spec::Yuno(spec.clone())).map_err(from_render)?.secrets)
+}
+
+/// Returns the secrets to keep for an environment.
+fn kept_for_environment(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Failure> {
+    let value = |name: &String| {
+        let value = secrets.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value.as_str());
+        let value = value.ok_or_else(|| Failure {
+            error: format!(
+                "the environment names the secret {name}, which the unit was not given. hint: apply the unit again"
+            ),
+            may_heal: false,
+        })?;
+        Ok((name.clone(), value.to_owned()))
+    };
+    named.iter().map(value).collect()
+}
+
+/// Puts the values of secrets where configs name them.
+fn with_secrets(secrets: &SecretValues, configs: Vec<(ConfigRef, Value)>) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+    let reveal = |(config, document): (ConfigRef, Value)| match config::with_values(&document, secrets) {
+        Ok(document) => Ok((config, document)),
+        Err(name) => Err(Failure {
+            error: format!(
+                "config {}@{} names the secret {name}, which the unit was not given. hint: apply the unit again",
+                config.id, config.version
+            ),
+            may_heal: false,
+        }),
+    };
+    configs.into_iter().map(reveal).collect()
+}
+
+/// A template that cannot be rendered stays so: what it names is part of the unit.
+fn from_render(fault: RenderFault) -> Failure {
+    Failure { error: fault.to_string(), may_heal: false }
 }
 
 /// Why a launched unit does not run.

@@ -6,17 +6,26 @@ use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_api::{
     AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ChangeCost, DeploymentHost, DeploymentState,
-    NamedHost, RemovedDeployment, RollBack, UnitChange,
+    NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange,
 };
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::desired::DeploymentName;
+use muster_topics::{desired::DeploymentName, name::Digest};
 use serde::Serialize;
 
 use super::{
-    follow::{FollowGoal, FollowOptions, FollowedHosts, follow},
+    follow::{FollowGoal, FollowOptions, FollowedHosts, TIMEOUT, follow},
     path, unit_rows,
 };
-use crate::{apply::shown, command_follower::named, document_file, print, session::CliSession};
+use crate::{
+    apply::shown,
+    command_follower::named,
+    document_file, print,
+    rollout::{
+        self,
+        follow::{FollowedRollout, RolloutGoal},
+    },
+    session::CliSession,
+};
 
 /// Make deployments what documents say.
 #[derive(Args, Clone, Debug)]
@@ -29,7 +38,10 @@ use crate::{apply::shown, command_follower::named, document_file, print, session
                     A document that differs from the present one is a new version, which every host of the target \
                     gets at once, and a host that is away when it is back. A unit that is not in it any more is \
                     removed from its hosts, when the policy of each host allows that. The verb ends when all online \
-                    hosts have verified it, with exit code 1 if one of them has not."
+                    hosts have verified it, with exit code 1 if one of them has not.\n\n\
+                    With `rollout`, hosts change a few at a time, and the verb follows that to its end: `rollout: {}` is \
+                    one host first, then a tenth, then the rest; `muster rollout` steers it. It ends with exit code 1 if \
+                    the rollout fails, or is paused."
 )]
 pub struct ApplyDeploymentArgs {
     /// Files of documents, or folders of such; `-` is standard input
@@ -45,6 +57,12 @@ pub struct ApplyDeploymentArgs {
     /// Without it, such a deployment is refused.
     #[arg(long)]
     adopt: bool,
+    /// Change only what this plan has shown
+    ///
+    /// `muster plan` makes it, and prints its digest. A host that would change something else by then does not begin:
+    /// `muster rollout show` says so. Needs a `rollout` in the document.
+    #[arg(long, value_name = "DIGEST")]
+    plan: Option<Digest>,
     /// Do not ask before several processes are stopped or restarted
     #[arg(short, long)]
     yes: bool,
@@ -112,6 +130,9 @@ struct DeploymentResult<'a, T> {
     /// Hosts that are not as desired yet, if it was waited for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<&'a DeploymentHost>,
+    /// Its rollout, if it has one and was waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<&'a Rollout>,
 }
 
 /// The most deployments that are followed at a time, each over its own connection.
@@ -123,7 +144,7 @@ const FOLLOWED: usize = 16;
 /// If a document is invalid, if the user does not confirm, or if an online host does not get there.
 pub(super) async fn apply(args: ApplyDeploymentArgs, session: &CliSession) -> Result<(), Failure> {
     let documents = document_file::read_all(&args.files, "deployment")?;
-    let mut asked = ApplyDeployments { documents, dry_run: true, adopt: args.adopt };
+    let mut asked = ApplyDeployments { documents, dry_run: true, adopt: args.adopt, plan: args.plan };
     let planned: AppliedDeployments = session.client.post("deployments", &asked).await?;
     tell_notes(&planned.deployments);
     if args.dry_run {
@@ -211,7 +232,7 @@ async fn follow_removal(
 
 async fn follow_as(session: &CliSession, name: &DeploymentName, wait: FollowOptions) -> Result<FollowedHosts, Failure> {
     let goal = if wait.wait_offline { FollowGoal::All } else { FollowGoal::Online };
-    follow(session, name, goal, Some(wait.timeout.into()), |_| Ok(())).await
+    follow(session, name, goal, Some(wait.timeout.map_or(TIMEOUT, Into::into)), |_| Ok(())).await
 }
 
 fn units_(count: usize) -> String {
@@ -235,6 +256,42 @@ fn host_names(hosts: &[NamedHost]) -> String {
     named(&hosts.iter().map(|host| host.hostname.clone()).collect::<Vec<_>>())
 }
 
+/// What was changed, as followed: host by host, or as a rollout.
+enum Followed {
+    Hosts(FollowedHosts),
+    Rollout(Box<FollowedRollout>),
+}
+
+impl Followed {
+    fn tell(&self) {
+        match self {
+            Self::Hosts(hosts) => hosts.tell(),
+            Self::Rollout(rollout) => rollout.tell(),
+        }
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        match self {
+            Self::Hosts(hosts) => hosts.verdict(),
+            Self::Rollout(rollout) => rollout.verdict(),
+        }
+    }
+}
+
+async fn follow_change(
+    session: &CliSession,
+    changed: &AppliedDeployment,
+    wait: FollowOptions,
+) -> Result<Followed, Failure> {
+    if !changed.is_rolled_out {
+        return Ok(Followed::Hosts(follow_as(session, &changed.deployment, wait).await?));
+    }
+    let goal = RolloutGoal { version: Some(changed.version), waits_for_away: wait.wait_offline };
+    let limit = wait.timeout.map(Into::into);
+    let followed = rollout::follow::follow(session, &changed.deployment, goal, limit, |_| Ok(())).await?;
+    Ok(Followed::Rollout(Box::new(followed)))
+}
+
 /// Follows what was changed to its end, prints the results, and fails if a host did.
 async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: FollowOptions) -> Result<(), Failure> {
     for one in changed {
@@ -246,14 +303,24 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
             }
         }
     }
-    let followed: Vec<Option<FollowedHosts>> = if wait.no_wait {
+    let followed: Vec<Option<Followed>> = if wait.no_wait {
         changed.iter().map(|_| None).collect()
     } else {
-        let each = changed.iter().map(async |one| follow_as(session, &one.deployment, wait).await.map(Some));
+        let each = changed.iter().map(async |one| follow_change(session, one, wait).await.map(Some));
         stream::iter(each.collect::<Vec<_>>()).buffered(FOLLOWED).try_collect().await?
     };
-    followed.iter().flatten().for_each(FollowedHosts::tell);
-    let results = changed.iter().zip(&followed).map(|(one, followed)| result(one, followed.as_ref(), wait));
+    followed.iter().flatten().for_each(Followed::tell);
+    let results = changed.iter().zip(&followed).map(|(one, followed)| match followed {
+        Some(Followed::Rollout(followed)) => DeploymentResult {
+            change: one,
+            done: followed.verdict().is_ok(),
+            states: BTreeMap::new(),
+            left: Vec::new(),
+            rollout: followed.last(),
+        },
+        Some(Followed::Hosts(followed)) => result(one, Some(followed), wait),
+        None => result(one, None, wait),
+    });
     session.printer.data(&results.collect::<Vec<_>>())?;
     let mut failures: Vec<Failure> = followed.iter().flatten().filter_map(|one| one.verdict().err()).collect();
     match failures.len() {
@@ -269,7 +336,8 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
 fn result<'a, T>(change: &'a T, followed: Option<&'a FollowedHosts>, wait: FollowOptions) -> DeploymentResult<'a, T> {
     let done = !wait.no_wait && followed.is_none_or(|followed| followed.verdict().is_ok());
     let states = followed.map(FollowedHosts::counts).unwrap_or_default();
-    DeploymentResult { change, done, states, left: followed.map(FollowedHosts::left).unwrap_or_default() }
+    let left = followed.map(FollowedHosts::left).unwrap_or_default();
+    DeploymentResult { change, done, states, left, rollout: None }
 }
 
 fn tell_notes(planned: &[AppliedDeployment]) {
@@ -379,6 +447,7 @@ mod tests {
             gains: vec![named(9)],
             loses: (0..loses).map(named).collect(),
             notes: vec![],
+            is_rolled_out: false,
         }
     }
 

@@ -1,21 +1,25 @@
-//! `muster deployment confirm`: goes on with hosts whose documents this console did not make.
+//! `muster deployment confirm`: goes on with hosts whose documents or labels this console did not make.
+
+use std::collections::BTreeMap;
 
 use clap::Args;
 use muster_api::{
     ConfirmAction, ConfirmDocuments, ConfirmedDocuments, NewTarget, UnconfirmedDeployment, UnconfirmedHost,
-    host_names::HostNames,
+    UnconfirmedLabels, host_names::HostNames,
 };
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::name::{LabelValue, Name};
 
 use crate::{command_follower::named, host_target::HostWords, print, session::CliSession};
 
-/// Confirm hosts that have a document which this console did not make.
+/// Confirm hosts that have a document or labels which this console did not make.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_long_help = "After its store was lost or restored from a backup, a console meets hosts with documents that it \
-                    does not know. It sends these hosts nothing until they are confirmed: they go on as they are. \
-                    By default it takes from hosts the deployments and versions that it lacks; --replace has hosts \
-                    take what the console has. In both cases, units of deployments that the console does not have \
+    after_long_help = "After its store was lost or restored from a backup, a console meets hosts with documents, or \
+                    labels of a console, that it does not know. It sends these hosts nothing until they are confirmed: \
+                    they go on as they are. By default it takes from hosts the deployments, versions and labels that \
+                    it lacks; --replace has hosts take what the console has. Labels are taken from the message that \
+                    the console had signed: what a host says of itself does not count. In both cases, units of deployments that the console does not have \
                     for a host go on there as orphans."
 )]
 pub struct ConfirmArgs {
@@ -32,7 +36,7 @@ pub struct ConfirmArgs {
     yes: bool,
 }
 
-const HEADER: [&str; 6] = ["HOST", "DOCUMENT", "DEPLOYMENT", "ON HOST", "ON CONSOLE", "ACTION"];
+const HEADER: [&str; 6] = ["HOST", "DOCUMENT", "WHAT", "ON HOST", "ON CONSOLE", "ACTION"];
 
 /// Runs the verb.
 ///
@@ -74,13 +78,13 @@ fn tell_waiting(planned: &ConfirmedDocuments) {
     if !planned.waiting.is_empty() {
         let names: Vec<String> = planned.waiting.iter().map(|host| host.hostname.clone()).collect();
         print::say(format_args!(
-            "not handed in yet, and so not confirmed: the documents of {}; they are away, or were just asked",
+            "not handed in yet, and so not confirmed: the documents or labels of {}; they are away, or were just asked",
             named(&names)
         ));
     }
 }
 
-/// One row for each deployment of each host; only the first row of a host names it.
+/// One row for the labels and for each deployment of each host; only the first row of a host names it.
 fn rows(hosts: &[UnconfirmedHost]) -> impl Iterator<Item = Vec<String>> {
     let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
     hosts.iter().flat_map(move |host| {
@@ -90,13 +94,25 @@ fn rows(hosts: &[UnconfirmedHost]) -> impl Iterator<Item = Vec<String>> {
             let words = [one.deployment.to_string(), version(one.host_version), version(one.console_version)];
             [&words[..], &[action(one.action).to_owned()]].concat()
         };
-        let rows: Vec<Vec<String>> = host.deployments.iter().map(row).collect();
+        let of_labels = |one: &UnconfirmedLabels| {
+            let of_host = one.host.as_ref().map_or_else(|| "not handed in".to_owned(), labels);
+            ["labels", &of_host, &labels(&one.console), action(one.action)].map(str::to_owned).to_vec()
+        };
+        let rows: Vec<Vec<String>> =
+            host.labels.iter().map(of_labels).chain(host.deployments.iter().map(row)).collect();
         let lines = rows.len().max(1);
         (0..lines).map(move |line| {
             let names = if line == 0 { first.clone() } else { Default::default() };
             names.into_iter().chain(rows.get(line).cloned().unwrap_or_default()).collect()
         })
     })
+}
+
+fn labels(labels: &BTreeMap<Name, LabelValue>) -> String {
+    if labels.is_empty() {
+        return "none".to_owned();
+    }
+    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 fn action(action: ConfirmAction) -> &'static str {
@@ -107,5 +123,6 @@ fn action(action: ConfirmAction) -> &'static str {
         ConfirmAction::Add => "host gets it",
         ConfirmAction::Orphan => "goes on as an orphan",
         ConfirmAction::Conflict => "conflict: same version, other content",
+        ConfirmAction::Remove => "host removes it",
     }
 }

@@ -25,15 +25,20 @@ pub(super) struct FollowOptions {
     /// Do not wait: end as soon as the console has stored it
     #[arg(long, conflicts_with = "wait_offline")]
     pub(super) no_wait: bool,
-    /// Wait so long until all online hosts are done
-    #[arg(long, default_value = "5m", value_name = "TIME")]
-    pub(super) timeout: humantime::Duration,
+    /// Wait so long until all online hosts are done [default: 5m]
+    ///
+    /// A rollout is followed until it has ended, if no time is given.
+    #[arg(long, value_name = "TIME")]
+    pub(super) timeout: Option<humantime::Duration>,
     /// Wait for offline hosts too
     ///
     /// Without it they are named, and get it when they are online again.
     #[arg(long)]
     pub(super) wait_offline: bool,
 }
+
+/// How long hosts that are online are waited for.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Number of hosts that are reported one by one: one screen.
 const TOLD_MAX: usize = 20;

@@ -10,6 +10,10 @@
 //! - **Alertmanager** gets all active alerts with `POST /api/v2/alerts`, repeated each minute as it expects, and ended or silenced ones
 //!   with their end time.
 //!
+//! A webhook with `tasks` also gets tasks of units that have ended: `event` is `tasks`, `tasks` a list of `host`, `hostname` and `task`, as in
+//! the answer to `GET /api/v1/hosts/HOST/units/REALM/NAME/tasks`, and `missed` how many are not kept any more that it was not told. The
+//! store has them, and up to which of them each outlet was told.
+//!
 //! An outlet that does not answer, or answers 408, 429 or 5xx, is retried with growing delays; after any other answer the alert counts as
 //! sent, because a retry would be refused again.
 
@@ -43,7 +47,10 @@ use crate::{
     notice,
     page_change::PageChange,
     state::ConsoleState,
-    store::{Store, StoreError, alert},
+    store::{
+        Store, StoreError, alert,
+        task_end::{self, TaskEnd, UntoldTaskEnds},
+    },
 };
 
 /// Delays between failed attempts.
@@ -75,6 +82,8 @@ pub(crate) struct AlertOutlet {
     url: String,
     key: Option<hmac::Key>,
     client: Client,
+    /// Whether it is sent ends of tasks.
+    tasks: bool,
     /// The problems of the console that it was sent, which are in no store.
     told: Mutex<BTreeMap<Name, muster_api::Alert>>,
 }
@@ -136,8 +145,26 @@ impl AlertOutlet {
         let client = http::client(tls, &url, proxy.as_ref())
             .and_then(|client| client.timeout(ANSWER).build())
             .map_err(|error| failed(with_causes(&error)))?;
+        if config.tasks && config.kind != OutletKind::Webhook {
+            return Err(failed("`tasks`: only a webhook can be sent tasks".to_owned()));
+        }
+        let tasks = config.tasks;
         let (kind, name) = (config.kind, format!("{} {}", config.kind.as_str(), config.url));
-        Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client, told: Mutex::default() })
+        Ok(Self {
+            name,
+            kind,
+            url: config.url.trim_end_matches('/').to_owned(),
+            key,
+            client,
+            tasks,
+            told: Mutex::default(),
+        })
+    }
+
+    /// Removes what is known of outlets that are not told of tasks any more.
+    pub(crate) async fn forget_others(outlets: &[Self], store: &Store) -> Result<(), StoreError> {
+        let names: Vec<String> = outlets.iter().filter(|one| one.tasks).map(|one| one.name.clone()).collect();
+        task_end::retain_outlets(store.write(), &names).await
     }
 
     /// Sends what is due. Returns whether there is more.
@@ -151,6 +178,7 @@ impl AlertOutlet {
                     self.post(&self.url, webhook_body(event, one), now).await?;
                     self.note(&shared.store, one, event == "raised").await?;
                 }
+                return Ok(self.tell_tasks(&shared.store, now).await? || more);
             }
             OutletKind::Alertmanager => {
                 let again = alert::list(shared.store.read(), alert::Which { limit: 1_000, ..Default::default() }, now);
@@ -172,6 +200,18 @@ impl AlertOutlet {
             }
         }
         Ok(more)
+    }
+
+    /// Sends ends of tasks, if it is to get them. Returns whether there is more.
+    async fn tell_tasks(&self, store: &Store, now: Millis) -> Result<bool, OutletFailure> {
+        if !self.tasks {
+            return Ok(false);
+        }
+        let UntoldTaskEnds { ends, missed } = task_end::untold(store.write(), &self.name, ROUND_MAX).await?;
+        let Some(last) = ends.last().map(|end| end.n) else { return Ok(false) };
+        self.post(&self.url, tasks_body(&ends, missed), now).await?;
+        task_end::note_told(store.write(), &self.name, last).await?;
+        Ok(ends.len() >= ROUND_MAX as usize)
     }
 
     async fn round(&self, shared: &ConsoleState, now: Millis) -> Result<OutletRound, StoreError> {
@@ -244,7 +284,8 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
                         // So much changed that some events were lost: that is reason enough to check.
                         while !matches!(
                             changes.recv().await,
-                            Ok(PageChange::Alert(_)) | Err(RecvError::Lagged(_) | RecvError::Closed)
+                            Ok(PageChange::Alert(_) | PageChange::Tasks(_))
+                                | Err(RecvError::Lagged(_) | RecvError::Closed)
                         ) {}
                     };
                     let _ = tokio::time::timeout(LOOK, something).await;
@@ -267,6 +308,12 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
 /// Returns the body for a webhook.
 fn webhook_body(event: &str, one: &muster_api::Alert) -> Value {
     json!({ "v": 1, "event": event, "alert": one })
+}
+
+/// Returns the body for a webhook with ends of tasks.
+fn tasks_body(ends: &[TaskEnd], missed: u64) -> Value {
+    let one = |end: &TaskEnd| json!({ "host": end.host, "hostname": end.hostname, "task": end.task });
+    json!({ "v": 1, "event": "tasks", "missed": missed, "tasks": ends.iter().map(one).collect::<Vec<_>>() })
 }
 
 /// Returns `sha256=…` over time and body.

@@ -22,7 +22,7 @@ type JsonResult<T> = Result<Json<T>, Error>;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-fn name(realm: &str, name: &str) -> Result<DeploymentName, Error> {
+pub(super) fn name(realm: &str, name: &str) -> Result<DeploymentName, Error> {
     format!("{realm}/{name}")
         .parse()
         .map_err(|error: muster_topics::name::NameError| Error::invalid("bad_path", error.to_string()))
@@ -38,6 +38,21 @@ pub(super) async fn apply(
     JsonBody(apply): JsonBody<muster_api::ApplyDeployments>,
 ) -> JsonResult<muster_api::AppliedDeployments> {
     Ok(Json(console.apply_deployments(&operator, apply).await?))
+}
+
+pub(super) async fn plan(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<muster_api::NewPlan>,
+) -> JsonResult<muster_api::Plan> {
+    Ok(Json(console.plan_documents(&operator, wanted).await?))
+}
+
+pub(super) async fn one_plan(
+    State(console): State<Console>,
+    PathSegments(id): PathSegments<String>,
+) -> JsonResult<muster_api::Plan> {
+    Ok(Json(console.plan(&id)?))
 }
 
 pub(super) async fn confirm(
@@ -150,6 +165,13 @@ pub(super) async fn cordon(
     JsonBody(wanted): JsonBody<muster_api::CordonHosts>,
 ) -> JsonResult<Vec<muster_api::HostCordon>> {
     Ok(Json(console.cordon_hosts(&operator, wanted).await?))
+}
+
+pub(super) async fn changes(
+    State(console): State<Console>,
+    QueryParams(wanted): QueryParams<muster_api::ChangeListing>,
+) -> JsonResult<Vec<muster_api::Change>> {
+    Ok(Json(console.recent_changes(&wanted).await?))
 }
 
 pub(super) async fn vars(State(console): State<Console>) -> JsonResult<Vec<muster_api::Var>> {

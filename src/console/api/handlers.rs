@@ -159,6 +159,25 @@ pub(super) async fn unit_document(
     Ok(Json(console.unit_document(host, &UnitName::new(&realm, &name)).await?))
 }
 
+/// Which log of a unit's tasks is wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct TasksWanted {
+    log: Option<u64>,
+    #[serde(default)]
+    from: u64,
+}
+
+pub(super) async fn unit_tasks(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments((host, realm, name)): PathSegments<(String, Name, Name)>,
+    QueryParams(wanted): QueryParams<TasksWanted>,
+) -> JsonResult<muster_topics::task::UnitTasks> {
+    let host = console.resolve_host(&host).await?;
+    let unit = (host, UnitName::new(&realm, &name));
+    Ok(Json(console.unit_tasks(&operator, unit, wanted.log, wanted.from).await?))
+}
+
 pub(super) async fn unit_differences(
     State(console): State<Console>,
     PathSegments((host, realm, name)): PathSegments<(String, Name, Name)>,

@@ -17,6 +17,7 @@ mod handlers;
 mod openapi;
 #[cfg(test)]
 mod reference;
+mod rollouts;
 mod route;
 
 use axum::{
@@ -55,6 +56,7 @@ fn routes() -> Vec<Route> {
     routes.extend(content_routes());
     routes.extend(secret_routes());
     routes.extend(deployment_routes());
+    routes.extend(rollout_routes());
     routes.extend(series_routes());
     routes.extend(alert_routes());
     routes
@@ -141,6 +143,21 @@ fn fleet_routes() -> Vec<Route> {
             get(h::unit_document),
         )
         .gives(BodyShape::Any),
+        Route::new(
+            Get,
+            "/v1/hosts/{host}/units/{realm}/{name}/tasks",
+            "The last tasks of a unit, what its changes owe, and the log of one task: the host is asked, by a command.",
+            get(h::unit_tasks),
+        )
+        .query(&[
+            Parameter { name: "log", about: "The number of the task whose log is wanted.", whole: true },
+            Parameter {
+                name: "from",
+                about: "From which position of the log on: the `end` of what was read before.",
+                whole: true,
+            },
+        ])
+        .gives(BodyShape::of::<muster_topics::task::UnitTasks>()),
         Route::new(
             Post,
             "/v1/hosts/{host}/units/{realm}/{name}/differences",
@@ -374,6 +391,16 @@ fn deployment_routes() -> Vec<Route> {
         .gives(BodyShape::of::<muster_api::AppliedDeployments>()),
         Route::new(
             Post,
+            "/v1/plans",
+            "Has hosts find out what documents would change there, and changes nothing. It goes on after the response.",
+            post(h::plan),
+        )
+        .takes(BodyShape::of::<muster_api::NewPlan>())
+        .gives(BodyShape::of::<muster_api::Plan>()),
+        Route::new(Get, "/v1/plans/{id}", "A plan, as far as hosts have answered.", get(h::one_plan))
+            .gives(BodyShape::of::<muster_api::Plan>()),
+        Route::new(
+            Post,
             "/v1/deployments/confirm",
             "Goes on with hosts that have a document which this console did not make, or tells what that would change.",
             post(h::confirm),
@@ -387,6 +414,17 @@ fn deployment_routes() -> Vec<Route> {
             get(h::sync),
         )
         .gives(BodyShape::of::<muster_api::SyncReport>()),
+        Route::new(
+            Get,
+            "/v1/changes",
+            "What operators have changed of deployments, cordons and variables, the newest first.",
+            get(h::changes),
+        )
+        .query(&[
+            Parameter { name: "subject", about: "Only changes of this deployment.", whole: false },
+            Parameter { name: "limit", about: "How many at most (100; no more than 1,000).", whole: true },
+        ])
+        .gives(BodyShape::list::<muster_api::Change>()),
         Route::new(Get, "/v1/host-cordons", "Hosts that get no new deployments, or none.", get(h::cordons))
             .gives(BodyShape::list::<muster_api::HostCordon>()),
         Route::new(
@@ -494,6 +532,83 @@ fn one_deployment_routes() -> Vec<Route> {
             get(h::events),
         )
         .gives(BodyShape::events::<muster_api::DeploymentEvent>()),
+    ]
+}
+
+/// Rollouts of deployments.
+fn rollout_routes() -> Vec<Route> {
+    use Method::{Get, Post};
+    use rollouts as h;
+    const VERSION: Parameter =
+        Parameter { name: "version", about: "The number of the version; the last one if left out.", whole: true };
+    vec![
+        Route::new(Get, "/v1/rollouts", "The last rollout of each deployment.", get(h::rollouts))
+            .gives(BodyShape::list::<muster_api::Rollout>()),
+        Route::new(
+            Get,
+            "/v1/rollouts/{realm}/{name}",
+            "One rollout: its waves, its hosts by outcome, and why hosts wait.",
+            get(h::rollout),
+        )
+        .query(&[VERSION])
+        .gives(BodyShape::of::<muster_api::RolloutDetail>()),
+        Route::new(
+            Get,
+            "/v1/rollouts/{realm}/{name}/history",
+            "All rollouts of a deployment, newest first.",
+            get(h::history),
+        )
+        .gives(BodyShape::list::<muster_api::Rollout>()),
+        Route::new(
+            Get,
+            "/v1/rollouts/{realm}/{name}/hosts",
+            "A page of the hosts of a rollout, by name, each with its outcome or what it waits for.",
+            get(h::hosts),
+        )
+        .query(&[
+            VERSION,
+            Parameter { name: "outcome", about: "Only hosts with this outcome.", whole: false },
+            Parameter { name: "waits", about: "Only hosts that wait for this.", whole: false },
+            Parameter { name: "wave", about: "Only hosts that were admitted in this wave.", whole: true },
+            Parameter { name: "after", about: "How many to leave out, which earlier pages had.", whole: true },
+            Parameter { name: "limit", about: "How many at most; 1000 if left out, and up to 1000.", whole: true },
+        ])
+        .gives(BodyShape::of::<muster_api::RolloutHosts>()),
+        Route::new(Post, "/v1/rollouts/{realm}/{name}/pause", "Has no further host begin.", post(h::pause))
+            .takes(BodyShape::of::<muster_api::RolloutVersion>())
+            .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(Post, "/v1/rollouts/{realm}/{name}/resume", "Has hosts begin again.", post(h::resume))
+            .takes(BodyShape::of::<muster_api::RolloutVersion>())
+            .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(Post, "/v1/rollouts/{realm}/{name}/promote", "Approves the next wave.", post(h::promote))
+            .takes(BodyShape::of::<muster_api::RolloutVersion>())
+            .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(Post, "/v1/rollouts/{realm}/{name}/retry", "Has the hosts that failed try again.", post(h::retry))
+            .takes(BodyShape::of::<muster_api::RolloutVersion>())
+            .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(
+            Post,
+            "/v1/rollouts/{realm}/{name}/abort",
+            "Ends a rollout: hosts stay as they are, or go back.",
+            post(h::abort),
+        )
+        .takes(BodyShape::of::<muster_api::AbortRollout>())
+        .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(
+            Post,
+            "/v1/rollouts/{realm}/{name}/release",
+            "Counts a host as available again that failed or was lost.",
+            post(h::release),
+        )
+        .takes(BodyShape::of::<muster_api::ReleaseHost>())
+        .gives(BodyShape::of::<muster_api::RolloutHost>()),
+        Route::new(
+            Get,
+            "/v1/rollouts/{realm}/{name}/events",
+            "What becomes of a rollout: server-sent events, each the whole rollout as a JSON document, until `end`.",
+            get(h::events),
+        )
+        .gives(BodyShape::events::<muster_api::RolloutEvent>()),
     ]
 }
 

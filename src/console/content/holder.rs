@@ -32,7 +32,7 @@ pub(crate) struct ContentHolder {
 
 impl ContentHolder {
     fn of(who: String, unit: &UnitName, spec: &Spec) -> Self {
-        let artifacts = spec.artifact().cloned().into_iter().collect();
+        let artifacts = spec.artifacts().into_iter().cloned().collect();
         let secrets = (unit.realm(), spec.secrets().to_vec());
         Self { who, artifacts, configs: spec.configs().to_vec(), secrets, and_more: false }
     }

@@ -22,13 +22,13 @@ pub(crate) async fn check_unit(console: &Console, spec: &Spec) -> Result<(), Err
 /// Returns why a unit's content is not usable, if it is not.
 pub(crate) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Error>, Error> {
     let mut faults = Vec::new();
-    let known = match spec.artifact() {
-        None => None,
-        Some(wanted) => match artifact(console, wanted).await {
-            Ok(known) => Some(known),
-            Err(error) => take(&mut faults, error)?,
-        },
-    };
+    let mut known = None;
+    for wanted in spec.artifacts() {
+        match artifact(console, wanted).await {
+            Ok(found) => known = Some(found),
+            Err(error) => take::<()>(&mut faults, error).map(drop)?,
+        }
+    }
     let mut all_here = true;
     for wanted in spec.configs() {
         if let Err(error) = self::config(console, wanted).await {

@@ -7,11 +7,14 @@ use std::{
     sync::Arc,
 };
 
+use axum::http::StatusCode;
+use jiff::tz::TimeZoneDatabase;
 use muster_api::{
-    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, DeploymentVersionInfo, NamedHost, NewCommand,
-    NewTarget, RemoveDeployment, RemovedDeployment, RollBack, UnitOnHosts,
+    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ApplyDocument, ChangeKind,
+    DeploymentVersionInfo, NamedHost, NewCommand, NewPlan, NewTarget, RemoveDeployment, RemovedDeployment, RollBack,
+    UnitOnHosts,
 };
-use muster_base::clock::now_ms;
+use muster_base::{clock::now_ms, crash};
 use muster_rules::{
     assignment::AssignmentConflict,
     deployment,
@@ -20,7 +23,8 @@ use muster_rules::{
 };
 use muster_topics::{
     command::Verb,
-    desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion},
+    desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion, PlanRequest},
+    endpoint::Protocol,
     name::{HostId, Name, UnitName},
     select::HostSelect,
     unit::{Run, Spec},
@@ -29,7 +33,7 @@ use serde_json::{Map, Value};
 
 use super::{
     change::write,
-    plan::{HostLook, Plan, PlanWish, plan},
+    plan::{HostLook, Plan, PlanWish, plan, requests},
     show::{select_difference, unit_changes, unknown},
     table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
 };
@@ -37,16 +41,23 @@ use crate::{
     apply::{Catalogue, DocumentFaults},
     dispatch,
     error::Error,
+    host_plan::SeenPlan,
     list::first_names,
     page_change::PageChange,
+    rollout,
     state::Console,
-    store::{self, StoreError, deployment::VersionRow},
+    store::{self, StoreError, change::NewChange, deployment::VersionRow},
 };
 
 /// The most deployments in one request.
 const DOCUMENTS_MAX: usize = 100;
 /// The most deployments: each is evaluated for every host.
 const DEPLOYMENTS_ALL_MAX: usize = 1_000;
+/// The versions of a deployment that are kept, beside those that hosts have: weeks of daily changes, in some hundred
+/// kilobytes.
+pub(super) const VERSIONS_KEPT: u32 = 50;
+/// From how many hosts on it is said that all change at once: as many as a rollout has waves for.
+const WITHOUT_ROLLOUT_NOTED: usize = 10;
 /// The most hosts that a fault names.
 const NAMED_MAX: usize = 5;
 
@@ -56,6 +67,7 @@ struct VersionDraft {
     deployment: DeploymentName,
     select: HostSelect,
     units: Vec<DeploymentUnit>,
+    rollout: Map<String, Value>,
     document: Value,
     repeats: Option<u32>,
     before: Option<Arc<DeploymentEntry>>,
@@ -66,16 +78,28 @@ impl VersionDraft {
     fn is_unchanged(&self) -> bool {
         self.before.as_ref().is_some_and(|before| {
             let content = &before.row.content;
-            content.target.select == self.select && content.units == self.units && content.rollout.is_empty()
+            content.target.select == self.select && content.units == self.units && content.rollout == self.rollout
         })
     }
 }
 
 /// How a change is made.
 #[derive(Clone, Copy)]
-struct ApplyMode {
+struct ApplyMode<'a> {
     dry_run: bool,
     adopt: bool,
+    /// The plan that an operator has seen.
+    seen: Option<&'a SeenPlan>,
+}
+
+/// What drafts would lead to.
+struct Decided {
+    deployments: Vec<Arc<DeploymentEntry>>,
+    /// The versions of the drafts, in their order.
+    made: Vec<Arc<DeploymentEntry>>,
+    looks: HashMap<HostId, HostLook>,
+    planned: Plan,
+    applied: Vec<AppliedDeployment>,
 }
 
 impl Console {
@@ -87,21 +111,52 @@ impl Console {
     ) -> Result<AppliedDeployments, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
-        if apply.documents.is_empty() || apply.documents.len() > DOCUMENTS_MAX {
-            let message = format!("from 1 to {DOCUMENTS_MAX} deployments are applied at once");
-            return Err(Error::invalid("bad_documents", message));
-        }
+        check_documents(&apply.documents)?;
         let _content = shared.content.lock.lock().await;
         let _changing = shared.hosts.desired.changing.lock().await;
+        let seen = apply.plan.as_ref().map(|digest| shared.hosts.plans.seen(digest)).transpose()?;
+        let (drafts, faults) = self.draft(&apply.documents).await?;
+        let mode = ApplyMode { dry_run: apply.dry_run, adopt: apply.adopt, seen: seen.as_deref() };
+        Ok(AppliedDeployments { deployments: self.settle(operator, drafts, mode, faults).await? })
+    }
+
+    /// Returns what hosts have to be asked to find out what documents would change.
+    pub(crate) async fn plan_requests(&self, operator: &Name, wanted: &NewPlan) -> Result<PlanRequests, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        check_documents(&wanted.documents)?;
+        let _content = shared.content.lock.lock().await;
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let (drafts, faults) = self.draft(&wanted.documents).await?;
+        let mode = ApplyMode { dry_run: true, adopt: wanted.adopt, seen: None };
+        let decided = self.decide(operator, &drafts, mode, faults, now_ms()).await?;
+        let names: BTreeSet<DeploymentName> = drafts.iter().map(|draft| draft.deployment.clone()).collect();
+        let table = shared.hosts.desired.table();
+        let requests = requests(&table, &decided.deployments, &decided.planned, &names)
+            .map_err(|error| Error::new(StatusCode::INTERNAL_SERVER_ERROR, "secret_unreadable", error))?;
+        let makes_plans = |host: &HostId| table.hosts.get(host).is_some_and(HostEntry::makes_plans);
+        let able = requests.iter().flat_map(|(_, hosts)| hosts).copied().filter(makes_plans).collect();
+        let hostnames = decided.looks.iter().map(|(host, look)| (*host, look.hostname.clone())).collect();
+        let contents = decided.made.iter().map(|entry| Arc::clone(&entry.row.content)).collect();
+        Ok(PlanRequests { requests, able, hostnames, contents, applied: decided.applied })
+    }
+
+    /// Reads documents.
+    async fn draft(&self, documents: &[ApplyDocument]) -> Result<(Vec<VersionDraft>, DocumentFaults), Error> {
+        let shared = &self.shared;
         let catalogue = self.catalogue().await?;
+        let zones = TimeZoneDatabase::bundled();
         let mut faults = DocumentFaults::default();
         let (mut drafts, mut names) = (Vec::new(), BTreeSet::new());
-        for given in &apply.documents {
-            let (wanted, wrong) = deployment::read(&given.content);
+        for given in documents {
+            let (wanted, wrong) = deployment::read(&given.content, &zones);
             wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
             let Some(wanted) = wanted else { continue };
             if !names.insert(wanted.deployment.clone()) {
                 faults.add(&given.source, wanted.deployment.as_str(), "it is described twice");
+            }
+            for (at, message) in rollout::faults(&shared.current().rollouts, &wanted.rollout) {
+                faults.add(&given.source, at, &message);
             }
             if let Some(units) = self.draft_units(&catalogue, &given.source, &wanted, &mut faults).await? {
                 drafts.push(VersionDraft {
@@ -110,13 +165,13 @@ impl Console {
                     deployment: wanted.deployment,
                     select: wanted.select,
                     units,
+                    rollout: wanted.rollout,
                     document: given.content.clone(),
                     repeats: None,
                 });
             }
         }
-        let mode = ApplyMode { dry_run: apply.dry_run, adopt: apply.adopt };
-        Ok(AppliedDeployments { deployments: self.settle(operator, drafts, mode, faults).await? })
+        Ok((drafts, faults))
     }
 
     /// Resolves the units of a deployment; `None` if something is wrong.
@@ -156,6 +211,7 @@ impl Console {
             units.push(drafted(unit, spec));
         }
         circles(source, &units, faults);
+        ports(source, &units, faults);
         if has_secrets && !wanted.select.requires_label() {
             let message = "its units have secrets, so it has to require a label that the console gives its hosts, such as \
                            label.role=till; what a host says of itself earns it no secret";
@@ -175,8 +231,40 @@ impl Console {
         shared.check_operator(operator).await?;
         let _content = shared.content.lock.lock().await;
         let _changing = shared.hosts.desired.changing.lock().await;
-        let before = shared.hosts.desired.table().deployment(name).cloned().ok_or_else(|| unknown(name))?;
-        let number = wanted.to.unwrap_or(before.number().saturating_sub(1));
+        self.roll_back_locked(operator, name, wanted).await
+    }
+
+    /// Does the same if this version is the present one. `operator` was checked, or is the one that has applied it.
+    pub(crate) async fn roll_back_from(
+        &self,
+        operator: &Name,
+        name: &DeploymentName,
+        version: u32,
+        wanted: RollBack,
+    ) -> Result<AppliedDeployment, Error> {
+        let shared = &self.shared;
+        let _content = shared.content.lock.lock().await;
+        let _changing = shared.hosts.desired.changing.lock().await;
+        let present = shared.hosts.desired.table().deployment(name).map(|entry| entry.number());
+        if present != Some(version) {
+            let message = format!("version {version} of {name} is not the present one any more");
+            return Err(Error::conflict("not_present", message).consequence("nothing was changed"));
+        }
+        self.roll_back_locked(operator, name, wanted).await
+    }
+
+    /// Makes a version with the content of an earlier one; the caller holds the locks.
+    async fn roll_back_locked(
+        &self,
+        operator: &Name,
+        name: &DeploymentName,
+        wanted: RollBack,
+    ) -> Result<AppliedDeployment, Error> {
+        let before = self.shared.hosts.desired.table().deployment(name).cloned().ok_or_else(|| unknown(name))?;
+        let number = match wanted.to {
+            Some(number) => number,
+            None => self.version_before(name, before.number()).await?,
+        };
         let earlier = self.version_row(name, number).await?;
         let mut faults = DocumentFaults::default();
         for unit in &earlier.content.units {
@@ -189,11 +277,12 @@ impl Console {
             deployment: name.clone(),
             select: earlier.content.target.select.clone(),
             units: earlier.content.units.clone(),
+            rollout: rollout_back(&before.row.content, &earlier.content),
             document: earlier.document,
             repeats: Some(number),
             before: Some(before),
         };
-        let mode = ApplyMode { dry_run: wanted.dry_run, adopt: false };
+        let mode = ApplyMode { dry_run: wanted.dry_run, adopt: false, seen: None };
         let applied = self.settle(operator, vec![draft], mode, faults).await?.pop();
         applied.ok_or_else(|| unknown(name))
     }
@@ -203,13 +292,68 @@ impl Console {
         &self,
         operator: &Name,
         drafts: Vec<VersionDraft>,
-        mode: ApplyMode,
-        mut faults: DocumentFaults,
+        mode: ApplyMode<'_>,
+        faults: DocumentFaults,
     ) -> Result<Vec<AppliedDeployment>, Error> {
         let (shared, now) = (&self.shared, now_ms());
+        let Decided { deployments, made, looks, mut planned, applied } =
+            self.decide(operator, &drafts, mode, faults, now).await?;
+        if mode.dry_run {
+            return Ok(applied);
+        }
+        let new = || made.iter().zip(&drafts).filter(|(_, draft)| !draft.is_unchanged());
+        let begun = new().map(|(entry, draft)| {
+            let index = deployments.iter().position(|one| one.name() == entry.name()).unwrap_or(usize::MAX);
+            let begun = self.begun_rollout(entry, draft.before.as_deref(), (&planned, &looks), index);
+            (entry.name().clone(), entry.number(), entry.row.info.repeats.is_some(), begun)
+        });
+        let rollouts = shared.hosts.rollouts.begin(begun.collect(), operator, now)?;
+        self.keep_changed(&mut planned);
+        let mut transaction = shared.store.begin().await?;
+        for (entry, _) in new() {
+            store::deployment::set_present(&mut transaction, entry.name(), entry.number(), now).await?;
+            store::deployment::add_version(&mut transaction, &entry.row).await?;
+        }
+        rollout::write(&mut transaction, &rollouts).await?;
+        write(&mut transaction, shared, &planned, &deployments).await?;
+        for (one, draft) in applied.iter().zip(&drafts).filter(|(_, draft)| !draft.is_unchanged()) {
+            store::deployment::trim_versions(&mut transaction, &one.deployment, VERSIONS_KEPT).await?;
+            let change = applied_change(operator, one, draft.repeats);
+            store::change::note(&mut transaction, &change, now).await?;
+        }
+        crash::point("apply deployments", "before commit");
+        transaction.commit().await.map_err(StoreError::from)?;
+        crash::point("apply deployments", "after commit");
+        shared.hosts.rollouts.commit(&rollouts);
+        self.set_gates().await?;
+        shared.hosts.desired.table().set_deployments(deployments);
+        self.take(&planned, &looks);
+        for one in &applied {
+            tracing::info!(
+                %operator, deployment = %one.deployment, version = one.version, action = one.action.word(),
+                hosts = one.hosts, gains = one.gains.len(), loses = one.loses.len(), "a deployment is applied"
+            );
+            shared.changed(PageChange::Deployment(one.deployment.clone()));
+        }
+        Ok(applied)
+    }
+
+    /// Finds out what drafts would lead to. The caller holds the locks.
+    async fn decide(
+        &self,
+        operator: &Name,
+        drafts: &[VersionDraft],
+        mode: ApplyMode<'_>,
+        mut faults: DocumentFaults,
+        now: i64,
+    ) -> Result<Decided, Error> {
+        let shared = &self.shared;
         let mut deployments = shared.hosts.desired.table().deployments.clone();
         let mut made = Vec::new();
-        for draft in &drafts {
+        for draft in drafts {
+            if let Some(seen) = mode.seen {
+                check_seen(draft, seen, &mut faults);
+            }
             let entry = match draft.before.as_ref().filter(|_| draft.is_unchanged()) {
                 Some(before) => Arc::clone(before),
                 None => Arc::new(self.version(operator, draft, now).await?),
@@ -229,33 +373,15 @@ impl Console {
         }
         let (looks, errors) = self.look(None, &deployments).await?;
         let mut wish = PlanWish { may_remove: errors.is_empty(), now, ..PlanWish::default() };
-        self.check_local_units(&drafts, (&deployments, &looks), mode.adopt, &mut wish, &mut faults).await?;
-        let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
-        check_plan(&shared.hosts.desired.table(), &drafts, (&planned, &looks), &mut faults);
+        let digests = |draft: &VersionDraft| mode.seen.map(|seen| seen.digests(&draft.deployment)).unwrap_or_default();
+        wish.seen = drafts.iter().map(|draft| (draft.deployment.clone(), digests(draft))).collect();
+        self.check_local_units(drafts, (&deployments, &looks), mode.adopt, &mut wish, &mut faults).await?;
+        let planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
+        check_plan(&shared.hosts.desired.table(), drafts, (&planned, &looks), &mut faults);
         faults.into_result()?;
         let applied = drafts.iter().zip(&made).map(|(draft, entry)| self.applied(draft, entry, &planned, &looks));
         let applied: Vec<AppliedDeployment> = applied.collect();
-        if mode.dry_run {
-            return Ok(applied);
-        }
-        self.keep_changed(&mut planned);
-        let mut transaction = shared.store.begin().await?;
-        for (entry, _) in made.iter().zip(&drafts).filter(|(_, draft)| !draft.is_unchanged()) {
-            store::deployment::set_present(&mut transaction, entry.name(), entry.number(), now).await?;
-            store::deployment::add_version(&mut transaction, &entry.row).await?;
-        }
-        write(&mut transaction, shared, &planned, &deployments).await?;
-        transaction.commit().await.map_err(StoreError::from)?;
-        shared.hosts.desired.table().set_deployments(deployments);
-        self.take(&planned, &looks);
-        for one in &applied {
-            tracing::info!(
-                %operator, deployment = %one.deployment, version = one.version, action = one.action.word(),
-                hosts = one.hosts, gains = one.gains.len(), loses = one.loses.len(), "a deployment is applied"
-            );
-            shared.changed(PageChange::Deployment(one.deployment.clone()));
-        }
-        Ok(applied)
+        Ok(Decided { deployments, made, looks, planned, applied })
     }
 
     /// Makes the version of a draft.
@@ -268,7 +394,7 @@ impl Console {
             parent: parent.clone(),
             target: DeploymentTarget { select: draft.select.clone() },
             units: draft.units.clone(),
-            rollout: Map::new(),
+            rollout: draft.rollout.clone(),
         };
         let digest = content.digest().map_err(|error| Error::invalid("bad_documents", error.to_string()))?;
         let info = DeploymentVersionInfo {
@@ -353,6 +479,7 @@ impl Console {
             hosts,
             gains: named(plan.gains.get(name)),
             loses: named(plan.loses.get(name)),
+            is_rolled_out: entry.is_rolled_out(),
             notes: self.notes(entry, plan),
         }
     }
@@ -362,6 +489,12 @@ impl Console {
         let name = entry.name();
         let carriers: Vec<HostId> = plan.carriers(name).collect();
         let mut notes = Vec::new();
+        if carriers.len() >= WITHOUT_ROLLOUT_NOTED && !entry.is_rolled_out() {
+            notes.push(format!(
+                "all {} hosts change at once; with `rollout: {{}}` in the document they change a few at a time",
+                carriers.len()
+            ));
+        }
         if carriers.is_empty() {
             let why = match entry.has_secrets() {
                 true => " (its units have secrets: only labels of the console and hosts' ids count)",
@@ -423,10 +556,26 @@ impl Console {
         };
         let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
         self.keep_changed(&mut planned);
+        let rollouts = shared.hosts.rollouts.remove(name, operator, now)?;
         let mut transaction = shared.store.begin().await?;
         store::deployment::remove(&mut transaction, name, now).await?;
+        let units = match (wanted.keep, wanted.purge) {
+            (true, _) => "its units stay",
+            (_, true) => "its units go with their data",
+            _ => "its units go",
+        };
+        let change = NewChange {
+            operator,
+            kind: ChangeKind::DeploymentRemoved,
+            subject: name.to_string(),
+            detail: format!("{units}; {}", hosts_words(removed.hosts.len())),
+        };
+        store::change::note(&mut transaction, &change, now).await?;
+        rollout::write(&mut transaction, &rollouts).await?;
         write(&mut transaction, shared, &planned, &deployments).await?;
         transaction.commit().await.map_err(StoreError::from)?;
+        shared.hosts.rollouts.commit(&rollouts);
+        self.set_gates().await?;
         {
             let mut table = shared.hosts.desired.table();
             table.set_deployments(deployments);
@@ -516,6 +665,14 @@ impl Console {
         self.keep_changed(&mut planned);
         let mut transaction = shared.store.begin().await?;
         store::deployment::set_detached(&mut transaction, &carriers, (name, unit), !attach).await?;
+        let names: Vec<&str> = meant.iter().map(|(_, hostname)| hostname.as_str()).collect();
+        let change = NewChange {
+            operator,
+            kind: if attach { ChangeKind::UnitAdopted } else { ChangeKind::UnitDetached },
+            subject: name.to_string(),
+            detail: format!("{unit} on {}", first_names(&names, NAMED_MAX)),
+        };
+        store::change::note(&mut transaction, &change, wish.now).await?;
         write(&mut transaction, shared, &planned, &deployments).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         {
@@ -538,6 +695,76 @@ impl Console {
         let changed = meant.into_iter().filter(|(host, _)| planned.hosts.contains_key(host) || orphaned(host));
         Ok(changed.map(|(host, hostname)| NamedHost { host, hostname }).collect())
     }
+}
+
+/// What hosts have to be asked to find out what documents would change.
+pub(crate) struct PlanRequests {
+    /// The requests, each with the hosts that it is for.
+    pub(crate) requests: Vec<(PlanRequest, Vec<HostId>)>,
+    /// The hosts whose agents make plans.
+    pub(crate) able: HashSet<HostId>,
+    pub(crate) hostnames: HashMap<HostId, String>,
+    /// The versions that documents would be, in their order.
+    pub(crate) contents: Vec<Arc<DeploymentVersion>>,
+    /// What an apply would make of each, in the same order.
+    pub(crate) applied: Vec<AppliedDeployment>,
+}
+
+fn check_documents(documents: &[ApplyDocument]) -> Result<(), Error> {
+    if documents.is_empty() || documents.len() > DOCUMENTS_MAX {
+        let message = format!("from 1 to {DOCUMENTS_MAX} deployments are applied at once");
+        return Err(Error::invalid("bad_documents", message));
+    }
+    Ok(())
+}
+
+/// Checks that a draft is what a plan was made of, and that its hosts can be kept to it.
+fn check_seen(draft: &VersionDraft, seen: &SeenPlan, faults: &mut DocumentFaults) {
+    let name = draft.deployment.as_str();
+    let is_same = |content: &DeploymentVersion| {
+        content.target.select == draft.select && content.units == draft.units && content.rollout == draft.rollout
+    };
+    match seen.content(&draft.deployment) {
+        None => faults.add(&draft.source, name, "the plan is of other deployments"),
+        Some(content) if !is_same(content) => {
+            let message = "the document is not the one that the plan was made of (`muster plan` makes another plan)";
+            faults.add(&draft.source, name, message);
+        }
+        Some(_) if draft.rollout.is_empty() => {
+            let message = "it has no `rollout`, so its hosts change at once and compare nothing with a plan \
+                           (`rollout: {}` has them ask first)";
+            faults.add(&draft.source, name, message);
+        }
+        Some(_) => {}
+    }
+}
+
+/// Returns what is noted of a version.
+fn applied_change<'a>(operator: &'a Name, applied: &AppliedDeployment, repeats: Option<u32>) -> NewChange<'a> {
+    let mut detail = format!("version {}", applied.version);
+    if let Some(number) = repeats {
+        detail.push_str(&format!(", as version {number}"));
+    }
+    detail.push_str(&format!("; {}", hosts_words(usize::try_from(applied.hosts).unwrap_or(usize::MAX))));
+    for (what, hosts) in [("new", applied.gains.len()), ("lost", applied.loses.len())] {
+        if hosts > 0 {
+            detail.push_str(&format!(", {hosts} {what}"));
+        }
+    }
+    let kind = if repeats.is_some() { ChangeKind::DeploymentRolledBack } else { ChangeKind::DeploymentApplied };
+    NewChange { operator, kind, subject: applied.deployment.to_string(), detail }
+}
+
+pub(super) fn hosts_words(hosts: usize) -> String {
+    if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") }
+}
+
+/// Returns the policy of a version that goes back: it keeps the budget and the pace of the version that it replaces, and hosts
+/// do not wait for windows.
+fn rollout_back(present: &DeploymentVersion, earlier: &DeploymentVersion) -> Map<String, Value> {
+    let mut rollout = if present.rollout.is_empty() { earlier.rollout.clone() } else { present.rollout.clone() };
+    rollout.remove("windows");
+    rollout
 }
 
 fn drafted(wanted: &WantedUnit, spec: Spec) -> DeploymentUnit {
@@ -567,6 +794,25 @@ fn circles(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) 
             let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
             let message = format!("after, requires: units would wait for each other in a circle: {circle}");
             faults.add(source, unit.unit.as_str(), &message);
+        }
+    }
+}
+
+/// Finds units that would have one port: a host leases each port of a protocol once.
+fn ports(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) {
+    let mut leased: BTreeMap<(Protocol, u16), &UnitName> = BTreeMap::new();
+    for unit in units {
+        for provided in unit.spec.provides() {
+            let Some(port) = provided.port else { continue };
+            if let Some(other) =
+                leased.insert((provided.protocol, port), &unit.unit).filter(|other| **other != unit.unit)
+            {
+                let message = format!(
+                    "provides: {} port {port} is that of {other} (leave the port out, to be leased a free one)",
+                    provided.protocol
+                );
+                faults.add(source, unit.unit.as_str(), &message);
+            }
         }
     }
 }

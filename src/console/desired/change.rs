@@ -15,7 +15,8 @@ use sqlx::SqliteConnection;
 
 use super::{
     DesiredState,
-    plan::{HostLook, Plan, PlanWish, plan},
+    plan::{HostLook, Plan, PlanWish, plan, version},
+    rollouts::policy_of,
     table::{DeploymentEntry, assignment, units_of},
     vars,
 };
@@ -28,6 +29,7 @@ use crate::{
         self, StoreError,
         deployment::{self, AssignmentRow, VersionRow},
         desired,
+        label::OperatorLabels,
     },
 };
 
@@ -39,9 +41,31 @@ impl Console {
             deployments.push(Arc::new(self.entry(created_ms, row).await?));
         }
         let desired = &self.shared.hosts.desired;
-        desired.table().set_deployments(deployments);
+        desired.table().set_deployments(deployments.clone());
+        self.open_rollouts(&deployments).await?;
+        let used = desired.table().used_versions();
+        for (name, number) in used {
+            self.open_version(&name, number).await?;
+        }
         desired.more.notify_one();
         desired.due.notify_one();
+        Ok(())
+    }
+
+    /// Reads an earlier version into the table, unless it is there.
+    pub(crate) async fn open_version(&self, name: &DeploymentName, number: u32) -> Result<(), Error> {
+        let key = (name.clone(), number);
+        let created_ms = {
+            let table = self.shared.hosts.desired.table();
+            if table.versions.contains_key(&key) {
+                return Ok(());
+            }
+            table.deployment(name).map_or(0, |entry| entry.created_ms)
+        };
+        if let Some(row) = deployment::version(self.shared.store.read(), name, number).await? {
+            let entry = Arc::new(self.entry(created_ms, row).await?);
+            self.shared.hosts.desired.table().versions.insert(key, entry);
+        }
         Ok(())
     }
 
@@ -56,13 +80,14 @@ impl Console {
         };
         let specs = row.content.units.iter().map(|unit| &*unit.spec);
         let has_values = specs.into_iter().any(|spec| spec.masked() != *spec);
-        Ok(DeploymentEntry { created_ms, units: units_of(&row), secrets, has_values, row })
+        let policy = policy_of(&row);
+        Ok(DeploymentEntry { created_ms, units: units_of(&row), policy, secrets, has_values, row })
     }
 
     async fn secrets_of_version(&self, row: &VersionRow) -> Result<BTreeMap<UnitName, Vec<SecretRef>>, Error> {
         let mut secrets = BTreeMap::new();
         for unit in &row.content.units {
-            let found = secret::secrets_of(self, &unit.unit.realm(), unit.spec.configs()).await?;
+            let found = secret::secrets_of(self, &unit.unit.realm(), unit.spec.configs(), Some(&unit.spec)).await?;
             if !found.is_empty() {
                 secrets.insert(unit.unit.clone(), found);
             }
@@ -72,26 +97,28 @@ impl Console {
 
     /// Finds the secrets of all deployments anew. Returns the deployments whose secrets have changed.
     pub(super) async fn refresh_secrets(&self) -> Result<Vec<DeploymentName>, Error> {
-        let before = {
+        let before: Vec<Arc<DeploymentEntry>> = {
             let mut table = self.shared.hosts.desired.table();
             table.has_new_secrets = false;
-            table.deployments.clone()
+            table.versions.values().cloned().collect()
         };
-        let (mut after, mut changed) = (Vec::new(), Vec::new());
+        let mut changed = Vec::new();
         for entry in before {
             let new = self.entry(entry.created_ms, entry.row.clone()).await?;
-            match new.secrets == entry.secrets {
-                true => after.push(entry),
-                false => {
-                    changed.push(entry.name().clone());
-                    after.push(Arc::new(new));
-                }
+            if new.secrets != entry.secrets {
+                changed.push(Arc::new(new));
             }
         }
-        if !changed.is_empty() {
-            self.shared.hosts.desired.table().set_deployments(after);
+        let mut table = self.shared.hosts.desired.table();
+        for entry in &changed {
+            let is_this =
+                |one: &&mut Arc<DeploymentEntry>| one.name() == entry.name() && one.number() == entry.number();
+            if let Some(place) = table.deployments.iter_mut().find(is_this) {
+                *place = Arc::clone(entry);
+            }
+            table.versions.insert((entry.name().clone(), entry.number()), Arc::clone(entry));
         }
-        Ok(changed)
+        Ok(changed.iter().map(|entry| entry.name().clone()).collect())
     }
 
     /// Evaluates the targets of deployments on hosts: on all members, or on some of them. A host that cannot be read is
@@ -101,11 +128,22 @@ impl Console {
         only: Option<&[HostId]>,
         deployments: &[Arc<DeploymentEntry>],
     ) -> Result<(HashMap<HostId, HostLook>, HashMap<HostId, String>), Error> {
+        self.look_labelled(only, deployments, &HashMap::new()).await
+    }
+
+    /// The same, where some hosts have other labels of the console than in the store.
+    pub(super) async fn look_labelled(
+        &self,
+        only: Option<&[HostId]>,
+        deployments: &[Arc<DeploymentEntry>],
+        labelled: &HashMap<HostId, OperatorLabels>,
+    ) -> Result<(HashMap<HostId, HostLook>, HashMap<HostId, String>), Error> {
         let realms = store::realm::all(self.shared.store.read()).await?;
-        let layers = {
+        let (layers, before) = {
             let mut table = self.shared.hosts.desired.table();
             table.realms = realms;
-            Arc::clone(&table.vars)
+            let before = deployments.iter().map(|one| table.for_newcomers(one).cloned());
+            (Arc::clone(&table.vars), before.collect::<Vec<Option<Arc<DeploymentEntry>>>>())
         };
         let (mut looks, mut errors, mut sets) = (HashMap::new(), HashMap::new(), vars::VarSets::new(&layers));
         let mut each = |host: HostId, hostname: &str, read: Result<&deployment::TargetHost<'_>, StoreError>| {
@@ -126,12 +164,14 @@ impl Console {
             let look = HostLook {
                 hostname: hostname.to_owned(),
                 selected: deployments.iter().map(is_selected).collect(),
+                groups: deployments.iter().map(|entry| group(entry, seen)).collect(),
+                selected_before: before.iter().map(|one| one.as_ref().is_some_and(is_selected)).collect(),
                 heard: seen.heard,
                 vars: sets.of(&seen.whole),
             };
             looks.insert(host, look);
         };
-        deployment::each_target_host(self.shared.store.read(), only, &mut each).await?;
+        deployment::each_target_host(self.shared.store.read(), only, labelled, &mut each).await?;
         Ok((looks, errors))
     }
 
@@ -160,7 +200,10 @@ impl Console {
         let mut table = self.shared.hosts.desired.table();
         plan.hosts.retain(|host, new| {
             let entry = table.hosts.entry(*host).or_default();
-            let is_same = entry.assigned == new.assigned && entry.removals == new.removals && new.document.is_none();
+            let is_same = entry.assigned == new.assigned
+                && entry.removals == new.removals
+                && entry.cannot_ask == new.cannot_ask
+                && new.document.is_none();
             if is_same {
                 entry.looked_at = new.heard;
                 entry.conflicts.clone_from(&new.conflicts);
@@ -181,6 +224,7 @@ impl Console {
                 entry.assigned.clone_from(&new.assigned);
                 entry.removals.clone_from(&new.removals);
                 entry.conflicts.clone_from(&new.conflicts);
+                entry.cannot_ask.clone_from(&new.cannot_ask);
                 entry.error.clone_from(&new.error);
                 entry.vars = Arc::clone(&new.vars);
                 entry.looked_at = looks.get(host).and_then(|look| look.heard);
@@ -193,6 +237,7 @@ impl Console {
             }
         }
         desired.due.notify_one();
+        self.note_members(looks);
         for host in plan.hosts.keys() {
             self.shared.changed(PageChange::Host(*host));
         }
@@ -206,18 +251,19 @@ pub(super) async fn write(
     plan: &Plan,
     deployments: &[Arc<DeploymentEntry>],
 ) -> Result<(), StoreError> {
-    let mut assign: BTreeMap<(&DeploymentName, u32, &[UnitName]), Vec<HostId>> = BTreeMap::new();
+    let mut assign: BTreeMap<&AssignmentRow, Vec<HostId>> = BTreeMap::new();
     let mut unassign: BTreeMap<DeploymentName, Vec<HostId>> = BTreeMap::new();
     let mut removals: BTreeMap<&[UnitRemoval], Vec<HostId>> = BTreeMap::new();
-    let mut granted: BTreeMap<&DeploymentName, Vec<HostId>> = BTreeMap::new();
+    let mut granted: BTreeMap<(&DeploymentName, u32), Vec<HostId>> = BTreeMap::new();
     let mut documents = Vec::new();
+    let granted_entries: Vec<(Arc<DeploymentEntry>, Vec<HostId>)>;
     {
         let table = shared.hosts.desired.table();
         for (host, new) in &plan.hosts {
             let entry = table.hosts.get(host);
             let before = entry.map_or(&[][..], |entry| &entry.assigned[..]);
             for row in new.assigned.iter().filter(|row| !before.contains(row)) {
-                assign.entry((&row.deployment, row.version, &row.adopt)).or_default().push(*host);
+                assign.entry(row).or_default().push(*host);
             }
             let is_lost = |row: &&AssignmentRow| assignment(&new.assigned, &row.deployment).is_none();
             for row in before.iter().filter(is_lost) {
@@ -228,13 +274,19 @@ pub(super) async fn write(
             }
             if let Some(document) = &new.document {
                 documents.push((*host, document.clone()));
-                new.assigned.iter().for_each(|row| granted.entry(&row.deployment).or_default().push(*host));
+                new.assigned
+                    .iter()
+                    .for_each(|row| granted.entry((&row.deployment, row.version)).or_default().push(*host));
             }
         }
+        let entry = |((name, number), hosts): ((&DeploymentName, u32), Vec<HostId>)| {
+            let row = AssignmentRow { deployment: name.clone(), version: number, adopt: Vec::new(), plan: None };
+            Some((Arc::clone(version(&table, deployments, &row)?), hosts))
+        };
+        granted_entries = granted.into_iter().filter_map(entry).collect();
     }
-    for ((deployment, version, adopt), hosts) in assign {
-        let row = AssignmentRow { deployment: deployment.clone(), version, adopt: adopt.to_vec() };
-        deployment::assign(db, &hosts, &row).await?;
+    for (row, hosts) in assign {
+        deployment::assign(db, &hosts, row).await?;
     }
     for (deployment, hosts) in unassign {
         deployment::unassign(db, &hosts, &deployment).await?;
@@ -243,8 +295,7 @@ pub(super) async fn write(
         deployment::set_removals(db, &hosts, removals).await?;
     }
     // A host gets what its document names, and nothing else.
-    for (deployment, hosts) in granted {
-        let Some(entry) = deployments.iter().find(|entry| entry.name() == deployment) else { continue };
+    for (entry, hosts) in granted_entries {
         store::content::assign(db, &hosts, &entry.content().into_iter().collect::<Vec<_>>()).await?;
         let secrets: Vec<(Name, SecretRef)> = entry
             .secrets
@@ -258,6 +309,12 @@ pub(super) async fn write(
         desired::put_body(db, &body.digest, &body.content, body.is_secret).await?;
     }
     desired::set_documents(db, &documents).await
+}
+
+/// Returns the value of the label that a rollout's budget groups by.
+fn group(entry: &DeploymentEntry, seen: &deployment::TargetHost<'_>) -> Option<Arc<str>> {
+    let budget = entry.policy.as_ref()?.budget.as_ref()?;
+    seen.whole.labels.get(&budget.group_by).map(|value| value.as_str().into())
 }
 
 impl DesiredState {

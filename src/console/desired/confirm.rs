@@ -1,7 +1,10 @@
-//! Goes on with hosts whose document this console did not make: its store was lost, or restored from a backup.
+//! Goes on with hosts whose document or labels this console did not make: its store was lost, or restored from a backup.
 //!
 //! What the console lacks it takes from the documents that hosts have handed in: whole versions of deployments, each with its number and
-//! the digest of its parent. Then each host gets a document above its own, in a new epoch.
+//! the digest of its parent; and from the messages with labels that it had signed for them. Then each host gets a document above its
+//! own, in a new epoch, and labels above its own.
+//!
+//! **Invariant: labels are taken from what the console has signed**, never from what a host says of itself: they earn secrets.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,17 +12,18 @@ use std::{
 };
 
 use muster_api::{
-    ConfirmAction, ConfirmDocuments, ConfirmedDocuments, DeploymentVersionInfo, NamedHost, UnconfirmedDeployment,
-    UnconfirmedHost,
+    ChangeKind, ConfirmAction, ConfirmDocuments, ConfirmedDocuments, DeploymentVersionInfo, NamedHost,
+    UnconfirmedDeployment, UnconfirmedHost, UnconfirmedLabels,
 };
 use muster_base::clock::now_ms;
 use muster_rules::deployment as documents;
 use muster_topics::{
     desired::{DeploymentName, DeploymentVersion, DesiredBody, DesiredMark},
-    name::{Digest, HostId, Name},
+    name::{Digest, HostId, LabelValue, Name},
 };
 
 use super::{
+    apply::VERSIONS_KEPT,
     plan::{HostLook, PlanWish},
     table::DeploymentEntry,
 };
@@ -31,8 +35,10 @@ use crate::{
     state::Console,
     store::{
         StoreError,
-        deployment::{self, VersionRow},
+        change::{self, NewChange},
+        deployment::{self, AssignmentRow, VersionRow},
         desired,
+        label::{self, HostLabelRow, OperatorLabels},
     },
 };
 
@@ -43,10 +49,60 @@ const NAMED_MAX: usize = 5;
 struct OpenHost {
     host: HostId,
     hostname: String,
+    /// The document that it has.
     mark: DesiredMark,
     digest: Option<Digest>,
-    /// What it has handed in; `None` if that does not matter.
+    /// Whether this console did not make that.
+    is_unconfirmed: bool,
+    /// The document that it has handed in; `None` if that does not matter.
     body: Option<Arc<DesiredBody>>,
+    /// What this console has assigned to it.
+    assigned: Vec<AssignmentRow>,
+    labels: Option<OpenLabels>,
+}
+
+/// Labels of a host that are newer than the console's.
+struct OpenLabels {
+    generation: u64,
+    /// The labels that it has handed in.
+    host: Option<BTreeMap<Name, LabelValue>>,
+    /// Those that the console has.
+    console: OperatorLabels,
+    /// Those that the console will have.
+    after: OperatorLabels,
+}
+
+impl OpenLabels {
+    fn new(
+        generation: u64,
+        host: Option<BTreeMap<Name, LabelValue>>,
+        console: OperatorLabels,
+        (operator, now, replace): (&Name, i64, bool),
+    ) -> Self {
+        let after = match host.as_ref().filter(|_| !replace) {
+            None => console.clone(),
+            Some(host) => host
+                .iter()
+                .map(|(name, value)| {
+                    // Who has set it holds, where it is the same.
+                    let known = console.get(name).filter(|known| known.value == *value).cloned();
+                    let row = || HostLabelRow { value: value.clone(), operator: operator.clone(), set_ms: now };
+                    (name.clone(), known.unwrap_or_else(row))
+                })
+                .collect(),
+        };
+        Self { generation, host, console, after }
+    }
+
+    fn shown(&self) -> UnconfirmedLabels {
+        let (console, after) = (label::values(&self.console), label::values(&self.after));
+        let action = match &self.host {
+            Some(host) if *host == console => ConfirmAction::Same,
+            Some(host) if *host == after => ConfirmAction::Rebuild,
+            _ => ConfirmAction::Replace,
+        };
+        UnconfirmedLabels { host: self.host.clone(), console, action }
+    }
 }
 
 /// What hosts have of deployments, compared with what the console has.
@@ -69,12 +125,16 @@ impl Console {
         shared.check_operator(operator).await?;
         let meant = dispatch::target_hosts(shared, &wanted.target).await?;
         let _changing = shared.hosts.desired.changing.lock().await;
-        let (open, waiting) = self.open_hosts(&meant, wanted.replace).await?;
+        let _labelling = shared.hosts.labelling.lock().await;
+        let now = now_ms();
+        let (open, waiting) = self.open_hosts(&meant, (operator, now, wanted.replace)).await?;
         let held = match wanted.replace {
             true => HeldVersions::default(),
             false => self.held_versions(&open).await?,
         };
         let mut deployments = shared.hosts.desired.table().deployments.clone();
+        let present: BTreeMap<DeploymentName, u32> =
+            deployments.iter().map(|entry| (entry.name().clone(), entry.number())).collect();
         let now = now_ms();
         let mut rows = Vec::new();
         for versions in held.rebuilt.values() {
@@ -89,8 +149,9 @@ impl Console {
             }
         }
         let hosts: Vec<HostId> = open.iter().map(|host| host.host).collect();
-        let (looks, _) = self.look(Some(&hosts), &deployments).await?;
-        let shown = open.iter().map(|host| shown(host, &held, &deployments, looks.get(&host.host)));
+        let labelled = open.iter().filter_map(|host| Some((host.host, host.labels.as_ref()?.after.clone())));
+        let (looks, _) = self.look_labelled(Some(&hosts), &deployments, &labelled.collect()).await?;
+        let shown = open.iter().map(|host| shown(host, &held, (&deployments, &present), looks.get(&host.host)));
         let confirmed = ConfirmedDocuments { hosts: shown.collect(), waiting };
         if wanted.dry_run || open.is_empty() {
             return Ok(confirmed);
@@ -111,8 +172,15 @@ impl Console {
             deployment::set_present(&mut transaction, &row.content.deployment, row.info.number, now).await?;
             deployment::add_version(&mut transaction, row).await?;
         }
+        let mut labelled = Vec::new();
         for host in &open {
-            if let Some(digest) = &host.digest {
+            if let Some(labels) = &host.labels {
+                label::replace(&mut transaction, host.host, &labels.after).await?;
+                let least = labels.generation.saturating_add(1);
+                let generation = label::next_generation(&mut transaction, host.host, least, now).await?;
+                labelled.push((host.host, generation));
+            }
+            if let Some(digest) = host.digest.as_ref().filter(|_| host.is_unconfirmed) {
                 desired::note_issued(&mut transaction, host.host, host.mark, digest).await?;
             }
             for one in host.body.iter().flat_map(|body| &body.deployments) {
@@ -126,12 +194,28 @@ impl Console {
             }
         }
         desired::forget_handed_in(&mut transaction, &hosts).await?;
+        for name in held.rebuilt.keys() {
+            deployment::trim_versions(&mut transaction, name, VERSIONS_KEPT).await?;
+        }
+        let names: Vec<&str> = open.iter().map(|host| host.hostname.as_str()).collect();
+        let detail = match (wanted.replace, rows.len()) {
+            (true, _) => "hosts take what the console has".to_owned(),
+            (false, 1) => "the console takes 1 version".to_owned(),
+            (false, versions) => format!("the console takes {versions} versions"),
+        };
+        let (kind, subject) = (ChangeKind::DocumentsConfirmed, first_names(&names, NAMED_MAX));
+        change::note(&mut transaction, &NewChange { operator, kind, subject, detail }, now).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         self.admit(&open, deployments);
+        for (host, generation) in &labelled {
+            shared.hosts.labels.tellings.set_generation(Some(*host), *generation);
+            shared.changed(PageChange::Host(*host));
+        }
         tracing::warn!(
-            %operator, hosts = hosts.len(), versions = rows.len(), replace = wanted.replace,
-            "hosts with documents that this console did not make are confirmed"
+            %operator, hosts = hosts.len(), versions = rows.len(), labelled = labelled.len(), replace = wanted.replace,
+            "hosts with documents or labels that this console did not make are confirmed"
         );
+        shared.hosts.labels.tellings.mark_owed(labelled.into_iter().map(|(host, _)| host).collect());
         for row in &rows {
             shared.changed(PageChange::Deployment(row.content.deployment.clone()));
         }
@@ -141,32 +225,45 @@ impl Console {
         Ok(confirmed)
     }
 
-    /// Returns the unconfirmed ones of these hosts: those that can be confirmed, and those whose documents are missing.
+    /// Returns the unconfirmed ones of these hosts: those that can be confirmed, and those whose documents or labels are
+    /// missing.
     async fn open_hosts(
         &self,
         meant: &[(HostId, String)],
-        replace: bool,
+        (operator, now, replace): (&Name, i64, bool),
     ) -> Result<(Vec<OpenHost>, Vec<NamedHost>), Error> {
+        let ids: Vec<HostId> = meant.iter().map(|(host, _)| *host).collect();
+        let mut given = label::given(self.shared.store.read(), Some(&ids)).await?;
         let (mut open, mut waiting, mut bodies) = (Vec::new(), Vec::new(), HashMap::new());
         for (host, hostname) in meant {
-            let (report, handed_in) = {
-                let table = self.shared.hosts.desired.table();
-                let Some(entry) = table.hosts.get(host).filter(|entry| entry.is_unconfirmed) else { continue };
-                let Some(report) = entry.report.known().cloned() else { continue };
-                let has = entry.handed_in.clone();
-                let has = has.filter(|has| has.mark == report.mark && report.digest.as_ref() == Some(&has.digest));
-                (report, has)
-            };
-            let body = match handed_in {
+            let entry = self.shared.hosts.desired.table().hosts.get(host).filter(|entry| entry.is_open()).cloned();
+            let Some(entry) = entry else { continue };
+            let body = match entry.shown_document().filter(|_| entry.is_unconfirmed) {
                 Some(handed_in) => self.handed_in_body(&handed_in.digest, &mut bodies).await?,
                 None => None,
             };
-            if body.is_none() && !replace {
+            let labels = entry.shown_labels();
+            let lacks_any = entry.is_unconfirmed && body.is_none() || entry.newer_labels.is_some() && labels.is_none();
+            if lacks_any && !replace {
                 waiting.push(NamedHost { host: *host, hostname: hostname.clone() });
                 continue;
             }
-            let (mark, digest) = (report.mark, report.digest);
-            open.push(OpenHost { host: *host, hostname: hostname.clone(), mark, digest, body });
+            let of_console = given.remove(host).unwrap_or_default();
+            let labels = entry.newer_labels.map(|generation| {
+                let of_host = labels.map(|labels| labels.labels.clone());
+                OpenLabels::new(generation, of_host, of_console, (operator, now, replace))
+            });
+            let report = entry.report.known().cloned().unwrap_or_default();
+            open.push(OpenHost {
+                host: *host,
+                hostname: hostname.clone(),
+                mark: report.mark,
+                digest: report.digest,
+                is_unconfirmed: entry.is_unconfirmed,
+                body,
+                assigned: entry.assigned,
+                labels,
+            });
         }
         open.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
         waiting.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
@@ -222,9 +319,13 @@ impl Console {
         table.set_deployments(deployments);
         for host in open {
             let entry = table.hosts.entry(host.host).or_default();
+            (entry.newer_labels, entry.handed_in_labels, entry.looked_at) = (None, None, None);
+            if !host.is_unconfirmed {
+                continue;
+            }
             entry.is_unconfirmed = false;
             (entry.above, entry.own_mark) = (Some(host.mark), Some(host.mark));
-            (entry.handed_in, entry.looked_at) = (None, None);
+            entry.handed_in = None;
             if let Some(body) = &host.body {
                 entry.removals.clone_from(&body.remove);
                 for one in &body.deployments {
@@ -254,11 +355,11 @@ fn version_row(version: &DeploymentVersion, operator: &Name, now: i64) -> Result
     Ok(VersionRow { info, content: Arc::new(version.clone()), document: documents::write(version) })
 }
 
-/// Returns what becomes of a host's deployments.
+/// Returns what becomes of a host's deployments: of those that there are then, and of the versions that are present now.
 fn shown(
     host: &OpenHost,
     held: &HeldVersions,
-    deployments: &[Arc<DeploymentEntry>],
+    (deployments, present): (&[Arc<DeploymentEntry>], &BTreeMap<DeploymentName, u32>),
     look: Option<&HostLook>,
 ) -> UnconfirmedHost {
     let is_selected = |index: usize| look.is_some_and(|look| look.selected.get(index).copied().unwrap_or(false));
@@ -287,10 +388,25 @@ fn shown(
         let one = UnconfirmedDeployment {
             deployment: (*name).clone(),
             host_version: Some(version.number),
-            console_version: entry.map(|entry| entry.number()),
+            console_version: match action {
+                ConfirmAction::Rebuild => present.get(*name).copied(),
+                _ => entry.map(|entry| entry.number()),
+            },
             action,
         };
         all.insert((*name).clone(), one);
+    }
+    // A host whose document is known changes only with its labels.
+    for row in host.assigned.iter().filter(|_| !host.is_unconfirmed) {
+        let index = deployments.iter().position(|entry| *entry.name() == row.deployment);
+        let is_kept = index.is_some_and(is_selected);
+        let one = UnconfirmedDeployment {
+            deployment: row.deployment.clone(),
+            host_version: Some(row.version),
+            console_version: is_kept.then_some(row.version),
+            action: if is_kept { ConfirmAction::Same } else { ConfirmAction::Remove },
+        };
+        all.insert(row.deployment.clone(), one);
     }
     for (index, entry) in deployments.iter().enumerate().filter(|(index, _)| is_selected(*index)) {
         all.entry(entry.name().clone()).or_insert_with(|| UnconfirmedDeployment {
@@ -301,5 +417,6 @@ fn shown(
         });
     }
     let deployments = all.into_values().collect();
-    UnconfirmedHost { host: host.host, hostname: host.hostname.clone(), mark: host.mark, deployments }
+    let labels = host.labels.as_ref().map(OpenLabels::shown);
+    UnconfirmedHost { host: host.host, hostname: host.hostname.clone(), mark: host.mark, deployments, labels }
 }

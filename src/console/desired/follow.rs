@@ -6,19 +6,17 @@ use std::{
     time::Duration,
 };
 
-use muster_api::{DeploymentEvent, DeploymentHost, NamedHost};
+use muster_api::{DeploymentEvent, DeploymentHost, DeploymentState, NamedHost};
 use muster_topics::{desired::DeploymentName, name::HostId};
-use tokio::{
-    sync::broadcast::{self, error::RecvError},
-    time::{Instant, timeout_at},
-};
+use tokio::sync::broadcast;
 
-use crate::{page_change::PageChange, state::Console};
+use crate::{
+    page_change::{PageChange, change_or_time},
+    state::Console,
+};
 
 /// Without notifications it is looked this often: notifications are dropped if there are too many.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long to wait for more changes: thousands of hosts report at once, and a look reads all of them.
-const SETTLE: Duration = Duration::from_millis(500);
 
 /// Follows one deployment.
 pub(crate) struct DeploymentFollower {
@@ -48,32 +46,14 @@ impl DeploymentFollower {
                 return None;
             }
             if !std::mem::take(&mut self.is_first) {
-                self.news_or_time().await?;
+                let name = &self.name;
+                let concerns = |change: &PageChange| match change {
+                    PageChange::Deployment(of) | PageChange::Rollout(of) => of == name,
+                    other => matches!(other, PageChange::Host(_) | PageChange::Unit(..)),
+                };
+                change_or_time(&self.console, &mut self.news, LOOK, concerns).await?;
             }
             self.look().await?;
-        }
-    }
-
-    /// Waits until there may be an event.
-    async fn news_or_time(&mut self) -> Option<()> {
-        let mut until = Instant::now() + LOOK;
-        let mut is_settling = false;
-        loop {
-            let news = tokio::select! {
-                () = self.console.stopping() => return None,
-                news = timeout_at(until, self.news.recv()) => news,
-            };
-            let concerns = match news {
-                Ok(Ok(PageChange::Deployment(name))) => name == self.name,
-                Ok(Ok(PageChange::Host(_) | PageChange::Unit(..))) | Ok(Err(RecvError::Lagged(_))) => true,
-                Ok(Ok(_)) => false,
-                Ok(Err(RecvError::Closed)) => return None,
-                Err(_) => return Some(()),
-            };
-            if concerns && !is_settling {
-                is_settling = true;
-                until = until.min(Instant::now() + SETTLE);
-            }
         }
     }
 
@@ -93,7 +73,13 @@ impl DeploymentFollower {
                 self.waiting.push_back(DeploymentEvent::Gone(NamedHost { host, hostname }));
             }
         }
-        let is_over = !hosts.iter().any(|one| one.state.is_under_way());
+        // Of a rollout that has ended, nobody who waits is admitted without more.
+        let goes_on = self.console.shared.hosts.rollouts.goes_on(&self.name);
+        let is_under_way = |state: DeploymentState| match state {
+            DeploymentState::Waiting => goes_on,
+            other => other.is_under_way(),
+        };
+        let is_over = !hosts.iter().any(|one| is_under_way(one.state));
         for host in hosts {
             if self.told.get(&host.host) != Some(&host) {
                 self.told.insert(host.host, host.clone());

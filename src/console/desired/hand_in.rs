@@ -1,10 +1,11 @@
-//! The interface for hosts: the body of a host's document, and documents that hosts hand in.
+//! The interface for hosts: the body of a host's document, and what hosts hand in of the console, which has lost it.
 
 use axum::http::StatusCode;
 use muster_base::clock::now_ms;
 use muster_topics::{
-    desired::{BODY_MAX_BYTES, DesiredBody, DesiredHead, StoredDocument},
-    envelope,
+    desired::{BODY_MAX_BYTES, DesiredBody, DesiredHead, HandedIn, StoredDocument},
+    envelope::{self, Body, Envelope},
+    label::HostLabels,
     name::{Digest, HostId},
 };
 
@@ -31,17 +32,50 @@ impl Console {
         })
     }
 
-    /// Takes the document that a host has, because the console has asked for it.
-    pub(crate) async fn hand_in(&self, host: HostId, document: &StoredDocument) -> Result<(), Error> {
-        let wrong = |message: &str| Error::invalid("bad_document", message);
+    /// Takes what a host has of the console, because the console has asked for it. What it does not need is not kept: a
+    /// member cannot fill the store.
+    pub(crate) async fn hand_in(&self, host: HostId, handed_in: &HandedIn) -> Result<(), Error> {
+        let document =
+            handed_in.document.as_ref().map(|document| self.verified_document(host, document)).transpose()?;
+        let labels = handed_in.labels.as_ref().map(|labels| self.verified_labels(host, labels)).transpose()?;
+        let (lacks_document, newer_labels) = {
+            let table = self.shared.hosts.desired.table();
+            let entry = table.hosts.get(&host);
+            (entry.is_some_and(|entry| entry.is_unconfirmed), entry.and_then(|entry| entry.newer_labels))
+        };
+        let document = document.filter(|_| lacks_document);
+        let labels = labels.filter(|labels| Some(labels.generation) == newer_labels);
+        if document.is_none() && labels.is_none() {
+            return Err(Error::conflict("not_asked", "the console knows what this host has"));
+        }
+        if let Some((row, body)) = document {
+            let mut transaction = self.shared.store.begin().await?;
+            desired::hand_in(&mut transaction, host, &row, body, now_ms()).await?;
+            transaction.commit().await.map_err(StoreError::from)?;
+            tracing::info!(host.id = %host, document = %row.mark, "a host has handed in its document");
+            if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
+                entry.handed_in = Some(row);
+            }
+        }
+        if let Some(labels) = labels {
+            tracing::info!(host.id = %host, generation = labels.generation, "a host has handed in its labels");
+            // After a restart of the console it is asked again.
+            if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
+                entry.handed_in_labels = Some(labels);
+            }
+        }
+        Ok(())
+    }
+
+    fn verified_document<'a>(
+        &self,
+        host: HostId,
+        document: &'a StoredDocument,
+    ) -> Result<(HandedInRow, &'a str), Error> {
         if document.body.len() > BODY_MAX_BYTES {
             return Err(wrong(&format!("the body is longer than {BODY_MAX_BYTES} bytes")));
         }
-        let bytes = serde_json::to_vec(&document.head).map_err(|error| wrong(&error.to_string()))?;
-        let keys = self.shared.authority.keys().state.of_hosts();
-        let verified = envelope::open(&bytes, &keys)
-            .map_err(|error| wrong(&format!("the head is not signed by this console: {error}")))?;
-        let head: DesiredHead = verified.body().map_err(|error| wrong(&format!("the head is none: {error}")))?;
+        let head: DesiredHead = self.opened("head", &document.head)?;
         if head.host != host {
             return Err(wrong("the document is another host's"));
         }
@@ -51,19 +85,27 @@ impl Console {
         if let Err(error) = serde_json::from_str::<DesiredBody>(&document.body) {
             return Err(wrong(&format!("the body cannot be read: {error}")));
         }
-        // Only what was asked for is kept: a member cannot fill the store.
-        let is_asked = self.shared.hosts.desired.table().hosts.get(&host).is_some_and(|entry| entry.is_unconfirmed);
-        if !is_asked {
-            return Err(Error::conflict("not_asked", "the console knows the document of this host"));
-        }
-        let row = HandedInRow { mark: head.mark, digest: head.digest };
-        let mut transaction = self.shared.store.begin().await?;
-        desired::hand_in(&mut transaction, host, &row, &document.body, now_ms()).await?;
-        transaction.commit().await.map_err(StoreError::from)?;
-        if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
-            entry.handed_in = Some(row);
-        }
-        tracing::info!(host.id = %host, document = %head.mark, "a host has handed in its document");
-        Ok(())
+        Ok((HandedInRow { mark: head.mark, digest: head.digest }, &document.body))
     }
+
+    fn verified_labels(&self, host: HostId, labels: &Envelope) -> Result<HostLabels, Error> {
+        let labels: HostLabels = self.opened("message with labels", labels)?;
+        match labels.host == host {
+            true => Ok(labels),
+            false => Err(wrong("the labels are another host's")),
+        }
+    }
+
+    /// Verifies what this console has signed once.
+    fn opened<B: Body>(&self, what: &str, envelope: &Envelope) -> Result<B, Error> {
+        let bytes = serde_json::to_vec(envelope).map_err(|error| wrong(&error.to_string()))?;
+        let keys = self.shared.authority.keys().state.of_hosts();
+        let verified = envelope::open(&bytes, &keys)
+            .map_err(|error| wrong(&format!("the {what} is not signed by this console: {error}")))?;
+        verified.body().map_err(|error| wrong(&format!("the {what} is none: {error}")))
+    }
+}
+
+fn wrong(message: &str) -> Error {
+    Error::invalid("bad_document", message)
 }

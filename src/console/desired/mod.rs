@@ -3,7 +3,7 @@
 //! Modules, in reading order: [`table`] (all of it in memory), [`plan`] (decides what is to change, as a plain function), [`change`]
 //! (performs it: the store, then the table), [`apply`] (operators' documents), [`publish`] (sends what is due), [`sync`] (compares
 //! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make), [`hand_in`] (the
-//! interface for hosts), [`cordon`], [`vars`], [`show`] (what is told of it all).
+//! interface for hosts), [`rollouts`] (which begin, and their hosts), [`cordon`], [`vars`], [`show`] (what is told of it all).
 //!
 //! Tasks: [`sync::run`] evaluates targets, at once where operators change something, and every 30 seconds for what hosts report;
 //! [`publish::run`] sends documents.
@@ -13,8 +13,8 @@
 //!
 //! **Invariant: a host's mark only grows**, and a body of another digest has another mark.
 //!
-//! **Invariant: a host is sent nothing while it has a document that this console did not make**, until an operator has
-//! confirmed it.
+//! **Invariant: a host is sent nothing while it has a document that this console did not make, or newer labels**, until an
+//! operator has confirmed it.
 //!
 //! **Invariant: absence removes nothing.** What is to go is named in the document until the host reports it gone; and a look at
 //! hosts that could not read everything names nothing.
@@ -27,6 +27,7 @@ pub(super) mod follow;
 mod hand_in;
 mod plan;
 pub(super) mod publish;
+mod rollouts;
 mod show;
 pub(super) mod sync;
 mod table;
@@ -37,16 +38,20 @@ mod vars;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_api::SyncRun;
+use muster_rules::realm::Realms;
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DesiredReport},
-    name::{HostId, UnitName},
+    name::{HostId, Name, UnitName},
     secret::SecretRef,
     unit::Spec,
 };
 use tokio::sync::Notify;
 
-use self::table::{DeploymentEntry, DesiredTable, HostReport};
+pub(crate) use self::apply::PlanRequests;
+pub(super) use self::show::UnitClaim;
+pub(crate) use self::table::VersionGate;
+use self::table::{DeploymentEntry, DesiredTable, HostEntry, HostReport};
 use super::store::{Store, StoreError};
 
 /// A unit of a deployment, with what it needs.
@@ -83,25 +88,36 @@ impl DesiredState {
         })
     }
 
+    /// Locks deployments, targets, documents and rollouts for changes.
+    pub(super) async fn lock_changes(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.changing.lock().await
+    }
+
     fn table(&self) -> MutexGuard<'_, DesiredTable> {
         // No panic leaves it inconsistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles what a host reports of its document; `None` from an agent that knows none.
-    pub(super) fn heard(&self, host: HostId, report: Option<DesiredReport>, now: Millis) {
+    /// Handles what a host reports of its document, `None` from an agent that knows none; and the generation of its labels,
+    /// if these are newer than the console's.
+    pub(super) fn heard(&self, host: HostId, report: Option<DesiredReport>, newer_labels: Option<u64>, now: Millis) {
         let mut table = self.table();
         let entry = table.hosts.entry(host).or_default();
         let report = report.map_or(HostReport::Cannot, HostReport::Known);
-        if entry.report == report && !entry.is_due(now) && !entry.is_to_hand_in(now) {
+        let are_labels_same = entry.newer_labels == newer_labels;
+        if entry.report == report && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now) {
             return;
         }
-        let was_able = entry.report.known().is_some();
+        // What it may be given depends on whether it asks.
+        let able = |entry: &HostEntry| entry.report.known().map(|report| report.asks);
+        let (was_able, was_open) = (able(entry), entry.newer_labels.is_some());
         let has_removals = !entry.removals.is_empty();
-        entry.report = report;
-        let is_able = entry.report.known().is_some();
-        let is_urgent = table.compare(host, now);
-        if is_able && (!was_able || has_removals) {
+        (entry.report, entry.newer_labels) = (report, newer_labels);
+        let is_able = able(entry);
+        let is_open = newer_labels.is_some();
+        let is_to_hand_in = entry.is_to_hand_in(now);
+        let is_urgent = table.compare(host, now) || is_to_hand_in;
+        if is_able.is_some() && (is_able != was_able || has_removals || (was_open && !is_open)) {
             table.dirty.insert(host);
         }
         let (is_dirty, is_due) = (!table.dirty.is_empty() || is_urgent, !table.to_send.is_empty());
@@ -141,13 +157,36 @@ impl DesiredState {
         }
     }
 
+    /// Handles that a realm has changed: documents have the realms of their units, and the parents of those.
+    pub(super) fn realm_changed(&self, realms: &Realms, changed: &Name) {
+        let is_in = |unit: &UnitName| realms.chain(&unit.realm()).iter().any(|realm| realm.name == *changed);
+        let mut table = self.table();
+        let concerned: Vec<&DeploymentName> =
+            table.deployments.iter().filter(|entry| entry.units.iter().any(is_in)).map(|entry| entry.name()).collect();
+        let carries = |entry: &HostEntry| entry.assigned.iter().any(|row| concerned.contains(&&row.deployment));
+        let hosts: Vec<HostId> =
+            table.hosts.iter().filter(|(_, entry)| carries(entry)).map(|(host, _)| *host).collect();
+        if !hosts.is_empty() {
+            table.dirty.extend(hosts);
+            drop(table);
+            self.more.notify_one();
+        }
+    }
+
+    /// Returns a deployment that has units in a realm.
+    pub(super) fn deployment_in(&self, realm: &Name) -> Option<DeploymentName> {
+        let table = self.table();
+        let is_in = |entry: &&std::sync::Arc<DeploymentEntry>| entry.units.iter().any(|unit| unit.realm() == *realm);
+        table.deployments.iter().find(is_in).map(|entry| entry.name().clone())
+    }
+
     /// Handles that secrets were set.
     pub(super) fn secrets_changed(&self) {
         self.table().has_new_secrets = true;
         self.more.notify_one();
     }
 
-    /// Returns the units of all deployments, with what they need.
+    /// Returns the units of all versions of deployments that are in use, with what they need.
     pub(super) fn needs(&self) -> Vec<DeployedUnit> {
         let table = self.table();
         let of = |entry: &std::sync::Arc<DeploymentEntry>| {
@@ -160,17 +199,18 @@ impl DesiredState {
             };
             entry.row.content.units.iter().map(unit).collect::<Vec<_>>()
         };
-        table.deployments.iter().flat_map(of).collect()
+        // Earlier versions, too, which hosts have, or may go back to.
+        table.versions.values().flat_map(of).collect()
     }
 
     /// Returns the number of deployments, and of hosts in each state of their documents.
     pub(super) fn counts(&self) -> (usize, [(&'static str, usize); 4]) {
         let table = self.table();
-        let hosts = table.hosts.values().filter(|entry| entry.document.is_some() || entry.is_unconfirmed);
+        let hosts = table.hosts.values().filter(|entry| entry.document.is_some() || entry.is_open());
         let (mut stored, mut behind, mut refused, mut unconfirmed) = (0, 0, 0, 0);
         for entry in hosts {
             *match entry {
-                entry if entry.is_unconfirmed => &mut unconfirmed,
+                entry if entry.is_open() => &mut unconfirmed,
                 entry if entry.is_current() => &mut stored,
                 entry if entry.has_refused() => &mut refused,
                 _ => &mut behind,

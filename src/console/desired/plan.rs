@@ -6,13 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use muster_rules::{
-    assignment::{self, AssignmentCandidate, AssignmentConflict},
-    realm::Realms,
-};
+use muster_rules::assignment::{self, AssignmentCandidate, AssignmentConflict};
 use muster_topics::{
     Millis, V1,
-    desired::{Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, UnitRemoval},
+    desired::{
+        Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, PlanRequest,
+        UnitRemoval,
+    },
     name::{Digest, HostId, Name, UnitName},
     realm::Realm,
 };
@@ -27,6 +27,10 @@ pub(super) struct HostLook {
     pub(super) hostname: String,
     /// Which of the deployments select it, in their order.
     pub(super) selected: Vec<bool>,
+    /// Which of the versions for newcomers select it, in the order of their deployments.
+    pub(super) selected_before: Vec<bool>,
+    /// The group in the budget of each deployment's rollout, in their order.
+    pub(super) groups: Vec<Option<Arc<str>>>,
     pub(super) heard: Option<(u64, u64)>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
 }
@@ -42,6 +46,8 @@ pub(super) struct PlanWish {
     pub(super) keep: HashSet<DeploymentName>,
     /// Units made by verbs that deployments take over.
     pub(super) adopt: HashMap<(HostId, DeploymentName), Vec<UnitName>>,
+    /// Of deployments that are applied now, the digests of plans that an operator has seen, by host.
+    pub(super) seen: HashMap<DeploymentName, Arc<BTreeMap<HostId, Digest>>>,
     /// Removals that are done.
     pub(super) gone: HashMap<HostId, Vec<UnitRemoval>>,
     /// Units that are detached now, or no more, by host.
@@ -55,6 +61,7 @@ pub(super) struct HostPlan {
     pub(super) assigned: Vec<AssignmentRow>,
     pub(super) removals: Vec<UnitRemoval>,
     pub(super) conflicts: Vec<(DeploymentName, AssignmentConflict)>,
+    pub(super) cannot_ask: Vec<DeploymentName>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
     pub(super) heard: Option<(u64, u64)>,
     pub(super) document: Option<DocumentRow>,
@@ -86,7 +93,7 @@ impl Plan {
     }
 }
 
-/// Plans for these hosts. A host with a document that the console did not make is left as it is.
+/// Plans for these hosts. A host that an operator has to confirm is left as it is.
 pub(super) fn plan(
     table: &DesiredTable,
     deployments: &[Arc<DeploymentEntry>],
@@ -94,16 +101,16 @@ pub(super) fn plan(
     wish: &PlanWish,
 ) -> Plan {
     let mut plan = Plan::default();
-    let mut bodies = BodyMaker { deployments, realms: &table.realms, made: HashMap::new() };
+    let mut bodies = BodyMaker { table, deployments, made: HashMap::new() };
     let none = HostEntry::default();
     for (host, look) in looks {
         let entry = table.hosts.get(host).unwrap_or(&none);
-        if entry.is_unconfirmed {
+        if entry.is_open() {
             continue;
         }
         let detached = wish.detached.get(host).unwrap_or(&entry.detached);
-        let mut one = assigned(*host, entry, deployments, look, wish);
-        one.removals = removals(*host, entry, (&one.assigned, deployments), table, wish);
+        let mut one = assigned(*host, entry, (table, deployments), look, wish);
+        one.removals = removals(*host, entry, &one.assigned, (table, deployments), wish);
         for row in &one.assigned {
             if assignment(&entry.assigned, &row.deployment).is_none() {
                 plan.gains.entry(row.deployment.clone()).or_default().push(*host);
@@ -115,7 +122,7 @@ pub(super) fn plan(
             }
         }
         if entry.may_have_document() {
-            match bodies.body(&one, detached) {
+            match bodies.body(&one, entry, detached) {
                 Ok(body) => one.document = document(entry, &body, wish.now),
                 Err(error) => one.error = Some(error),
             }
@@ -129,25 +136,62 @@ pub(super) fn plan(
     plan
 }
 
+/// Returns the version of a deployment that a host is to have. A host that carries an earlier one gets the present one, except
+/// while that is rolled out and the host was not there when that began; `None` if its agent cannot ask, and it has none.
+fn version_for<'a>(
+    table: &'a DesiredTable,
+    present: &'a Arc<DeploymentEntry>,
+    entry: &HostEntry,
+    selected_before: bool,
+) -> Option<&'a Arc<DeploymentEntry>> {
+    let name = present.name();
+    let has = assignment(&entry.assigned, name);
+    let held = || table.versions.get(&(name.clone(), has?.version));
+    if present.is_rolled_out() && entry.cannot_ask() {
+        return held();
+    }
+    let Some(before) = table.for_newcomers(present) else { return Some(present) };
+    match has {
+        Some(row) if row.version == present.number() => Some(present),
+        Some(_) => held().or(Some(present)),
+        None if selected_before => Some(before),
+        None => Some(present),
+    }
+}
+
 fn assigned(
     host: HostId,
     entry: &HostEntry,
-    deployments: &[Arc<DeploymentEntry>],
+    (table, deployments): (&DesiredTable, &[Arc<DeploymentEntry>]),
     look: &HostLook,
     wish: &PlanWish,
 ) -> HostPlan {
     let has = |name: &DeploymentName| assignment(&entry.assigned, name);
-    let candidate = |(index, one): (usize, &'_ Arc<DeploymentEntry>)| {
+    let is_selected = |index: usize, one: &DeploymentEntry| {
         let has = has(one.name()).is_some();
-        let selects = look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove;
-        (has, selects)
+        look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove
     };
-    let candidates: Vec<AssignmentCandidate<'_>> = deployments
+    let selected_before = |index: usize| look.selected_before.get(index).copied().unwrap_or(false);
+    let wanted: Vec<Option<&Arc<DeploymentEntry>>> = deployments
         .iter()
         .enumerate()
-        .map(|(index, one)| {
-            let (has, selects) = candidate((index, one));
-            AssignmentCandidate { deployment: one.name(), units: &one.units, selects, has }
+        .map(|(index, one)| version_for(table, one, entry, selected_before(index)))
+        .collect();
+    let cannot_ask = deployments
+        .iter()
+        .enumerate()
+        .filter(|(index, one)| one.is_rolled_out() && entry.cannot_ask() && is_selected(*index, one))
+        .map(|(_, one)| one.name().clone())
+        .collect();
+    let candidates: Vec<AssignmentCandidate<'_>> = deployments
+        .iter()
+        .zip(&wanted)
+        .enumerate()
+        .map(|(index, (one, wanted))| AssignmentCandidate {
+            deployment: one.name(),
+            units: wanted.map_or(&[][..], |wanted| &wanted.units),
+            selects: wanted.is_some() && is_selected(index, one),
+            has: has(one.name()).is_some(),
         })
         .collect();
     let found = assignment::assign(&candidates, entry.gate());
@@ -158,10 +202,15 @@ fn assigned(
         adopt.retain(|unit| one.units.contains(unit));
         adopt.sort();
         adopt.dedup();
-        AssignmentRow { deployment: one.name().clone(), version: one.number(), adopt }
+        let version = one.number();
+        let plan = match wish.seen.get(one.name()) {
+            Some(seen) => seen.get(&host).filter(|_| entry.makes_plans()).cloned(),
+            None => before.filter(|row| row.version == version).and_then(|row| row.plan.clone()),
+        };
+        AssignmentRow { deployment: one.name().clone(), version, adopt, plan }
     };
     let mut assigned: Vec<AssignmentRow> =
-        found.carries.iter().filter_map(|place| deployments.get(*place)).map(row).collect();
+        found.carries.iter().filter_map(|place| *wanted.get(*place)?).map(row).collect();
     assigned.sort_by(|one, other| one.deployment.cmp(&other.deployment));
     let name =
         |(place, conflict): (usize, AssignmentConflict)| Some((deployments.get(place)?.name().clone(), conflict));
@@ -169,6 +218,7 @@ fn assigned(
         assigned,
         removals: Vec::new(),
         conflicts: found.conflicts.into_iter().filter_map(name).collect(),
+        cannot_ask,
         vars: Arc::clone(&look.vars),
         heard: look.heard,
         document: None,
@@ -181,15 +231,16 @@ fn assigned(
 fn removals(
     host: HostId,
     entry: &HostEntry,
-    (assigned, deployments): (&[AssignmentRow], &[Arc<DeploymentEntry>]),
-    table: &DesiredTable,
+    assigned: &[AssignmentRow],
+    (table, deployments): (&DesiredTable, &[Arc<DeploymentEntry>]),
     wish: &PlanWish,
 ) -> Vec<UnitRemoval> {
-    let units = |deployment: &DeploymentName, version| table.units.get(&(deployment.clone(), version));
+    let units = |deployment: &DeploymentName, version| {
+        table.versions.get(&(deployment.clone(), version)).map(|entry| &entry.units)
+    };
     let is_wanted = |removal: &UnitRemoval| {
-        let entry = deployments.iter().find(|entry| *entry.name() == removal.deployment);
-        assignment(assigned, &removal.deployment).is_some()
-            && entry.is_some_and(|entry| entry.units.contains(&removal.unit))
+        let entry = assignment(assigned, &removal.deployment).and_then(|row| version(table, deployments, row));
+        entry.is_some_and(|entry| entry.units.contains(&removal.unit))
     };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();
     // A host that was never sent a document has nothing to remove.
@@ -212,6 +263,16 @@ fn removals(
     // One at a time of those that claim a unit: a host that has it from another one reports it gone.
     removals.dedup_by(|later, first| later.unit == first.unit);
     removals
+}
+
+/// Returns the version that a host is assigned.
+pub(super) fn version<'a>(
+    table: &'a DesiredTable,
+    deployments: &'a [Arc<DeploymentEntry>],
+    row: &AssignmentRow,
+) -> Option<&'a Arc<DeploymentEntry>> {
+    let present = deployments.iter().find(|entry| *entry.name() == row.deployment && entry.number() == row.version);
+    present.or_else(|| table.versions.get(&(row.deployment.clone(), row.version)))
 }
 
 /// Returns the next document of a host, if it is to have another.
@@ -245,56 +306,135 @@ const EMPTY: &str = r#"{"v":1}"#;
 
 /// Makes bodies, each once, however many hosts have it.
 struct BodyMaker<'a> {
+    table: &'a DesiredTable,
     deployments: &'a [Arc<DeploymentEntry>],
-    realms: &'a Realms,
     made: HashMap<String, Result<Arc<PlannedBody>, String>>,
 }
 
-impl BodyMaker<'_> {
-    /// Returns the realms of a body's units, parents first.
-    fn realms(&self, body: &DesiredBody) -> Vec<Realm> {
-        let units = body.deployments.iter().flat_map(|one| &one.version.units);
-        let names: BTreeSet<Name> = units.map(|unit| unit.unit.realm()).collect();
-        let mut chain: Vec<Realm> = Vec::new();
-        for realm in names.iter().flat_map(|name| self.realms.chain(name)) {
-            if chain.iter().all(|told| told.name != realm.name) {
-                chain.push(realm);
-            }
+/// Returns a deployment as the document of a host has it.
+fn desired_deployment(
+    entry: &DeploymentEntry,
+    row: &AssignmentRow,
+    detached: &[(DeploymentName, UnitName)],
+) -> Result<DesiredDeployment, String> {
+    let of = detached.iter().filter(|(of, unit)| *of == row.deployment && entry.units.contains(unit));
+    Ok(DesiredDeployment {
+        version: (*entry.row.content).clone(),
+        admission: if entry.is_rolled_out() { Admission::Ask } else { Admission::Free },
+        secrets: entry.secrets.clone()?,
+        adopt: row.adopt.clone(),
+        detached: of.map(|(_, unit)| unit.clone()).collect(),
+        plan: row.plan.clone(),
+    })
+}
+
+/// Returns the realms of the units of deployments, parents first.
+fn realms(table: &DesiredTable, deployments: &[DesiredDeployment]) -> Vec<Realm> {
+    let names: BTreeSet<Name> =
+        deployments.iter().flat_map(|one| &one.version.units).map(|unit| unit.unit.realm()).collect();
+    let mut chain: Vec<Realm> = Vec::new();
+    for realm in names.iter().flat_map(|name| table.realms.chain(name)) {
+        if chain.iter().all(|told| told.name != realm.name) {
+            chain.push(realm);
         }
-        chain
+    }
+    chain
+}
+
+/// Returns what hosts are to be asked about deployments that are not applied yet, each once, with its hosts.
+///
+/// # Errors
+/// If it is not known what a host would be sent.
+pub(super) fn requests(
+    table: &DesiredTable,
+    deployments: &[Arc<DeploymentEntry>],
+    plan: &Plan,
+    names: &BTreeSet<DeploymentName>,
+) -> Result<Vec<(PlanRequest, Vec<HostId>)>, String> {
+    let mut found: HashMap<String, (PlanRequest, Vec<HostId>)> = HashMap::new();
+    let none = HostEntry::default();
+    for (host, planned) in &plan.hosts {
+        let entry = table.hosts.get(host).unwrap_or(&none);
+        let rows: Vec<&AssignmentRow> = planned.assigned.iter().filter(|row| names.contains(&row.deployment)).collect();
+        let is_lost = |name: &&DeploymentName| {
+            assignment(&entry.assigned, name).is_some() && assignment(&planned.assigned, name).is_none()
+        };
+        let without: Vec<&DeploymentName> = names.iter().filter(is_lost).collect();
+        if rows.is_empty() && without.is_empty() {
+            continue;
+        }
+        let keys = rows.iter().map(|row| (&row.deployment, row.version, &row.adopt)).collect::<Vec<_>>();
+        let key = format!("{keys:?} {without:?} {:?} {:?} {:?}", planned.removals, planned.vars, entry.detached);
+        if let Some((_, hosts)) = found.get_mut(&key) {
+            hosts.push(*host);
+            continue;
+        }
+        let mut carried = Vec::new();
+        for row in rows {
+            let Some(version) = version(table, deployments, row) else { continue };
+            carried.push(DesiredDeployment { plan: None, ..desired_deployment(version, row, &entry.detached)? });
+        }
+        let request = PlanRequest {
+            realms: realms(table, &carried),
+            deployments: carried,
+            without: without.into_iter().cloned().collect(),
+            remove: planned.removals.clone(),
+            vars: (*planned.vars).clone(),
+            brief: true,
+        };
+        found.insert(key, (request, vec![*host]));
+    }
+    let mut found: Vec<(PlanRequest, Vec<HostId>)> = found.into_values().collect();
+    found.iter_mut().for_each(|(_, hosts)| hosts.sort_unstable());
+    found.sort_by(|(_, one), (_, other)| one.cmp(other));
+    Ok(found)
+}
+
+impl BodyMaker<'_> {
+    /// Returns the removals that a host's document has. While the host has not begun with a version that it asks for, it
+    /// keeps the units that this version has no more.
+    fn due_removals(&self, host: &HostPlan, entry: &HostEntry) -> Vec<UnitRemoval> {
+        let has_begun = |removal: &&UnitRemoval| {
+            let Some(row) = assignment(&host.assigned, &removal.deployment) else { return true };
+            let is_free = version(self.table, self.deployments, row).is_none_or(|version| !version.is_rolled_out());
+            is_free || entry.reported_version(&row.deployment) == Some(row.version)
+        };
+        host.removals.iter().filter(has_begun).cloned().collect()
     }
 
-    fn body(&mut self, host: &HostPlan, detached: &[(DeploymentName, UnitName)]) -> Result<Arc<PlannedBody>, String> {
-        let rows = host.assigned.iter().map(|row| (&row.deployment, row.version, &row.adopt));
+    fn body(
+        &mut self,
+        host: &HostPlan,
+        entry: &HostEntry,
+        detached: &[(DeploymentName, UnitName)],
+    ) -> Result<Arc<PlannedBody>, String> {
+        let rows = host.assigned.iter().map(|row| (&row.deployment, row.version, &row.adopt, &row.plan));
         let rows: Vec<_> = rows.collect();
         // The text of all that bodies are made of.
-        let key = format!("{rows:?} {detached:?} {:?} {:?}", host.removals, host.vars);
+        let removals = self.due_removals(host, entry);
+        let key = format!("{rows:?} {detached:?} {removals:?} {:?}", host.vars);
         if let Some(made) = self.made.get(&key) {
             return made.clone();
         }
-        let made = self.make(host, detached).map(Arc::new);
+        let made = self.make(host, removals, detached).map(Arc::new);
         self.made.insert(key, made.clone());
         made
     }
 
-    fn make(&self, host: &HostPlan, detached: &[(DeploymentName, UnitName)]) -> Result<PlannedBody, String> {
-        let mut body =
-            DesiredBody { v: V1, remove: host.removals.clone(), vars: (*host.vars).clone(), ..DesiredBody::default() };
+    fn make(
+        &self,
+        host: &HostPlan,
+        remove: Vec<UnitRemoval>,
+        detached: &[(DeploymentName, UnitName)],
+    ) -> Result<PlannedBody, String> {
+        let mut body = DesiredBody { v: V1, remove, vars: (*host.vars).clone(), ..DesiredBody::default() };
         let mut is_secret = false;
         for row in &host.assigned {
-            let entry = self.deployments.iter().find(|entry| *entry.name() == row.deployment);
-            let Some(entry) = entry else { continue };
+            let Some(entry) = version(self.table, self.deployments, row) else { continue };
             is_secret |= entry.has_values;
-            let of = detached.iter().filter(|(of, unit)| *of == row.deployment && entry.units.contains(unit));
-            body.deployments.push(DesiredDeployment {
-                version: (*entry.row.content).clone(),
-                admission: Admission::Free,
-                secrets: entry.secrets.clone()?,
-                adopt: row.adopt.clone(),
-                detached: of.map(|(_, unit)| unit.clone()).collect(),
-            });
+            body.deployments.push(desired_deployment(entry, row, detached)?);
         }
-        body.realms = self.realms(&body);
+        body.realms = realms(self.table, &body.deployments);
         let content = serde_json::to_string(&body).map_err(|error| error.to_string())?;
         if content.len() > BODY_MAX_BYTES {
             return Err(format!("its document would have {} bytes, and {BODY_MAX_BYTES} are allowed", content.len()));

@@ -174,7 +174,7 @@ async fn bodies(shared: &ConsoleState, due: &[DueDocument]) -> Result<HashMap<Di
     Ok(bodies)
 }
 
-/// Asks a host to hand in the document that it has.
+/// Asks a host to hand in what it has of the console: document and labels.
 pub(super) async fn ask_for_document(shared: &ConsoleState, host: HostId) -> Result<(), Error> {
     let now = now_ms();
     let request = DocumentRequest { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now) };
@@ -186,4 +186,103 @@ pub(super) async fn ask_for_document(shared: &ConsoleState, host: HostId) -> Res
         entry.asked_ms = Some(now);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::desired::{DesiredMark, DesiredReport};
+
+    use super::*;
+    use crate::{
+        desired::table::{HostEntry, HostReport},
+        store,
+        testing::Fixture,
+    };
+
+    /// A host with a document whose body is this.
+    fn entry(body: &str) -> HostEntry {
+        let document = DocumentRow {
+            mark: DesiredMark { epoch: 1, generation: 1 },
+            digest: Digest::of(body.as_bytes()),
+            size_bytes: body.len() as u64,
+            is_secret: false,
+            made_ms: 1,
+            is_sent: false,
+        };
+        let report = HostReport::Known(DesiredReport::default());
+        HostEntry { document: Some(document), report, ..HostEntry::default() }
+    }
+
+    #[test]
+    fn all_that_is_due_is_taken_in_batches_once() {
+        let mut table = DesiredTable::default();
+        for _ in 0..2 * BATCH + 200 {
+            table.hosts.insert(HostId::random(), entry("body"));
+        }
+        let (open, cannot) = (HostId::random(), HostId::random());
+        table.hosts.insert(open, HostEntry { newer_labels: Some(7), ..entry("body") });
+        table.hosts.insert(cannot, HostEntry { report: HostReport::Cannot, ..entry("body") });
+        send_all_again(&mut table);
+        let mut all = HashSet::new();
+        for count in [BATCH, BATCH, 200, 0] {
+            let batch = take(&mut table);
+            assert_eq!(batch.len(), count);
+            all.extend(batch.iter().map(|due| due.host));
+        }
+        assert_eq!(all.len(), 2 * BATCH + 200, "each host once");
+        assert!(!all.contains(&open) && !all.contains(&cannot));
+        // Another connection sends all again.
+        send_all_again(&mut table);
+        assert_eq!(take(&mut table).len(), BATCH);
+    }
+
+    #[tokio::test]
+    async fn bodies_of_a_batch_are_limited_and_those_that_hosts_have_are_not_read() {
+        let fixture = Fixture::new().await;
+        let shared = fixture.shared();
+        // No comparison sweeps what no host has.
+        let changing = shared.hosts.desired.changing.lock().await;
+        let due = |place: usize, is_known| {
+            let body = format!("body {place}");
+            DueDocument { host: HostId::random(), document: entry(&body).document.unwrap(), is_known }
+        };
+        let mut all: Vec<DueDocument> = (0..BODIES_MAX + 50).map(|place| due(place, false)).collect();
+        let mut transaction = shared.store.begin().await.unwrap();
+        for (place, one) in all.iter().enumerate() {
+            let body = format!("body {place}");
+            store::desired::put_body(&mut transaction, &one.document.digest, &body, false).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
+        assert_eq!(bodies(shared, &all).await.unwrap().len(), BODIES_MAX);
+        // Many hosts share one; secrets and what is known already do not go over the broker.
+        all.truncate(3);
+        all.push(due(0, false));
+        assert_eq!(bodies(shared, &all).await.unwrap().len(), 3);
+        (all[1].is_known, all[2].document.is_secret) = (true, true);
+        assert_eq!(bodies(shared, &all).await.unwrap().into_values().collect::<Vec<_>>(), ["body 0"]);
+        all[0].document.size_bytes = BODY_ON_TOPIC_MAX_BYTES as u64 + 1;
+        all.pop();
+        assert_eq!(bodies(shared, &all).await.unwrap().len(), 0);
+        drop(changing);
+        fixture.running.stop().await;
+    }
+
+    #[tokio::test]
+    async fn batch_that_could_not_be_sent_is_sent_with_the_next_connection() {
+        let fixture = Fixture::new().await;
+        let shared = fixture.shared();
+        let host = HostId::random();
+        {
+            let mut table = shared.hosts.desired.table();
+            table.hosts.insert(host, entry("body"));
+            table.to_send.insert(host);
+        }
+        // There is no broker.
+        send_due(shared).await.unwrap();
+        let mut table = shared.hosts.desired.table();
+        let sent = table.hosts.get(&host).unwrap();
+        assert!(sent.sent.is_none() && !sent.document.as_ref().unwrap().is_sent);
+        send_all_again(&mut table);
+        assert_eq!(take(&mut table).len(), 1);
+    }
 }

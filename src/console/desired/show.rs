@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{
-    ChangeCost, CompareVersions, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState,
-    DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, UnitChange,
+    Change, ChangeCost, ChangeListing, CompareVersions, Deployment, DeploymentDetail, DeploymentDifferences,
+    DeploymentHost, DeploymentState, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo,
+    FieldDifference, HostOutcome, UnitChange,
 };
 use muster_rules::{
     assignment::AssignmentConflict,
@@ -15,7 +16,7 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DeploymentVersion},
-    name::UnitName,
+    name::{HostId, UnitName},
     unit::{MASK, Run, Spec, UnitReport},
 };
 use serde_json::Value;
@@ -23,19 +24,64 @@ use serde_json::Value;
 use super::table::{DesiredTable, HostEntry, HostReport, assignment};
 use crate::{
     error::Error,
+    rollout::HostAdmission,
     state::Console,
     store::{
-        deployment::{self, VersionRow},
+        change,
+        deployment::{self, AssignmentRow, VersionRow},
         host,
     },
 };
+
+/// How many changes are listed, and at most.
+const CHANGES_DEFAULT: u32 = 100;
+const CHANGES_MAX: u32 = 1_000;
 
 pub(super) fn unknown(name: &DeploymentName) -> Error {
     Error::not_found("unknown_deployment", format!("there is no deployment {name}"))
         .hint("`muster deployment ls` lists them")
 }
 
+/// What deployments have to do with a unit of a host, beside its owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnitClaim {
+    /// Whether it is to go.
+    pub(crate) is_leaving: bool,
+    /// A deployment of the host that has a unit of this name.
+    pub(crate) deployment: Option<DeploymentName>,
+    /// Whether the unit was detached from that one.
+    pub(crate) is_detached: bool,
+}
+
 impl Console {
+    /// Returns what deployments have to do with a unit of a host.
+    pub(crate) fn unit_claim(&self, host: HostId, unit: &UnitName) -> UnitClaim {
+        let table = self.shared.hosts.desired.table();
+        let Some(entry) = table.hosts.get(&host) else { return UnitClaim::default() };
+        let has = |row: &&AssignmentRow| {
+            let version = table.versions.get(&(row.deployment.clone(), row.version));
+            version.is_some_and(|version| version.units.contains(unit))
+        };
+        let deployment = entry.assigned.iter().find(has).map(|row| row.deployment.clone());
+        let is_of = |(of, one): &(DeploymentName, UnitName)| Some(of) == deployment.as_ref() && one == unit;
+        UnitClaim {
+            is_leaving: entry.removals.iter().any(|removal| removal.unit == *unit),
+            is_detached: entry.detached.iter().any(is_of),
+            deployment,
+        }
+    }
+
+    /// Returns what operators have changed last.
+    pub async fn recent_changes(&self, wanted: &ChangeListing) -> Result<Vec<Change>, Error> {
+        let limit = wanted.limit.unwrap_or(CHANGES_DEFAULT).min(CHANGES_MAX);
+        Ok(change::newest(self.shared.store.read(), wanted.subject.as_deref(), limit).await?)
+    }
+
+    /// Returns the number of hosts with a document that this console did not make.
+    pub(crate) fn unconfirmed_hosts(&self) -> u64 {
+        self.shared.hosts.desired.table().hosts.values().filter(|entry| entry.is_unconfirmed).count() as u64
+    }
+
     /// Returns all deployments, by name: also removed ones that hosts have yet to remove.
     pub async fn deployments(&self) -> Result<Vec<Deployment>, Error> {
         let mut on_hosts = self.on_hosts(None).await?;
@@ -91,6 +137,11 @@ impl Console {
         })
     }
 
+    /// Returns the number of the version before one, of those that are kept; 0 if there is none.
+    pub(super) async fn version_before(&self, name: &DeploymentName, number: u32) -> Result<u32, Error> {
+        Ok(deployment::version_before(self.shared.store.read(), name, number).await?.unwrap_or(0))
+    }
+
     pub(super) async fn version_row(&self, name: &DeploymentName, number: u32) -> Result<VersionRow, Error> {
         let row = deployment::version(self.shared.store.read(), name, number).await?;
         row.ok_or_else(|| {
@@ -107,7 +158,10 @@ impl Console {
     ) -> Result<DeploymentDifferences, Error> {
         let present = self.shared.hosts.desired.table().deployment(name).map(|entry| entry.number());
         let to = wanted.to.or(present).ok_or_else(|| unknown(name))?;
-        let from = wanted.from.unwrap_or(to.saturating_sub(1));
+        let from = match wanted.from {
+            Some(from) => from,
+            None => self.version_before(name, to).await?,
+        };
         let after = self.version_row(name, to).await?;
         let before = match from {
             0 => None,
@@ -152,6 +206,8 @@ impl Console {
         let owned = deployment::owned_units(db, only).await?;
         let names = host::names(db).await?;
         let away = host::away(db, None).await?;
+        let rollouts = &self.shared.hosts.rollouts;
+        let mut admissions: BTreeMap<DeploymentName, BTreeMap<HostId, HostAdmission>> = BTreeMap::new();
         let table = self.shared.hosts.desired.table();
         let mut found: BTreeMap<DeploymentName, Vec<DeploymentHost>> = BTreeMap::new();
         let none = HostEntry::default();
@@ -160,7 +216,9 @@ impl Console {
             let reports = owned.get(&host).map_or(&[][..], Vec::as_slice);
             for name in concerned(entry, reports, only) {
                 let away_since_ms = away.get(&host).copied();
-                if let Some((state, reason)) = state(&table, entry, &name, reports, away_since_ms) {
+                let admission = admissions.entry(name.clone()).or_insert_with(|| rollouts.admissions(&name)).get(&host);
+                if let Some(reported) = state(&table, (entry, admission), &name, reports, away_since_ms) {
+                    let (state, reason) = told(reported, admission);
                     let reported = entry.report.known().and_then(|report| report.deployments.get(&name));
                     let shown = DeploymentHost {
                         host,
@@ -189,13 +247,13 @@ fn concerned(entry: &HostEntry, reports: &[UnitReport], only: Option<&Deployment
     let removed = entry.removals.iter().map(|removal| &removal.deployment);
     let conflicts = entry.conflicts.iter().map(|(name, _)| name);
     let owned = reports.iter().filter_map(|report| report.owner.as_ref()).map(|owner| &owner.deployment);
-    let all = assigned.chain(removed).chain(conflicts).chain(owned);
+    let all = assigned.chain(removed).chain(conflicts).chain(&entry.cannot_ask).chain(owned);
     all.filter(|name| only.is_none_or(|only| only == *name)).cloned().collect()
 }
 
 fn state(
     table: &DesiredTable,
-    entry: &HostEntry,
+    (entry, admission): (&HostEntry, Option<&HostAdmission>),
     name: &DeploymentName,
     reports: &[UnitReport],
     away_since_ms: Option<Millis>,
@@ -203,9 +261,9 @@ fn state(
     let row = assignment(&entry.assigned, name);
     let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
     let units: Vec<UnitName> = row
-        .and_then(|row| table.units.get(&(name.clone(), row.version)))
+        .and_then(|row| table.versions.get(&(name.clone(), row.version)))
         .into_iter()
-        .flatten()
+        .flat_map(|version| &version.units)
         .filter(|unit| !is_detached(unit))
         .cloned()
         .collect();
@@ -226,14 +284,43 @@ fn state(
         deployment: name,
         wanted: row.map(|row| (row.version, &units[..])),
         conflict: entry.conflicts.iter().find(|(of, _)| of == name).map(|(_, conflict)| conflict),
+        cannot_ask: entry.cannot_ask.contains(name),
+        admission: match admission {
+            Some(HostAdmission::Waits(reason)) => Some(reason),
+            _ => None,
+        },
         removes: entry.removals.iter().any(|removal| removal.deployment == *name),
         mark: entry.mark(),
-        is_unconfirmed: entry.is_unconfirmed,
+        is_unconfirmed: entry.is_open(),
         is_known: entry.report != HostReport::Unheard,
         report: entry.report.known(),
         is_away: away_since_ms.is_some(),
         units: &on_host,
     })
+}
+
+/// Corrects the state of a host whose report is older than what it has said in the rollout.
+fn told(
+    (state, reason): (DeploymentState, Option<String>),
+    admission: Option<&HostAdmission>,
+) -> (DeploymentState, Option<String>) {
+    let because = |words: &str| Some(words.to_owned());
+    match (state, admission) {
+        (DeploymentState::Waiting, Some(HostAdmission::Changing)) => {
+            (DeploymentState::Changing, because("it has begun"))
+        }
+        (DeploymentState::Waiting, Some(HostAdmission::Ended(outcome))) => match outcome {
+            HostOutcome::Verified => {
+                (DeploymentState::Changing, because("it has verified the version; its report comes"))
+            }
+            HostOutcome::Failed | HostOutcome::RolledBack => {
+                (DeploymentState::Failed, because("its units have failed"))
+            }
+            HostOutcome::Skipped => (DeploymentState::Waiting, because("the rollout has ended before it was admitted")),
+            _ => (state, reason),
+        },
+        _ => (state, reason),
+    }
 }
 
 /// Says of a deployment that keeps a unit which other ones claim, too.

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    list::first_names,
     notice::NoticeKind,
     page_change::PageChange,
     state::{Console, ConsoleState},
@@ -37,6 +38,8 @@ const PERIOD: Duration = Duration::from_secs(30);
 const BATCH: u32 = 500;
 /// How long to wait for more of the same: many hosts report at once.
 const SETTLE: Duration = Duration::from_millis(200);
+/// The most units that a finding names.
+const NAMED_MAX: usize = 5;
 /// How long a connected host may lack its document before that is an alert: some tries to send it.
 const BEHIND_MS: Millis = 10 * 60_000;
 
@@ -65,7 +68,7 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
 
 impl Console {
     /// Evaluates the targets of hosts that wait for that, and asks for documents.
-    pub(super) async fn catch_up(&self) -> Result<(), Error> {
+    pub(crate) async fn catch_up(&self) -> Result<(), Error> {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
@@ -264,20 +267,26 @@ impl Console {
     /// Compares what hosts report with their documents, and marks what is to be sent again.
     async fn compare(&self, run: &mut SyncRun, members: &[HostId], findings: &mut Findings) -> Result<(), StoreError> {
         let online: HashSet<HostId> = host::online(self.shared.store.read()).await?.into_iter().collect();
+        let orphans = deployment::orphans(self.shared.store.read()).await?;
         let now = run.begun_ms;
         let mut late = 0_u64;
         let mut table = self.shared.hosts.desired.table();
         for host in members {
             run.hosts += 1;
             table.compare(*host, now);
-            let Some(entry) = table.hosts.get(host) else {
-                run.alike += 1;
-                continue;
-            };
-            match finding(entry) {
+            let entry = table.hosts.get(host);
+            let found = entry.and_then(finding).or_else(|| {
+                let units: Vec<&str> = orphans.get(host)?.iter().map(UnitName::as_str).collect();
+                Some((
+                    SyncFindingKind::Orphans,
+                    format!("{} go on without being desired", first_names(&units, NAMED_MAX)),
+                ))
+            });
+            match found {
                 Some((kind, detail)) => findings.add(*host, kind, &detail),
                 None => run.alike += 1,
             }
+            let Some(entry) = entry else { continue };
             let is_late = entry.behind_since_ms.is_some_and(|since_ms| now.saturating_sub(since_ms) > BEHIND_MS);
             late += u64::from(is_late && online.contains(host));
         }
@@ -318,6 +327,9 @@ impl Console {
 fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
     if let Some(error) = &entry.error {
         return Some((SyncFindingKind::Error, error.clone()));
+    }
+    if entry.newer_labels.is_some() && !entry.is_unconfirmed {
+        return Some((SyncFindingKind::Unconfirmed, "it has newer labels than this console".to_owned()));
     }
     let report = match &entry.report {
         HostReport::Cannot if !entry.assigned.is_empty() => return Some((SyncFindingKind::Cannot, String::new())),

@@ -10,10 +10,12 @@ use muster_base::clock::now_ms;
 use muster_rules::{
     assignment::{AssignmentConflict, HostGate},
     realm::Realms,
+    rollout::policy::RolloutPolicy,
 };
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
+    label::HostLabels,
     name::{Digest, HostId, Name, UnitName},
     secret::SecretRef,
 };
@@ -23,7 +25,7 @@ use crate::store::{
     Store, StoreError,
     deployment::{self, AssignmentRow, CordonRow, VersionRow},
     desired::{self, DocumentRow, HandedInRow},
-    register,
+    label, register,
 };
 
 /// The least time between two heads of the same document, and between two requests for a host's own one.
@@ -36,6 +38,8 @@ pub(crate) struct DeploymentEntry {
     pub(super) created_ms: Millis,
     pub(super) row: VersionRow,
     pub(super) units: Vec<UnitName>,
+    /// How it reaches its hosts; `None`: all at once.
+    pub(super) policy: Option<Arc<RolloutPolicy>>,
     /// The secrets of its units, those that have any; or why they cannot be found.
     pub(super) secrets: Result<BTreeMap<UnitName, Vec<SecretRef>>, String>,
     /// Whether it has values that only its hosts may read.
@@ -51,6 +55,11 @@ impl DeploymentEntry {
         self.row.info.number
     }
 
+    /// Whether hosts ask before they change to it.
+    pub(super) fn is_rolled_out(&self) -> bool {
+        self.policy.is_some()
+    }
+
     /// Whether its units have secrets by name, so that its hosts have to be chosen by the console's labels.
     pub(super) fn has_secrets(&self) -> bool {
         // Without them nobody knows.
@@ -60,10 +69,21 @@ impl DeploymentEntry {
     /// The hashes of what its hosts download.
     pub(super) fn content(&self) -> BTreeSet<&Digest> {
         let specs = self.row.content.units.iter().map(|unit| &*unit.spec);
-        let artifacts = specs.clone().filter_map(|spec| spec.artifact());
+        let artifacts = specs.clone().flat_map(|spec| spec.artifacts());
         let artifacts = artifacts.flat_map(|artifact| [Some(&artifact.sha256), artifact.manifest.as_ref()]).flatten();
         artifacts.chain(specs.flat_map(|spec| spec.configs()).map(|config| &config.sha256)).collect()
     }
+}
+
+/// How far the present version of a deployment is that is rolled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VersionGate {
+    /// The version.
+    pub(crate) version: u32,
+    /// Whether newcomers get it: its rollout has completed, or its last wave has begun.
+    pub(crate) is_open: bool,
+    /// The last version before it that all hosts were to have.
+    pub(crate) settled: Option<u32>,
 }
 
 /// What a host last reported of its document.
@@ -95,12 +115,18 @@ pub(super) struct HostEntry {
     pub(super) detached: Vec<(DeploymentName, UnitName)>,
     /// Deployments that select it, and that it does not carry.
     pub(super) conflicts: Vec<(DeploymentName, AssignmentConflict)>,
+    /// Deployments whose present version it is not given, because its agent cannot ask for admission.
+    pub(super) cannot_ask: Vec<DeploymentName>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
     pub(super) document: Option<DocumentRow>,
     pub(super) report: HostReport,
     /// Whether it has a document that this console did not make.
     pub(super) is_unconfirmed: bool,
     pub(super) handed_in: Option<HandedInRow>,
+    /// The generation of its labels, if these are newer than the console's.
+    pub(super) newer_labels: Option<u64>,
+    /// The labels that it has handed in.
+    pub(super) handed_in_labels: Option<HostLabels>,
     pub(super) cordon: Option<CordonRow>,
     /// Which document was sent last, and when.
     pub(super) sent: Option<(DesiredMark, Millis)>,
@@ -148,9 +174,30 @@ impl HostEntry {
         refused.is_some_and(|refused| Some(refused.mark) == self.mark())
     }
 
+    /// Whether an operator has to confirm it: it has a document that this console did not make, or newer labels than the
+    /// console, which decide what it should have.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_unconfirmed || self.newer_labels.is_some()
+    }
+
+    /// Whether its agent is known not to ask for admission.
+    pub(super) fn cannot_ask(&self) -> bool {
+        self.report.known().is_some_and(|report| !report.asks)
+    }
+
+    /// Whether its agent makes plans.
+    pub(super) fn makes_plans(&self) -> bool {
+        self.report.known().is_some_and(|report| report.plans)
+    }
+
+    /// The version of a deployment that it has made its desired state, as it reports.
+    pub(super) fn reported_version(&self, name: &DeploymentName) -> Option<u32> {
+        self.report.known()?.deployments.get(name).map(|report| report.version)
+    }
+
     /// Whether it may be sent documents.
     pub(super) fn may_have_document(&self) -> bool {
-        !self.is_unconfirmed && self.report.known().is_some()
+        !self.is_open() && self.report.known().is_some()
     }
 
     /// Whether its present document is to be sent, which was not a moment ago.
@@ -160,12 +207,23 @@ impl HostEntry {
         self.may_have_document() && !self.is_current() && !self.has_refused() && !was_sent
     }
 
-    /// Whether it is to be asked for its document.
+    /// The document that it has handed in, if it still has it.
+    pub(super) fn shown_document(&self) -> Option<&HandedInRow> {
+        let report = self.report.known()?;
+        self.handed_in.as_ref().filter(|has| has.mark == report.mark && Some(&has.digest) == report.digest.as_ref())
+    }
+
+    /// The labels that it has handed in, if it still has them.
+    pub(super) fn shown_labels(&self) -> Option<&HostLabels> {
+        self.handed_in_labels.as_ref().filter(|has| Some(has.generation) == self.newer_labels)
+    }
+
+    /// Whether it is to be asked for what it has of the console.
     pub(super) fn is_to_hand_in(&self, now: Millis) -> bool {
-        let Some(report) = self.report.known().filter(|_| self.is_unconfirmed) else { return false };
-        let has = self.handed_in.as_ref();
-        let is_here = has.is_some_and(|has| has.mark == report.mark && Some(&has.digest) == report.digest.as_ref());
-        !is_here && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
+        let lacks_document = self.is_unconfirmed && self.shown_document().is_none();
+        let lacks_labels = self.newer_labels.is_some() && self.shown_labels().is_none();
+        let is_able = self.report.known().is_some();
+        is_able && (lacks_document || lacks_labels) && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
     }
 }
 
@@ -180,8 +238,10 @@ pub(super) struct DesiredTable {
     /// In the order in which they were made.
     pub(super) deployments: Vec<Arc<DeploymentEntry>>,
     pub(super) hosts: HashMap<HostId, HostEntry>,
-    /// The units of versions that hosts carry, or did since the start.
-    pub(super) units: HashMap<(DeploymentName, u32), Vec<UnitName>>,
+    /// The versions that hosts carry, or may be given.
+    pub(super) versions: HashMap<(DeploymentName, u32), Arc<DeploymentEntry>>,
+    /// How far the versions of deployments are that are rolled out.
+    pub(super) gates: HashMap<DeploymentName, VersionGate>,
     pub(super) vars: Arc<Vec<Var>>,
     /// Realms, as of the last look at hosts.
     pub(super) realms: Realms,
@@ -226,14 +286,13 @@ impl DesiredTable {
                 entry.report = report.map_or(HostReport::Cannot, HostReport::Known);
             }
         }
-        let mut table = Self { hosts, vars: Arc::new(deployment::vars(db).await?), ..Self::default() };
-        let assigned = table.hosts.values().flat_map(|entry| &entry.assigned);
-        let versions: BTreeSet<_> = assigned.map(|row| (row.deployment.clone(), row.version)).collect();
-        for (deployment, number) in versions {
-            if let Some(row) = deployment::version(db, &deployment, number).await? {
-                table.units.insert((deployment, number), units_of(&row));
+        let generations = label::generations(db).await?;
+        for (host, has) in label::heard(db).await? {
+            if has > generations.of(host) {
+                hosts.entry(host).or_default().newer_labels = Some(has);
             }
         }
+        let mut table = Self { hosts, vars: Arc::new(deployment::vars(db).await?), ..Self::default() };
         let hosts: Vec<HostId> = table.hosts.keys().copied().collect();
         for host in hosts {
             table.compare(host, now_ms());
@@ -276,12 +335,30 @@ impl DesiredTable {
         self.deployments.iter().find(|entry| entry.name() == name)
     }
 
-    /// Adds the deployments.
+    /// Replaces the deployments. Versions that nobody carries any more are left out.
     pub(super) fn set_deployments(&mut self, deployments: Vec<Arc<DeploymentEntry>>) {
+        let used = self.used_versions();
+        let Self { versions, gates, .. } = self;
+        versions.retain(|key, _| used.contains(key));
+        gates.retain(|name, _| deployments.iter().any(|entry| entry.name() == name));
         for entry in &deployments {
-            self.units.insert((entry.name().clone(), entry.number()), entry.units.clone());
+            versions.insert((entry.name().clone(), entry.number()), Arc::clone(entry));
         }
         self.deployments = deployments;
+    }
+
+    /// Returns the versions that hosts carry, or that newcomers get.
+    pub(super) fn used_versions(&self) -> BTreeSet<(DeploymentName, u32)> {
+        let assigned = self.hosts.values().flat_map(|entry| &entry.assigned);
+        let assigned = assigned.map(|row| (row.deployment.clone(), row.version));
+        let settled = self.gates.iter().filter_map(|(name, gate)| Some((name.clone(), gate.settled?)));
+        assigned.chain(settled).collect()
+    }
+
+    /// Returns the version that newcomers get while the present one is rolled out, if that is an earlier one.
+    pub(super) fn for_newcomers(&self, present: &DeploymentEntry) -> Option<&Arc<DeploymentEntry>> {
+        let gate = self.gates.get(present.name()).filter(|gate| gate.version == present.number() && !gate.is_open)?;
+        self.versions.get(&(present.name().clone(), gate.settled?))
     }
 }
 

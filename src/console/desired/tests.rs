@@ -1,18 +1,21 @@
 //! Tests of deployments, with hosts that are played here.
 
+mod watched;
+
 use muster_api::{
-    AppliedDeployment, ApplyAction, ApplyDeployments, ApplyDocument, ConfirmAction, ConfirmDocuments, Cordon,
-    CordonHosts, DeploymentState, LabelHosts, Labels, NewConfig, NewSecret, NewTarget, NewVar, RemoveDeployment,
-    RollBack, SyncFindingKind, UnitChange, UnitOnHosts, VarLayer,
+    AppliedDeployment, ApplyAction, ApplyDeployments, ApplyDocument, ConfirmAction, ConfirmDocuments,
+    ConfirmedDocuments, Cordon, CordonHosts, DeploymentState, LabelHosts, Labels, NewConfig, NewSecret, NewTarget,
+    NewVar, RemoveDeployment, RollBack, SyncFindingKind, UnitChange, UnitOnHosts, VarLayer,
 };
 use muster_base::clock::now_ms;
 use muster_topics::{
     V1,
     desired::{
-        DeploymentName, DeploymentReport, DesiredBody, DesiredHead, DesiredMark, DesiredReport, StoredDocument,
-        UnitOwner,
+        DeploymentName, DeploymentReport, DesiredBody, DesiredHead, DesiredMark, DesiredReport, HandedIn,
+        StoredDocument, UnitOwner,
     },
     envelope::Envelope,
+    label::HostLabels,
     name::{Digest, HostId, Name, UnitName},
     unit::{Desired, Observed, Phase, Run, Spec, UnitReport, YunoSpec},
 };
@@ -66,7 +69,7 @@ async fn try_apply(
         .iter()
         .map(|content| ApplyDocument { source: "shop.yaml".to_owned(), content: content.clone() })
         .collect();
-    let apply = ApplyDeployments { documents, dry_run, adopt };
+    let apply = ApplyDeployments { documents, dry_run, adopt, plan: None };
     Ok(fixture.console.apply_deployments(&admin(), apply).await?.deployments)
 }
 
@@ -94,7 +97,7 @@ async fn able(fixture: &Fixture, hostname: &str) -> Member {
 }
 
 async fn heard(fixture: &Fixture, host: HostId, report: Option<DesiredReport>) {
-    fixture.shared().hosts.desired.heard(host, report, now_ms());
+    fixture.shared().hosts.desired.heard(host, report, fixture.shared().hosts.labels.newer(host), now_ms());
     fixture.console.catch_up().await.unwrap();
 }
 
@@ -109,7 +112,7 @@ async fn body(fixture: &Fixture, host: HostId) -> DesiredBody {
     serde_json::from_str(&text).unwrap()
 }
 
-fn generation(fixture: &Fixture, host: HostId) -> u64 {
+fn generation_of_document(fixture: &Fixture, host: HostId) -> u64 {
     row(fixture, host).map_or(0, |row| row.mark.generation)
 }
 
@@ -120,11 +123,12 @@ fn numbers(body: &DesiredBody) -> Vec<(String, u32)> {
 /// A host stores its present document, with what becomes of its deployments.
 async fn store_document(fixture: &Fixture, host: HostId) {
     let (row, body) = (row(fixture, host).unwrap(), body(fixture, host).await);
-    let version = |number| DeploymentReport { version: number, refused: None };
+    let version = |number| DeploymentReport { version: number, refused: None, waits: None };
     let deployments =
         body.deployments.iter().map(|one| (one.version.deployment.clone(), version(one.version.number))).collect();
     let removals = body.remove.iter().map(|removal| (removal.unit.clone(), None)).collect();
-    let report = DesiredReport { mark: row.mark, digest: Some(row.digest), refused: None, deployments, removals };
+    let report =
+        DesiredReport { mark: row.mark, digest: Some(row.digest), deployments, removals, ..DesiredReport::default() };
     heard(fixture, host, Some(report)).await;
 }
 
@@ -158,6 +162,18 @@ async fn report_unit(fixture: &Fixture, host: HostId, name: &str, owner: Option<
     transaction.commit().await.unwrap();
 }
 
+async fn set_online(fixture: &Fixture, host: HostId, is_online: bool) {
+    sqlx::query(
+        "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time)
+         VALUES ($1, $2, 1, 1, '1', 1, 1) ON CONFLICT (host) DO UPDATE SET state = excluded.state",
+    )
+    .bind(host.to_string())
+    .bind(if is_online { "online" } else { "offline" })
+    .execute(fixture.shared().store.write())
+    .await
+    .unwrap();
+}
+
 async fn states(fixture: &Fixture, deployment: &str) -> Vec<(String, DeploymentState)> {
     let hosts = fixture.console.deployment_hosts(&name(deployment)).await.unwrap();
     hosts.into_iter().map(|host| (host.hostname, host.state)).collect()
@@ -186,14 +202,7 @@ async fn version_targets_and_documents_follow_each_other() {
     let away = DeploymentState::Away;
     assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", away), word("two", away)]);
     for host in [one.id, two.id] {
-        sqlx::query(
-            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time)
-             VALUES ($1, 'online', 1, 1, '1', 1, 1)",
-        )
-        .bind(host.to_string())
-        .execute(fixture.shared().store.write())
-        .await
-        .unwrap();
+        set_online(&fixture, host, true).await;
     }
     store_document(&fixture, one.id).await;
     assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", Changing), word("two", Pending)]);
@@ -202,15 +211,15 @@ async fn version_targets_and_documents_follow_each_other() {
     // The same again is no version.
     let again = apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
     assert_eq!((again.action, again.version), (ApplyAction::Unchanged, 1));
-    assert_eq!(generation(&fixture, one.id), 1);
+    assert_eq!(generation_of_document(&fixture, one.id), 1);
     // Another one is shown before, and made.
     let other = document("shop/till", "label.role=till", till("2"));
     let shown = try_apply(&fixture, std::slice::from_ref(&other), true, false).await.unwrap().pop().unwrap();
-    assert_eq!((shown.action, shown.version, generation(&fixture, one.id)), (ApplyAction::Change, 2, 1));
+    assert_eq!((shown.action, shown.version, generation_of_document(&fixture, one.id)), (ApplyAction::Change, 2, 1));
     let fields: Vec<&str> = shown.units[0].differences.iter().map(|one| one.field.as_str()).collect();
     assert_eq!((shown.units[0].change, fields), (UnitChange::Change, vec!["artifact"]));
     apply(&fixture, other).await;
-    assert_eq!((generation(&fixture, one.id), generation(&fixture, two.id)), (2, 2));
+    assert_eq!((generation_of_document(&fixture, one.id), generation_of_document(&fixture, two.id)), (2, 2));
     // Back to the first content, as a third version.
     let back = fixture.console.roll_back_deployment(&admin(), &name("shop/till"), RollBack::default()).await.unwrap();
     assert_eq!((back.version, back.units[0].change), (3, UnitChange::Change));
@@ -294,7 +303,7 @@ async fn what_a_host_loses_is_removed_until_it_says_so() {
         &fixture,
         host.id,
         Some(DesiredReport {
-            deployments: [(name("shop/till"), DeploymentReport { version: 2, refused: None })].into(),
+            deployments: [(name("shop/till"), DeploymentReport { version: 2, refused: None, waits: None })].into(),
             ..done.clone()
         }),
     )
@@ -343,7 +352,7 @@ async fn secrets_follow_labels_of_the_console_alone() {
     }
     apply(&fixture, document("shop/till", "label.role=till and fact.cpus=2", units)).await;
     let versions = async || body(&fixture, host.id).await.deployments[0].secrets[&unit("shop/till")][0].version;
-    assert_eq!((versions().await, generation(&fixture, host.id)), (1, 1));
+    assert_eq!((versions().await, generation_of_document(&fixture, host.id)), (1, 1));
     assert!(body(&fixture, host.id).await.deployments[0].version.units[0].spec.secrets().is_empty());
     let get = async |version: u32| {
         let url = fixture.hosts_url(&format!("/v1/secrets/shop/db/{version}"));
@@ -352,7 +361,7 @@ async fn secrets_follow_labels_of_the_console_alone() {
     assert_eq!((get(1).await, get(2).await), (200, 403));
     // A changed secret is another document, and no other version.
     secret("hunter3").await;
-    assert_eq!((versions().await, generation(&fixture, host.id), get(2).await), (2, 2, 200));
+    assert_eq!((versions().await, generation_of_document(&fixture, host.id), get(2).await), (2, 2, 200));
     assert_eq!(fixture.console.deployment_history(&name("shop/till")).await.unwrap().len(), 1);
     // What a deployment needs is not removed.
     let realm: Name = "shop".parse().unwrap();
@@ -391,14 +400,19 @@ async fn body_is_given_to_its_host_alone() {
 }
 
 /// A document of a console whose store was lost: the same keys, and nothing known of it.
-async fn foreign(fixture: &Fixture, host: HostId, mark: DesiredMark, body: &DesiredBody) -> StoredDocument {
+async fn foreign(fixture: &Fixture, host: HostId, mark: DesiredMark, body: &DesiredBody) -> HandedIn {
     let text = serde_json::to_string(body).unwrap();
     let digest = Digest::of(text.as_bytes());
     let size_bytes = text.len() as u64;
     let head = DesiredHead { v: V1, host, mark, issued_ms: 1, digest, size_bytes };
     let signed = fixture.shared().authority.keys().signer.sign(&head).await.unwrap();
     let head: Envelope = serde_json::from_slice(&signed).unwrap();
-    StoredDocument { v: V1, head, body: text }
+    HandedIn { v: V1, document: Some(StoredDocument { head, body: text }), labels: None }
+}
+
+/// The digest of the document that is handed in.
+fn digest_of(handed_in: &HandedIn) -> Digest {
+    Digest::of(handed_in.document.as_ref().unwrap().body.as_bytes())
 }
 
 #[tokio::test]
@@ -419,7 +433,7 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     *fixture.shared().hosts.desired.table() = super::table::DesiredTable::load(&fixture.shared().store).await.unwrap();
     let mark = DesiredMark { epoch: 1, generation: 7 };
     let document = foreign(&fixture, host.id, mark, &body).await;
-    let digest = Digest::of(document.body.as_bytes());
+    let digest = digest_of(&document);
     heard(&fixture, host.id, Some(DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() })).await;
     // It is sent nothing until that is confirmed.
     apply(
@@ -436,11 +450,12 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
         fixture.console.confirm_documents(&admin(), wanted).await
     };
     assert_eq!(confirm(false).await.unwrap().waiting.len(), 1);
-    let put = async |document: &StoredDocument| {
+    let put = async |document: &HandedIn| {
         let client = fixture.client(host.identity());
         client.put(fixture.hosts_url("/v1/desired")).json(document).send().await.unwrap()
     };
-    let forged = StoredDocument { body: "{\"v\":1}".to_owned(), ..document.clone() };
+    let mut forged = document.clone();
+    forged.document.as_mut().unwrap().body = "{\"v\":1}".to_owned();
     assert_eq!(problem(put(&forged).await).await, (400, "bad_document".to_owned()));
     let another = foreign(&fixture, HostId::random(), mark, &body).await;
     assert_eq!(problem(put(&another).await).await, (400, "bad_document".to_owned()));
@@ -464,10 +479,105 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     heard(
         &fixture,
         host.id,
-        Some(DesiredReport { mark, digest: Some(Digest::of(document.body.as_bytes())), ..DesiredReport::default() }),
+        Some(DesiredReport { mark, digest: Some(digest_of(&document)), ..DesiredReport::default() }),
     )
     .await;
     assert!(!fixture.shared().hosts.desired.table().hosts[&host.id].is_unconfirmed);
+    fixture.running.stop().await;
+}
+
+/// Labels that a console whose store was lost had given a host.
+async fn foreign_labels(fixture: &Fixture, host: HostId, generation: u64, labels: &[(&str, &str)]) -> HandedIn {
+    let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+    let labels = HostLabels { v: V1, host, issued_ms: 1, generation, labels };
+    let signed = fixture.shared().authority.keys().signer.sign(&labels).await.unwrap();
+    HandedIn { v: V1, document: None, labels: Some(serde_json::from_slice(&signed).unwrap()) }
+}
+
+async fn console_labels(fixture: &Fixture, host: HostId) -> Vec<String> {
+    let given = store::label::given(fixture.shared().store.read(), Some(&[host])).await.unwrap();
+    let labels = given.get(&host).into_iter().flatten();
+    labels.map(|(name, given)| format!("{name}={} {}", given.value, given.operator)).collect()
+}
+
+async fn confirm(fixture: &Fixture, dry_run: bool, replace: bool) -> ConfirmedDocuments {
+    let wanted = ConfirmDocuments { target: NewTarget::All, dry_run, replace };
+    fixture.console.confirm_documents(&admin(), wanted).await.unwrap()
+}
+
+#[tokio::test]
+async fn labels_of_a_lost_store_are_taken_from_what_the_console_had_signed() {
+    let fixture = fixture().await;
+    let host = fixture.member("one").await;
+    let labels = || &fixture.shared().hosts.labels;
+    let generation = u64::try_from(now_ms()).unwrap() + 1_000_000;
+    labels().confirm(host.id, Some(generation), now_ms());
+    heard(&fixture, host.id, Some(DesiredReport::default())).await;
+    // What it should have is not decided by labels that the console lacks: this one picks it without them.
+    let applied = apply(&fixture, document("shop/till", "not label.frozen", till("1"))).await;
+    assert_eq!((applied.hosts, row(&fixture, host.id)), (0, None));
+    fixture.console.sync().await;
+    let counts = fixture.console.deployment_sync().last.unwrap().counts;
+    assert_eq!(counts.get(&SyncFindingKind::Unconfirmed), Some(&1), "{counts:?}");
+    // What it says of itself is nothing.
+    assert_eq!(confirm(&fixture, false, false).await.waiting.len(), 1);
+    let put = async |handed_in: &HandedIn| {
+        let client = fixture.client(host.identity());
+        client.put(fixture.hosts_url("/v1/desired")).json(handed_in).send().await.unwrap()
+    };
+    let good = foreign_labels(&fixture, host.id, generation, &[("role", "till"), ("frozen", "yes")]).await;
+    let mut forged = serde_json::to_value(&good).unwrap();
+    let text = forged["labels"]["body"].as_str().unwrap().replace("till", "bank");
+    forged["labels"]["body"] = text.into();
+    assert_eq!(problem(put(&serde_json::from_value(forged).unwrap()).await).await, (400, "bad_document".to_owned()));
+    let foreign = foreign_labels(&fixture, HostId::random(), generation, &[("role", "till")]).await;
+    assert_eq!(problem(put(&foreign).await).await, (400, "bad_document".to_owned()));
+    // One from before, of which it says that it has a later one.
+    let earlier = foreign_labels(&fixture, host.id, generation - 1, &[("role", "till")]).await;
+    assert_eq!(problem(put(&earlier).await).await, (409, "not_asked".to_owned()));
+    assert_eq!(put(&good).await.status(), 204);
+
+    let shown = confirm(&fixture, true, false).await.hosts.remove(0);
+    let taken = shown.labels.unwrap();
+    assert_eq!((taken.action, taken.host.unwrap().len(), taken.console.len()), (ConfirmAction::Rebuild, 2, 0));
+    assert_eq!(shown.deployments, [], "it is frozen by its labels");
+    assert_eq!(console_labels(&fixture, host.id).await, [""; 0]);
+    confirm(&fixture, false, false).await;
+    assert_eq!(console_labels(&fixture, host.id).await, ["frozen=yes admin", "role=till admin"]);
+    assert!(labels().tellings.of(host.id) > generation && labels().newer(host.id).is_none());
+    fixture.console.catch_up().await.unwrap();
+    assert_eq!(row(&fixture, host.id), None);
+    label(&fixture, host.id, &[], &["frozen"]).await;
+    assert_eq!(numbers(&body(&fixture, host.id).await), [("shop/till".to_owned(), 1)]);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn older_labels_of_a_restored_console_change_nothing_until_they_replace() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    store_document(&fixture, host.id).await;
+    // Since the backup it was given another one, and lost this one.
+    let generation = fixture.shared().hosts.labels.tellings.of(host.id) + 5;
+    fixture.shared().hosts.labels.confirm(host.id, Some(generation), now_ms());
+    store_document(&fixture, host.id).await;
+    let handed_in = foreign_labels(&fixture, host.id, generation, &[("site", "north")]).await;
+    fixture.console.hand_in(host.id, &handed_in).await.unwrap();
+    apply(&fixture, document("shop/till", "label.role=till", till("2"))).await;
+    assert_eq!(generation_of_document(&fixture, host.id), 1, "it is sent nothing");
+    let actions = |shown: &ConfirmedDocuments| {
+        let host = &shown.hosts[0];
+        (host.labels.as_ref().unwrap().action, host.deployments.iter().map(|one| one.action).collect::<Vec<_>>())
+    };
+    // By the labels that it has it loses the deployment.
+    let shown = confirm(&fixture, true, false).await;
+    assert_eq!(actions(&shown), (ConfirmAction::Rebuild, vec![ConfirmAction::Remove]));
+    let shown = confirm(&fixture, false, true).await;
+    assert_eq!(actions(&shown), (ConfirmAction::Replace, vec![ConfirmAction::Same]));
+    assert_eq!(console_labels(&fixture, host.id).await, ["role=till admin"]);
+    assert!(fixture.shared().hosts.labels.tellings.of(host.id) > generation);
+    assert_eq!(numbers(&body(&fixture, host.id).await), [("shop/till".to_owned(), 2)]);
     fixture.running.stop().await;
 }
 
@@ -481,7 +591,7 @@ async fn version_of_two_contents_is_a_conflict() {
     body.deployments[0].version.units[0].run = Run::Stopped;
     let mark = DesiredMark { epoch: 1, generation: 5 };
     let document = foreign(&fixture, host.id, mark, &body).await;
-    let digest = Some(Digest::of(document.body.as_bytes()));
+    let digest = Some(digest_of(&document));
     heard(&fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
     fixture.console.hand_in(host.id, &document).await.unwrap();
     let confirm = async |dry_run, replace| {
@@ -493,6 +603,168 @@ async fn version_of_two_contents_is_a_conflict() {
     assert_eq!(confirm(false, false).await.unwrap_err().problem.code, "document_conflict");
     assert_eq!(confirm(false, true).await.unwrap().hosts[0].deployments[0].action, ConfirmAction::Replace);
     assert_eq!(row(&fixture, host.id).unwrap().mark, DesiredMark { epoch: 2, generation: 6 });
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn confirmation_shows_the_version_that_the_console_has_now() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    let mut body = body(&fixture, host.id).await;
+    // The console was restored from a backup of before version 2.
+    body.deployments[0].version.number = 2;
+    body.deployments[0].version.units[0].run = Run::Stopped;
+    let mark = DesiredMark { epoch: 1, generation: 5 };
+    let document = foreign(&fixture, host.id, mark, &body).await;
+    let digest = Some(Digest::of(document.document.as_ref().unwrap().body.as_bytes()));
+    heard(&fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
+    fixture.console.hand_in(host.id, &document).await.unwrap();
+    let shown = async |replace| {
+        let wanted = ConfirmDocuments { target: NewTarget::All, dry_run: true, replace };
+        let mut shown = fixture.console.confirm_documents(&admin(), wanted).await.unwrap();
+        let one = shown.hosts.remove(0).deployments.remove(0);
+        (one.host_version, one.console_version, one.action)
+    };
+    assert_eq!(shown(false).await, (Some(2), Some(1), ConfirmAction::Rebuild));
+    assert_eq!(shown(true).await, (Some(2), Some(1), ConfirmAction::Replace));
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn old_versions_are_trimmed_unless_a_host_has_them() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let version = |number: u32| {
+        document(
+            "shop/till",
+            "label.role=till",
+            json!([{"name": "till", "artifact": "till@1", "args": [number.to_string()]}]),
+        )
+    };
+    let kept = super::apply::VERSIONS_KEPT;
+    for number in 1..=kept {
+        apply(&fixture, version(number)).await;
+        if number == 2 {
+            report_unit(&fixture, host.id, "shop/till", Some(("shop/till", 2))).await;
+        }
+    }
+    let numbers = async || {
+        let history = fixture.console.deployment_history(&name("shop/till")).await.unwrap();
+        history.into_iter().map(|info| info.number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers().await.len() as u32, kept);
+    apply(&fixture, version(kept + 1)).await;
+    apply(&fixture, version(kept + 2)).await;
+    apply(&fixture, version(kept + 3)).await;
+    // The host has a unit of version 2.
+    let after = numbers().await;
+    assert_eq!((after.len() as u32, after[0], after[after.len() - 2..].to_vec()), (kept + 1, kept + 3, vec![4, 2]));
+    // What is before the last one kept is found without it.
+    let compared = muster_api::CompareVersions { from: None, to: Some(4) };
+    let found = fixture.console.deployment_differences(&name("shop/till"), &compared).await.unwrap();
+    assert_eq!((found.from, found.units[0].differences.len()), (2, 1));
+    let first = muster_api::CompareVersions { from: None, to: Some(2) };
+    assert_eq!(fixture.console.deployment_differences(&name("shop/till"), &first).await.unwrap().from, 0);
+    report_unit(&fixture, host.id, "shop/till", Some(("shop/till", kept + 3))).await;
+    apply(&fixture, version(kept + 4)).await;
+    assert_eq!(numbers().await.last(), Some(&5));
+    let back = RollBack { to: Some(1), dry_run: true };
+    let error = fixture.console.roll_back_deployment(&admin(), &name("shop/till"), back).await.unwrap_err();
+    assert_eq!(error.problem.code, "unknown_version");
+    // The numbers go on after a removal.
+    fixture.console.remove_deployment(&admin(), &name("shop/till"), RemoveDeployment::default()).await.unwrap();
+    assert_eq!(apply(&fixture, version(1)).await.version, kept + 5);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn changed_realm_is_another_document() {
+    let fixture = fixture().await;
+    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    label(&fixture, two.id, &[("role", "other")], &[]).await;
+    apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
+    apply(&fixture, document("default/x", "label.role=other", till("1"))).await;
+    assert_eq!((generation_of_document(&fixture, one.id), generation_of_document(&fixture, two.id)), (1, 1));
+    let fields = |first: u16| serde_json::from_value(json!({"ports": {"first": first, "last": 7010}})).unwrap();
+    let shop = "shop".parse().unwrap();
+    fixture.console.update_realm(&admin(), &shop, fields(7000)).await.unwrap();
+    fixture.console.catch_up().await.unwrap();
+    // A host without units of it has the same as before.
+    assert_eq!((generation_of_document(&fixture, one.id), generation_of_document(&fixture, two.id)), (2, 1));
+    let realms = body(&fixture, one.id).await.realms;
+    assert_eq!(realms[0].ports.map(|ports| ports.first), Some(7000));
+    // The same again is no change.
+    fixture.console.update_realm(&admin(), &shop, fields(7000)).await.unwrap();
+    fixture.console.catch_up().await.unwrap();
+    assert_eq!(generation_of_document(&fixture, one.id), 2);
+    // A realm that a deployment has units in stays, also while no host has reported any.
+    let error = fixture.console.remove_realm(&admin(), &shop).await.unwrap_err();
+    assert!(error.problem.diagnostic.cause.contains("shop/till"), "{error}");
+    fixture.console.remove_deployment(&admin(), &name("shop/till"), RemoveDeployment::default()).await.unwrap();
+    fixture.console.remove_realm(&admin(), &shop).await.unwrap();
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn port_of_two_units_is_a_fault() {
+    let fixture = fixture().await;
+    let units = |first: Value, second: Value| {
+        let unit = |name: &str, provides: Value| json!({"name": name, "artifact": "till@1", "provides": [provides]});
+        document("shop/till", "label.role=till", json!([unit("till", first), unit("web", second)]))
+    };
+    let tried = async |first, second| try_apply(&fixture, &[units(first, second)], true, false).await;
+    let port = |port: u16, protocol: &str| json!({"name": "main", "port": port, "protocol": protocol});
+    let error = tried(port(8080, "tcp"), port(8080, "tcp")).await.unwrap_err().problem.diagnostic.cause;
+    assert!(error.contains("shop/web") && error.contains("tcp port 8080 is that of shop/till"), "{error}");
+    tried(port(8080, "tcp"), port(8080, "udp")).await.unwrap();
+    tried(port(8080, "tcp"), port(8081, "tcp")).await.unwrap();
+    tried(port(8080, "tcp"), json!({"name": "main"})).await.unwrap();
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn changes_are_noted_with_who_made_them() {
+    use muster_api::{ChangeKind, ChangeListing, VarName};
+    let fixture = fixture().await;
+    able(&fixture, "one").await;
+    let deployment = document("shop/till", "label.role=till", till("1"));
+    try_apply(&fixture, std::slice::from_ref(&deployment), true, false).await.unwrap();
+    apply(&fixture, deployment.clone()).await;
+    apply(&fixture, deployment).await;
+    apply(&fixture, document("shop/till", "label.role=till", till("2"))).await;
+    fixture.console.roll_back_deployment(&admin(), &name("shop/till"), RollBack::default()).await.unwrap();
+    let of = UnitOnHosts { unit: unit("shop/till"), target: NewTarget::Hosts(vec!["one".to_owned()]) };
+    fixture.console.set_unit_attached(&admin(), &name("shop/till"), of, false).await.unwrap();
+    let cordon = CordonHosts { target: NewTarget::All, cordon: Cordon::Cordoned };
+    fixture.console.cordon_hosts(&admin(), cordon).await.unwrap();
+    let (layer, var) = (VarLayer::Host("one".to_owned()), "limit".parse::<Name>().unwrap());
+    let new = NewVar { layer: layer.clone(), name: var.clone(), value: json!("x".repeat(500)) };
+    fixture.console.set_var(&admin(), new).await.unwrap();
+    fixture.console.remove_var(&admin(), VarName { layer: layer.clone(), name: var.clone() }).await.unwrap();
+    assert!(fixture.console.remove_var(&admin(), VarName { layer, name: var }).await.is_err());
+    fixture.console.remove_deployment(&admin(), &name("shop/till"), RemoveDeployment::default()).await.unwrap();
+    let changes = async |wanted| fixture.console.recent_changes(&wanted).await.unwrap();
+    let all = changes(ChangeListing::default()).await;
+    assert!(all.iter().all(|change| change.operator == admin()));
+    let shown: Vec<_> = all.iter().rev().map(|one| (one.kind, one.subject.as_str(), one.detail.as_str())).collect();
+    // A dry run, and what is so already, are no changes.
+    let value = format!("\"{}", "x".repeat(199));
+    assert_eq!(
+        shown,
+        [
+            (ChangeKind::DeploymentApplied, "shop/till", "version 1; 1 host, 1 new"),
+            (ChangeKind::DeploymentApplied, "shop/till", "version 2; 1 host"),
+            (ChangeKind::DeploymentRolledBack, "shop/till", "version 3, as version 1; 1 host"),
+            (ChangeKind::UnitDetached, "shop/till", "shop/till on one"),
+            (ChangeKind::HostsCordoned, "one", "1 host"),
+            (ChangeKind::VarSet, "limit (host:one)", value.as_str()),
+            (ChangeKind::VarRemoved, "limit (host:one)", ""),
+            (ChangeKind::DeploymentRemoved, "shop/till", "its units go; 1 host"),
+        ]
+    );
+    let one = changes(ChangeListing { subject: Some("shop/till".to_owned()), limit: Some(1) }).await;
+    assert_eq!(one.iter().map(|one| one.kind).collect::<Vec<_>>(), [ChangeKind::DeploymentRemoved]);
     fixture.running.stop().await;
 }
 
@@ -550,10 +822,20 @@ async fn unit_is_detached_on_one_host() {
     fixture.running.stop().await;
 }
 
+async fn set_orphan(fixture: &Fixture, host: HostId, is_orphan: bool) {
+    let report = "json_set(report, '$.owner.orphan', json($2))";
+    sqlx::query(sqlx::AssertSqlSafe(format!("UPDATE unit SET report = {report} WHERE host = $1")))
+        .bind(host.to_string())
+        .bind(is_orphan.to_string())
+        .execute(fixture.shared().store.write())
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn orphan_of_a_deployment_that_is_gone_is_left_to_verbs() {
     let fixture = fixture().await;
-    let (one, _two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
     apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
     let keep = RemoveDeployment { keep: true, ..RemoveDeployment::default() };
     fixture.console.remove_deployment(&admin(), &name("shop/till"), keep).await.unwrap();
@@ -562,6 +844,21 @@ async fn orphan_of_a_deployment_that_is_gone_is_left_to_verbs() {
     assert!(detach("one").await.is_err(), "the host does not report the unit");
     report_unit(&fixture, one.id, "shop/till", Some(("shop/till", 1))).await;
     assert!(detach("two").await.is_err());
+    // The host says that nobody wants it; the comparison does so, too, until it is detached.
+    let orphans = async || {
+        fixture.console.sync().await;
+        let last = fixture.console.deployment_sync().last.unwrap();
+        let of_kind = last.findings.into_iter().filter(|one| one.kind == SyncFindingKind::Orphans);
+        (last.alike, of_kind.map(|one| (one.hostname, one.detail)).collect::<Vec<_>>())
+    };
+    store_document(&fixture, one.id).await;
+    store_document(&fixture, two.id).await;
+    assert_eq!(orphans().await, (2, vec![]));
+    set_orphan(&fixture, one.id, true).await;
+    let detail = "shop/till go on without being desired".to_owned();
+    assert_eq!(orphans().await, (1, vec![("one".to_owned(), detail)]));
+    set_orphan(&fixture, one.id, false).await;
+    assert_eq!(orphans().await, (2, vec![]));
     let changed = detach("one").await.unwrap();
     assert_eq!(changed.iter().map(|host| host.hostname.as_str()).collect::<Vec<_>>(), ["one"]);
     fixture.running.stop().await;
@@ -605,5 +902,37 @@ async fn look_that_did_not_read_everything_names_nothing_for_removal() {
     assert_eq!(look(false).await, (1, 0));
     assert_eq!(look(true).await, (0, 1));
     drop(changing);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
+async fn unit_that_a_rolled_out_version_drops_goes_once_the_host_has_begun() {
+    let fixture = fixture().await;
+    let host = fixture.member("one").await.id;
+    let asks = DesiredReport { asks: true, ..DesiredReport::default() };
+    heard(&fixture, host, Some(asks.clone())).await;
+    label(&fixture, host, &[("role", "till")], &[]).await;
+    let unit = |name: &str| json!({"name": name, "artifact": "till@1"});
+    apply(&fixture, document("shop/till", "label.role=till", json!([unit("till"), unit("web")]))).await;
+    for unit in ["shop/till", "shop/web"] {
+        report_unit(&fixture, host, unit, Some(("shop/till", 1))).await;
+    }
+    // A host has stored its document, and made this version its own.
+    let stored = async |version| {
+        let row = row(&fixture, host).unwrap();
+        let deployments = [(name("shop/till"), DeploymentReport { version, refused: None, waits: None })].into();
+        let report = DesiredReport { mark: row.mark, digest: Some(row.digest), deployments, ..asks.clone() };
+        heard(&fixture, host, Some(report)).await;
+    };
+    stored(1).await;
+    let mut next = document("shop/till", "label.role=till", json!([unit("till")]));
+    next["rollout"] = json!({});
+    apply(&fixture, next).await;
+    stored(1).await;
+    assert_eq!(numbers(&body(&fixture, host).await), [("shop/till".to_owned(), 2)]);
+    assert!(body(&fixture, host).await.remove.is_empty(), "it has the earlier version yet");
+    stored(2).await;
+    let remove = body(&fixture, host).await.remove;
+    assert_eq!(remove.iter().map(|removal| removal.unit.as_str()).collect::<Vec<_>>(), ["shop/web"]);
     fixture.running.stop().await;
 }

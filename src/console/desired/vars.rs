@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::{NewVar, Var, VarLayer, VarName};
+use muster_api::{ChangeKind, NewVar, Var, VarLayer, VarName};
 use muster_base::clock::now_ms;
 use muster_topics::{desired::VARS_MAX, name::Name, select::Host};
 use serde_json::Value;
@@ -14,7 +14,11 @@ use super::plan::PlanWish;
 use crate::{
     error::Error,
     state::Console,
-    store::{StoreError, deployment},
+    store::{
+        StoreError,
+        change::{self, NewChange},
+        deployment,
+    },
 };
 
 /// The longest value: a document has many, and is fetched by every host.
@@ -60,6 +64,17 @@ impl<'a> VarSets<'a> {
     }
 }
 
+/// The longest part of a value that is noted of a change.
+const SHOWN_MAX_CHARS: usize = 200;
+
+/// Names a variable with its layer.
+fn subject(layer: &VarLayer, hostname: Option<&str>, name: &Name) -> String {
+    match (layer, hostname) {
+        (VarLayer::Host(_), Some(hostname)) => format!("{name} (host:{hostname})"),
+        (layer, _) => format!("{name} ({layer})"),
+    }
+}
+
 impl Console {
     /// Returns all variables, by layer and name.
     pub async fn vars(&self) -> Result<Vec<Var>, Error> {
@@ -74,7 +89,8 @@ impl Console {
             return Err(Error::invalid("bad_var", format!("a variable has at most {VALUE_MAX_BYTES} bytes of JSON")));
         }
         let layer = self.whole_layer(layer).await?;
-        let var = Var { layer, name, value, operator: operator.clone(), set_ms: now_ms() };
+        let hostname = self.layer_hostname(&layer).await?;
+        let var = Var { layer, hostname, name, value, operator: operator.clone(), set_ms: now_ms() };
         let all = deployment::vars(self.shared.store.read()).await?;
         let is_same_place = |one: &Var| one.layer == var.layer && one.name == var.name;
         if !all.iter().any(is_same_place) {
@@ -87,6 +103,13 @@ impl Console {
         let _changing = self.shared.hosts.desired.changing.lock().await;
         let mut transaction = self.shared.store.begin().await?;
         deployment::set_var(&mut transaction, &var).await?;
+        let change = NewChange {
+            operator,
+            kind: ChangeKind::VarSet,
+            subject: subject(&var.layer, var.hostname.as_deref(), &var.name),
+            detail: var.value.to_string().chars().take(SHOWN_MAX_CHARS).collect(),
+        };
+        change::note(&mut transaction, &change, var.set_ms).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::info!(%operator, layer = %var.layer, var = %var.name, "a variable is set");
         self.vars_changed().await?;
@@ -100,6 +123,12 @@ impl Console {
         let _changing = self.shared.hosts.desired.changing.lock().await;
         let mut transaction = self.shared.store.begin().await?;
         let is_gone = deployment::remove_var(&mut transaction, &layer, &var.name).await?;
+        let hostname = self.layer_hostname(&layer).await?;
+        let subject = subject(&layer, hostname.as_deref(), &var.name);
+        let change = NewChange { operator, kind: ChangeKind::VarRemoved, subject, detail: String::new() };
+        if is_gone {
+            change::note(&mut transaction, &change, now_ms()).await?;
+        }
         transaction.commit().await.map_err(StoreError::from)?;
         if !is_gone {
             return Err(Error::not_found("unknown_var", format!("layer {layer} has no variable {}", var.name)));
@@ -114,6 +143,12 @@ impl Console {
             VarLayer::Host(host) => VarLayer::Host(self.resolve_host(&host).await?.to_string()),
             layer => layer,
         })
+    }
+
+    async fn layer_hostname(&self, layer: &VarLayer) -> Result<Option<String>, Error> {
+        let VarLayer::Host(id) = layer else { return Ok(None) };
+        let Ok(host) = id.parse() else { return Ok(None) };
+        Ok(self.hostnames(&[host]).await?.remove(&host))
     }
 
     /// Makes the documents of hosts anew. The caller holds the lock for changes.

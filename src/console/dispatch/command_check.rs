@@ -11,6 +11,7 @@ use muster_topics::{
         BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
         Forward, Keep, LIFETIME_MAX_MS, LOG_LINES_MAX, OUTPUT_MAX_BYTES, STDIN_MAX_BYTES, Verb,
     },
+    effective::RENDER_MAX_BYTES,
     name::{HostId, UnitName},
     outcome::{Data, Stream},
     unit::{NOTE_MAX_CHARS, Spec},
@@ -104,8 +105,11 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
         Verb::UnitCommand(forward) => check_forward(forward),
         Verb::UnitStats { units, timeout_ms } => check_question(units, *timeout_ms),
+        Verb::Render { templates, .. } => check_templates(templates),
+        Verb::Plan(_) => verb.specs().try_for_each(|(_, spec)| check_spec(spec)),
         Verb::UnitLogs { .. }
         | Verb::UnitConfig { .. }
+        | Verb::UnitTasks { .. }
         | Verb::UnitPlay { .. }
         | Verb::UnitPause { .. }
         | Verb::UnitFollow { .. }
@@ -140,6 +144,16 @@ fn check_spec(spec: &Spec) -> Result<(), Error> {
         [] => Ok(()),
         wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
     }
+}
+
+fn check_templates(templates: &BTreeMap<String, String>) -> Result<(), Error> {
+    let bytes: usize = templates.iter().map(|(name, text)| name.len() + text.len()).sum();
+    if bytes > RENDER_MAX_BYTES {
+        let message =
+            format!("the templates have {bytes} bytes, and a host renders at most {RENDER_MAX_BYTES} at once");
+        return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).hint("ask for fewer"));
+    }
+    Ok(())
 }
 
 fn check_note(note: Option<&str>) -> Result<(), Error> {

@@ -369,17 +369,17 @@ async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error
 
 /// Returns the hashes of all content that a host has to fetch.
 fn content_of(verb: &Verb) -> Vec<&Digest> {
-    let parts: Vec<(Option<&ArtifactRef>, &[ConfigRef])> = match verb {
+    let parts: Vec<(Vec<&ArtifactRef>, &[ConfigRef])> = match verb {
         // A check fetches nothing.
         Verb::UnitsApply(set) if set.check => Vec::new(),
-        Verb::UnitUpgrade { artifact, configs, .. } => vec![(artifact.as_ref(), configs)],
-        other => other.specs().map(|(_, spec)| (spec.artifact(), spec.configs())).collect(),
+        Verb::UnitUpgrade { artifact, configs, .. } => vec![(artifact.iter().collect(), configs)],
+        other => other.specs().map(|(_, spec)| (spec.artifacts(), spec.configs())).collect(),
     };
-    parts.into_iter().flat_map(|(artifact, configs)| hashes(artifact, configs)).collect()
+    parts.into_iter().flat_map(|(artifacts, configs)| hashes(artifacts, configs)).collect()
 }
 
-fn hashes<'a>(artifact: Option<&'a ArtifactRef>, configs: &'a [ConfigRef]) -> impl Iterator<Item = &'a Digest> {
-    let artifact = artifact.into_iter().flat_map(|one| [Some(&one.sha256), one.manifest.as_ref()]).flatten();
+fn hashes<'a>(artifacts: Vec<&'a ArtifactRef>, configs: &'a [ConfigRef]) -> impl Iterator<Item = &'a Digest> {
+    let artifact = artifacts.into_iter().flat_map(|one| [Some(&one.sha256), one.manifest.as_ref()]).flatten();
     artifact.chain(configs.iter().map(|config| &config.sha256))
 }
 

@@ -90,31 +90,31 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<HashSet<HostId>, Sto
 
 /// Returns the acknowledgements of a host, in as many messages as needed.
 pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
-    let HostAcks { reports, heartbeat, metrics, alerts } = acks;
-    let alerts: Vec<_> = alerts.into_iter().collect();
+    let HostAcks { reports, heartbeat, metrics, alerts, tasks } = acks;
+    let (alerts, tasks): (Vec<_>, Vec<_>) = (alerts.into_iter().collect(), tasks.into_iter().collect());
+    let empty = || Ack {
+        v: V1,
+        host,
+        issued_ms: now,
+        reports: Vec::new(),
+        heartbeat: None,
+        metrics: Vec::new(),
+        alerts: Vec::new(),
+        tasks: Vec::new(),
+    };
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
     let count = reports.len().max(metrics.len()).div_ceil(REPORTS_MAX).max(usize::from(heartbeat.is_some()));
     let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
     (0..count)
         .map(|index| Ack {
-            v: V1,
-            host,
-            issued_ms: now,
             reports: reports[part(index, reports.len())].to_vec(),
             heartbeat: heartbeat.filter(|_| index == 0),
             metrics: metrics[part(index, metrics.len())].to_vec(),
-            alerts: Vec::new(),
+            ..empty()
         })
         // Alerts are rare, and long.
-        .chain(alerts.chunks(ALERTS_MAX).map(|part| Ack {
-            v: V1,
-            host,
-            issued_ms: now,
-            reports: Vec::new(),
-            heartbeat: None,
-            metrics: Vec::new(),
-            alerts: part.to_vec(),
-        }))
+        .chain(alerts.chunks(ALERTS_MAX).map(|part| Ack { alerts: part.to_vec(), ..empty() }))
+        .chain(tasks.chunks(REPORTS_MAX).map(|part| Ack { tasks: part.to_vec(), ..empty() }))
         .collect()
 }
 
@@ -126,6 +126,7 @@ mod tests {
     use muster_topics::{
         ack::{Numbered, ReportAck},
         alert::AlertAck,
+        event::TaskAck,
     };
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -142,10 +143,17 @@ mod tests {
             state: AlertState::Cleared,
         };
         let alerts: BTreeSet<_> = (0..700).map(id).collect();
+        let tasks: BTreeSet<_> = (0..700).map(|number| TaskAck { number, began_ms: i64::MAX >> 10 }).collect();
         let host = HostId::random();
         let acks = messages(
             host,
-            HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone(), alerts: alerts.clone() },
+            HostAcks {
+                reports: reports.clone(),
+                heartbeat,
+                metrics: metrics.clone(),
+                alerts: alerts.clone(),
+                tasks: tasks.clone(),
+            },
             0,
         );
         for ack in &acks {
@@ -154,7 +162,8 @@ mod tests {
         let sent: BTreeSet<_> = acks.iter().flat_map(|ack| ack.reports.clone()).collect();
         let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|ack| ack.metrics.clone()).collect();
         let sent_alerts: BTreeSet<_> = acks.iter().flat_map(|ack| ack.alerts.clone()).collect();
-        assert_eq!((sent, sent_metrics, sent_alerts), (reports, metrics, alerts));
+        let sent_tasks: BTreeSet<_> = acks.iter().flat_map(|ack| ack.tasks.clone()).collect();
+        assert_eq!((sent, sent_metrics, sent_alerts, sent_tasks), (reports, metrics, alerts, tasks));
         assert_eq!(acks.iter().filter(|ack| ack.heartbeat.is_some()).count(), 1);
     }
 

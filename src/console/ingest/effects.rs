@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, V1,
+    admission::AdmissionReport,
     command::Refresh,
     command_keys::KnownKeys,
     desired::DesiredReport,
@@ -22,6 +23,9 @@ const REFRESHES_MAX: usize = 100_000;
 
 /// Log lines about hosts that are asked for their full state.
 const REFRESHED: LineKind = LineKind::new("hosts that are asked for their state", 60).burst(3);
+
+/// Log lines about hosts that speak of too many deployments.
+const CROWDED: LineKind = LineKind::new("hosts with too many deployments", 60).burst(3);
 
 /// What follows the commit of a batch.
 #[derive(Debug, Default)]
@@ -51,6 +55,8 @@ pub struct Effects {
     pub addresses: BTreeMap<HostId, Option<u64>>,
     /// What hosts reported of their documents.
     pub desired: BTreeMap<HostId, Option<DesiredReport>>,
+    /// What hosts have said of rollouts. It is stored with what is decided of it, and answered then.
+    pub admissions: Vec<(HostId, AdmissionReport)>,
     /// Hosts whose output was stored.
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
@@ -81,6 +87,7 @@ impl Effects {
         self.keys.extend(more.keys);
         self.addresses.extend(more.addresses);
         self.desired.extend(more.desired);
+        self.admissions.extend(more.admissions);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
         self.changes.extend(more.changes);
@@ -110,6 +117,14 @@ impl Effects {
             shared.hosts.addresses.tellings.host_connected(*host);
             shared.hosts.desired.host_connected(*host);
         }
+        for (host, is_online) in &self.presences {
+            shared.hosts.rollouts.presence(*host, *is_online);
+        }
+        for (host, report) in std::mem::take(&mut self.admissions) {
+            if !shared.hosts.rollouts.heard(host, report) {
+                log_peer!(WARN, host, CROWDED, host.id = %host, "a host speaks of more deployments than it can have");
+            }
+        }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
         }
@@ -128,7 +143,8 @@ impl Effects {
             shared.hosts.addresses.tellings.confirm(host, has, now);
         }
         for (host, report) in self.desired {
-            shared.hosts.desired.heard(host, report, now);
+            let newer_labels = shared.hosts.labels.newer(host);
+            shared.hosts.desired.heard(host, report, newer_labels, now);
         }
         let of_units: BTreeSet<HostId> = self
             .changes

@@ -8,6 +8,7 @@ use std::{
 use muster_topics::{
     ack::{Numbered, ReportAck},
     alert::AlertAck,
+    event::TaskAck,
     name::HostId,
 };
 use tokio::sync::Notify;
@@ -23,6 +24,8 @@ pub struct HostAcks {
     pub metrics: BTreeSet<Numbered>,
     /// Alerts.
     pub alerts: BTreeSet<AlertAck>,
+    /// Ends of tasks.
+    pub tasks: BTreeSet<TaskAck>,
 }
 
 impl HostAcks {
@@ -31,6 +34,7 @@ impl HostAcks {
         self.reports.extend(later.reports);
         self.metrics.extend(later.metrics);
         self.alerts.extend(later.alerts);
+        self.tasks.extend(later.tasks);
         self.heartbeat = later.heartbeat.or(self.heartbeat);
     }
 }

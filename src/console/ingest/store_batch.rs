@@ -8,13 +8,16 @@ use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
+    admission::{AdmissionReport, AdmissionStage, REASON_MAX_BYTES},
     alert::Alert,
     command_keys::KnownKeys,
     desired::DesiredReport,
+    event::{EVENT_TASKS_MAX, EVENT_TEXT_MAX_CHARS, HostEvent},
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},
     outcome::{CHUNK_MAX_BYTES, Content, Data, Output, Report},
     presence::{Presence, PresenceState},
+    task::TaskRecord,
     topic::{HostTopic, Topic},
     unit::UnitReport,
 };
@@ -118,9 +121,20 @@ impl IngestBatch {
                 unit_report(db, *host, unit, &parse(payload)?, self.now, &mut self.effects).await
             }
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
+            HostTopic::Admission => {
+                let report: AdmissionReport = parse(payload)?;
+                if let AdmissionStage::Ended { message: Some(message), .. } = &report.stage
+                    && message.len() > REASON_MAX_BYTES
+                {
+                    return Err(FaultyMessage::Content("its message is longer than anybody reads").into());
+                }
+                self.effects.admissions.push((*host, report));
+                Ok(())
+            }
             // The alert has ended, which was reported before.
             HostTopic::Alert(_) if payload.is_empty() => Ok(()),
             HostTopic::Alert(id) => self.alert(db, *host, id, &parse(payload)?).await,
+            HostTopic::Event => self.event(db, *host, parse(payload)?).await,
             _ => Err(FaultyMessage::Topic.into()),
         }
     }
@@ -229,6 +243,21 @@ impl IngestBatch {
             }
         }
         self.effects.acks(host).alerts.insert(alert.key());
+        Ok(())
+    }
+
+    async fn event(&mut self, db: &mut impl Tables, host: HostId, event: HostEvent) -> ApplyResult<()> {
+        let is_short = |text: &str| text.chars().count() <= EVENT_TEXT_MAX_CHARS;
+        let is_good = |task: &TaskRecord| {
+            task.is_event() && is_short(&task.about) && task.message.as_deref().is_none_or(is_short)
+        };
+        if event.tasks.len() > EVENT_TASKS_MAX || !event.tasks.iter().all(is_good) {
+            return Err(FaultyMessage::Content("its tasks are too many or too long, or have not ended").into());
+        }
+        if db.put_task_ends(host, &event.tasks, self.now).await? {
+            self.effects.changes.push(PageChange::Tasks(host));
+        }
+        self.effects.acks(host).tasks.extend(event.tasks.iter().map(TaskRecord::key));
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use muster_topics::{
     name::{CommandId, HostId, Name, UnitName},
     outcome::Stream,
     presence::Presence,
+    task::TaskRecord,
     unit::UnitReport,
 };
 use sqlx::SqliteConnection;
@@ -19,10 +20,11 @@ use crate::store::{
     alert::{self, MessageEffect},
     command::{self, Added, SettledOutcome},
     host::{self, HostKeys, Known, NewState},
+    task_end,
 };
 
 /// The tables that a batch of messages is stored in. Each function is the one of the same name in [`host`], [`command`]
-/// or [`alert`].
+/// or [`alert`]; `put_task_ends` is that of [`task_end`].
 #[expect(
     async_fn_in_trait,
     reason = "what implements it is driven on one thread, by this crate and the simulation alone"
@@ -49,6 +51,7 @@ pub trait Tables {
         data: &[u8],
     ) -> StoreResult<Added>;
     async fn put_alert(&mut self, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect>;
+    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord], now: Millis) -> StoreResult<bool>;
     async fn reconcile_alerts(
         &mut self,
         host: HostId,
@@ -115,6 +118,10 @@ impl Tables for SqliteConnection {
 
     async fn put_alert(&mut self, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect> {
         alert::put(self, host, alert, now).await
+    }
+
+    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord], now: Millis) -> StoreResult<bool> {
+        task_end::put(self, host, tasks, now).await
     }
 
     async fn reconcile_alerts(

@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod alerts;
+mod old_agent;
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
@@ -459,4 +460,44 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
     drop(batches);
     recorder.await.unwrap();
     assert!(changes.try_recv().is_err(), "a batch that is not stored was acknowledged");
+}
+
+#[tokio::test]
+async fn ended_tasks_are_stored_once_and_acknowledged_each_time() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let task = |number: u64, began_ms: i64, state: &str, about: &str| {
+        json!({
+            "number": number, "unit": "default/config", "revision": muster_topics::name::Digest::of(b"a"),
+            "action": "write", "about": about, "state": state, "began_ms": began_ms,
+            "ended_ms": (state != "running").then_some(9),
+        })
+    };
+    let event = |tasks: Vec<Value>| message(host, HostTopic::Event, &json!({"v": 1, "at_ms": 9, "tasks": tasks}));
+    let untold = async || {
+        let found = store::task_end::untold(fixture.shared().store.write(), "hook", 50).await.unwrap();
+        found.ends.iter().map(|end| (end.task.number, end.task.began_ms)).collect::<Vec<_>>()
+    };
+    assert_eq!(untold().await, []);
+    let two = vec![task(1, 5, "changed", "a"), task(2, 6, "failed", "b")];
+    for expected in [1, 0] {
+        let mut effects = stored(&fixture, &[event(two.clone())]).await;
+        assert_eq!(effects.acks(host).tasks.len(), 2);
+        let changes = effects.changes.iter().filter(|change| **change == PageChange::Tasks(host)).count();
+        assert_eq!(changes, expected, "only what is new is told");
+    }
+    // Its host has lost its store, and counts anew.
+    stored(&fixture, &[event(vec![task(1, 50, "interrupted", "a")])]).await;
+    assert_eq!(untold().await, [(1, 5), (2, 6), (1, 50)]);
+    let long = "x".repeat(501);
+    for bad in [
+        vec![task(3, 7, "running", "a")],
+        vec![task(3, 7, "unchanged", "a")],
+        vec![task(3, 7, "changed", &long)],
+        (0..33).map(|number| task(number, 7, "changed", "a")).collect(),
+    ] {
+        let mut effects = stored(&fixture, &[event(bad)]).await;
+        assert!(effects.acks(host).tasks.is_empty());
+    }
+    assert_eq!(untold().await.len(), 3);
 }

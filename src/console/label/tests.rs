@@ -127,19 +127,27 @@ async fn labels_of_many_hosts_are_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn host_that_is_ahead_of_a_store_gets_newer_labels_and_never_its_own_word() {
+async fn host_that_has_newer_labels_is_sent_none_and_its_word_is_no_label() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
+    let labels = || &fixture.shared().hosts.labels;
     let ahead = u64::try_from(now_ms()).unwrap() + 1_000_000;
     // It claims labels that nobody here has given it.
     say(&fixture, host, serde_json::json!({"tier": "gold"}), Some(serde_json::json!({})), Some(ahead)).await;
-    tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap();
-    assert!(fixture.shared().hosts.labels.tellings.of(host) > ahead);
+    assert_eq!(labels().tellings.take(0).0, [].into(), "nothing is owed to it");
+    assert_eq!(tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap(), None);
+    assert_eq!((labels().tellings.of(host), labels().newer(host)), (0, Some(ahead)));
+    assert!(send_labels_first(fixture.shared(), host).await, "commands do not wait");
     assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "");
     let target = NewTarget::Group("tier".parse().unwrap());
     assert!(dispatch::target_hosts(fixture.shared(), &target).await.is_err());
-    // One that claims to be at the end of time harms nobody else, and the store takes it.
-    tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
-    tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
-    assert_eq!(fixture.shared().hosts.labels.tellings.of(HostId::random()), 0);
+    // Labels that are changed would be all that it has.
+    let refused = fixture.console.label_hosts(&admin(), wanted(names(&["h"]), "site=north", false)).await.unwrap_err();
+    assert_eq!(refused.problem.code, "labels_unconfirmed");
+    assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "");
+    // No console makes such a number: it is sent what it should have.
+    say(&fixture, host, serde_json::json!({}), None, Some(u64::MAX)).await;
+    assert_eq!(labels().newer(host), None);
+    fixture.console.label_hosts(&admin(), wanted(names(&["h"]), "site=north", false)).await.unwrap();
+    assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "site=north console");
 }

@@ -23,6 +23,7 @@ mod query;
 mod source;
 mod state;
 
+pub(crate) use source::StoreSource;
 use state::{AT_ONCE, PrometheusState};
 
 use std::sync::Arc;

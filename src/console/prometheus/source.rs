@@ -35,7 +35,7 @@ fn resolution(hints: &Hints) -> Resolution {
 }
 
 /// The store, for a query with a deadline.
-pub(super) struct StoreSource {
+pub(crate) struct StoreSource {
     store: SeriesStore,
     runtime: Handle,
     deadline: Instant,
@@ -47,7 +47,7 @@ pub(super) struct StoreSource {
 }
 
 impl StoreSource {
-    pub(super) fn new(store: SeriesStore, deadline: Instant) -> Self {
+    pub(crate) fn new(store: SeriesStore, deadline: Instant) -> Self {
         Self {
             store,
             runtime: Handle::current(),

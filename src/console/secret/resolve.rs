@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_rules::config;
+use muster_rules::{config, render};
 use muster_topics::{
     command::Verb,
     name::{Digest, HostId, Name, UnitName},
@@ -17,7 +17,8 @@ use crate::{
     store::{host, secret},
 };
 
-/// Returns the newest version of each secret that configs name for units of a realm, by name.
+/// Returns the newest version of each secret that configs and templates name for units of a realm, by name. `spec` has the
+/// templates; those that are none are refused elsewhere.
 ///
 /// # Errors
 /// If a config or a secret is not here.
@@ -25,9 +26,12 @@ pub(crate) async fn secrets_of(
     console: &Console,
     realm: &Name,
     configs: &[ConfigRef],
+    spec: Option<&Spec>,
 ) -> Result<Vec<SecretRef>, Error> {
     let documents = console.documents(configs).await?;
-    let names = config::references(&documents);
+    let mut names = config::references(&documents);
+    let of_templates = spec.and_then(|spec| render::unit::names_of(spec).ok()).unwrap_or_default();
+    names.extend(of_templates.secrets.iter().filter_map(|name| name.parse().ok()));
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -71,7 +75,7 @@ pub(crate) async fn resolve(
             None => configs.clone(),
         };
         let realm = unit.realm();
-        let found = secrets_of(console, &realm, &all_configs).await?;
+        let found = secrets_of(console, &realm, &all_configs, desired.as_ref()).await?;
         all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
         // An older agent would not understand the field: a unit that has no secrets gets none of it.
         let has_any = desired.is_some_and(|spec| !spec.secrets().is_empty());
@@ -80,7 +84,7 @@ pub(crate) async fn resolve(
     }
     for (unit, spec) in verb.specs_mut() {
         let realm = unit.realm();
-        let found = secrets_of(console, &realm, spec.configs()).await?;
+        let found = secrets_of(console, &realm, spec.configs(), Some(spec)).await?;
         all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
         spec.set_secrets(found);
     }

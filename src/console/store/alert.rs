@@ -126,6 +126,33 @@ pub async fn put_own(
     put(db, host, &alert, now).await
 }
 
+/// Returns the console's own alerts about a host, or itself, that are active.
+pub async fn raised_own(db: &SqlitePool, host: HostId) -> StoreResult<Vec<Alert>> {
+    let rows = sqlx::query_scalar!(
+        "SELECT body FROM alert WHERE host = $1 AND state = 'raised' AND epoch = $2",
+        host.to_string(),
+        signed(OWN_EPOCH)
+    )
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|body| json("alert", body)).collect()
+}
+
+/// Ends an alert of the console's own.
+pub async fn clear_own(db: &mut SqliteConnection, host: HostId, id: &Name, now: Millis) -> StoreResult<()> {
+    sqlx::query!(
+        "UPDATE alert SET state = 'cleared', ended_ms = $3
+         WHERE host = $1 AND id = $2 AND state = 'raised' AND epoch = $4",
+        host.to_string(),
+        id.as_str(),
+        now,
+        signed(OWN_EPOCH)
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Ends the console's own alerts that were last updated before then.
 pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResult<u64> {
     let ended = sqlx::query!(

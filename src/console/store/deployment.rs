@@ -132,6 +132,49 @@ pub async fn last(db: &SqlitePool, deployment: &DeploymentName) -> StoreResult<O
     row.map(|row| Ok((number("version", row.number)?, parsed("digest", &row.digest)?))).transpose()
 }
 
+/// Returns the number of the last version before one.
+pub async fn version_before(db: &SqlitePool, deployment: &DeploymentName, before: u32) -> StoreResult<Option<u32>> {
+    let found = sqlx::query_scalar!(
+        r#"SELECT max(number) AS "number: i64" FROM deployment_version WHERE deployment = $1 AND number < $2"#,
+        deployment.as_str(),
+        i64::from(before)
+    )
+    .fetch_one(db)
+    .await?;
+    found.map(|found| number("version", found)).transpose()
+}
+
+/// Removes versions of a deployment beyond the newest `keep`, except those that a host has or is to have, or of which it
+/// is to remove units. Returns how many.
+pub async fn trim_versions(db: &mut SqliteConnection, deployment: &DeploymentName, keep: u32) -> StoreResult<u64> {
+    let trimmed = sqlx::query!(
+        "DELETE FROM deployment_version
+         WHERE deployment = $1
+           AND number NOT IN (SELECT number FROM deployment_version WHERE deployment = $1
+                              ORDER BY number DESC LIMIT $2)
+           AND number NOT IN (SELECT version FROM deployment WHERE name = $1)
+           AND number NOT IN (SELECT version FROM assignment WHERE deployment = $1)
+           AND number NOT IN (SELECT version FROM unit_removal WHERE deployment = $1)
+           AND number NOT IN (SELECT json_extract(state, '$.fallback') FROM rollout
+                              WHERE rollout.deployment = $1 AND ended_ms IS NULL
+                                AND json_extract(state, '$.fallback') IS NOT NULL)
+           AND number NOT IN (SELECT deployment_version FROM unit
+                              WHERE unit.deployment = $1 AND deployment_version IS NOT NULL)",
+        deployment.as_str(),
+        i64::from(keep)
+    )
+    .execute(&mut *db)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM rollout_step
+         WHERE deployment = $1 AND version NOT IN (SELECT version FROM rollout WHERE rollout.deployment = $1)",
+        deployment.as_str()
+    )
+    .execute(db)
+    .await?;
+    Ok(trimmed.rows_affected())
+}
+
 /// Stores a version, unless there is one of its number.
 pub async fn add_version(db: &mut SqliteConnection, row: &VersionRow) -> StoreResult<()> {
     sqlx::query!(
@@ -180,7 +223,7 @@ pub async fn remove(db: &mut SqliteConnection, deployment: &DeploymentName, now:
 }
 
 /// A deployment that a host carries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AssignmentRow {
     /// The deployment.
     pub deployment: DeploymentName,
@@ -188,19 +231,23 @@ pub struct AssignmentRow {
     pub version: u32,
     /// Units made by verbs that it takes over.
     pub adopt: Vec<UnitName>,
+    /// The digest of the host's plan of it, if it is to be what an operator has seen.
+    pub plan: Option<Digest>,
 }
 
 /// Returns what each host carries.
 pub async fn assignments(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<AssignmentRow>>> {
-    let mut rows = sqlx::query!("SELECT host, deployment, version, adopt FROM assignment ORDER BY host, deployment")
-        .map(|row| (row.host, row.deployment, row.version, row.adopt))
-        .fetch(db);
+    let mut rows =
+        sqlx::query!("SELECT host, deployment, version, adopt, plan FROM assignment ORDER BY host, deployment")
+            .map(|row| (row.host, row.deployment, row.version, row.adopt, row.plan))
+            .fetch(db);
     let mut found: HashMap<HostId, Vec<AssignmentRow>> = HashMap::new();
-    while let Some((host, deployment, version, adopt)) = rows.try_next().await? {
+    while let Some((host, deployment, version, adopt, plan)) = rows.try_next().await? {
         let row = AssignmentRow {
             deployment: parsed("deployment", &deployment)?,
             version: number("version", version)?,
             adopt: json("units", &adopt)?,
+            plan: plan.map(|digest| parsed("digest", &digest)).transpose()?,
         };
         found.entry(parsed("host id", &host)?).or_default().push(row);
     }
@@ -210,12 +257,14 @@ pub async fn assignments(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<Ass
 /// Has hosts carry a deployment in this version.
 pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], row: &AssignmentRow) -> StoreResult<()> {
     sqlx::query!(
-        "INSERT INTO assignment (host, deployment, version, adopt)
-         SELECT value, $1, $2, $3 FROM json_each($4) WHERE TRUE
-         ON CONFLICT (host, deployment) DO UPDATE SET version = excluded.version, adopt = excluded.adopt",
+        "INSERT INTO assignment (host, deployment, version, adopt, plan)
+         SELECT value, $1, $2, $3, $4 FROM json_each($5) WHERE TRUE
+         ON CONFLICT (host, deployment) DO UPDATE SET version = excluded.version, adopt = excluded.adopt,
+             plan = excluded.plan",
         row.deployment.as_str(),
         i64::from(row.version),
         to_json("units", &row.adopt)?,
+        row.plan.as_ref().map(Digest::as_str),
         to_json("hosts", &hosts)?
     )
     .execute(db)
@@ -340,9 +389,15 @@ pub struct TargetHost<'a> {
 pub type EachHost<'a> = dyn FnMut(HostId, &str, Result<&TargetHost<'_>, StoreError>) + Send + 'a;
 
 /// Calls `each` for all members, or for those of `only`, with what targets see of them. A host whose row cannot be read is
-/// passed to it as an error of that host.
-pub async fn each_target_host(db: &SqlitePool, only: Option<&[HostId]>, each: &mut EachHost<'_>) -> StoreResult<()> {
-    let given = label::given(db, only).await?;
+/// passed to it as an error of that host. Hosts in `labelled` have those labels of the console.
+pub async fn each_target_host(
+    db: &SqlitePool,
+    only: Option<&[HostId]>,
+    labelled: &HashMap<HostId, OperatorLabels>,
+    each: &mut EachHost<'_>,
+) -> StoreResult<()> {
+    let mut given = label::given(db, only).await?;
+    given.extend(labelled.iter().map(|(host, labels)| (*host, labels.clone())));
     let ids = only.map(|hosts| to_json("hosts", &hosts)).transpose()?;
     let mut rows = with_is_member!(
         query,
@@ -448,7 +503,7 @@ pub async fn owners(
 ) -> StoreResult<Vec<(HostId, UnitName, Option<DeploymentName>)>> {
     let units: Vec<&str> = units.iter().map(|unit| unit.as_str()).collect();
     let rows = sqlx::query!(
-        r#"SELECT host, unit, json_extract(report, '$.owner.deployment') AS "owner?: String" FROM unit
+        r#"SELECT host, unit, deployment AS "owner?: String" FROM unit
            WHERE unit IN (SELECT value FROM json_each($1))"#,
         to_json("units", &units)?
     )
@@ -469,9 +524,7 @@ pub async fn owned_units(
     only: Option<&DeploymentName>,
 ) -> StoreResult<HashMap<HostId, Vec<muster_topics::unit::UnitReport>>> {
     let rows = sqlx::query!(
-        "SELECT host, report FROM unit
-         WHERE json_extract(report, '$.owner.deployment') IS NOT NULL
-           AND ($1 IS NULL OR json_extract(report, '$.owner.deployment') = $1)",
+        "SELECT host, report FROM unit WHERE deployment IS NOT NULL AND ($1 IS NULL OR deployment = $1)",
         only.map(DeploymentName::as_str)
     )
     .fetch_all(db)
@@ -489,8 +542,8 @@ pub async fn hosts_with_units_of(
     hosts: &[HostId],
 ) -> StoreResult<HashMap<HostId, Vec<(UnitName, DeploymentName)>>> {
     let rows = sqlx::query!(
-        r#"SELECT host, unit, json_extract(report, '$.owner.deployment') AS "owner!: String" FROM unit
-           WHERE host IN (SELECT value FROM json_each($1)) AND json_extract(report, '$.owner.deployment') IS NOT NULL"#,
+        r#"SELECT host, unit, deployment AS "owner!: String" FROM unit
+           WHERE host IN (SELECT value FROM json_each($1)) AND deployment IS NOT NULL"#,
         to_json("hosts", &hosts)?
     )
     .map(|row| (row.host, row.unit, row.owner))
@@ -500,6 +553,21 @@ pub async fn hosts_with_units_of(
     for (host, unit, owner) in rows {
         let one = (parsed("unit", &unit)?, parsed("deployment", &owner)?);
         found.entry(parsed("host id", &host)?).or_default().push(one);
+    }
+    Ok(found)
+}
+
+/// Returns the units of deployments that go on without being desired, as their hosts say.
+pub async fn orphans(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitName>>> {
+    let rows = sqlx::query!(
+        "SELECT host, unit FROM unit WHERE json_extract(report, '$.owner.orphan') = 1 ORDER BY host, unit"
+    )
+    .map(|row| (row.host, row.unit))
+    .fetch_all(db)
+    .await?;
+    let mut found: HashMap<HostId, Vec<UnitName>> = HashMap::new();
+    for (host, unit) in rows {
+        found.entry(parsed("host id", &host)?).or_default().push(parsed("unit", &unit)?);
     }
     Ok(found)
 }
@@ -559,12 +627,17 @@ pub async fn set_cordon(db: &mut SqliteConnection, hosts: &[HostId], cordon: Opt
 
 /// Returns all variables, by layer and name.
 pub async fn vars(db: &SqlitePool) -> StoreResult<Vec<muster_api::Var>> {
-    let rows =
-        sqlx::query!("SELECT layer, name, value, operator, set_ms FROM var ORDER BY layer, name").fetch_all(db).await?;
+    let rows = sqlx::query!(
+        r#"SELECT var.layer, var.name, var.value, var.operator, var.set_ms, host.hostname AS "hostname?"
+           FROM var LEFT JOIN host ON host.id = substr(var.layer, 6) AND var.layer LIKE 'host:%' ORDER BY var.layer, var.name"#
+    )
+    .fetch_all(db)
+    .await?;
     rows.into_iter()
         .map(|row| {
             Ok(muster_api::Var {
                 layer: parsed("layer", &row.layer)?,
+                hostname: row.hostname,
                 name: parsed("variable", &row.name)?,
                 value: json("variable", &row.value)?,
                 operator: parsed("operator", &row.operator)?,

@@ -455,6 +455,7 @@ impl HostRow {
             joined_ms: self.joined_ms,
             certificate_expires_ms: self.certificate_expires_ms,
             labels: Vec::new(),
+            cordon: None,
         })
     }
 }
@@ -916,15 +917,15 @@ pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> StoreResult
     members.iter().map(|id| parsed("host id", id)).collect()
 }
 
-struct HostUnitRow {
-    host: String,
-    hostname: String,
-    report: String,
-    at_ms: i64,
+pub(super) struct HostUnitRow {
+    pub(super) host: String,
+    pub(super) hostname: String,
+    pub(super) report: String,
+    pub(super) at_ms: i64,
 }
 
 impl HostUnitRow {
-    fn unit(self) -> StoreResult<muster_api::Unit> {
+    pub(super) fn unit(self) -> StoreResult<muster_api::Unit> {
         let report: UnitReport = json("unit", &self.report)?;
         Ok(muster_api::Unit {
             host: parsed("host id", &self.host)?,

@@ -106,18 +106,25 @@ pub async fn generations(db: &SqlitePool) -> StoreResult<Generations> {
     Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<StoreResult<_>>()? })
 }
 
-/// Returns which generation each host reported last.
+/// Replaces the labels of a host.
+pub async fn replace(db: &mut SqliteConnection, host: HostId, labels: &OperatorLabels) -> StoreResult<()> {
+    sqlx::query!("DELETE FROM host_label WHERE host = $1", host.to_string()).execute(&mut *db).await?;
+    for (name, given) in labels {
+        set(db, host, name, given).await?;
+    }
+    Ok(())
+}
+
+/// Returns which generation each host reported last, for hosts that have labels of a console.
 pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
     let rows = sqlx::query!(
-        r#"SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation') AS "generation?: i64"
-           FROM host_label_generation JOIN heartbeat ON heartbeat.host = host_label_generation.host"#
+        r#"SELECT host, json_extract(state, '$.label_generation') AS "generation!: i64" FROM heartbeat
+           WHERE typeof(json_extract(state, '$.label_generation')) = 'integer'"#
     )
     .map(|row| (row.host, row.generation))
     .fetch_all(db)
     .await?;
-    let has = |(host, has): (String, Option<i64>)| {
-        Ok((parsed("host id", &host)?, unsigned("generation", has.unwrap_or_default())?))
-    };
+    let has = |(host, has): (String, i64)| Ok((parsed("host id", &host)?, unsigned("generation", has)?));
     rows.into_iter().map(has).collect()
 }
 

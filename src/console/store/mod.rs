@@ -1,9 +1,10 @@
 //! The console's store: SQLite.
 //!
-//! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
+//! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`unit_list`] (units of all
+//! hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
 //! commands), [`content`] (labels of artifacts, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`backup`] (those that were made), [`address`] (of the fleet), [`removed`] (removed hosts), [`secret`], [`register`] (what no one else could restore). Each
+//! (people and their secrets), [`realm`], [`alert`], [`backup`] (those that were made), [`address`] (of the fleet), [`removed`] (removed hosts), [`change`] (of deployments, cordons and variables), [`secret`], [`register`] (what no one else could restore). Each
 //! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -21,6 +22,7 @@
 pub mod address;
 pub mod alert;
 pub mod backup;
+pub mod change;
 mod columns;
 pub mod command;
 pub mod command_key;
@@ -38,8 +40,11 @@ pub mod operator;
 pub mod realm;
 pub mod register;
 pub mod removed;
+pub mod rollout;
 pub mod secret;
+pub mod task_end;
 pub mod token;
+pub mod unit_list;
 
 use columns::unsigned;
 

@@ -74,7 +74,11 @@ impl LiveEventKind {
         let this_host = |host: &HostId| watch.host.is_none_or(|watched| watched == *host) && watch.command.is_none();
         match change {
             PageChange::Host(host) => this_host(host).then_some(Self::Host),
-            PageChange::Deployment(_) => (watch == PageWatch::default()).then_some(Self::Deployment),
+            PageChange::Deployment(_) | PageChange::Rollout(_) => {
+                (watch == PageWatch::default()).then_some(Self::Deployment)
+            }
+            // A page that shows tasks asks its host again.
+            PageChange::Tasks(_) => None,
             PageChange::Unit(host, _) => this_host(host).then_some(Self::Unit),
             // No page shows the measurements of a whole fleet.
             PageChange::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),

@@ -53,8 +53,8 @@ use tokio::sync::Semaphore;
 pub(super) use self::tallies::Tallies;
 use self::{
     page::{
-        alerts, backups, command, commands, content, deployment, host, hosts, join, rule, run, secret, sign_in, unit,
-        units,
+        alerts, backups, command, commands, confirm, content, deployment, host, hosts, join, rollout, rule, run,
+        secret, sign_in, unit, units, vars,
     },
     session::Cookie,
 };
@@ -88,16 +88,25 @@ pub fn router(console: Console) -> Router {
         .route("/charts", get(chart::fleet))
         .route("/host/{host}/charts", get(chart::host))
         .route("/host/{host}/label", post(host::label))
+        .route("/host/{host}/cordon", post(host::cordon))
+        .route("/host/{host}/drain", get(host::ask_drain))
         .route("/host/{host}/remove", post(host::remove))
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
         .route("/units", get(units::show))
         .route("/deployments", get(deployment::list))
+        .route("/deployments/changes", get(deployment::changes))
+        .route("/deployments/confirm", get(confirm::ask).post(confirm::confirm))
         .route("/deployment/{realm}/{name}", get(deployment::show))
         .route("/deployment/{realm}/{name}/version/{number}", get(deployment::version))
         .route("/deployment/{realm}/{name}/rollback", get(deployment::ask_rollback).post(deployment::roll_back))
+        .route("/deployment/{realm}/{name}/unit", post(deployment::attach))
         .route("/deployment/{realm}/{name}/removal", get(deployment::ask_removal).post(deployment::remove))
+        .route("/rollouts", get(rollout::list))
+        .route("/rollout/{realm}/{name}", get(rollout::show))
+        .route("/rollout/{realm}/{name}/release", get(rollout::ask_release).post(rollout::release))
+        .route("/rollout/{realm}/{name}/{verb}", get(rollout::ask).post(rollout::act))
         .route("/backups", get(backups::show))
         .route("/alerts", get(alerts::show))
         .route("/alerts/silence", post(alerts::silence))
@@ -118,6 +127,8 @@ pub fn router(console: Console) -> Router {
         .route("/secret/{realm}/{name}", get(secret::show))
         .route("/secret/{realm}/{name}/upgrade", post(secret::give))
         .route("/secret/{realm}/{name}/remove", post(secret::remove))
+        .route("/vars", get(vars::show).post(vars::set))
+        .route("/vars/remove", post(vars::remove))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/live", get(live::follow))
         .fallback(answer::no_such_page)

@@ -1,8 +1,10 @@
 //! Tests of all pages: well-formed markup, and no access without a session.
 
 mod charts;
+mod desired;
 mod fleet;
 mod flow;
 mod labels;
 mod markup;
+mod rollouts;
 mod rules;

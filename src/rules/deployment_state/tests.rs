@@ -30,7 +30,7 @@ fn running() -> Observed {
 fn stored(version: u32) -> DesiredReport {
     DesiredReport {
         mark: mark(5),
-        deployments: [(name(), DeploymentReport { version, refused: None })].into(),
+        deployments: [(name(), DeploymentReport { version, refused: None, waits: None })].into(),
         ..DesiredReport::default()
     }
 }
@@ -44,9 +44,18 @@ fn name() -> DeploymentName {
 fn check(
     change: impl FnOnce(&mut DeploymentOnHost<'_>),
     report: Option<&DesiredReport>,
-    (desired, observed, hold): (&Desired, &Observed, Option<&Hold>),
+    unit: (&Desired, &Observed, Option<&Hold>),
     wanted: Option<DeploymentState>,
 ) {
+    assert_eq!(found(change, report, unit).map(|(state, _)| state), wanted, "{report:?}");
+}
+
+/// Returns the state with its reason.
+fn found(
+    change: impl FnOnce(&mut DeploymentOnHost<'_>),
+    report: Option<&DesiredReport>,
+    (desired, observed, hold): (&Desired, &Observed, Option<&Hold>),
+) -> Option<(DeploymentState, Option<String>)> {
     let (deployment, unit): (_, UnitName) = (name(), "shop/till".parse().unwrap());
     let owner = UnitOwner { deployment: deployment.clone(), version: 2, orphan: false };
     let units = [UnitOnHost { unit: &unit, desired, observed, hold, owner: Some(&owner) }];
@@ -55,6 +64,8 @@ fn check(
         deployment: &deployment,
         wanted: Some((2, &names)),
         conflict: None,
+        cannot_ask: false,
+        admission: None,
         removes: false,
         mark: Some(mark(5)),
         is_unconfirmed: false,
@@ -64,7 +75,7 @@ fn check(
         units: &units,
     };
     change(&mut one);
-    assert_eq!(state(&one).map(|(state, _)| state), wanted, "{one:?}");
+    state(&one)
 }
 
 #[test]
@@ -133,6 +144,41 @@ fn units_decide_once_the_document_is_stored() {
 }
 
 #[test]
+fn removal_says_what_it_waits_for() {
+    let (desired, observed) = (desired(), running());
+    let why = |removals: &[(&str, Option<Millis>)]| {
+        let removals = removals.iter().map(|(unit, from_ms)| (unit.parse().unwrap(), *from_ms)).collect();
+        let report = DesiredReport { removals, ..stored(0) };
+        let gone = |one: &mut DeploymentOnHost<'_>| (one.wanted, one.removes) = (None, true);
+        found(gone, Some(&report), (&desired, &observed, None)).unwrap().1.unwrap()
+    };
+    let until = why(&[("shop/till", Some(1_764_321_120_000))]);
+    assert_eq!(until, "shop/till waits for the host's policy, which lets it go from 2025-11-28 09:12 UTC");
+    assert!(why(&[("shop/till", None)]).contains("`muster unit rm`"));
+    assert!(why(&[("shop/till", Some(Millis::MAX))]).contains(&Millis::MAX.to_string()));
+    // Units of other deployments wait, too.
+    let other = UnitOwner { deployment: "shop/other".parse().unwrap(), version: 1, orphan: false };
+    let report = DesiredReport { removals: [("shop/till".parse().unwrap(), None)].into(), ..stored(0) };
+    let (unit, deployment) = ("shop/till".parse().unwrap(), name());
+    let units = [UnitOnHost { unit: &unit, desired: &desired, observed: &observed, hold: None, owner: Some(&other) }];
+    let one = DeploymentOnHost {
+        admission: None,
+        cannot_ask: false,
+        deployment: &deployment,
+        wanted: None,
+        conflict: None,
+        removes: true,
+        mark: Some(mark(5)),
+        is_unconfirmed: false,
+        is_known: true,
+        report: Some(&report),
+        is_away: false,
+        units: &units,
+    };
+    assert_eq!(state(&one), Some((DeploymentState::Removing, None)));
+}
+
+#[test]
 fn what_is_to_go_is_removed_and_what_is_forgotten_is_an_orphan() {
     use DeploymentState::{Away, Orphan, Pending, Removing};
     let (desired, observed) = (desired(), running());
@@ -146,4 +192,29 @@ fn what_is_to_go_is_removed_and_what_is_forgotten_is_an_orphan() {
     check(|one| one.removes = true, Some(&stored(2)), unit, Some(Removing));
     check(|one| one.wanted = None, Some(&stored(0)), unit, Some(Orphan));
     check(|one| (one.wanted, one.units) = (None, &[]), Some(&stored(0)), unit, None);
+}
+
+#[test]
+fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
+    use DeploymentState::{Away, Cannot, Changing, Waiting};
+    use muster_topics::admission::{AdmissionWait, AdmissionWaitKind};
+    let (desired, observed) = (desired(), running());
+    let unit = (&desired, &observed, None);
+    let waits = |version, kind| {
+        let waits = AdmissionWait { version, kind, since_ms: 1, message: Some("its word".to_owned()) };
+        let of = DeploymentReport { version: 1, refused: None, waits: Some(waits) };
+        DesiredReport { deployments: [(name(), of)].into(), ..stored(1) }
+    };
+    let asks = waits(2, AdmissionWaitKind::Admission);
+    check(|_| (), Some(&asks), unit, Some(Waiting));
+    check(|one| one.is_away = true, Some(&asks), unit, Some(Away));
+    check(|_| (), Some(&waits(1, AdmissionWaitKind::Admission)), unit, Some(Changing));
+    check(|one| one.cannot_ask = true, Some(&stored(1)), unit, Some(Cannot));
+    check(|one| (one.wanted, one.cannot_ask) = (None, true), Some(&stored(1)), unit, Some(Cannot));
+    let wait = |kind| AdmissionWait { version: 2, kind, since_ms: 1, message: Some("its word".to_owned()) };
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), Some("its wave")), "its wave");
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), None), "its word");
+    // It has asked since.
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Preparing), Some("its wave")), "its wave");
+    assert_eq!(waiting(&AdmissionWait { message: None, ..wait(AdmissionWaitKind::Policy) }, None), "its own policy");
 }

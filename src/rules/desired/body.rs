@@ -6,10 +6,7 @@ use muster_fault::planted;
 use muster_topics::{
     canonical,
     command::UnitWish,
-    desired::{
-        Admission, DEPLOYMENTS_MAX, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, UnitRemoval,
-        VARS_MAX,
-    },
+    desired::{DEPLOYMENTS_MAX, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, UnitRemoval, VARS_MAX},
     name::{Name, UnitName},
     outcome::RefusalCode,
     unit::{Run, Spec, UNITS_MAX},
@@ -83,6 +80,10 @@ pub struct PresentUnit {
     pub deployment: Option<DeploymentName>,
     /// Whether it should run.
     pub run: Run,
+    /// Whether it is an orphan.
+    pub is_orphan: bool,
+    /// Whether it is to go already.
+    pub is_leaving: bool,
 }
 
 /// The units that a host has.
@@ -115,6 +116,9 @@ impl From<CommandRefusal> for DeploymentObstacle {
     }
 }
 
+/// The deployments of a body with a version that the host has not begun with, because it asks first.
+pub type HeldBack = BTreeSet<DeploymentName>;
+
 /// What may be on a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRules<'a> {
@@ -126,18 +130,26 @@ pub struct HostRules<'a> {
     pub user: &'a str,
 }
 
-/// Returns what a document changes on a host that has these units.
+/// Returns what a document changes on a host that has these units. What belongs to a deployment that is held back stays
+/// exactly as it is; its units are those that it would have.
 #[must_use]
-pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
-    let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment, present, rules)));
+pub fn plan<'a>(
+    body: &'a DesiredBody,
+    present: &PresentUnits,
+    held_back: &HeldBack,
+    rules: HostRules<'_>,
+) -> DesiredPlan<'a> {
+    let wishes = |deployment| wishes(deployment, present, held_back, rules);
+    let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment)));
     let listed: BTreeSet<&UnitName> = body.deployments.iter().flat_map(units).map(|listed| &listed.unit).collect();
     let owner = |unit: &UnitName| present.get(unit).and_then(|present| present.deployment.as_ref());
-    let mut removals: Vec<UnitRemoval> = body
-        .remove
-        .iter()
-        .filter(|removal| !listed.contains(&removal.unit) && owner(&removal.unit) == Some(&removal.deployment))
-        .cloned()
-        .collect();
+    let is_held_back = |unit: &UnitName| owner(unit).is_some_and(|owner| held_back.contains(owner));
+    let goes = |removal: &&UnitRemoval| {
+        let is_leaving = present.get(&removal.unit).is_some_and(|present| present.is_leaving);
+        let may_go = is_leaving || !is_held_back(&removal.unit);
+        !listed.contains(&removal.unit) && owner(&removal.unit) == Some(&removal.deployment) && may_go
+    };
+    let mut removals: Vec<UnitRemoval> = body.remove.iter().filter(goes).cloned().collect();
     if planted!(RemoveByAbsence) {
         let absent = present.iter().filter(|(unit, _)| !listed.contains(unit));
         removals.extend(absent.filter_map(|(unit, there)| {
@@ -146,7 +158,11 @@ pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<
         }));
     }
     let goes_on = |unit: &UnitName| !listed.contains(unit) && removals.iter().all(|removal| removal.unit != *unit);
-    let orphans = present.keys().filter(|unit| owner(unit).is_some() && goes_on(unit)).cloned().collect();
+    let is_orphan = |unit: &UnitName, there: &PresentUnit| match is_held_back(unit) {
+        true => there.is_orphan,
+        false => owner(unit).is_some() && goes_on(unit),
+    };
+    let orphans = present.iter().filter(|(unit, there)| is_orphan(unit, there)).map(|(unit, _)| unit.clone()).collect();
     DesiredPlan { deployments: deployments.collect(), removals, orphans }
 }
 
@@ -154,12 +170,9 @@ pub fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<
 fn wishes(
     deployment: &DesiredDeployment,
     present: &PresentUnits,
+    held_back: &HeldBack,
     rules: HostRules<'_>,
 ) -> Result<Vec<UnitWish>, DeploymentObstacle> {
-    if deployment.admission == Admission::Ask {
-        let refusal = CommandRefusal::new(RefusalCode::Unsupported, "this agent cannot ask for admission");
-        return Err(refusal.into());
-    }
     let is_foreign = |unit: &UnitName| {
         let is_local = present.get(unit).is_some_and(|present| present.deployment.is_none());
         is_local && !deployment.adopt.contains(unit)
@@ -169,6 +182,15 @@ fn wishes(
             "{unit} is on this host already, and belongs to no deployment. hint: `adopt` takes it over; otherwise remove \
              it, or choose another name"
         );
+        return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
+    }
+    let name = &deployment.version.deployment;
+    let keeper = |unit: &UnitName| {
+        let owner = present.get(unit).and_then(|present| present.deployment.as_ref());
+        owner.filter(|owner| *owner != name && held_back.contains(*owner))
+    };
+    if let Some((unit, keeper)) = units(deployment).find_map(|listed| Some((&listed.unit, keeper(&listed.unit)?))) {
+        let message = format!("{unit} belongs to the deployment {keeper}, which gives it up once it may change");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
     let specs = units(deployment).map(|listed| (&listed.unit, &*listed.spec));
@@ -228,9 +250,17 @@ mod tests {
     }
 
     fn present(units: &[(&str, Option<&str>)]) -> PresentUnits {
-        let present =
-            |of: &Option<&str>| PresentUnit { deployment: of.map(|of| of.parse().unwrap()), run: Run::Running };
+        let present = |of: &Option<&str>| PresentUnit {
+            deployment: of.map(|of| of.parse().unwrap()),
+            run: Run::Running,
+            is_orphan: false,
+            is_leaving: false,
+        };
         units.iter().map(|(name, of)| (unit(name), present(of))).collect()
+    }
+
+    fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
+        super::plan(body, present, &HeldBack::new(), rules)
     }
 
     fn rules(then: impl FnOnce(HostRules<'_>)) {
@@ -314,17 +344,36 @@ mod tests {
     }
 
     #[test]
-    fn deployment_that_asks_or_is_forbidden_is_refused_for_good() {
-        let mut asks = deployment("d/x", &["d/a"]);
-        asks["admission"] = json!("ask");
-        let (value, realms) = (of(&body(&[asks, deployment("d/y", &["other/b"])], &[])), ["d".parse().unwrap()].into());
-        let policy = LocalPolicy::default();
-        let rules = HostRules { policy: &policy, realms: &realms, user: "root" };
-        let plan = plan(&value, &PresentUnits::new(), rules);
-        for ((_, refused), words) in plan.deployments.iter().zip(["cannot ask for admission", "realm other"]) {
-            let obstacle = refused.as_ref().unwrap_err();
-            assert!(!obstacle.may_pass && obstacle.refusal.message.contains(words), "{obstacle:?}");
-        }
+    fn deployment_that_is_forbidden_is_refused_for_good() {
+        rules(|rules| {
+            let value = of(&body(&[deployment("d/y", &["other/b"])], &[]));
+            let plan = plan(&value, &PresentUnits::new(), rules);
+            let obstacle = plan.deployments[0].1.as_ref().unwrap_err();
+            assert!(!obstacle.may_pass && obstacle.refusal.message.contains("realm other"), "{obstacle:?}");
+        });
+    }
+
+    #[test]
+    fn units_of_a_deployment_that_is_held_back_stay_as_they_are() {
+        rules(|rules| {
+            // d/b is to go, d/c goes already, d/d is listed no more, d/e is an orphan; d/y wants d/d.
+            let units = ["d/a", "d/b", "d/c", "d/d", "d/e"].map(|name| (name, Some("d/x")));
+            let mut here = present(&units);
+            here.get_mut(&unit("d/c")).unwrap().is_leaving = true;
+            here.get_mut(&unit("d/e")).unwrap().is_orphan = true;
+            let deployments = [deployment("d/x", &["d/a", "d/new"]), deployment("d/y", &["d/d"])];
+            let value = of(&body(&deployments, &[("d/b", "d/x"), ("d/c", "d/x")]));
+            let held_back = ["d/x".parse().unwrap()].into();
+            let plan = super::plan(&value, &here, &held_back, rules);
+            let removals: Vec<&str> = plan.removals.iter().map(|removal| removal.unit.as_str()).collect();
+            assert_eq!((removals, plan.orphans), (vec!["d/c"], [unit("d/e")].into()));
+            assert_eq!(plan.deployments[0].1.as_ref().unwrap().len(), 2, "what it would have");
+            let obstacle = plan.deployments[1].1.as_ref().unwrap_err();
+            assert!(obstacle.may_pass && obstacle.refusal.message.contains("d/x"), "{obstacle:?}");
+            // Once it is not, what its document says holds.
+            let plan = super::tests::plan(&value, &here, rules);
+            assert_eq!((plan.removals.len(), plan.orphans), (2, [unit("d/e")].into()));
+        });
     }
 
     #[test]
@@ -381,7 +430,7 @@ mod tests {
                     assert_eq!(there.deployment.is_some(), goes || is_orphan || (there.deployment.is_some() && listed(unit)));
                 }
                 // It says the same again.
-                assert_eq!(super::plan(&value, &present_units, rules), plan);
+                assert_eq!(super::tests::plan(&value, &present_units, rules), plan);
             });
         }
     }

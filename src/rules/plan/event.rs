@@ -8,7 +8,7 @@ use muster_topics::{
 };
 
 use super::{PlanStep, PlayConnection, PlayFailure, ProcessId};
-use crate::{port_lease::EndpointWiring, probe::ProbeVerdict, start_order::StartGate};
+use crate::{conflict::ConflictVerdict, port_lease::EndpointWiring, probe::ProbeVerdict, start_order::StartGate};
 
 /// An event that the shell has observed.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +87,14 @@ pub enum UnitEvent {
     Second(Box<UnitEvent>),
     /// Whether other units allow the start has changed.
     Gate(StartGate),
+    /// What becomes of it because of units that want the same; `None` if there is no conflict (any more).
+    Conflict(Option<ConflictVerdict>),
+    /// Another unit of its deployment's version has failed, so that it goes back with that; with the reason.
+    GroupFailed(String),
+    /// It is new in a version of its deployment that has gone back, and stays, for this reason.
+    GroupStays(Option<String>),
+    /// Whether its revision has to wait for other units of its deployment's version before it counts as verified.
+    GroupWaits(bool),
     /// Time has passed.
     Tick,
 }
@@ -105,7 +113,7 @@ pub enum FoundInstance {
 /// The state of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShimReport {
-    /// Its process; `None` while it is being restarted.
+    /// Its process; `None` while it is being restarted, and for kinds without processes.
     pub process: Option<ProcessId>,
     /// How often the shim has restarted it.
     pub restarts: u32,
@@ -158,6 +166,8 @@ pub struct InstanceExit {
     pub with_host: bool,
     /// The last lines of its log.
     pub last_lines: Option<String>,
+    /// Why it has ended, for an instance without a process.
+    pub why: Option<String>,
 }
 
 impl InstanceExit {
@@ -175,12 +185,13 @@ impl InstanceExit {
             left_some: false,
             with_host: false,
             last_lines: None,
+            why: None,
         }
     }
 
     /// Describes why an instance ended by itself.
     pub(super) fn by_itself(&self) -> String {
-        format!("ended by itself: {self}")
+        self.why.clone().unwrap_or_else(|| format!("ended by itself: {self}"))
     }
 }
 

@@ -89,6 +89,10 @@ impl PlannedUnit {
                 self.fail(&error);
             }
             UnitEvent::Gate(gate) => self.needs.set_gate(gate),
+            UnitEvent::Conflict(verdict) => self.take_verdict(verdict, now_ms),
+            UnitEvent::GroupFailed(why) => _ = self.go_back(&why, now_ms),
+            UnitEvent::GroupWaits(waits) => self.set_group_waits(waits),
+            UnitEvent::GroupStays(why) => self.set_group_stays(why),
             UnitEvent::Tick => {}
         }
         self.update_report(now_ms);
@@ -101,6 +105,7 @@ impl PlannedUnit {
             return;
         }
         self.hold = hold;
+        self.set_group_stays(None);
         let has_finished = self.next_start == NextStart::Finished;
         let was_back = self.is_back();
         let probes = self.probes();

@@ -16,6 +16,8 @@ pub(super) struct Prerequisites {
     is_outdated: bool,
     /// Which resource of its host it lacks, such as an endpoint that it requires.
     lack: Option<Hold>,
+    /// Which other unit has what it wants.
+    conflict: Option<Hold>,
     /// Whether other units allow it to start.
     gate: StartGate,
     /// Which other unit it waits for, while that alone prevents its start.
@@ -47,9 +49,22 @@ impl Prerequisites {
         }
     }
 
-    /// Whether it lacks a resource.
+    /// Whether it lacks a resource, or another unit has it.
     pub(super) fn lacks_any(&self) -> bool {
-        self.lack.is_some()
+        self.lack.is_some() || self.conflict.is_some()
+    }
+
+    /// Sets which other unit has what it wants.
+    pub(super) fn set_conflict(&mut self, conflict: Option<String>, now_ms: Millis) {
+        if self.conflict() != conflict.as_deref() {
+            let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Conflict, now_ms) };
+            self.conflict = conflict.map(hold);
+        }
+    }
+
+    /// Which other unit has what it wants.
+    pub(super) fn conflict(&self) -> Option<&str> {
+        self.conflict.as_ref()?.note.as_deref()
     }
 
     /// The resource that it lacks.
@@ -90,7 +105,7 @@ impl Prerequisites {
 
     /// What it lacks or waits for, in the form that is reported.
     pub(super) fn hold(&self) -> Option<&Hold> {
-        self.lack.as_ref().or(self.wait.as_ref())
+        self.conflict.as_ref().or(self.lack.as_ref()).or(self.wait.as_ref())
     }
 }
 

@@ -79,6 +79,7 @@ impl PlannedUnit {
             }
             self.observed.generation = desired.generation;
         }
+        self.report_stay();
     }
 
     /// Reports a revision. If it is neither desired nor verified any more, the details stay as they were reported

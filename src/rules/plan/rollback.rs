@@ -31,6 +31,8 @@ use muster_topics::{
     unit::{Desired, Phase, RolledBack, Spec},
 };
 
+use crate::conflict::ConflictVerdict;
+
 use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, observe::shortened};
 
 /// A revision that a unit can be rolled back to.
@@ -53,6 +55,10 @@ pub(super) struct RevisionTrial {
     state: TrialState,
     /// The process that is up without interruption, and since when.
     up: Option<(RevisionProcess, Millis)>,
+    /// Whether other units of the deployment's version have to be up, too, before this one is verified.
+    group_waits: bool,
+    /// Why it stays, though the version that has brought it has gone back.
+    group_stays: Option<String>,
 }
 
 /// How the trial of the requested revision stands.
@@ -70,12 +76,11 @@ enum TrialState {
     Failed(Box<Desired>),
 }
 
-/// A process of a certain revision.
+/// A process of a certain revision, by its id and start time; `None` for an instance without processes.
 #[derive(Clone, Debug, PartialEq)]
 struct RevisionProcess {
     revision: Digest,
-    pid: i32,
-    start_ticks: u64,
+    process: Option<(i32, u64)>,
 }
 
 impl RevisionTrial {
@@ -171,6 +176,125 @@ impl PlannedUnit {
         self.trial.state = TrialState::Failed(Box::new(asked));
     }
 
+    /// Takes over what becomes of it because of other units that want the same.
+    pub(super) fn take_verdict(&mut self, verdict: Option<ConflictVerdict>, now_ms: Millis) {
+        let hold = match verdict {
+            Some(ConflictVerdict::GoBack(why)) if self.go_back(&format!("conflict: {why}"), now_ms) => None,
+            Some(ConflictVerdict::GoBack(why) | ConflictVerdict::Hold(why)) => Some(why),
+            None => None,
+        };
+        self.needs.set_conflict(hold, now_ms);
+    }
+
+    /// Which other unit has what it wants, while it is held for that.
+    #[must_use]
+    pub fn conflict(&self) -> Option<&str> {
+        self.needs.conflict()
+    }
+
+    /// The spec that it goes back to, or goes on as, if the desired one gives way.
+    #[must_use]
+    pub fn earlier(&self) -> Option<&Spec> {
+        let desired = self.desired.as_ref().filter(|_| !self.is_back())?;
+        let verified = self.trial.verified.as_ref().filter(|verified| verified.revision != desired.revision)?;
+        Some(&verified.spec)
+    }
+
+    /// Whether its desired revision would be another state of the host than the present one: it is not in effect, nor one
+    /// that was verified and is restarted.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        let Some(desired) = self.desired.as_ref().filter(|_| !self.is_back()) else { return false };
+        let rests = matches!(self.observed.phase, Phase::Stopped | Phase::Absent | Phase::Installing);
+        let is_verified = self.verified().is_some_and(|verified| verified.revision == desired.revision);
+        !self.is_in_effect(&desired.revision) && (rests || !is_verified)
+    }
+
+    fn is_in_effect(&self, revision: &Digest) -> bool {
+        match &self.instance {
+            EffectiveInstance::Alive(alive) => alive.revision == *revision,
+            EffectiveInstance::Launching(launching) => launching == revision,
+            EffectiveInstance::Unknown(_) => {
+                let was_up = matches!(self.observed.phase, Phase::Starting | Phase::Running | Phase::Playing);
+                was_up && self.observed.revision.as_ref() == Some(revision)
+            }
+            EffectiveInstance::None => false,
+        }
+    }
+
+    /// Whether it wants the resources of its spec: it should run, or something of it does.
+    #[must_use]
+    pub fn is_claiming(&self) -> bool {
+        self.wants_running() || !matches!(self.instance, EffectiveInstance::None | EffectiveInstance::Unknown(_))
+    }
+
+    /// Whether it is a part of a change that goes back together.
+    #[must_use]
+    pub fn goes_back_together(&self) -> bool {
+        self.policy.rolls_back
+    }
+
+    /// Whether it was rolled back from its desired revision.
+    #[must_use]
+    pub fn has_gone_back(&self) -> bool {
+        self.is_back()
+    }
+
+    /// Whether its desired revision is up, and would be verified if no other unit had to be.
+    #[must_use]
+    pub fn is_proven(&self, now_ms: Millis) -> bool {
+        self.verified_at_ms().map_or(self.trial.up.is_some(), |at_ms| at_ms <= now_ms)
+    }
+
+    /// Whether it can go back from its desired revision: that is not verified, and another one was.
+    #[must_use]
+    pub fn can_go_back(&self) -> bool {
+        self.fallback().is_some()
+    }
+
+    /// Since when its desired revision is on trial.
+    #[must_use]
+    pub fn trial_since_ms(&self) -> Option<Millis> {
+        self.trial.since_ms()
+    }
+
+    /// Whether the instance of the revision that it goes back from still is in effect.
+    #[must_use]
+    pub fn has_failed_instance(&self) -> bool {
+        matches!(&self.instance, EffectiveInstance::Alive(alive) if self.is_leaving(alive))
+    }
+
+    pub(super) fn set_group_waits(&mut self, waits: bool) {
+        self.trial.group_waits = waits;
+    }
+
+    /// Whether other units have to be up before it is verified.
+    #[must_use]
+    pub fn group_waits(&self) -> bool {
+        self.trial.group_waits
+    }
+
+    pub(super) fn set_group_stays(&mut self, why: Option<String>) {
+        self.trial.group_stays = why;
+    }
+
+    /// Why it stays, though the version that has brought it has gone back.
+    #[must_use]
+    pub fn group_stays(&self) -> Option<&str> {
+        self.trial.group_stays.as_deref()
+    }
+
+    /// Adds to the report that it stays, and why.
+    pub(super) fn report_stay(&mut self) {
+        let Some(why) = self.trial.group_stays.as_deref() else { return };
+        let error = match self.observed.error.as_deref() {
+            None => why.to_owned(),
+            Some(error) if error.contains(why) => return,
+            Some(error) => format!("{error}; {why}"),
+        };
+        self.observed.error = Some(shortened(&error));
+    }
+
     /// Whether it is rolled back.
     pub(super) fn is_back(&self) -> bool {
         self.trial.refused().is_some()
@@ -251,8 +375,9 @@ impl PlannedUnit {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let is_well = alive.health.unready().is_none() && !self.observed.frozen;
         let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
-        let process = alive.process.filter(|_| is_up && self.desires(&alive.revision))?;
-        Some(RevisionProcess { revision: alive.revision.clone(), pid: process.pid, start_ticks: process.start_ticks })
+        let process = alive.process.map(|process| (process.pid, process.start_ticks));
+        let counts = is_up && self.desires(&alive.revision) && (process.is_some() || !self.policy.has_processes);
+        counts.then(|| RevisionProcess { revision: alive.revision.clone(), process })
     }
 
     /// Until when the desired revision may take to come up.
@@ -282,7 +407,7 @@ impl PlannedUnit {
             (None, _) => None,
         };
         let is_due = |at_ms: Option<Millis>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
-        if is_due(self.verified_at_ms()) {
+        if is_due(self.verified_at_ms()) && !self.trial.group_waits {
             let verified = self.desired.as_ref().map(|desired| VerifiedRevision {
                 revision: desired.revision.clone(),
                 spec: desired.spec.clone(),
@@ -300,9 +425,16 @@ impl PlannedUnit {
         self.go_back(&format!("it was not up within {within_s} s{probed}"), now_ms)
     }
 
-    /// When to check again.
+    /// When to check again. A plan is made a moment after the last check: a verification that became due in between is due
+    /// still, and the next check ends it.
     pub(super) fn judged_again_ms(&self, now_ms: Millis) -> Option<Millis> {
-        let at_ms = if self.trial.up.is_some() { self.verified_at_ms() } else { self.healthy_by_ms() };
-        at_ms.filter(|at_ms| *at_ms > now_ms)
+        match (&self.trial.up, &self.instance) {
+            (Some(_), EffectiveInstance::Alive(_)) if self.trial.group_waits => {
+                self.verified_at_ms().filter(|at_ms| *at_ms > now_ms)
+            }
+            (Some(_), EffectiveInstance::Alive(_)) => self.verified_at_ms(),
+            (Some(_), _) => self.verified_at_ms().filter(|at_ms| *at_ms > now_ms),
+            (None, _) => self.healthy_by_ms().filter(|at_ms| *at_ms > now_ms),
+        }
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct UnitPolicy {
     /// How often it is restarted, and with which delays.
     pub(super) patience: RestartPatience,
     pub(super) restart: Restart,
+    /// Whether it consists of processes.
+    pub(super) has_processes: bool,
     /// Whether it is for one run.
     pub(super) transient: bool,
     pub(super) started_after_ms: Millis,
@@ -43,6 +45,7 @@ impl UnitPolicy {
         match spec {
             Spec::Yuno(spec) => Self {
                 restart: spec.restart,
+                has_processes: true,
                 transient: spec.transient,
                 started_after_ms: to_millis(spec.started_after_ms),
                 says_ready: !spec.channel.is_none() || spec.process.forking.is_some(),
@@ -73,6 +76,16 @@ impl UnitPolicy {
                 healthy_within_ms: to_millis(spec.healthy_within()),
                 ..Self::default()
             },
+            Spec::Files(_) | Spec::Packages(_) => Self {
+                patience: RestartPatience::Convergence,
+                has_processes: false,
+                // It is in effect at once when it was started.
+                started_after_ms: 0,
+                rolls_back: spec.rollback().is_auto(),
+                verify_after_ms: to_millis(spec.verify_after_ms()),
+                grace_ms: spec.grace_ms(),
+                ..Self::default()
+            },
         }
     }
 }
@@ -82,6 +95,7 @@ impl Default for UnitPolicy {
     fn default() -> Self {
         Self {
             restart: Restart::default(),
+            has_processes: true,
             transient: false,
             started_after_ms: to_millis(started_after_ms()),
             says_ready: false,

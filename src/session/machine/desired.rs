@@ -189,13 +189,14 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.ask(StoreRequest::DocumentRefused(refusal, digest), waiting);
     }
 
-    /// Handles a request for the stored document. Those that come while it is handed in are answered with it.
+    /// Handles a request for what is stored of the console. Those that come while it is handed in are answered with it.
     pub(super) fn take_document_request(&mut self, request: &DocumentRequest, now: Moment) {
         if request.host != self.local.me.host {
             return self.reject("document_request", "it is for another host");
         }
         self.local.time.observe(request.issued_ms, now.clock_ms);
-        if self.local.document.digest.is_some() && !self.desired.is_handing_in {
+        let has_any = self.local.document.digest.is_some() || self.local.labels_generation > 0;
+        if has_any && !self.desired.is_handing_in {
             self.desired.is_handing_in = true;
             self.effects.push(Effect::HandInDocument);
         }

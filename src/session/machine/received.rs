@@ -24,7 +24,7 @@ use muster_topics::{
 use super::{LocalState, Session, Waiting};
 use crate::{
     interface::{Effect, HostView, Moment, Notice},
-    signed::SignedMessage,
+    signed::{SignedMessage, SignedText},
     store::{Acknowledgement, StoreRequest, TimeBack},
 };
 
@@ -52,7 +52,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             SignedMessage::Ack(ack) => return self.take_ack(ack, receipt, now),
             SignedMessage::Refresh(refresh) => self.take_refresh(&refresh, now),
             SignedMessage::AlertRules(rules) => return self.take_rules(rules, receipt, now),
-            SignedMessage::HostLabels(labels) => return self.take_labels(labels, receipt, now),
+            SignedMessage::HostLabels(labels, signed) => return self.take_labels(labels, signed, receipt, now),
             SignedMessage::CommandKeys(keys) => return self.take_keys(keys, receipt, now),
             SignedMessage::UnknownKey(id) => {
                 self.reject("message", EnvelopeError::UnknownKey(id).to_string());
@@ -61,6 +61,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             SignedMessage::HostAddresses(told) => return self.take_addresses(told, receipt, now),
             SignedMessage::DesiredHead(head, signed) => return self.take_head(head, signed, receipt, now),
             SignedMessage::DocumentRequest(request) => self.take_document_request(&request, now),
+            SignedMessage::AdmissionAnswer(answer) => return self.take_answer(answer, receipt, now),
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);
@@ -192,7 +193,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
 
     /// Handles the console's labels. Labels that are not newer than the present ones change nothing, however often they
     /// are repeated.
-    pub(super) fn take_labels(&mut self, labels: HostLabels, receipt: Option<R>, now: Moment) {
+    pub(super) fn take_labels(&mut self, labels: HostLabels, signed: SignedText, receipt: Option<R>, now: Moment) {
         if labels.host != self.local.me.host {
             self.reject("host_labels", "they are for another host");
         } else if labels.labels.len() > HOST_LABELS_MAX {
@@ -200,7 +201,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         } else if labels.generation > self.local.labels_generation {
             self.local.time.observe(labels.issued_ms, now.clock_ms);
             let waiting = Waiting::HostLabels(labels.generation, receipt);
-            return self.ask(StoreRequest::HostLabels(labels), waiting);
+            return self.ask(StoreRequest::HostLabels(labels, signed), waiting);
         }
         self.finish(receipt, now);
     }

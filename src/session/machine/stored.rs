@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use muster_rules::desired::head::KnownDocument;
+use muster_rules::{authorise::CommandSource, desired::head::KnownDocument};
 use muster_topics::{
     Millis, V1,
     ack::ReportAck,
@@ -78,6 +78,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }
+            (StoreReply::Admission(statement), Waiting::Admission(answer, receipt)) => {
+                self.admission.set(answer.deployment, statement, now.life_ms);
+                self.finish(receipt, now);
+            }
             (StoreReply::Recorded { keys, ended }, Waiting::Recorded) => {
                 self.writes_ms = None;
                 keys.into_iter().for_each(|key| self.queue(key, now));
@@ -86,6 +90,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             (StoreReply::Done, Waiting::Works) => {
                 self.has_worked = true;
                 self.publisher.connected(now.life_ms);
+                self.admission.connected(now.life_ms);
             }
             (StoreReply::Reports(keys), Waiting::Read(_)) => self.publisher.reports_read(keys, now.life_ms),
             (StoreReply::Report(payload), Waiting::Read(OutboxRead::Report(key))) => {
@@ -95,6 +100,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
             }
             (StoreReply::Batches(rows), Waiting::Read(_)) => {
                 for publication in self.publisher.batches_read(rows, self.room, now) {
+                    self.publish(publication);
+                }
+            }
+            (StoreReply::TaskEnds(tasks), Waiting::Read(_)) => {
+                if let Some(publication) = self.publisher.task_ends_read(tasks, now) {
                     self.publish(publication);
                 }
             }
@@ -156,6 +166,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 // It is judged again: it may expire meanwhile.
                 let message = SignedMessage::Command(command.into_inner());
                 self.held.push_front(HeldWork::Message(source, message, receipt));
+                self.held_ms = Some(now.life_ms + STORE_RETRY_MS);
+            }
+            (StoreRequest::Admission(_), Waiting::Admission(answer, receipt)) => {
+                // It is judged again: the host may have asked anew meanwhile, or the answer may be too old.
+                let message = SignedMessage::AdmissionAnswer(*answer);
+                self.held.push_front(HeldWork::Message(CommandSource::Own, message, receipt));
                 self.held_ms = Some(now.life_ms + STORE_RETRY_MS);
             }
             (request, waiting) => {

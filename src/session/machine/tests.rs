@@ -1,5 +1,6 @@
 //! A session with a store that answers what a test wants.
 
+mod admission;
 mod desired;
 
 use muster_rules::{
@@ -28,7 +29,7 @@ use uuid::Uuid;
 use super::Session;
 use crate::{
     identity::ClientIdentity,
-    interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
+    interface::{AdmissionStatement, AdmissionStatements, Effect, HostView, Input, Moment, Notice, SessionParts},
     signed::SignedMessage,
     store::{CommandTaken, OutboxRead, RepeatedCommand, StoreReply, StoreRequest},
 };
@@ -70,6 +71,8 @@ struct Bench {
     ended: Vec<CommandId>,
     /// Requests to the store, in short.
     stored: Vec<String>,
+    /// What the host says of a deployment after an answer.
+    says: Option<AdmissionStatement>,
 }
 
 impl Bench {
@@ -104,9 +107,19 @@ impl Bench {
             keys_generation: 0,
             addresses_generation: 0,
             document: KnownDocument::default(),
+            admissions: AdmissionStatements::new(),
         };
         let session = Session::new(parts, || 0.5);
-        Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, ended: Vec::new(), stored: Vec::new() }
+        Self {
+            session,
+            life_ms: 0,
+            room: ROOM,
+            is_broken: false,
+            taken: None,
+            ended: Vec::new(),
+            stored: Vec::new(),
+            says: None,
+        }
     }
 
     /// One that works.
@@ -156,6 +169,7 @@ impl Bench {
             StoreRequest::Answer { id, .. } => StoreReply::Command(answered(id)),
             StoreRequest::Cancel { command, .. } => StoreReply::Command(answered(command.get().id)),
             StoreRequest::Acknowledge(acknowledgement) => StoreReply::Acknowledged(acknowledgement),
+            StoreRequest::Admission(_) => StoreReply::Admission(self.says.clone()),
             StoreRequest::Record(_) => {
                 StoreReply::Recorded { keys: Vec::new(), ended: std::mem::take(&mut self.ended) }
             }
@@ -342,6 +356,7 @@ fn acknowledgement_of_another_host_changes_nothing() {
         reports: vec![ReportAck { command: CommandId::new(), seq: 1 }],
         metrics: vec![Numbered { epoch: 1, seq: 1 }],
         alerts: vec![],
+        tasks: vec![],
         heartbeat: None,
     };
     let message = |ack: &Ack| Input::Message(CommandSource::Own, SignedMessage::Ack(ack.clone()), Some(5));

@@ -17,7 +17,7 @@ use nix::{sys::signal::kill, unistd::Pid};
 use serde_json::{Value, json};
 
 use self::stage::{Lxc, Podman, add_rootfs, apply, write};
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, eventually, file};
 
 const LOOP: &str = "echo up as $(id -u) with $COLOUR; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done";
 
@@ -308,6 +308,48 @@ fn endpoint_is_published_on_its_leased_port() {
         asked.map_err(|error| error.to_string())
     });
     assert!(answer.contains("shop:x:700"), "{answer}");
+}
+
+#[test]
+fn container_is_rendered_by_its_host() {
+    let (podman, fleet) = stage();
+    let host = fleet.host();
+    let secret = file(&fleet.home, "secret", "xk9-the-value-of-a-secret");
+    fleet.ok(&["secret", "set", "db", "--file", &secret]);
+    fleet.ok(&["var", "set", "colour", "blue"]);
+    fleet.ok(&["var", "set", "other", "1"]);
+    let fields = json!({
+        "render": true, "args": ["/bin/sh", "-c", format!("echo {{{{ instance.unit }}}}; {LOOP}")],
+        "env": {"COLOUR": "{{ vars.colour }}", "DSN": "till:{{ secret('db') }}"},
+    });
+    apply(&fleet, &shop(fields.clone()));
+    wait_for_log(&fleet, "default/shop\nup as 0 with blue");
+    let env = |podman: &Podman| podman.inspect("muster.default.shop")["Config"]["Env"].to_string();
+    assert!(env(&podman).contains("DSN=till:xk9-the-value-of-a-secret"), "{}", env(&podman));
+    let shown = fleet.json(&["render", "--unit", "default/shop", "--host", &host]).to_string();
+    assert!(shown.contains("till:***") && shown.contains("echo default/shop;"), "{shown}");
+    assert!(!fleet.json(&["unit", "show", "default/shop"]).to_string().contains("xk9"));
+    // A variable that it does not name makes no other container; one that it names does.
+    let id = podman.inspect("muster.default.shop")["Id"].clone();
+    fleet.ok(&["var", "set", "other", "2"]);
+    fleet.ok(&["var", "set", "colour", "green"]);
+    wait_for_log(&fleet, "with green");
+    assert_ne!(podman.inspect("muster.default.shop")["Id"], id);
+    // A later start needs no console for the secret.
+    let kept = fleet.data().join("agent/containers/default/shop/secrets.json");
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&kept.metadata().unwrap().permissions()) & 0o777, 0o600);
+    for (key, value, words) in [
+        ("args", json!(["/bin/sh", "-c", "{{ secret('db') }}"]), "argument 3: it names the secret db"),
+        ("args", json!(["/bin/sh", "{{ fact.cpu }}"]), "argument 2, line 1: there is no fact.cpu"),
+        ("env", json!({"A": "{{ vars.x"}), "env.A, line 1"),
+    ] {
+        let mut wrong = fields.clone();
+        wrong[key] = value;
+        let path = write(&fleet, &shop(wrong));
+        let run = fleet.muster(&["unit", "apply", &path]);
+        assert!(run.code != 0 && run.stderr.contains(words), "{}", run.stderr);
+    }
+    assert!(env(&podman).contains("COLOUR=green"));
 }
 
 /// What became of a unit after something was done to it.

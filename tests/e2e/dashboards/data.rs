@@ -37,6 +37,8 @@ fn values(tag: &str) -> &'static [&'static str] {
         "state" => &["online", "offline", "never"],
         "store" => &["victoria"],
         "instance" => &["console"],
+        "phase" => &["running", "paused", "completed"],
+        "outcome" => &["none", "verified", "failed"],
         other => panic!("no values are made up for the tag {other}"),
     }
 }

@@ -70,12 +70,45 @@ pub(super) fn stale_and_forged_documents_change_nothing(stage: &mut Stage) {
     stage.lap("forged documents");
 }
 
+/// A version that is rolled out is asked for, admitted, begun and ended, whoever is killed meanwhile, and begins once.
+pub(super) fn each_rollout_reaches_the_host_once(stage: &mut Stage) {
+    for (version, victims) in [
+        (21, &[][..]),
+        (22, &[Party::Agent]),
+        (23, &[Party::Console]),
+        (24, &[Party::Console, Party::Agent]),
+        (25, &[Party::Broker]),
+    ] {
+        roll_out(stage, version);
+        victims.iter().for_each(|victim| stage.kill(*victim));
+        victims.iter().for_each(|victim| stage.start_party(*victim));
+        verified(stage, version);
+        eventually("the end of the rollout", || {
+            let shown = stage.ask("GET", &format!("/rollouts/{DEPLOYMENT}"), None)?;
+            let has_ended = shown["phase"]["kind"] == "completed" && shown["outcomes"] == json!({"verified": 1});
+            if has_ended && shown["in_flight"] == 0 { Ok(()) } else { Err(shown.to_string()) }
+        });
+    }
+    assert_eq!(starts(stage)[8..], ["21", "22", "23", "24", "25"]);
+    stage.ok(&["deployment", "rm", DEPLOYMENT, "--yes", "--no-wait"]);
+    stage.lap("rollouts");
+}
+
 fn apply(stage: &Stage, version: u32) {
-    let document = json!({
+    publish(stage, version, json!({}));
+}
+
+fn roll_out(stage: &Stage, version: u32) {
+    publish(stage, version, json!({"rollout": {}}));
+}
+
+fn publish(stage: &Stage, version: u32, more: Value) {
+    let mut document = json!({
         "deployment": DEPLOYMENT,
         "target": {"select": format!("host={}", stage.host)},
         "units": [{"name": "shop", "artifact": "shop@1", "args": [version.to_string()]}],
     });
+    document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let body = json!({ "documents": [{"source": "a test", "content": document}] });
     stage.request("POST", "/deployments", Some(&body));
 }

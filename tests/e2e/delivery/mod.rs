@@ -36,6 +36,7 @@ fn keeps_its_promises_over(kind: Kind) {
     scenarios::gone_without_a_word_and_back(&mut stage);
     desired::each_version_reaches_the_host_once(&mut stage);
     desired::stale_and_forged_documents_change_nothing(&mut stage);
+    desired::each_rollout_reaches_the_host_once(&mut stage);
     scenarios::gone_in_order(&mut stage);
     told.each_command_had_one_outcome();
     eprintln!("{stage}");

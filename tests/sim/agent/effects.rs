@@ -70,6 +70,7 @@ impl Agent {
             Effect::Notice(notice) => self.note(machine, around, &notice),
             // Brokers forget unacknowledged messages of clean sessions, so nothing depends on that here.
             Effect::HandInDocument
+            | Effect::AdmissionWaits(..)
             | Effect::Acknowledge(())
             | Effect::Stopped
             | Effect::TwinSeen
@@ -183,9 +184,17 @@ impl Agent {
                 StoreReply::Done
             }
             StoreRequest::Read(read) => machine.disk.read_outbox(read),
-            // The simulated console sends neither.
+            StoreRequest::Admission(change) => {
+                let done = machine.disk.write(|tx| tx.tables.answer_admission(&change));
+                machine.tell_truth(around);
+                let statement = done?;
+                around.note(|| format!("machine {} takes an answer: {change:?}", machine.index));
+                machine.go_on(around);
+                StoreReply::Admission(statement)
+            }
+            // The simulated console sends none of them.
             StoreRequest::AlertRules(_)
-            | StoreRequest::HostLabels(_)
+            | StoreRequest::HostLabels(..)
             | StoreRequest::DocumentRefused(..)
             | StoreRequest::CommandKeys(_)
             | StoreRequest::HostAddresses(_) => StoreReply::Done,
@@ -202,7 +211,10 @@ impl Agent {
         let NewDocument { head, body, .. } = document;
         let before = machine.disk.read(|tables| tables.document.mark);
         let mut removed = Vec::new();
-        let done = machine.disk.write(|tx| removed = tx.tables.apply_document(head, body));
+        let done = machine.disk.write(|tx| {
+            removed = tx.tables.apply_document(head, body);
+            tx.tables.follow_rollout(body);
+        });
         // It has taken effect whether or not the agent lives to see it.
         if machine.disk.read(|tables| tables.document.mark) != before {
             around.watch.stores(machine.host, before, head, &removed);
@@ -212,6 +224,8 @@ impl Agent {
         for unit in machine.disk.read(|tables| tables.owners.keys().cloned().chain(removed).collect::<Vec<_>>()) {
             around.after(between(1, 3_000), Event::Reconciled(machine.index, unit));
         }
+        let statements = machine.disk.read(|tables| tables.admission.statements());
+        self.session.set_admissions(statements, self.now_ms(around));
         self.observe(machine);
         Ok(())
     }

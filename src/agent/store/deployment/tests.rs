@@ -66,7 +66,7 @@ impl Bench {
         };
         let mut tx = self.store.begin().await.unwrap();
         document::set(&mut tx, &head, &DocumentText { signed: "{}".to_owned(), body: text }).await.unwrap();
-        self.apply(&mut tx, &body, None).await;
+        self.apply(&mut tx, &body, ApplyScope::All).await;
         if !is_killed {
             crate::store::commit(tx, "store document").await.unwrap();
         }
@@ -76,10 +76,17 @@ impl Bench {
         self.document_or_crash(value, false).await;
     }
 
-    async fn apply(&self, tx: &mut SqliteConnection, body: &DesiredBody, only: Option<&[String]>) {
+    async fn apply(&self, tx: &mut SqliteConnection, body: &DesiredBody, scope: ApplyScope<'_>) {
         let (policy, realms) = (LocalPolicy::default(), ["d".parse().unwrap()].into());
-        let host = DocumentHost { policy: &policy, realms: &realms, user: "root", key: None, now_ms: 1_000 };
-        super::apply(tx, body, only, host).await.unwrap();
+        let host = DocumentHost {
+            policy: &policy,
+            realms: &realms,
+            user: "root",
+            key: None,
+            now_ms: 1_000,
+            values: &RenderValues::default(),
+        };
+        super::apply(tx, body, scope, host).await.unwrap();
     }
 
     /// Tries again what may pass.
@@ -87,13 +94,13 @@ impl Bench {
         let mut tx = self.store.begin().await.unwrap();
         let only = passing(&mut tx).await.unwrap();
         let text = document::text(&mut tx).await.unwrap().unwrap();
-        self.apply(&mut tx, &body::read(text.body.as_bytes()).unwrap(), Some(&only)).await;
+        self.apply(&mut tx, &body::read(text.body.as_bytes()).unwrap(), ApplyScope::Passing(&only)).await;
         crate::store::commit(tx, "apply deployments").await.unwrap();
     }
 
     async fn verb(&self, verb: &Verb) -> Result<Option<AppliedChange>, RefusalCode> {
         let operator: Name = "anna".parse().unwrap();
-        let asker = ChangeContext { operator: &operator, now_ms: 2_000, key: None, is_document: false };
+        let asker = ChangeContext { operator: &operator, now_ms: 2_000, key: None, is_document: false, values: None };
         let mut tx = self.store.begin().await.unwrap();
         let done = unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         crate::store::commit(tx, "edit unit").await.unwrap();
@@ -156,7 +163,7 @@ async fn identical_units_keep_their_generation_and_get_the_version() {
     assert!(after.kept.observed.since_ms > 0);
     bench.document(&body(vec![deployment("d/x", 4, vec![listed("d/a", "2", Some(8080))])], &[])).await;
     assert!(bench.find("d/a").await.desired.generation > first.desired.generation);
-    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 4, refused: None });
+    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 4, refused: None, waits: None });
 }
 
 #[tokio::test]
@@ -184,7 +191,7 @@ async fn deployment_is_applied_whole_or_not_and_leaves_others() {
         bench.named(verb, "d/local").await.unwrap();
     }
     bench.retry().await;
-    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 1, refused: None });
+    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 1, refused: None, waits: None });
     assert_eq!((bench.owner("d/b").await.unwrap(), bench.find("d/c").await.desired), ("d/x@1".to_owned(), before));
     // A later version that is refused leaves the units of the one before.
     let first = bench.find("d/a").await.desired;
@@ -201,7 +208,7 @@ async fn ports_pass_between_the_units_of_a_deployment() {
     let of = |a, b| body(vec![deployment("d/x", 1, vec![listed("d/a", "1", a), listed("d/b", "1", b)])], &[]);
     bench.document(&of(Some(8081), Some(8082))).await;
     bench.document(&of(Some(8082), Some(8081))).await;
-    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 1, refused: None });
+    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 1, refused: None, waits: None });
     let mut tx = bench.store.begin().await.unwrap();
     let ports: Vec<u16> = port_lease::all(&mut tx).await.unwrap().into_iter().map(|lease| lease.port).collect();
     assert_eq!(ports, [8082, 8081]);
@@ -297,7 +304,7 @@ async fn verbs_change_no_unit_of_a_deployment() {
     assert_eq!(bench.find("d/a").await.desired, before);
     // A snapshot of before does not come back either.
     let operator: Name = "anna".parse().unwrap();
-    let asker = ChangeContext { operator: &operator, now_ms: 2_000, key: None, is_document: false };
+    let asker = ChangeContext { operator: &operator, now_ms: 2_000, key: None, is_document: false, values: None };
     let mut tx = bench.store.begin().await.unwrap();
     let name: Name = "s".parse().unwrap();
     snapshot::take(&mut tx, &name, |_| false, asker).await.unwrap().unwrap();
@@ -399,4 +406,176 @@ async fn lost_store_gets_owners_back_and_the_same_document_restarts_nothing() {
     assert_eq!(bench.owner("d/a").await.unwrap(), "d/x@1");
     bench.document(&value).await;
     assert_eq!(bench.find("d/a").await.desired, row.desired);
+}
+
+/// A deployment that the host asks for.
+fn asking(number: u32, units: Vec<Value>) -> Value {
+    let mut asking = deployment("d/x", number, units);
+    asking["admission"] = json!("ask");
+    asking
+}
+
+impl Bench {
+    /// Begins the version of the stored document; `Err` if it is refused.
+    async fn begin(&self, lease: u64) {
+        let mut tx = self.store.begin().await.unwrap();
+        let text = document::text(&mut tx).await.unwrap().unwrap();
+        let body = body::read(text.body.as_bytes()).unwrap();
+        self.apply(&mut tx, &body, ApplyScope::Begin(&"d/x".parse().unwrap(), lease)).await;
+        crate::store::commit(tx, "begin deployment").await.unwrap();
+    }
+
+    async fn rows(&self) -> Vec<AdmissionRow> {
+        let mut tx = self.store.begin().await.unwrap();
+        admission::all(&mut tx).await.unwrap()
+    }
+
+    /// The unit, as if it were verified.
+    async fn verify(&self, name: &str) {
+        let StoredUnit { name, desired, mut kept, .. } = self.find(name).await;
+        kept.observed.phase = muster_topics::unit::Phase::Running;
+        (kept.observed.generation, kept.observed.revision) = (desired.generation, Some(desired.revision));
+        self.store.keep_unit(&name, desired.generation, &kept, None).await.unwrap();
+    }
+}
+
+fn begun(lease: u64) -> AdmissionRowStage {
+    AdmissionRowStage::Begun { lease }
+}
+
+fn ended(lease: Option<u64>, outcome: ChangeOutcome, message: Option<&str>) -> AdmissionRowStage {
+    let message = message.map(str::to_owned);
+    AdmissionRowStage::Ended { lease, outcome, changed: false, message, noted: None }
+}
+
+#[tokio::test]
+async fn version_that_is_asked_for_changes_nothing_until_it_begins() {
+    let mut bench = Bench::new().await;
+    let units = || vec![listed("d/a", "1", None), listed("d/b", "1", None)];
+    bench.document(&body(vec![asking(1, units())], &[])).await;
+    assert_eq!((bench.units().await.len(), bench.rows().await.len()), (0, 0));
+    bench.begin(7).await;
+    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 1, refused: None, waits: None });
+    let changed = [(unit("d/a"), true), (unit("d/b"), true)].into();
+    assert_eq!((bench.rows().await[0].units.clone(), bench.rows().await[0].stage.clone()), (changed, begun(7)));
+    // The next one gives a unit up, and another deployment waits for it.
+    let before = bench.units().await;
+    let next = || vec![listed("d/a", "2", None)];
+    let other = deployment("d/y", 1, vec![listed("d/b", "1", None)]);
+    let remove = [("d/b", "d/x")];
+    bench.document(&body(vec![asking(2, next())], &remove)).await;
+    assert_eq!((bench.units().await, bench.leaving().await), (before.clone(), vec![]));
+    bench.document(&body(vec![asking(2, next()), other], &[])).await;
+    assert_eq!(bench.units().await, before);
+    assert!(bench.reported("d/y").await.refused.unwrap().message.contains("d/x"));
+    bench.begin(8).await;
+    bench.retry().await;
+    assert_eq!(
+        (bench.owner("d/a").await.unwrap(), bench.owner("d/b").await.unwrap()),
+        ("d/x@2".into(), "d/y@1".into())
+    );
+    let row = bench.rows().await.remove(0);
+    assert_eq!((row.version, row.stage, row.units), (2, begun(8), [(unit("d/a"), true)].into()));
+    // One that is killed before it is committed begins nothing.
+    bench.reopen().await;
+    assert_eq!(bench.rows().await.len(), 1);
+    // The deployment goes, and all that is known of it.
+    bench.document(&body(vec![], &[("d/a", "d/x")])).await;
+    assert_eq!((bench.rows().await, bench.leaving().await.len()), (vec![], 1));
+}
+
+#[tokio::test]
+async fn version_without_a_change_is_applied_without_a_lease_if_all_is_well() {
+    let mut bench = Bench::new().await;
+    bench.document(&body(vec![asking(1, vec![listed("d/a", "1", None)])], &[])).await;
+    bench.begin(1).await;
+    bench.document(&body(vec![asking(2, vec![listed("d/a", "1", None)])], &[])).await;
+    assert_eq!(bench.reported("d/x").await.version, 1, "its unit is not verified");
+    bench.verify("d/a").await;
+    let before = bench.find("d/a").await.desired;
+    bench.document(&body(vec![asking(2, vec![listed("d/a", "1", None)])], &[])).await;
+    assert_eq!((bench.reported("d/x").await.version, bench.find("d/a").await.desired), (2, before));
+    let stages: Vec<_> = bench.rows().await.into_iter().map(|row| (row.version, row.stage)).collect();
+    assert_eq!(stages, [(1, begun(1)), (2, ended(None, ChangeOutcome::Verified, None))]);
+    // It gives nothing up.
+    bench.document(&body(vec![asking(3, vec![])], &[("d/a", "d/x")])).await;
+    assert_eq!((bench.reported("d/x").await.version, bench.leaving().await), (2, vec![]));
+}
+
+#[tokio::test]
+async fn refusal_of_a_version_that_is_asked_for_ends_it_and_may_pass() {
+    let mut bench = Bench::new().await;
+    let local = listed("d/a", "1", None)["spec"].clone();
+    let verb = json!({"unit_apply": {"unit": "d/a", "spec": local, "run": "stopped"}});
+    bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
+    bench.document(&body(vec![asking(1, vec![listed("d/a", "2", None)])], &[])).await;
+    let rows = bench.rows().await;
+    let AdmissionRowStage::Ended { lease: None, outcome: ChangeOutcome::Refused, message: Some(why), .. } =
+        &rows[0].stage
+    else {
+        panic!("{rows:?}")
+    };
+    assert!(why.contains("d/a"), "{why}");
+    bench.retry().await;
+    assert_eq!(bench.rows().await, rows, "the same refusal is no other end");
+    for verb in ["unit_retire", "unit_rm"] {
+        bench.named(verb, "d/a").await.unwrap();
+    }
+    bench.retry().await;
+    assert_eq!((bench.rows().await, bench.reported("d/x").await.refused), (vec![], None));
+    // What it cannot have when it begins ends it with its lease.
+    let verb = json!({"unit_apply": {"unit": "d/a", "spec": listed("d/a", "1", None)["spec"], "run": "stopped"}});
+    bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
+    bench.begin(5).await;
+    let stage = bench.rows().await.remove(0).stage;
+    assert!(matches!(stage, AdmissionRowStage::Ended { lease: Some(5), outcome: ChangeOutcome::Refused, .. }));
+    assert_eq!(bench.owner("d/a").await, None);
+}
+
+#[tokio::test]
+async fn unit_that_has_failed_is_tried_anew_with_each_lease() {
+    let mut bench = Bench::new().await;
+    let of = |number| body(vec![asking(number, vec![listed("d/a", "1", None)])], &[]);
+    bench.document(&of(1)).await;
+    bench.begin(1).await;
+    let StoredUnit { name, desired, mut kept, .. } = bench.find("d/a").await;
+    kept.observed.phase = muster_topics::unit::Phase::Failed;
+    bench.store.keep_unit(&name, desired.generation, &kept, None).await.unwrap();
+    let row = bench.rows().await.remove(0);
+    let mut tx = bench.store.begin().await.unwrap();
+    try_again(&mut tx, row).await.unwrap();
+    crate::store::commit(tx, "retry deployment").await.unwrap();
+    assert_eq!(bench.rows().await[0].stage, AdmissionRowStage::Again);
+    assert_eq!(bench.find("d/a").await.desired, desired, "not before it is admitted");
+    bench.begin(2).await;
+    assert!(bench.find("d/a").await.desired.generation > desired.generation);
+    assert_eq!(bench.rows().await[0].stage, begun(2));
+}
+
+#[tokio::test]
+async fn rehearsal_says_what_would_be_and_changes_nothing() {
+    let mut bench = Bench::new().await;
+    let value = body(vec![asking(1, vec![listed("d/a", "1", Some(8080))])], &[]);
+    bench.document(&value).await;
+    let (policy, realms) = (LocalPolicy::default(), ["d".parse().unwrap()].into());
+    let host = DocumentHost {
+        policy: &policy,
+        realms: &realms,
+        user: "root",
+        key: None,
+        now_ms: 1_000,
+        values: &RenderValues::default(),
+    };
+    let body = body::read(value.to_string().as_bytes()).unwrap();
+    let rehearsed = async |bench: &Bench| {
+        let mut tx = bench.store.begin().await.unwrap();
+        rehearse(&mut tx, &body, &"d/x".parse().unwrap(), host).await.unwrap()
+    };
+    let units = rehearsed(&bench).await.unwrap();
+    assert_eq!((units.len(), units[0].is_there, units[0].desired.run), (1, false, Run::Running));
+    assert_eq!((bench.units().await.len(), bench.rows().await.len()), (0, 0));
+    let taken = listed("d/local", "1", Some(8080))["spec"].clone();
+    let verb = json!({"unit_apply": {"unit": "d/local", "spec": taken, "run": "stopped"}});
+    bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
+    assert!(rehearsed(&bench).await.unwrap_err().refusal.message.contains("8080"));
 }

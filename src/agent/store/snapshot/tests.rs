@@ -30,7 +30,7 @@ impl Bench {
     }
 
     fn asker(&self) -> ChangeContext<'_> {
-        ChangeContext { operator: &self.operator, now_ms: 1_000, key: None, is_document: false }
+        ChangeContext { operator: &self.operator, now_ms: 1_000, key: None, is_document: false, values: None }
     }
 
     async fn edit(&self, verb: &Verb) -> Result<u64, CommandRefusal> {

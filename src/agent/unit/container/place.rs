@@ -1,6 +1,7 @@
-//! The agent's record of a container that it has started: `<data>/containers/<realm>/<name>/started.json`.
+//! The agent's record of a container that it has started: `<data>/containers/<realm>/<name>/started.json`, and beside it the
+//! secrets of its environment.
 
-use std::{fs, io, path::PathBuf};
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::{plan::Failure, port_lease::EndpointWiring};
@@ -26,6 +27,9 @@ pub(super) struct ContainerStartRecord {
     /// The boot in which it was started.
     pub(super) boot_id: String,
 }
+
+/// Values of secrets by name, for each revision.
+pub(super) type KeptSecrets = BTreeMap<Digest, BTreeMap<String, String>>;
 
 /// The folder of a unit.
 pub(super) struct UnitFolder(pub(super) PathBuf);
@@ -53,6 +57,29 @@ impl UnitFolder {
         let write = || {
             make_folder(&self.0, PRIVATE_FOLDER)?;
             write_atomically(&self.file(), &serde_json::to_vec(started)?, SECRET_MODE)
+        };
+        write().map_err(|error: io::Error| self.failure("written", &error))
+    }
+
+    fn secrets_file(&self) -> PathBuf {
+        self.0.join("secrets.json")
+    }
+
+    /// The secrets that are kept for the environment of revisions, so that a container starts without a network.
+    pub(super) fn secrets(&self) -> Result<KeptSecrets, Failure> {
+        match fs::read(self.secrets_file()) {
+            // What is unreadable is fetched again.
+            Ok(content) => Ok(serde_json::from_slice(&content).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(KeptSecrets::new()),
+            Err(error) => Err(self.failure("read", &error)),
+        }
+    }
+
+    /// Keeps the secrets of these revisions, and no others.
+    pub(super) fn keep_secrets(&self, secrets: &KeptSecrets) -> Result<(), Failure> {
+        let write = || {
+            make_folder(&self.0, PRIVATE_FOLDER)?;
+            write_atomically(&self.secrets_file(), &serde_json::to_vec(secrets)?, SECRET_MODE)
         };
         write().map_err(|error: io::Error| self.failure("written", &error))
     }

@@ -37,7 +37,10 @@ use super::runtime::{
     ContainerPhase, ContainerRuntime, ContainersById, ListedContainer, Recipe, RuntimeFuture, RuntimeLogFrom,
     RuntimeState,
 };
-use crate::unit::log::{self, LogPart, LogPosition};
+use crate::unit::{
+    log::{self, LogPart, LogPosition},
+    turns::{ResourceClass, Turns},
+};
 
 /// The timeout for requests that create layers, cgroups and networks; below a start's own deadline.
 const WORK_MAX: Duration = Duration::from_secs(25);
@@ -49,18 +52,13 @@ pub(super) struct Podman {
     is_podman: OnceCell<bool>,
     /// Since when images were not needed.
     idle: Mutex<image::IdleImages>,
-    /// Held while an archive is loaded.
-    loading: tokio::sync::Mutex<()>,
+    /// Whoever loads an archive has the turn.
+    turns: Turns,
 }
 
 impl Podman {
-    pub(super) fn new(socket: &Path) -> io::Result<Self> {
-        Ok(Self {
-            http: SocketClient::new(socket)?,
-            is_podman: OnceCell::new(),
-            idle: Mutex::default(),
-            loading: <_>::default(),
-        })
+    pub(super) fn new(socket: &Path, turns: Turns) -> io::Result<Self> {
+        Ok(Self { http: SocketClient::new(socket)?, is_podman: OnceCell::new(), idle: Mutex::default(), turns })
     }
 
     /// Whether it is Podman: Docker changes limits differently.
@@ -144,7 +142,7 @@ impl ContainerRuntime for Podman {
         async move {
             // One archive at a time, because several may contain the same name.
             let _alone = match image {
-                Image::Archive(_) => Some(self.loading.lock().await),
+                Image::Archive(_) => Some(self.turns.take(ResourceClass::Images).await),
                 _ => None,
             };
             image::bring(&self.http, image, file).await

@@ -6,6 +6,7 @@ use muster_rules::{
     backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
     plan::Failure,
     port_lease::EndpointWiring,
+    render::unit::RenderedProcess,
 };
 use muster_shim::{
     ChannelWelcome, ForkingMode, Launch, NotifyKind, OutputMode, ProcessAttributes, RestartOn, SOCKET_VARIABLE,
@@ -37,6 +38,8 @@ pub(super) struct LaunchRequest<'a> {
     /// The configuration that it reads.
     pub(super) config: Option<&'a Path>,
     pub(super) wiring: &'a EndpointWiring,
+    /// Its environment and its arguments.
+    pub(super) rendered: &'a RenderedProcess,
     pub(super) program: &'a Path,
     pub(super) user: Option<muster_shim::ResolvedUser>,
     /// How it is launched in a container, if it runs in one.
@@ -45,7 +48,8 @@ pub(super) struct LaunchRequest<'a> {
 }
 
 pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
-    let LaunchRequest { unit, host, desired, spec, place, config, wiring, program, user, inside, attempts } = wanted;
+    let LaunchRequest { unit, host, desired, spec, place, config, wiring, rendered, program, user, inside, attempts } =
+        wanted;
     if let Some(inside) = inside {
         return inside.clone();
     }
@@ -54,12 +58,12 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-    env.extend(spec.env.clone());
+    env.extend(rendered.env.clone());
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     let mut argv = vec![text(program)];
     let config_path = config.as_deref().unwrap_or_default();
-    argv.extend(spec.args.iter().map(|arg| wiring.fill(arg, Some(config_path))));
+    argv.extend(rendered.args.iter().map(|arg| wiring.fill(arg, Some(config_path))));
     let welcome = ChannelWelcome {
         unit: unit.to_string(),
         host: host.to_owned(),

@@ -7,7 +7,7 @@
 //! **Invariant: a file that may hold a secret is readable by the unit's user alone**, and its content never leaves this module unmasked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -41,6 +41,9 @@ struct MaterialsRecord {
     files: BTreeMap<String, Digest>,
     /// Where the merged file has secrets, and which.
     secrets: Vec<(String, Value)>,
+    /// The secrets that its environment has, by name: a host that starts without a network has no other source.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    in_environment: BTreeMap<String, String>,
 }
 
 /// The folder of one revision's configs.
@@ -58,9 +61,18 @@ impl Materials {
         self.folder.join(file_name(MERGED))
     }
 
-    /// Whether these configs are there, unchanged. The secrets in them are those of the revision.
-    pub(super) fn are_there(&self, configs: &[ConfigRef]) -> bool {
-        self.record().is_ok_and(|record| record.configs == configs && self.changed(&record).is_empty())
+    /// Whether these configs are there, unchanged, and these secrets of the environment. The secrets are those of the
+    /// revision.
+    pub(super) fn are_there(&self, configs: &[ConfigRef], secrets: &BTreeSet<String>) -> bool {
+        self.record().is_ok_and(|record| {
+            let has_all = secrets.iter().all(|name| record.in_environment.contains_key(name));
+            record.configs == configs && has_all && self.changed(&record).is_empty()
+        })
+    }
+
+    /// Returns the secrets of the environment, by name.
+    pub(super) fn secrets_of_environment(&self) -> BTreeMap<String, String> {
+        self.record().map(|record| record.in_environment).unwrap_or_default()
     }
 
     /// A config as older agents wrote it, if there was one and it had no secrets: a host that is offline during the
@@ -73,7 +85,12 @@ impl Materials {
     ///
     /// # Errors
     /// If they cannot be written; the existing ones are unchanged then.
-    pub(super) fn write(&self, revision: &Digest, configs: &[(ConfigRef, Value)]) -> io::Result<()> {
+    pub(super) fn write(
+        &self,
+        revision: &Digest,
+        configs: &[(ConfigRef, Value)],
+        in_environment: BTreeMap<String, String>,
+    ) -> io::Result<()> {
         let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
         let mut files = vec![(file_name(MERGED), bytes(&merged)?)];
         for (config, document) in configs {
@@ -84,6 +101,7 @@ impl Materials {
             configs: configs.iter().map(|(config, _)| config.clone()).collect(),
             files: files.iter().map(|(name, content)| (name.clone(), Digest::of(content))).collect(),
             secrets: config::secrets(&merged),
+            in_environment,
         };
         files.push((RECORD.to_owned(), serde_json::to_vec(&record)?));
         let fresh = self.fresh()?;
@@ -205,10 +223,10 @@ mod tests {
             part("till.base", json!({"colour": "blue", "db": {"user": "u", "password": {"$secret": "hunter2"}}}));
         let shop = part("shop", json!({"colour": "red", "db": {"user": null}}));
         let configs = [base, shop];
-        assert!(!materials.are_there(&refs(&configs)));
-        materials.write(&revision, &configs).unwrap();
-        assert!(materials.are_there(&refs(&configs)));
-        assert!(!materials.are_there(&refs(&configs[..1])), "other configs than these");
+        assert!(!materials.are_there(&refs(&configs), &BTreeSet::new()));
+        materials.write(&revision, &configs, BTreeMap::new()).unwrap();
+        assert!(materials.are_there(&refs(&configs), &BTreeSet::new()));
+        assert!(!materials.are_there(&refs(&configs[..1]), &BTreeSet::new()), "other configs than these");
         let revealed = json!({"colour": "red", "db": {"password": "hunter2"}});
         assert_eq!(read(&materials.merged()), revealed);
         assert_eq!(read(&folder.path().join("abc/shop.json")), configs[1].1);
@@ -230,16 +248,16 @@ mod tests {
         let materials = Materials::new(folder.path().join("abc"));
         let configs = [part("a", json!({"password": {"$secret": "hunter2-hunter2"}}))];
         let revision = Digest::of(b"revision");
-        materials.write(&revision, &configs).unwrap();
+        materials.write(&revision, &configs, BTreeMap::new()).unwrap();
         fs::write(materials.merged(), r#"{"url":"//u:hunter2-hunter2@h"}"#).unwrap();
         let effective = materials.effective(&"default/till".parse().unwrap()).unwrap();
         assert_eq!(
             (effective.config, &effective.changed[..]),
             (Some(json!({"url": MASK})), &["config.json".to_owned()][..])
         );
-        assert!(!materials.are_there(&refs(&configs)));
-        materials.write(&revision, &configs).unwrap();
-        assert!(materials.are_there(&refs(&configs)));
+        assert!(!materials.are_there(&refs(&configs), &BTreeSet::new()));
+        materials.write(&revision, &configs, BTreeMap::new()).unwrap();
+        assert!(materials.are_there(&refs(&configs), &BTreeSet::new()));
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "nothing is left beside");
     }
@@ -249,7 +267,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("abc");
         let configs = |n: u32| [part("a", json!({"n": n})), part("b", json!({"m": n}))];
-        Materials::new(path.clone()).write(&Digest::of(b"0"), &configs(0)).unwrap();
+        Materials::new(path.clone()).write(&Digest::of(b"0"), &configs(0), BTreeMap::new()).unwrap();
         let (over, is_over) = std::sync::mpsc::channel::<()>();
         let at = path.clone();
         let reader = std::thread::spawn(move || {
@@ -270,7 +288,7 @@ mod tests {
             seen
         });
         for n in 1..200 {
-            Materials::new(path.clone()).write(&Digest::of(b"n"), &configs(n)).unwrap();
+            Materials::new(path.clone()).write(&Digest::of(b"n"), &configs(n), BTreeMap::new()).unwrap();
         }
         drop(over);
         assert!(reader.join().unwrap() > 0);

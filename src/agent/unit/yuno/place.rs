@@ -3,6 +3,7 @@
 //! Files of an instance exist once per slot; the work folder and the revisions are shared by both.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -27,6 +28,9 @@ use serde_json::Value;
 use super::super::{failure::may_heal, folders};
 use super::{materials::Materials, reload::WatchedFiles};
 use crate::kept_data;
+
+/// The configs of a revision with their secrets, and the secrets of its environment by name.
+pub(super) type RevealedConfigs<'a> = (&'a [(ConfigRef, Value)], &'a BTreeMap<String, String>);
 
 /// The second copy of `started.json`, in the shim's folder.
 const STARTED_AGAIN: &str = "started.json";
@@ -143,13 +147,13 @@ impl InstanceFolder {
         &self,
         revision: &Digest,
         keep: Option<&Digest>,
-        configs: Option<&[(ConfigRef, Value)]>,
+        configs: Option<RevealedConfigs<'_>>,
     ) -> Result<(), Failure> {
         let prepare = || {
             make_folder(&self.folder.join("rev"), PASSABLE_FOLDER)?;
             make_folder(&self.work(), PASSABLE_FOLDER)?;
-            if let Some(configs) = configs {
-                self.materials(revision).write(revision, configs)?;
+            if let Some((configs, in_environment)) = configs {
+                self.materials(revision).write(revision, configs, in_environment.clone())?;
             }
             let running = Slot::ALL.map(|slot| Self { folder: self.folder.clone(), slot }.started().ok());
             let running = running.iter().flatten().flat_map(|started| started.reads.iter().chain([&started.revision]));

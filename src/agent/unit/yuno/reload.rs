@@ -187,7 +187,9 @@ impl Yunos {
 /// Whether it differs from what was started in more than its limits.
 fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -> bool {
     let mut before = desired.spec.clone();
-    *before.limits_mut() = limits;
+    if let Some(before) = before.limits_mut() {
+        *before = limits;
+    }
     before.revision().ok().as_ref() != Some(started.bare.as_ref().unwrap_or(&started.revision))
 }
 

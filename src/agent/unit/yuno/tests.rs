@@ -41,7 +41,7 @@ struct Host {
     shutdown: CancellationToken,
 }
 
-fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
+pub(in crate::unit) fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
     let membership = Membership {
         v: muster_topics::V1,
         host: HostId::random(),
@@ -78,7 +78,8 @@ impl Host {
             (host, HostKey::generate().unwrap()),
             shims,
             artifacts,
-            (folder.to_owned(), &Default::default()),
+            folder.to_owned(),
+            (&Default::default(), &Default::default(), &Default::default()),
             shutdown.clone(),
         )
         .await
@@ -116,7 +117,13 @@ impl Host {
 
     async fn verb(&self, unit: &UnitName, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator = "anna".parse().unwrap();
-        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None, is_document: false };
+        let asker = store::unit::ChangeContext {
+            operator: &operator,
+            now_ms: now_ms(),
+            key: None,
+            is_document: false,
+            values: None,
+        };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, unit, verb, asker).await.unwrap();
         tx.commit().await.unwrap();
@@ -361,9 +368,9 @@ fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
     let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
-    place.prepare(&first, None, Some(&[])).unwrap();
+    place.prepare(&first, None, Some((&[], &BTreeMap::new()))).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
-        place.prepare(revision, Some(&first), Some(&[])).unwrap();
+        place.prepare(revision, Some(&first), Some((&[], &BTreeMap::new()))).unwrap();
         let mut left = left.map(Digest::short);
         let mut there = folders::names(&folder.path().join("rev")).unwrap();
         left.sort_unstable();

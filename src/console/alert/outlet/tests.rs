@@ -74,6 +74,7 @@ fn invalid_outlet_is_refused_at_start() {
         secret_file: None,
         authority_file: None,
         proxy: None,
+        tasks: false,
     };
     let good = config("http://example.org/hook");
     let secret = OutletConfig { secret_file: path("secret", "s3cret\n"), ..good.clone() };
@@ -85,6 +86,7 @@ fn invalid_outlet_is_refused_at_start() {
         (OutletConfig { secret_file: Some(dir.path().join("none")), ..good.clone() }, "none"),
         (OutletConfig { secret_file: path("empty", "\n"), ..good.clone() }, "empty"),
         (OutletConfig { authority_file: path("no.pem", "x"), ..good.clone() }, "authority"),
+        (OutletConfig { kind: OutletKind::Alertmanager, tasks: true, ..good.clone() }, "only a webhook"),
         (OutletConfig { proxy: Some("socks5://p".to_owned()), ..good }, "http://HOST:PORT"),
     ] {
         let error = AlertOutlet::open(&config).unwrap_err().to_string();

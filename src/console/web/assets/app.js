@@ -93,13 +93,16 @@
     }
   });
   document.addEventListener("htmx:afterSwap", (event) => {
-    for (const pre of event.detail.target.querySelectorAll("pre[id]")) {
+    // A region that was replaced as a whole is not the one that the event names.
+    const old = event.detail.target;
+    const target = old.isConnected ? old : document.getElementById(old.id) || old;
+    for (const pre of target.querySelectorAll("pre[id]")) {
       // One that was not there before begins at its end too: the newest lines are what one waits for.
       const top = scrolled.has(pre.id) ? scrolled.get(pre.id) : Infinity;
       pre.scrollTop = Math.min(top, pre.scrollHeight);
     }
     refreshAges();
-    addCopyButtons(event.detail.target);
+    addCopyButtons(target);
   });
 
   // Command lines to copy.

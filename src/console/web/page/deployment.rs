@@ -1,7 +1,7 @@
 //! The pages of deployments.
 
 use axum::{extract::State, response::Response};
-use muster_api::{CompareVersions, DeploymentState, RemoveDeployment, RollBack};
+use muster_api::{ChangeListing, CompareVersions, DeploymentState, NewTarget, RemoveDeployment, RollBack, UnitOnHosts};
 use muster_topics::{
     desired::DeploymentName,
     name::{Name, UnitName},
@@ -18,6 +18,7 @@ use crate::{
         guard::FormFields,
         session::WebSession,
         view::{
+            changes::{CHANGES, ChangesView},
             deployment::{DeploymentView, RemovalView, RollbackView, ShownDeploymentHosts, VersionView, url},
             deployments::DeploymentsView,
         },
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// The name of a deployment, by the parts of a path.
-fn named(realm: &Name, name: &Name) -> Result<DeploymentName, Error> {
+pub(super) fn named(realm: &Name, name: &Name) -> Result<DeploymentName, Error> {
     let text = UnitName::new(realm, name).to_string();
     text.parse().map_err(|error| Error::not_found("bad_path", format!("{error}")))
 }
@@ -36,8 +37,18 @@ pub(in crate::web) async fn list(
     session: WebSession,
     PageParams(asked): PageParams<RegionQuery>,
 ) -> Response {
-    let view = console.deployments().await.map(|deployments| DeploymentsView { deployments });
-    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+    let view = async {
+        let (deployments, cordoned) = (console.deployments().await?, console.host_cordons().await?);
+        Ok(DeploymentsView { deployments, unconfirmed: console.unconfirmed_hosts(), cordoned })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+}
+
+/// What was changed last.
+pub(in crate::web) async fn changes(State(console): State<Console>, session: WebSession) -> Response {
+    let wanted = ChangeListing { subject: None, limit: Some(CHANGES) };
+    let view = console.recent_changes(&wanted).await.map(|changes| ChangesView { changes });
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
 }
 
 /// The filter of hosts.
@@ -69,7 +80,10 @@ pub(in crate::web) async fn show(
     let view = async {
         let name = named(&realm, &name)?;
         let versions = console.deployment_history(&name).await?;
-        Ok(DeploymentView { detail: console.deployment(&name).await?, versions, shown: asked.shown() })
+        let rollout = console.present_rollout(&name);
+        let plan = console.last_plan(&name);
+        let detail = console.deployment(&name).await?;
+        Ok(DeploymentView { detail, versions, rollout, plan, shown: asked.shown() })
     };
     answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
@@ -167,4 +181,40 @@ pub(in crate::web) async fn remove(
         Ok(answer::see("/deployments"))
     };
     answer::or_problem(&session, answer.await)
+}
+
+/// Has the deployment adopt a unit on some hosts, or detaches it there.
+pub(in crate::web) async fn attach(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments((realm, name)): PageSegments<(Name, Name)>,
+    fields: FormFields,
+) -> Response {
+    let answer = async {
+        let deployment = named(&realm, &name)?;
+        let attach = match fields.one("do") {
+            "adopt" => true,
+            "detach" => false,
+            _ => return Err(Error::invalid("bad_query", "a unit is adopted or detached").hint("load the page again")),
+        };
+        let unit = fields.one("unit").parse().map_err(|error| Error::invalid("bad_query", format!("{error}")))?;
+        let wanted = UnitOnHosts { unit, target: target(&fields)? };
+        console.set_unit_attached(&session.operator, &deployment, wanted, attach).await?;
+        Ok(answer::see(&url(&deployment)))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+/// Returns the hosts of a form: by name, or by selector.
+fn target(fields: &FormFields) -> Result<NewTarget, Error> {
+    let hosts: Vec<String> =
+        fields.one("hosts").split([' ', ',']).filter(|host| !host.is_empty()).map(str::to_owned).collect();
+    match (hosts.is_empty(), fields.one("select")) {
+        (false, "") => Ok(NewTarget::Hosts(hosts)),
+        (true, "") => Err(Error::invalid("no_hosts", "no host is named").hint("name hosts, or give a selector")),
+        (false, _) => Err(Error::invalid("bad_query", "hosts are named or selected, not both")),
+        (true, select) => select.parse().map(NewTarget::Select).map_err(|error| {
+            Error::invalid("bad_query", format!("the selector: {error}")).hint("such as label.site=north")
+        }),
+    }
 }

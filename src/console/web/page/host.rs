@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{extract::State, response::Response};
-use muster_api::{LabelHosts, NewTarget};
+use muster_api::{Cordon, CordonHosts, LabelHosts, NewTarget};
 use muster_topics::name::{LabelValue, Name, NameError};
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ use crate::{
         session::WebSession,
         view::{
             elements,
-            host::{HostView, RECENT},
+            host::{DrainView, HostView, RECENT},
         },
     },
 };
@@ -78,6 +78,39 @@ pub(in crate::web) async fn label(
     answer::or_problem(&session, answer.await)
 }
 
+/// Cordons, drains or opens the host.
+pub(in crate::web) async fn cordon(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments(host): PageSegments<String>,
+    fields: FormFields,
+) -> Response {
+    let answer = async {
+        let host = console.resolve_host(&host).await?;
+        let cordon = [Cordon::Open, Cordon::Cordoned, Cordon::Drained];
+        let cordon = cordon.into_iter().find(|one| one.word() == fields.one("cordon")).ok_or_else(|| {
+            Error::invalid("bad_query", "a host is open, cordoned or drained").hint("load the page again")
+        })?;
+        let wanted = CordonHosts { target: NewTarget::Hosts(vec![host.to_string()]), cordon };
+        console.cordon_hosts(&session.operator, wanted).await?;
+        Ok(answer::see(&elements::host_url(host)))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+/// Shows what draining the host would remove.
+pub(in crate::web) async fn ask_drain(
+    State(console): State<Console>,
+    session: WebSession,
+    PageSegments(host): PageSegments<String>,
+) -> Response {
+    let view = async {
+        let host = console.host(&host).await?;
+        Ok(DrainView { carried: console.carried(host.id), host })
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+}
+
 /// Removes the host.
 pub(in crate::web) async fn remove(
     State(console): State<Console>,
@@ -97,5 +130,6 @@ async fn view(console: &Console, name: &str, range: TimeRange) -> Result<HostVie
     let units = console.units(Some(host.id)).await?;
     let commands = console.commands(Some(host.id), RECENT).await?.into_iter().map(ListedCommand::of).collect();
     let latest = chart::latest(console, host.id, None).await?;
-    Ok(HostView { host, alerts, units, commands, latest, range })
+    let rollouts = console.rollouts_of_host(host.id);
+    Ok(HostView { host, alerts, units, commands, latest, rollouts, range })
 }

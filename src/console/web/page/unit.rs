@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::{extract::State, response::Response};
 use muster_api::{
-    Command, NewCommand, NewTarget, Unit,
+    Command, NewCommand, NewTarget, Unit, UnitOnHosts,
     upgrade::{Offer, Upgrade, upgrade},
 };
 use muster_topics::{
     command::{LogView, Verb},
     name::{CommandId, HostId, LabelValue, Name, NameError, UnitName},
     signal::SignalError,
+    task::UnitTasks,
 };
 use serde::Deserialize;
 
@@ -28,9 +29,13 @@ use crate::{
             commands,
             manage::words,
             unit::{LINES, LINES_MAX, UnitView, url},
+            unit_tasks::ShownTasks,
         },
     },
 };
+
+/// How long a question about tasks waits for its host.
+const TASKS_EXPIRE_MS: u64 = 60_000;
 
 /// The requested part.
 #[derive(Debug, Deserialize)]
@@ -39,6 +44,8 @@ pub(in crate::web) struct UnitPageQuery {
     range: TimeRange,
     /// A command that was just submitted here.
     asked: Option<CommandId>,
+    /// The same question of before, for an answer while the host is asked again.
+    before: Option<CommandId>,
     part: Option<String>,
 }
 
@@ -66,9 +73,39 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &UnitPage
         }
         _ => None,
     };
+    let tasks = shown_tasks(console, host, name, asked_for.as_ref(), asked.before).await?;
     let latest = chart::latest(console, host, Some(name)).await?;
     let newer = newer(console, &unit).await?;
-    Ok(UnitView { unit, asked: asked_for, log, latest, range: asked.range, newer })
+    let claim = console.unit_claim(host, name);
+    let before = asked.before;
+    Ok(UnitView { unit, claim, asked: asked_for, before, log, tasks, latest, range: asked.range, newer })
+}
+
+/// Returns what a host has answered about the tasks of a unit, if it was asked: the last time, or as long as that is
+/// open, the time before.
+async fn shown_tasks(
+    console: &Console,
+    host: HostId,
+    name: &UnitName,
+    asked: Option<&Command>,
+    before: Option<CommandId>,
+) -> Result<ShownTasks, Error> {
+    let is_of_tasks = |command: &&Command| matches!(command.verb, Verb::UnitTasks { .. });
+    let Some(asked) = asked.filter(is_of_tasks) else { return Ok(ShownTasks::default()) };
+    let mut answer = tasks_of(console, asked, host).await?;
+    if let (None, Some(before), true) = (&answer, before, asked.hosts.iter().any(|line| !line.is_over())) {
+        let before = console.command(before).await?;
+        if is_of_tasks(&&before) && concerns(&before, host, name) {
+            answer = tasks_of(console, &before, host).await?;
+        }
+    }
+    Ok(ShownTasks { asked: Some(asked.clone()), answer })
+}
+
+async fn tasks_of(console: &Console, asked: &Command, host: HostId) -> Result<Option<UnitTasks>, Error> {
+    let (answer, _) = console.output(asked.id, host).await?;
+    // Before the end it is a part, which cannot be read.
+    Ok(serde_json::from_slice(&answer).ok())
 }
 
 /// Returns newer content that a unit could get.
@@ -95,19 +132,43 @@ pub(in crate::web) async fn act(
     let answer = async {
         // A missing unit is a 404 now rather than a refusal later.
         let there = console.unit(host, &unit).await?;
+        if let "adopt" | "detach" = action.as_str() {
+            attach(&console, &session, &there, action == "adopt").await?;
+            return Ok(answer::see(&url(host, &unit)));
+        }
         let verb = match action.as_str() {
             "upgrade" => ordered(newer(&console, &there).await?, fields.one("to"))?,
             _ => verb(&action, unit.clone(), &fields)?,
         };
         let target = NewTarget::Hosts(vec![host.to_string()]);
-        let command = console.submit(&session.operator, NewCommand { target, expires_in_ms: None, verb }).await?;
+        // Who looks at tasks waits for the answer.
+        let expires_in_ms = matches!(verb, Verb::UnitTasks { .. }).then_some(TASKS_EXPIRE_MS);
+        let command = console.submit(&session.operator, NewCommand { target, expires_in_ms, verb }).await?;
         // A removed unit will soon have no page.
         Ok(match command.verb {
             Verb::UnitRm { .. } => answer::see(&commands::url(command.id)),
+            Verb::UnitTasks { .. } => {
+                let before = fields.one("before").parse::<CommandId>();
+                let before = before.map(|before| format!("&before={before}")).unwrap_or_default();
+                answer::see(&format!("{}?asked={}{before}#tasks", url(host, &unit), command.id))
+            }
             _ => answer::see(&format!("{}?asked={}", url(host, &unit), command.id)),
         })
     };
     answer::or_problem(&session, answer.await)
+}
+
+/// Has the deployment of a unit take it over, or leaves it to verbs.
+async fn attach(console: &Console, session: &WebSession, unit: &Unit, attach: bool) -> Result<(), Error> {
+    let claimed = console.unit_claim(unit.host, &unit.unit).deployment;
+    let owner = unit.owner.as_ref().map(|owner| owner.deployment.clone());
+    let deployment = if attach { claimed } else { owner.or(claimed) };
+    let deployment = deployment.ok_or_else(|| {
+        Error::conflict("changed_meanwhile", "no deployment has this unit any more").hint("load the unit's page again")
+    })?;
+    let wanted = UnitOnHosts { unit: unit.unit.clone(), target: NewTarget::Hosts(vec![unit.host.to_string()]) };
+    console.set_unit_attached(&session.operator, &deployment, wanted, attach).await?;
+    Ok(())
 }
 
 /// Returns the upgrade, if it still is what was shown.
@@ -157,6 +218,7 @@ fn verb(action: &str, unit: UnitName, fields: &FormFields) -> Result<Verb, Error
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines, view: LogView { times: true, ..LogView::default() } })
         }
+        "tasks" => Ok(Verb::UnitTasks { unit, log: fields.one("log").parse().ok(), from: 0 }),
         _ => Err(Error::not_found("unknown_action", "units have no such action")),
     }
 }

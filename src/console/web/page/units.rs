@@ -1,16 +1,13 @@
 //! The page of the units of all hosts.
 
 use axum::{extract::State, http::StatusCode, response::Response};
-use muster_api::{Unit, UnitListing};
-use muster_topics::{
-    desired::DeploymentName,
-    select::{Select, SelectError},
-};
+use muster_topics::{select::SelectError, unit::Phase};
 use serde::Deserialize;
 
 use crate::{
     error::Error,
     state::Console,
+    store::unit_list::{UnitFilter, UnitPage},
     web::{
         answer,
         extract::PageParams,
@@ -28,15 +25,10 @@ pub(in crate::web) struct UnitsPageQuery {
     deployment: String,
     #[serde(default)]
     version: String,
+    #[serde(default)]
+    phase: String,
     page: Option<String>,
-}
-
-/// What units have to be.
-#[derive(Debug, Default)]
-struct UnitFilter {
-    select: Option<Select>,
-    deployment: Option<DeploymentName>,
-    version: Option<u32>,
+    part: Option<String>,
 }
 
 impl UnitsPageQuery {
@@ -46,29 +38,26 @@ impl UnitsPageQuery {
             select: self.select.trim().to_owned(),
             deployment: self.deployment.trim().to_owned(),
             version: self.version.trim().parse().ok(),
+            phase: phase(&self.phase),
             page: self.page.as_deref().and_then(|page| page.parse().ok()).unwrap_or(1).max(1),
         }
     }
 }
 
-impl UnitFilter {
-    fn of(shown: &ShownUnits) -> Result<Self, Error> {
-        let parsed = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let select = parsed(&shown.select).map(|text| text.parse()).transpose();
-        let select = select.map_err(|error: SelectError| {
-            Error::invalid("bad_query", format!("the selector: {error}")).hint("such as realm=shop and phase=failed")
-        })?;
-        let deployment = parsed(&shown.deployment).map(|text| text.parse()).transpose();
-        let deployment = deployment.map_err(|error| Error::invalid("bad_query", format!("{error}")))?;
-        Ok(Self { select, deployment, version: shown.version })
-    }
+fn phase(word: &str) -> Option<Phase> {
+    serde_json::from_value(word.into()).ok()
+}
 
-    fn picks(&self, unit: &Unit) -> bool {
-        let owner = unit.owner.as_ref();
-        let is = |wanted: &DeploymentName| owner.is_some_and(|owner| owner.deployment == *wanted);
-        let has = |number: u32| owner.is_some_and(|owner| owner.version == number);
-        self.deployment.as_ref().is_none_or(is) && self.version.is_none_or(has)
-    }
+/// Returns the filter that was typed.
+fn filter(shown: &ShownUnits) -> Result<UnitFilter, Error> {
+    let parsed = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let select = parsed(&shown.select).map(|text| text.parse()).transpose();
+    let select = select.map_err(|error: SelectError| {
+        Error::invalid("bad_query", format!("the selector: {error}")).hint("such as realm=shop and phase=failed")
+    })?;
+    let deployment = parsed(&shown.deployment).map(|text| text.parse()).transpose();
+    let deployment = deployment.map_err(|error| Error::invalid("bad_query", format!("{error}")))?;
+    Ok(UnitFilter { select, deployment, version: shown.version, phase: shown.phase })
 }
 
 /// The page.
@@ -78,54 +67,38 @@ pub(in crate::web) async fn show(
     PageParams(asked): PageParams<UnitsPageQuery>,
 ) -> Response {
     let shown = asked.shown();
-    let filter = match UnitFilter::of(&shown) {
+    let filter = match filter(&shown) {
         Ok(filter) => filter,
         Err(error) => {
             let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_REQUEST);
-            let view = UnitsView { shown, units: Vec::new(), found: 0, problem: Some(error.problem) };
+            let view = UnitsView { shown, found: UnitPage::default(), problem: Some(error.problem) };
             return answer::html(status, session.frame().page(&view));
         }
     };
     let view = async {
-        let listing = UnitListing { select: filter.select.clone(), ..UnitListing::default() };
-        let mut units = console.units_listed(&listing).await?;
-        units.retain(|unit| filter.picks(unit));
-        let (found, first) = (units.len(), (shown.page - 1).saturating_mul(PAGE_UNITS));
-        let units = units.into_iter().skip(first).take(PAGE_UNITS).collect();
-        Ok(UnitsView { shown, units, found, problem: None })
+        let offset = (shown.page - 1).saturating_mul(u64::from(PAGE_UNITS));
+        let found = console.units_page(&filter, offset, PAGE_UNITS).await?;
+        Ok(UnitsView { shown, found, problem: None })
     };
-    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::desired::UnitOwner;
-
     use super::*;
 
     #[test]
-    fn units_are_filtered_by_deployment_and_version() {
-        let mut unit = crate::web::sample_unit();
-        let shown = |deployment: &str, version| ShownUnits {
+    fn typed_filter_is_checked() {
+        let shown = |deployment: &str, select: &str| ShownUnits {
             deployment: deployment.to_owned(),
-            version,
+            select: select.to_owned(),
             ..ShownUnits::default()
         };
-        let picks =
-            |unit: &Unit, deployment: &str, version| UnitFilter::of(&shown(deployment, version)).unwrap().picks(unit);
-        assert!(picks(&unit, "", None) && !picks(&unit, "shop/till", None) && !picks(&unit, "", Some(1)));
-        unit.owner = Some(UnitOwner { deployment: "shop/till".parse().unwrap(), version: 2, orphan: false });
-        for (deployment, version, wanted) in [
-            ("", None, true),
-            ("shop/till", None, true),
-            ("shop/till", Some(2), true),
-            ("shop/till", Some(1), false),
-            ("shop/x", None, false),
-        ] {
-            assert_eq!(picks(&unit, deployment, version), wanted, "{deployment} {version:?}");
-        }
-        assert!(UnitFilter::of(&shown("till", None)).is_err());
-        let wrong = ShownUnits { select: "phase=".to_owned(), ..ShownUnits::default() };
-        assert!(UnitFilter::of(&wrong).unwrap_err().problem.diagnostic.cause.contains("selector"));
+        let found = filter(&shown("shop/till", "realm=shop")).unwrap();
+        assert!(found.deployment.is_some() && found.select.is_some());
+        assert!(filter(&shown("", "")).unwrap().deployment.is_none());
+        assert!(filter(&shown("till", "")).is_err());
+        assert!(filter(&shown("", "phase=")).unwrap_err().problem.diagnostic.cause.contains("selector"));
+        assert_eq!((phase("failed"), phase("fails"), phase("")), (Some(Phase::Failed), None, None));
     }
 }

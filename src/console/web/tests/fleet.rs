@@ -8,13 +8,17 @@ use std::{
 use muster_api::Host;
 use muster_topics::{
     V1,
+    desired::UnitOwner,
     heartbeat::UnitSummary,
     name::{HostId, UnitName},
     unit::{Hold, HoldReason, Phase, Run, UnitReport},
 };
 
 use crate::{
-    store::host::{self, Search},
+    store::{
+        host::{self, Search},
+        unit_list::UnitFilter,
+    },
     testing::Fixture,
     web::view::samples,
 };
@@ -174,5 +178,58 @@ async fn rolled_back_units_are_troubled_and_held_ones_not() {
     let found: BTreeSet<UnitName> = troubled.into_iter().map(|unit| unit.unit).collect();
     for (unit, is_troubled) in wanted {
         assert_eq!(found.contains(&unit), is_troubled, "{unit}");
+    }
+}
+
+/// A unit of every second host belongs to a deployment, in two versions.
+#[tokio::test]
+async fn units_of_large_fleet_are_paged_and_filtered() {
+    let fixture = Fixture::new().await;
+    let ids = enter(&fixture, 250).await;
+    let mut transaction = fixture.shared().store.begin().await.unwrap();
+    for (index, id) in ids.iter().enumerate().filter(|(index, _)| index % 2 == 0) {
+        let mut report = report("shop/till".parse().unwrap(), false);
+        let version = if index < 100 { 2 } else { 1 };
+        report.owner = Some(UnitOwner { deployment: "shop/tills".parse().unwrap(), version, orphan: false });
+        report.observed.phase = if index == 4 { Phase::Failed } else { Phase::Running };
+        report.seq = 2;
+        host::set_unit(&mut transaction, *id, &report, 1).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    let page = async |filter: &UnitFilter, offset| fixture.console.units_page(filter, offset, 100).await.unwrap();
+    let deployment = Some("shop/tills".parse().unwrap());
+    let select = |text: &str| Some(text.parse().unwrap());
+    let all = UnitFilter::default();
+    let failed = UnitFilter { phase: Some(Phase::Failed), ..all.clone() };
+    let owned = UnitFilter { deployment: deployment.clone(), ..all.clone() };
+    for (filter, found, of_phase) in [
+        (all.clone(), 500, 500),
+        (failed.clone(), 500, 1),
+        (owned.clone(), 125, 125),
+        (UnitFilter { version: Some(2), ..all.clone() }, 50, 50),
+        (UnitFilter { version: Some(1), ..owned.clone() }, 75, 75),
+        (UnitFilter { version: Some(3), ..owned.clone() }, 0, 0),
+        (UnitFilter { deployment: Some("shop/x".parse().unwrap()), ..all.clone() }, 0, 0),
+        (UnitFilter { phase: Some(Phase::Failed), ..owned.clone() }, 125, 1),
+        (UnitFilter { select: select("realm=shop"), ..all.clone() }, 250, 250),
+        (UnitFilter { select: select("host=shop-00004"), ..failed.clone() }, 2, 1),
+        (UnitFilter { select: select("realm=shop"), version: Some(2), ..all.clone() }, 50, 50),
+        (UnitFilter { select: select("realm=nowhere"), ..all.clone() }, 0, 0),
+    ] {
+        let first = page(&filter, 0).await;
+        assert_eq!((first.found(None), first.found(filter.phase)), (found, of_phase), "{filter:?}");
+        // Every unit is on one page, by hostname and name.
+        let (mut seen, mut offset) = (Vec::new(), 0);
+        loop {
+            let units = page(&filter, offset).await.units;
+            if units.is_empty() {
+                break;
+            }
+            offset += units.len() as u64;
+            seen.extend(units.into_iter().map(|unit| (unit.hostname, unit.unit)));
+        }
+        assert_eq!(seen.len() as u64, of_phase, "{filter:?}");
+        assert!(seen.is_sorted() && seen.windows(2).all(|pair| pair[0] != pair[1]), "{filter:?}");
+        assert!(page(&filter, u64::MAX).await.units.is_empty());
     }
 }

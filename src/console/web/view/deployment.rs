@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use muster_api::{
     AppliedDeployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState, DeploymentUnitChange,
-    DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, NamedHost, RemovedDeployment, UnitChange,
-    host_names::HostNames,
+    DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, NamedHost, Plan, RemovedDeployment, Rollout,
+    UnitChange, host_names::HostNames,
 };
 use muster_topics::{
     desired::{DeploymentName, DeploymentUnit, UnitOwner},
+    select::SELECT_MAX_BYTES,
     unit::Content,
 };
 use serde_json::Value;
@@ -17,7 +18,9 @@ use serde_json::Value;
 use super::{
     elements::{self, Tone, ago, cli, count, grouped, state},
     frame::{PageFrame, PageView, PageWatch, Section},
+    plan,
     region::{encoded, region},
+    rollout,
 };
 
 /// The hosts of one page: a screen or two.
@@ -29,7 +32,7 @@ pub(in crate::web) fn url(deployment: &DeploymentName) -> String {
 }
 
 /// The path of a version's page.
-fn version_url(deployment: &DeploymentName, number: u32) -> String {
+pub(super) fn version_url(deployment: &DeploymentName, number: u32) -> String {
     format!("{}/version/{number}", url(deployment))
 }
 
@@ -43,6 +46,7 @@ pub(in crate::web) fn tone(state: DeploymentState) -> Tone {
         | DeploymentState::Held
         | DeploymentState::Away
         | DeploymentState::Pending
+        | DeploymentState::Waiting
         | DeploymentState::Changing
         | DeploymentState::Removing => Tone::Busy,
         DeploymentState::Orphan => Tone::Idle,
@@ -83,6 +87,10 @@ pub(in crate::web) struct DeploymentView {
     pub(in crate::web) detail: DeploymentDetail,
     /// Its versions, the newest first.
     pub(in crate::web) versions: Vec<DeploymentVersionInfo>,
+    /// Its last rollout, if it has one.
+    pub(in crate::web) rollout: Option<Rollout>,
+    /// Its last plan, if that is still kept.
+    pub(in crate::web) plan: Option<Plan>,
     /// The hosts that are shown.
     pub(in crate::web) shown: ShownDeploymentHosts,
 }
@@ -122,6 +130,13 @@ impl PageView for DeploymentView {
                 h2 { "Units" }
                 (content(&self.detail.content))
                 p { a href={ "/units?deployment=" (encoded(of.deployment.as_str())) } { "Show them on all hosts" } }
+                (self.attaching(frame))
+            }
+            @if let Some((plan, one)) = self.plan.as_ref().and_then(|plan| Some((plan, plan.deployment(self.name())?))) {
+                section {
+                    h2 { "Last plan" }
+                    (plan::plan(plan, one, frame))
+                }
             }
             section {
                 h2 { "Versions" }
@@ -130,7 +145,7 @@ impl PageView for DeploymentView {
             section {
                 h2 { "Document" }
                 p.note { "Change it, and apply it with " code { "muster deployment apply FILE" } "." }
-                (json(&self.detail.document))
+                (json("Document", &self.detail.document))
             }
         }
     }
@@ -163,6 +178,7 @@ impl DeploymentView {
         let names = HostNames::new(all.iter().map(|host| (host.host, host.hostname.as_str())));
         let page: Vec<&DeploymentHost> = found[first..].iter().take(PAGE_HOSTS).copied().collect();
         html! {
+            @if let Some(rollout) = &self.rollout { (rollout::line(rollout, frame)) }
             (self.tiles())
             @if all.is_empty() {
                 div.empty { p { strong { "No host is selected by the target." } " A host gets labels on its page, or so:" }
@@ -207,6 +223,39 @@ impl DeploymentView {
                     span { (grouped(first as u64 + 1)) "–" (grouped((first + shown) as u64)) " of " (grouped(found as u64)) }
                     @if first + shown < found { a href=(to(page + 1)) rel="next" { "next →" } }
                 }
+            }
+        }
+    }
+
+    /// Renders the form that adopts or detaches a unit on some hosts. It is not a region.
+    fn attaching(&self, frame: &PageFrame) -> Markup {
+        html! {
+            details {
+                summary { "Adopt or detach a unit on some hosts" }
+                p.note { "Adopting takes over a unit of this name that a verb has made, or one that was detached. A detached unit goes on as it is, \
+                    and is changed by verbs alone." }
+                (frame.form(&format!("{}/unit", url(self.name())), html! {
+                    div.options {
+                        div.field {
+                            label for="unit" { "Unit" }
+                            select #unit name="unit" {
+                                @for unit in &self.detail.content { option value=(unit.unit) { (unit.unit) } }
+                            }
+                        }
+                        div.field {
+                            label for="on-hosts" { "Hosts, by name or id" }
+                            input #on-hosts type="text" name="hosts" autocapitalize="none" spellcheck="false" placeholder="till-7 till-8";
+                        }
+                        div.field {
+                            label for="select" { "or all that this selects" }
+                            input #select type="text" name="select" maxlength=(SELECT_MAX_BYTES) autocapitalize="none" spellcheck="false" placeholder="label.site=north";
+                        }
+                        div.actions {
+                            button type="submit" name="do" value="adopt" { "Adopt" }
+                            button type="submit" name="do" value="detach" { "Detach" }
+                        }
+                    }
+                }))
             }
         }
     }
@@ -277,9 +326,9 @@ fn content(units: &[DeploymentUnit]) -> Markup {
     }
 }
 
-fn json(document: &Value) -> Markup {
+pub(super) fn json(label: &str, document: &Value) -> Markup {
     let text = serde_json::to_string_pretty(document).unwrap_or_default();
-    html! { pre.terminal role="region" tabindex="0" aria-label="Document" { (text) } }
+    html! { pre.terminal role="region" tabindex="0" aria-label=(label) { (text) } }
 }
 
 /// One version.
@@ -335,7 +384,7 @@ impl PageView for VersionView {
             }
             section {
                 h2 { "Document" }
-                (json(&self.version.document))
+                (json("Document", &self.version.document))
             }
         }
     }
@@ -487,15 +536,20 @@ impl PageView for RemovalView {
 const NAMED_MAX: usize = 50;
 
 fn some_hosts(what: &str, hosts: &[NamedHost]) -> Markup {
+    first_hosts(what, hosts, NAMED_MAX)
+}
+
+/// Renders the first hosts, and how many more there are.
+pub(super) fn first_hosts(what: &str, hosts: &[NamedHost], most: usize) -> Markup {
     let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
     html! {
         @if !hosts.is_empty() {
             p {
-                (what) ": "
-                @for host in hosts.iter().take(NAMED_MAX) {
+                @if !what.is_empty() { (what) ": " }
+                @for host in hosts.iter().take(most) {
                     a href=(elements::host_url(host.host)) { (names.show(host.host, &host.hostname)) } " "
                 }
-                @if hosts.len() > NAMED_MAX { "and " (grouped((hosts.len() - NAMED_MAX) as u64)) " more" }
+                @if hosts.len() > most { "and " (grouped((hosts.len() - most) as u64)) " more" }
             }
         }
     }

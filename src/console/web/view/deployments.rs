@@ -1,11 +1,11 @@
 //! All deployments.
 
 use maud::{Markup, html};
-use muster_api::Deployment;
+use muster_api::{Deployment, HostCordon, host_names::HostNames};
 
 use super::{
     deployment::{states, url},
-    elements::{ago, empty, grouped},
+    elements::{self, Tone, ago, count, empty, grouped, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
 };
@@ -15,6 +15,10 @@ use super::{
 pub(in crate::web) struct DeploymentsView {
     /// By name.
     pub(in crate::web) deployments: Vec<Deployment>,
+    /// The number of hosts with a document that the console did not make.
+    pub(in crate::web) unconfirmed: u64,
+    /// Hosts that get no new deployments, or none.
+    pub(in crate::web) cordoned: Vec<HostCordon>,
 }
 
 impl PageView for DeploymentsView {
@@ -32,7 +36,10 @@ impl PageView for DeploymentsView {
 
     fn body(&self, frame: &PageFrame) -> Markup {
         html! {
-            h1 { "Deployments" }
+            div.head {
+                h1 { "Deployments" }
+                a href="/deployments/changes" { "Changes" }
+            }
             p { "A deployment says which units belong on which hosts. Each change of it is a version, which every host that its target \
                 selects makes its own." }
             (region("/deployments", "deployments", &["host", "unit", "deployment"], self.table(frame)))
@@ -47,6 +54,12 @@ impl PageView for DeploymentsView {
 impl DeploymentsView {
     fn table(&self, frame: &PageFrame) -> Markup {
         html! {
+            @if self.unconfirmed > 0 {
+                div.notice.bad {
+                    p { (count(self.unconfirmed, "host has", "hosts have")) " a document that this console did not make, and " (if self.unconfirmed == 1 { "is" } else { "are" })
+                        " sent nothing until confirmed. " a href="/deployments/confirm" { "Show what that would change" } }
+                }
+            }
             @if self.deployments.is_empty() {
                 (empty("There are no deployments.", "Write a document with a name, a target and units, and apply it:",
                        "muster deployment apply till.yaml"))
@@ -58,9 +71,35 @@ impl DeploymentsView {
                     tbody { @for one in &self.deployments { (row(one, frame)) } }
                 }
             }
+            (self.cordons(frame))
+        }
+    }
+
+    fn cordons(&self, frame: &PageFrame) -> Markup {
+        let names = HostNames::new(self.cordoned.iter().map(|host| (host.host, host.hostname.as_str())));
+        html! {
+            @if !self.cordoned.is_empty() {
+                section {
+                    h2 { "Hosts that get no new deployments" }
+                    ul.plain {
+                        @for host in self.cordoned.iter().take(CORDONED_MAX) {
+                            li {
+                                a href=(elements::host_url(host.host)) { (names.show(host.host, &host.hostname)) } " "
+                                (state(Tone::Busy, host.cordon.word()))
+                                @if let Some(set_ms) = host.set_ms { " " (ago(set_ms, frame.now_ms)) }
+                                @if let Some(operator) = &host.operator { " by " (operator) }
+                            }
+                        }
+                    }
+                    @if self.cordoned.len() > CORDONED_MAX { p.note { "and " (grouped((self.cordoned.len() - CORDONED_MAX) as u64)) " more" } }
+                }
+            }
         }
     }
 }
+
+/// The most cordoned hosts that are listed.
+const CORDONED_MAX: usize = 50;
 
 fn row(one: &Deployment, frame: &PageFrame) -> Markup {
     let total = one.hosts_total();

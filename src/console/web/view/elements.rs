@@ -3,7 +3,7 @@
 //! A state is a word with a colour, never a colour alone; a value has its age beside it.
 
 use maud::{Markup, html};
-use muster_api::{CommandHost, CommandState, HostConnection, HostPresence, Unit};
+use muster_api::{CommandHost, CommandState, Cordon, CordonInfo, HostConnection, HostPresence, Unit};
 use muster_topics::{
     Millis,
     name::HostId,
@@ -132,6 +132,11 @@ pub(in crate::web) fn presence_since(found: Option<&HostPresence>, now_ms: Milli
     }
 }
 
+/// Renders that a host gets no new deployments, or none.
+pub(in crate::web) fn cordon(cordon: &CordonInfo) -> Markup {
+    state(if cordon.cordon == Cordon::Open { Tone::Good } else { Tone::Busy }, &cordon.words())
+}
+
 /// Renders a unit's phase.
 pub(in crate::web) fn phase(phase: Phase) -> Markup {
     match phase {
@@ -168,6 +173,7 @@ pub(in crate::web) fn unit_held(unit: &Unit, now_ms: Millis) -> Markup {
     let (tone, why) = match hold.reason {
         HoldReason::Operator => (Tone::Busy, "held: operator"),
         HoldReason::Dependency => (Tone::Busy, "held: dependency"),
+        HoldReason::Conflict => (Tone::Bad, "held: conflict"),
         HoldReason::Broken => (Tone::Bad, "held: broken"),
     };
     retired.unwrap_or_else(|| held(hold, (tone, why), now_ms))
@@ -239,6 +245,45 @@ pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
     }
 }
 
+/// The width of a bar, in the units of its parts.
+const BAR_WIDTH: u64 = 1_000;
+/// The least width of a part that is not empty: one of ten thousand is seen, too.
+const PART_WIDTH_MIN: u64 = 8;
+
+/// Renders a bar of parts, each of a class and a number, of a total; what they leave of it stays empty. The numbers
+/// stand beside it as words: the bar is never the only one to tell.
+pub(in crate::web) fn bar(label: &str, total: u64, parts: &[(&str, u64)]) -> Markup {
+    let mut x = 0;
+    html! {
+        svg.bar viewBox={ "0 0 " (BAR_WIDTH) " 10" } preserveAspectRatio="none" role="img" aria-label=(label) {
+            @for (width, (class, _)) in bar_widths(total, parts).into_iter().zip(parts) {
+                @if width > 0 {
+                    rect class=(class) x=({ x += width; x - width }) y="0" width=(width) height="10" {}
+                }
+            }
+        }
+    }
+}
+
+/// Returns the widths of parts: in sum no more than the bar's.
+fn bar_widths(total: u64, parts: &[(&str, u64)]) -> Vec<u64> {
+    let sum = parts.iter().fold(0_u64, |sum, (_, number)| sum.saturating_add(*number));
+    let total = total.max(sum).max(1);
+    let width = |number: u64| match number {
+        0 => 0,
+        // Of numbers this large the product would be greater than fits.
+        number => u64::try_from(u128::from(number) * u128::from(BAR_WIDTH) / u128::from(total))
+            .unwrap_or(BAR_WIDTH)
+            .max(PART_WIDTH_MIN),
+    };
+    let mut widths: Vec<u64> = parts.iter().map(|(_, number)| width(*number)).collect();
+    let over = widths.iter().sum::<u64>().saturating_sub(BAR_WIDTH);
+    if let Some(widest) = widths.iter_mut().max() {
+        *widest = widest.saturating_sub(over);
+    }
+    widths
+}
+
 /// The URL of a host's page.
 pub(in crate::web) fn host_url(host: HostId) -> String {
     format!("/host/{host}")
@@ -292,6 +337,21 @@ mod tests {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 0.031, 0.0999, 1.0].map(percent), ["0.0 %", "3.1 %", "10 %", "100 %"]);
         assert_eq!([5, 1_250, 61_500].map(took), ["5 ms", "1.2 s", "1 min 1 s"]);
+    }
+
+    #[test]
+    fn each_part_of_a_bar_is_seen_and_none_leaves_it() {
+        let widths = |total, numbers: &[u64]| {
+            let parts: Vec<(&str, u64)> = numbers.iter().map(|number| ("good", *number)).collect();
+            bar_widths(total, &parts)
+        };
+        assert_eq!(widths(4, &[1, 0, 1]), [250, 0, 250]);
+        assert_eq!(widths(10_000, &[9_999, 1]), [992, 8]);
+        assert_eq!(widths(10_000, &[1, 1, 1]), [8, 8, 8]);
+        assert!(widths(0, &[]).is_empty());
+        assert_eq!(widths(0, &[0]), [0]);
+        assert_eq!(widths(1, &[3, 1]), [750, 250], "more than there are");
+        assert_eq!(widths(u64::MAX, &[u64::MAX / 2]), [499]);
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(in super::super::super) enum Section {
     Units,
     /// Deployments.
     Deployments,
+    /// Rollouts.
+    Rollouts,
     /// Alerts.
     Alerts,
     /// The ledger.
@@ -76,21 +78,25 @@ pub(in super::super::super) enum Section {
     Artifacts,
     /// Configs.
     Configs,
+    /// Variables.
+    Vars,
     /// Secrets.
     Secrets,
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Hosts,
         Self::Units,
         Self::Deployments,
+        Self::Rollouts,
         Self::Alerts,
         Self::Commands,
         Self::Run,
         Self::Join,
         Self::Artifacts,
         Self::Configs,
+        Self::Vars,
         Self::Secrets,
     ];
 
@@ -99,12 +105,14 @@ impl Section {
             Self::Hosts => ("Hosts", "/"),
             Self::Units => ("Units", "/units"),
             Self::Deployments => ("Deployments", "/deployments"),
+            Self::Rollouts => ("Rollouts", "/rollouts"),
             Self::Alerts => ("Alerts", "/alerts"),
             Self::Commands => ("Commands", "/commands"),
             Self::Run => ("Run", "/run"),
             Self::Join => ("Join", "/join"),
             Self::Artifacts => ("Artifacts", "/artifacts"),
             Self::Configs => ("Configs", "/configs"),
+            Self::Vars => ("Variables", "/vars"),
             Self::Secrets => ("Secrets", "/secrets"),
         }
     }

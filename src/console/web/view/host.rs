@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use muster_api::{Alert, Host, HostConnection, HostLabel, LabelOrigin, Unit};
+use muster_api::{Alert, Cordon, Host, HostConnection, HostLabel, LabelOrigin, Rollout, Unit};
 use muster_topics::{
     Millis,
+    admission::{AdmissionWait, AdmissionWaitKind},
+    desired::{DeploymentName, DeploymentReport},
     name::{NAME_MAX_BYTES, UnitName},
 };
 
@@ -15,7 +17,7 @@ use super::{
     elements::{self, Tone, ago, bytes, empty, presence_since, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
-    unit,
+    rollout, unit,
 };
 use crate::web::ledger::ListedCommand;
 
@@ -37,6 +39,8 @@ pub(in crate::web) struct HostView {
     pub(in crate::web) commands: Vec<ListedCommand>,
     /// Its latest measurements.
     pub(in crate::web) latest: Vec<Latest>,
+    /// The last rollouts of its deployments.
+    pub(in crate::web) rollouts: Vec<Rollout>,
     /// The range of its charts.
     pub(in crate::web) range: TimeRange,
 }
@@ -69,6 +73,7 @@ impl PageView for HostView {
                 (region(&url, "units", &["unit"], self.units(frame)))
             }
             (region(&url, "desired", &["host"], self.desired(frame)))
+            (self.gate(frame))
             (region(&url, "containers", &["host"], self.containers()))
             section {
                 div.head {
@@ -118,6 +123,7 @@ impl HostView {
                 @if !host.labels.is_empty() {
                     div { dt { "Labels" } dd { ul.plain { @for one in &host.labels { li { (label(one)) } } } } }
                 }
+                @if let Some(cordon) = &host.cordon { div { dt { "Deployments" } dd { (elements::cordon(cordon)) " by " (cordon.operator) " " (ago(cordon.set_ms, now_ms)) } } }
                 @if let Some(presence) = &host.presence { div { dt { "Agent" } dd { "muster " (presence.agent_version) } } }
                 div { dt { "Joined" } dd { (ago(host.joined_ms, now_ms)) } }
                 div { dt { "Certificate" } dd { (certificate(host.certificate_expires_ms, now_ms)) } }
@@ -183,41 +189,86 @@ impl HostView {
         }
     }
 
-    /// Renders what the host says of its document: deployments, what it has refused, and what is to go.
+    /// Renders what the host says of its document: deployments, what it has refused, and what is to go; and the rollouts that
+    /// it is one of, of which it may know nothing yet.
     fn desired(&self, frame: &PageFrame) -> Markup {
         let report = self.host.state.as_ref().and_then(|said| said.value.desired.as_ref());
         let report = report.filter(|report| report.mark.generation > 0 || report.refused.is_some());
+        let carried = report.map(|report| &report.deployments).into_iter().flatten();
+        let mut deployments: BTreeMap<&DeploymentName, Option<&DeploymentReport>> =
+            carried.map(|(name, one)| (name, Some(one))).collect();
+        for rollout in &self.rollouts {
+            deployments.entry(&rollout.deployment).or_default();
+        }
         html! {
-            @if let Some(report) = report {
+            @if report.is_some() || !deployments.is_empty() {
                 section {
                     h2 { "Deployments" }
-                    @if let Some(refused) = &report.refused {
+                    @if let Some((report, refused)) = report.and_then(|report| Some((report, report.refused.as_ref()?))) {
                         div.notice.bad {
                             p { "The host has refused document " (refused.mark) ": " (refused.message) }
                             p.note { "It keeps document " (report.mark) "." }
                         }
                     }
-                    @if report.deployments.is_empty() { p.note { "This host carries no deployment." } } @else {
+                    @if deployments.is_empty() { p.note { "This host carries no deployment." } } @else {
                         table.cards {
                             caption.visually-hidden { "Deployments of this host" }
-                            thead { tr { th scope="col" { "Deployment" } th scope="col" { "Version" } } }
-                            tbody {
-                                @for (name, one) in &report.deployments {
-                                    tr {
-                                        th scope="row" { a href=(deployment::url(name)) { (name) } }
-                                        td data-label="Version" {
-                                            @if one.version > 0 { (one.version) } @else { "none" }
-                                            @if let Some(refused) = &one.refused {
-                                                " " (state(Tone::Bad, &format!("version {} refused", refused.version)))
-                                                p.why { (refused.message) }
-                                            }
-                                        }
-                                    }
-                                }
-                            }
+                            thead { tr { th scope="col" { "Deployment" } th scope="col" { "Version" } th scope="col" { "Rollout" } } }
+                            tbody { @for (name, one) in deployments { (self.carried(name, one, frame)) } }
                         }
                     }
-                    (removals(&report.removals, frame))
+                    @if let Some(report) = report { (removals(&report.removals, frame)) }
+                }
+            }
+        }
+    }
+
+    fn carried(&self, name: &DeploymentName, report: Option<&DeploymentReport>, frame: &PageFrame) -> Markup {
+        let rollout = self.rollouts.iter().find(|rollout| rollout.deployment == *name);
+        html! {
+            tr {
+                th scope="row" { a href=(deployment::url(name)) { (name) } }
+                td data-label="Version" {
+                    @match report {
+                        Some(one) if one.version > 0 => (one.version),
+                        _ => "none",
+                    }
+                    @if let Some(refused) = report.and_then(|one| one.refused.as_ref()) {
+                        " " (state(Tone::Bad, &format!("version {} refused", refused.version)))
+                        p.why { (refused.message) }
+                    }
+                    @if let Some(wait) = report.and_then(|one| one.waits.as_ref()) { (waits(wait, frame)) }
+                }
+                td data-label="Rollout" {
+                    @if let Some(of) = rollout { a href=(rollout::url(name)) { "version " (of.version) } " " (rollout::phase(of)) }
+                    @else { "–" }
+                }
+            }
+        }
+    }
+
+    /// Renders the forms that keep deployments from the host. They are not a region: they stay as the page was made.
+    fn gate(&self, frame: &PageFrame) -> Markup {
+        let url = elements::host_url(self.host.id);
+        let now = self.host.cordon.as_ref().map_or(Cordon::Open, |cordon| cordon.cordon);
+        let set = |to: Cordon, what: &str| {
+            frame.form(
+                &format!("{url}/cordon"),
+                html! {
+                    input type="hidden" name="cordon" value=(to.word());
+                    button type="submit" { (what) }
+                },
+            )
+        };
+        html! {
+            details {
+                summary { "Keep deployments away" }
+                p.note { "A cordoned host keeps the deployments that it has, with their new versions, and gets no others. A drained one \
+                    removes their units, too." }
+                div.actions {
+                    @if now != Cordon::Cordoned { (set(Cordon::Cordoned, "Cordon")) }
+                    @if now != Cordon::Open { (set(Cordon::Open, "Uncordon")) }
+                    @if now != Cordon::Drained { a.button href={ (url) "/drain" } { "Drain…" } }
                 }
             }
         }
@@ -277,6 +328,59 @@ impl HostView {
                 (commands::table(&self.commands, frame))
             }
         }
+    }
+}
+
+/// What draining a host would remove, and the button for it.
+#[derive(Clone, Debug)]
+pub(in crate::web) struct DrainView {
+    /// The host.
+    pub(in crate::web) host: Host,
+    /// The deployments that it carries, with their units there.
+    pub(in crate::web) carried: Vec<(DeploymentName, Vec<UnitName>)>,
+}
+
+impl PageView for DrainView {
+    fn title(&self) -> String {
+        format!("Drain {}", self.host.hostname)
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Hosts)
+    }
+
+    fn body(&self, frame: &PageFrame) -> Markup {
+        let url = elements::host_url(self.host.id);
+        html! {
+            h1 { "Drain " a href=(url) { (self.host.hostname) } }
+            @if self.carried.is_empty() { p { "It carries no deployment, and gets none from then on." } } @else {
+                p { "It removes these units, and gets no deployments from then on:" }
+                ul.plain {
+                    @for (name, units) in &self.carried {
+                        li { a href=(deployment::url(name)) { (name) } ": " @for unit in units { code { (unit) } " " } }
+                    }
+                }
+                p.note { "The host removes units as its own policy says, one after the other; their data stays. Units that verbs made stay, too." }
+            }
+            (frame.form(&format!("{url}/cordon"), html! {
+                input type="hidden" name="cordon" value=(Cordon::Drained.word());
+                button.danger type="submit" { "Drain " (self.host.hostname) }
+            }))
+        }
+    }
+}
+
+/// Renders that a host has not begun with a version, and why.
+fn waits(wait: &AdmissionWait, frame: &PageFrame) -> Markup {
+    let (tone, what) = match wait.kind {
+        AdmissionWaitKind::Preparing => (Tone::Busy, "prepares"),
+        AdmissionWaitKind::Policy => (Tone::Idle, "its own policy has it wait for"),
+        AdmissionWaitKind::PlanChanged => (Tone::Bad, "its plan has changed for"),
+        AdmissionWaitKind::Admission => (Tone::Idle, "waits to begin with"),
+    };
+    html! {
+        " " (state(tone, &format!("{what} version {}", wait.version))) " " (ago(wait.since_ms, frame.now_ms))
+        @if let Some(message) = &wait.message { p.note { (message) } }
     }
 }
 

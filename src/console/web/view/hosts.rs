@@ -210,7 +210,10 @@ fn row(host: &Host, names: &HostNames<'_>, frame: &PageFrame) -> Markup {
     html! {
         tr {
             th scope="row" { a href=(elements::host_url(host.id)) { (names.show(host.id, &host.hostname)) } }
-            td data-label="State" { (presence_since(host.presence.as_ref(), frame.now_ms)) }
+            td data-label="State" {
+                (presence_since(host.presence.as_ref(), frame.now_ms))
+                @if let Some(cordon) = &host.cordon { " " (elements::cordon(cordon)) }
+            }
             td data-label="Units" { @if let Some(state) = state { (units(&state.value.units)) } @else { "–" } }
             td data-label="System" {
                 @if let Some(state) = state { (state.value.facts.os) ", " (state.value.facts.arch) } @else { "–" }

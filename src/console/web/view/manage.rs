@@ -5,9 +5,13 @@ use muster_api::{
     ChangeCost, Unit,
     upgrade::{Step, Upgrade},
 };
-use muster_topics::{name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
+use muster_topics::{desired::UnitOwner, name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
 
-use super::{deployment, frame::PageFrame, unit::url};
+use super::{
+    deployment,
+    frame::PageFrame,
+    unit::{UnitView, url},
+};
 
 /// Describes newer content for a unit: a form carries this, so that what is ordered is what was shown.
 pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
@@ -15,22 +19,68 @@ pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
     steps.map(Step::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Renders the section.
-pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &PageFrame) -> Markup {
+/// Renders the section. What the unit's deployment would refuse is left out.
+pub(super) fn section(view: &UnitView, frame: &PageFrame) -> Markup {
+    let (unit, owner) = (&view.unit, view.owner());
     let url = url(unit.host, &unit.unit);
-    let owner = unit.owner.as_ref();
     html! {
         section {
             h2 { "Manage" }
-            @if let Some(owner) = owner {
-                p.note { "What it is and whether it runs is said by the deployment " a href=(deployment::url(&owner.deployment)) { (owner.deployment) }
-                    ". Holding, restarting and signals work here; upgrades, labels and removal are refused." }
-            }
             div.forms {
-                (self::newer(newer, frame, &url))
-                (labels(unit, frame, &url))
+                @if owner.is_none() {
+                    (newer(view.newer.as_ref(), frame, &url))
+                    (labels(unit, frame, &url))
+                }
                 (signals(frame, &url))
-                (ending(frame, &url))
+                @match owner {
+                    None => {
+                        (ending(frame, &url))
+                        (adoption(view, frame, &url))
+                    }
+                    Some(owner) => (owned(view, owner, frame, &url)),
+                }
+            }
+        }
+    }
+}
+
+/// Renders what a unit of a deployment has in place of the other forms.
+fn owned(view: &UnitView, owner: &UnitOwner, frame: &PageFrame, url: &str) -> Markup {
+    let deployment = deployment::url(&owner.deployment);
+    let may_go = owner.orphan || view.claim.is_leaving;
+    html! {
+        fieldset {
+            legend { "Deployment" }
+            p.note {
+                "Its version, labels and removal are up to the deployment " a href=(deployment) { (owner.deployment) }
+                ": change its document and apply that. Here they would be refused."
+            }
+            @if may_go {
+                p.note { @if owner.orphan { "As an orphan it may be removed by hand." } @else { "It is to go; by hand it goes at once." } }
+                (frame.form(&format!("{url}/remove"), html! { button type="submit" { "Remove" } }))
+            }
+            (frame.form(&format!("{url}/detach"), html! {
+                button type="submit" { "Detach" }
+                p.note { "A detached unit goes on as it is, and is changed here and by verbs alone." }
+            }))
+        }
+    }
+}
+
+/// Renders that a deployment has a unit of this name for the host.
+fn adoption(view: &UnitView, frame: &PageFrame, url: &str) -> Markup {
+    html! {
+        @if let Some(deployment) = &view.claim.deployment {
+            fieldset {
+                legend { "Deployment" }
+                p.note {
+                    @if view.claim.is_detached { "It was taken out of the deployment " } @else { "A unit of this name is also in the deployment " }
+                    a href=(deployment::url(deployment)) { (deployment) } "."
+                }
+                (frame.form(&format!("{url}/adopt"), html! {
+                    button type="submit" { "Adopt" }
+                    p.note { "Then it becomes what the deployment says. What runs goes on where that is the same." }
+                }))
             }
         }
     }

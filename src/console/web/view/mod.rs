@@ -12,8 +12,10 @@
 pub(super) mod alerts;
 mod authority;
 pub(super) mod backups;
+pub(super) mod changes;
 pub(super) mod command;
 pub(super) mod commands;
+pub(super) mod confirm;
 pub(super) mod content;
 pub(super) mod deployment;
 pub(super) mod deployments;
@@ -25,8 +27,11 @@ pub(super) mod hosts;
 pub(super) mod join;
 pub(super) mod manage;
 pub(super) mod measurements;
+mod plan;
 pub(super) mod problem;
 mod region;
+pub(super) mod rollout;
+pub(super) mod rollouts;
 pub(super) mod rule;
 pub(super) mod run;
 #[cfg(test)]
@@ -34,6 +39,8 @@ pub(super) mod samples;
 pub(super) mod secret;
 pub(super) mod sign_in;
 pub(super) mod unit;
+pub(super) mod unit_tasks;
 pub(super) mod units;
+pub(super) mod vars;
 
 pub(super) use frame::{PageFrame, PageView, PageWatch};

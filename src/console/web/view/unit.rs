@@ -9,9 +9,10 @@ use maud::{Markup, html};
 use muster_api::{Command, Unit, upgrade::Upgrade};
 use muster_topics::{
     container::{ContainerSpec, Image, Network},
+    desired::UnitOwner,
     diagnostic::Diagnostic,
     endpoint::Protocol,
-    name::{HostId, Name, UnitName},
+    name::{CommandId, HostId, Name, UnitName},
     unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
 };
 
@@ -23,8 +24,9 @@ use super::{
     frame::{PageFrame, PageView, PageWatch, Section},
     manage, measurements, problem,
     region::region,
+    unit_tasks::ShownTasks,
 };
-use crate::web::command_progress::HostCounts;
+use crate::{desired::UnitClaim, web::command_progress::HostCounts};
 
 /// The default number of lines of a log.
 pub(in crate::web) const LINES: u32 = 200;
@@ -43,14 +45,20 @@ pub(in crate::web) struct UnitView {
     pub(in crate::web) unit: Unit,
     /// The command that was just submitted here.
     pub(in crate::web) asked: Option<Command>,
+    /// The same question of before, whose answer is shown while the host is asked again.
+    pub(in crate::web) before: Option<CommandId>,
     /// The end of the log, if that was requested, with the host's notes.
     pub(in crate::web) log: Option<(ShownOutput, String)>,
+    /// Its tasks, if they were requested.
+    pub(in crate::web) tasks: ShownTasks,
     /// Its latest measurements.
     pub(in crate::web) latest: Vec<Latest>,
     /// The range of its charts.
     pub(in crate::web) range: TimeRange,
     /// Newer content that it could get.
     pub(in crate::web) newer: Option<Upgrade>,
+    /// What deployments have to do with it.
+    pub(in crate::web) claim: UnitClaim,
 }
 
 impl PageView for UnitView {
@@ -91,7 +99,14 @@ impl PageView for UnitView {
                 }))
                 (region(&self.asked_url(), "log", &["command"], self.log()))
             }
-            (manage::section(&self.unit, self.newer.as_ref(), frame))
+            @if self.has_tasks() {
+                section {
+                    h2 { "Tasks" }
+                    (ShownTasks::form(frame, &url))
+                    (region(&self.tasks_url(), "tasks", &["command"], self.tasks.region(frame, &url)))
+                }
+            }
+            (manage::section(self, frame))
             section {
                 div.head {
                     h2 { "Measurements" }
@@ -108,6 +123,7 @@ impl PageView for UnitView {
             "asked" => Some(self.asked(frame)),
             "state" => Some(self.state(frame)),
             "log" => Some(self.log()),
+            "tasks" => Some(self.tasks.region(frame, &url(self.unit.host, &self.unit.unit))),
             "latest" => Some(measurements::latest(&self.latest, frame)),
             _ => None,
         }
@@ -128,24 +144,50 @@ impl UnitView {
         }
     }
 
-    /// Renders possible actions. Forms are never fetched again, because an operator may be typing in one; so they do
+    fn tasks_url(&self) -> String {
+        let url = self.asked_url();
+        match &self.before {
+            Some(before) if self.asked.is_some() => format!("{url}&before={before}"),
+            _ => url,
+        }
+    }
+
+    /// Whether its host changes it by tasks: what belongs to the host itself, and what was asked for.
+    fn has_tasks(&self) -> bool {
+        matches!(self.unit.desired.spec, Spec::Files(_) | Spec::Packages(_)) || self.tasks.asked.is_some()
+    }
+
+    /// The deployment that it belongs to, and that alone may change it.
+    pub(super) fn owner(&self) -> Option<&UnitOwner> {
+        let owner = self.unit.owner.as_ref()?;
+        // Its host may not have reported yet that it is detached.
+        let is_detached = self.claim.is_detached && self.claim.deployment.as_ref() == Some(&owner.deployment);
+        (!is_detached).then_some(owner)
+    }
+
+    /// Renders possible actions; those that its deployment would not let happen are left out. Forms are never fetched again, because an operator may be typing in one; so they do
     /// not depend on the state, and the host refuses what makes no sense, with the reason. Changing parts are in
     /// regions.
     fn actions(&self, frame: &PageFrame, url: &str) -> Markup {
         html! {
             div.actions {
-                (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
-                (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
+                @if self.owner().is_none() {
+                    (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
+                    (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
+                }
                 (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
                 (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
                 (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
-                @if self.may_play() {
+                @if self.may_play() && self.owner().is_none() {
                     (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
                 @if let Spec::Container(_) = &self.unit.desired.spec {
                     a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
                 }
+            }
+            @if let Some(owner) = self.owner() {
+                p.note { "Whether it runs is up to its deployment, " a href=(deployment::url(&owner.deployment)) { (owner.deployment) } "." }
             }
         }
     }
@@ -252,7 +294,18 @@ impl UnitView {
                     div { dt { "Successor" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
                 }
                 @if let Some(end) = observed.last_end() { div { dt { "Last exit" } dd { (end) } } }
-                @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
+                @if let Some(status) = &observed.status {
+                    div { dt { @if let Spec::Packages(_) = desired.spec { "Differs" } @else { "Says" } } dd { (status) } }
+                }
+                @if !observed.missing.is_empty() {
+                    div { dt { @if let Spec::Files(_) = desired.spec { "Others changed" } @else { "Does without" } }
+                          dd { ul.plain { @for one in &observed.missing { li { (one) } } } } }
+                }
+                @if !observed.owed.is_empty() {
+                    div { dt { "Owes" } dd { ul.plain { @for one in &observed.owed {
+                        li { (one) " " (ago(one.since_ms, now_ms)) }
+                    } } } }
+                }
                 @if let Some(stats) = &self.unit.stats {
                     div { dt { "Stats" } dd {
                         @for (name, value) in &stats.values { code { (name) "=" (value) } " " }
@@ -314,10 +367,16 @@ fn spec(realm: &Name, spec: &Spec) -> Markup {
     let user = match spec {
         Spec::Yuno(yuno) => yuno.user.as_ref(),
         Spec::Container(container) => container.user.as_ref(),
+        Spec::Files(_) | Spec::Packages(_) => None,
     };
     html! {
         @if let Some(artifact) = spec.artifact() {
             div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
+        }
+        @if let Spec::Files(files) = spec {
+            div { dt { "Files" } dd { ul.plain { @for (path, entry) in &files.files {
+                li { code { (path) } " " (muster_rules::files::words(entry)) }
+            } } } }
         }
         @if let Spec::Container(container) = spec { (in_container(container)) }
         @if !configs.is_empty() {
@@ -355,10 +414,7 @@ fn spec(realm: &Name, spec: &Spec) -> Markup {
 /// Describes its limits, if it has any.
 fn limits(spec: &Spec) -> Option<String> {
     let limits = spec.limits();
-    let disk_bytes = match spec {
-        Spec::Yuno(_) => None,
-        Spec::Container(container) => container.disk_bytes,
-    };
+    let disk_bytes = spec.container().and_then(|container| container.disk_bytes);
     let words = [
         limits.memory_bytes.map(|most| format!("memory {}", bytes(most))),
         limits.cpu.map(|cores| format!("{cores} processors")),
@@ -438,8 +494,17 @@ mod tests {
         let frame = PageFrame { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms: 0 };
         let forms = |index: usize| {
             let unit = samples::unit("anna", index);
-            let view =
-                UnitView { unit, asked: None, log: None, latest: Vec::new(), range: TimeRange::Hour, newer: None };
+            let view = UnitView {
+                unit,
+                asked: None,
+                before: None,
+                log: None,
+                tasks: ShownTasks::default(),
+                latest: Vec::new(),
+                range: TimeRange::Hour,
+                newer: None,
+                claim: UnitClaim::default(),
+            };
             let html = view.body(&frame).into_string();
             assert!(!html.contains("no process"), "{html}");
             let actions = html.split("action=\"").skip(1).filter_map(|rest| rest.split('"').next()?.rsplit('/').next());

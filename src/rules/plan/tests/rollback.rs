@@ -101,6 +101,19 @@ fn crash_before_verification_rolls_back() {
 }
 
 #[test]
+fn verification_that_was_due_before_the_plan_is_not_missed() {
+    let mut bench = changed_to(good("b"));
+    bench.pass(SECOND);
+    let due_ms = bench.now_ms + 10 * SECOND;
+    for late_ms in [-1, 0, 1, SECOND] {
+        assert_eq!(bench.unit.plan(due_ms + late_ms), Some(PlanStep::WaitUntil(due_ms)), "{late_ms}");
+    }
+    bench.pass(10 * SECOND);
+    assert!(!bench.unit.observed.on_trial);
+    assert_eq!(bench.unit.plan(bench.now_ms + SECOND), None, "it rests");
+}
+
+#[test]
 fn verified_revision_is_not_rolled_back() {
     let mut bench = changed_to(good("b"));
     bench.pass(SECOND);

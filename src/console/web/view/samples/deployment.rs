@@ -2,9 +2,11 @@
 
 use muster_topics::desired::{DeploymentName, DeploymentRefusal};
 
+use muster_api::{DeploymentPlan, FilePlan, Plan, PlanFailure, PlanGroup, PlannedDeployment, UnitAction, UnitPlan};
+
 use super::*;
 
-fn deployment_name() -> DeploymentName {
+pub(super) fn deployment_name() -> DeploymentName {
     "shop/till".parse().unwrap()
 }
 
@@ -16,13 +18,17 @@ pub(super) fn owner(orphan: bool) -> UnitOwner {
 pub(super) fn desired_report(text: &str) -> DesiredReport {
     let mark = |generation| DesiredMark { epoch: 1, generation };
     let refused = DeploymentRefusal { version: 5, message: text.to_owned() };
+    let message = Some(text.to_owned());
+    let waits = AdmissionWait { version: 6, kind: AdmissionWaitKind::Admission, since_ms: ago(40), message };
     DesiredReport {
         mark: mark(8),
         digest: Some(Digest::of(b"body")),
+        asks: true,
+        plans: true,
         refused: Some(DocumentRefusal { mark: mark(9), message: text.to_owned() }),
         deployments: [
-            (deployment_name(), DeploymentReport { version: 4, refused: Some(refused) }),
-            ("shop/scanner".parse().unwrap(), DeploymentReport { version: 2, refused: None }),
+            (deployment_name(), DeploymentReport { version: 4, refused: Some(refused), waits: Some(waits) }),
+            ("shop/scanner".parse().unwrap(), DeploymentReport { version: 2, refused: None, waits: None }),
         ]
         .into(),
         removals: [(name(0), None), (name(1), Some(ago(-3_600))), (name(2), Some(ago(5)))].into(),
@@ -56,7 +62,19 @@ fn deployment(hosts: &[DeploymentHost]) -> Deployment {
 
 pub(super) fn deployments() -> DeploymentsView {
     let other = Deployment { deployment: "shop/scanner".parse().unwrap(), ..deployment(&[]) };
-    DeploymentsView { deployments: vec![deployment(&hosts("shop-7", 40)), other] }
+    let cordoned = HostCordon {
+        host: HostId(uuid::Uuid::from_u128(7)),
+        hostname: HOSTILE.to_owned(),
+        cordon: Cordon::Cordoned,
+        deployments: 2,
+        operator: Some("anna".parse().unwrap()),
+        set_ms: Some(ago(90)),
+    };
+    DeploymentsView {
+        deployments: vec![deployment(&hosts("shop-7", 40)), other],
+        unconfirmed: 3,
+        cordoned: vec![cordoned; 60],
+    }
 }
 
 fn hosts(hostname: &str, count: usize) -> Vec<DeploymentHost> {
@@ -103,7 +121,8 @@ pub(super) fn deployment_view(hostname: &str, count: usize) -> DeploymentView {
         content: units(hostname),
         on_hosts,
     };
-    DeploymentView { detail, versions: (1..=4).rev().map(info).collect(), shown: ShownDeploymentHosts::default() }
+    let versions = (1..=4).rev().map(info).collect();
+    DeploymentView { detail, versions, rollout: None, plan: None, shown: ShownDeploymentHosts::default() }
 }
 
 fn changes(text: &str) -> Vec<DeploymentUnitChange> {
@@ -145,7 +164,7 @@ pub(super) fn version_view(text: &str) -> VersionView {
     }
 }
 
-fn named(hostname: &str, count: u128) -> Vec<NamedHost> {
+pub(super) fn named(hostname: &str, count: u128) -> Vec<NamedHost> {
     let host = |index| NamedHost { host: HostId(uuid::Uuid::from_u128(index)), hostname: hostname.to_owned() };
     (0..count).map(host).collect()
 }
@@ -164,6 +183,7 @@ pub(super) fn rollback_view(hostname: &str) -> RollbackView {
             hosts: 17,
             gains: named(hostname, 2),
             loses: named(hostname, 70),
+            is_rolled_out: false,
             notes: vec![hostname.to_owned()],
         },
     }
@@ -171,4 +191,118 @@ pub(super) fn rollback_view(hostname: &str) -> RollbackView {
 
 pub(super) fn removed(hostname: &str) -> RemovedDeployment {
     RemovedDeployment { deployment: deployment_name(), units: vec![name(1), name(2)], hosts: named(hostname, 3) }
+}
+
+pub(super) fn vars_view(hostname: &str) -> VarsView {
+    let var = |layer: VarLayer, value: serde_json::Value| Var {
+        hostname: matches!(layer, VarLayer::Host(_)).then(|| hostname.to_owned()),
+        layer,
+        name: "upstream".parse().unwrap(),
+        value,
+        operator: "anna".parse().unwrap(),
+        set_ms: ago(70),
+    };
+    let host = HostId(uuid::Uuid::from_u128(7)).to_string();
+    let layers = ["fleet", "realm:shop", "label:site=north"].map(|layer| layer.parse().unwrap());
+    let vars = layers.into_iter().chain([VarLayer::Host(host)]);
+    VarsView {
+        shown: ShownVars { text: String::new(), page: 1 },
+        vars: vars.map(|layer| var(layer, serde_json::json!({ "url": hostname }))).collect(),
+        found: 240,
+        form: VarForm::default(),
+        problem: None,
+    }
+}
+
+/// Hosts of a console that was restored; with a conflict, or without one.
+pub(super) fn confirm_view(hostname: &str, conflict: bool) -> ConfirmView {
+    let one = |name: &str, host_version, console_version, action| UnconfirmedDeployment {
+        deployment: name.parse().unwrap(),
+        host_version,
+        console_version,
+        action,
+    };
+    let last = if conflict { ConfirmAction::Conflict } else { ConfirmAction::Orphan };
+    let host = |index: u128| UnconfirmedHost {
+        host: HostId(uuid::Uuid::from_u128(index)),
+        hostname: hostname.to_owned(),
+        mark: DesiredMark { epoch: 1, generation: 8 },
+        labels: (index < 3).then(|| UnconfirmedLabels {
+            host: Some([("role".parse().unwrap(), "till".parse().unwrap())].into()),
+            console: [].into(),
+            action: ConfirmAction::Rebuild,
+        }),
+        deployments: match index {
+            9 => vec![],
+            _ => vec![
+                one("shop/till", Some(8), Some(7), ConfirmAction::Rebuild),
+                one("shop/scanner", None, Some(2), ConfirmAction::Add),
+                one("shop/x", Some(1), None, last),
+            ],
+        },
+    };
+    ConfirmView {
+        planned: ConfirmedDocuments { hosts: (0..70).map(host).collect(), waiting: named(hostname, 3) },
+        replace: conflict,
+        digest: Digest::of(b"shown"),
+    }
+}
+
+pub(super) fn changed(text: &str) -> Vec<Change> {
+    [ChangeKind::DeploymentApplied, ChangeKind::HostsDrained, ChangeKind::VarRemoved]
+        .map(|kind| Change {
+            at_ms: ago(40),
+            operator: "anna".parse().unwrap(),
+            kind,
+            subject: text.to_owned(),
+            detail: if kind == ChangeKind::VarRemoved { String::new() } else { text.to_owned() },
+        })
+        .into()
+}
+
+/// A plan: hosts that are alike, one that refuses, one that is away, one that cannot, and one that has failed.
+pub(super) fn plan(text: &str, count: u128) -> Plan {
+    let file = FilePlan {
+        path: format!("/etc/{text}"),
+        before: None,
+        after: None,
+        left: Some(text.to_owned()),
+        diff: Some(format!("@@ -1,1 +1,1 @@\n-{text}\n+new\n")),
+        is_masked: false,
+    };
+    let field = FieldDifference { field: "args".to_owned(), from: Some(text.into()), to: Some("new".into()) };
+    let unit = |number, action| UnitPlan::new(name(number), action);
+    let changed = vec![
+        UnitPlan { fields: vec![field], ..unit(1, UnitAction::Restart) },
+        UnitPlan { files: vec![file], ..unit(2, UnitAction::Change) },
+    ];
+    let refused = UnitPlan { reason: Some(text.to_owned()), ..unit(1, UnitAction::Refuse) };
+    let group =
+        |units, count| PlanGroup { plan: DeploymentPlan::of(deployment_name(), units), hosts: named(text, count) };
+    let failure = |host| PlanFailure { host, message: text.to_owned() };
+    Plan {
+        id: "plan".to_owned(),
+        operator: "anna".parse().unwrap(),
+        made_ms: ago(90),
+        done: true,
+        digest: Some(Digest::of(b"plan")),
+        error: None,
+        asked: 30,
+        answered: 30,
+        deployments: vec![PlannedDeployment {
+            change: rollback_view(text).planned,
+            groups: vec![
+                group(changed, count),
+                group(vec![refused], 1),
+                PlanGroup { plan: DeploymentPlan::refused(deployment_name(), text.to_owned()), hosts: named(text, 1) },
+                PlanGroup {
+                    plan: DeploymentPlan::of(deployment_name(), vec![unit(1, UnitAction::Create)]).brief(),
+                    hosts: named(text, 1),
+                },
+            ],
+            away: vec![group(vec![unit(1, UnitAction::Unchanged)], 1)],
+            cannot: named(text, 1),
+            failed: named(text, 1).into_iter().map(failure).collect(),
+        }],
+    }
 }

@@ -83,6 +83,12 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         state: Some(Received { at_ms: ago(3), value: state }),
         joined_ms: ago(90_000),
         certificate_expires_ms: ago(-2_500_000),
+        cordon: (index % 4 == 1).then(|| CordonInfo {
+            cordon: Cordon::Drained,
+            operator: "anna".parse().unwrap(),
+            set_ms: ago(300),
+            to_remove: 2,
+        }),
     }
 }
 
@@ -115,6 +121,7 @@ pub(super) fn host_view(hostname: &str, units: usize) -> HostView {
         units: (0..units).map(|index| unit(hostname, index)).collect(),
         commands: commands(hostname),
         latest: latest(if hostname == HOSTILE { HOSTILE } else { "Memory" }),
+        rollouts: vec![rollout(RolloutPhase::Running, 300)],
         range: TimeRange::SixHours,
     }
 }

@@ -8,6 +8,7 @@ mod command;
 mod content;
 mod deployment;
 mod fleet;
+mod rollout;
 mod unit;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -15,6 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use maud::Markup;
 use muster_topics::{
     Millis,
+    admission::{AdmissionWait, AdmissionWaitKind},
     alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
     command::{Exec, LogView, Target, Verb},
@@ -27,6 +29,7 @@ use muster_topics::{
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     probe::{self, Check, Port, Probe, Probes},
     process::{Cores, Limits},
+    task::{OwedReport, TaskAction, TaskLogText, TaskRecord, TaskState, UnitTasks},
     unit::{
         ArtifactRef, Beside, Channel, ConfigRef, Content, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
         RolledBack, Run, Spec, YunoSpec,
@@ -35,41 +38,51 @@ use muster_topics::{
 
 pub(in crate::web) use self::{alert::alert, fleet::host, unit::unit};
 use muster_api::{
-    Alert, AlertRule, AlertSilence, AlertStanding, AppliedDeployment, ApplyAction, Artifact, ChangeCost, Command,
-    CommandHost, CommandState, Config, CreatedToken, Deployment, DeploymentDetail, DeploymentDifferences,
-    DeploymentHost, DeploymentState, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo,
-    FieldDifference, Host, HostConnection, HostLabel, HostPresence, HostProgress, LabelOrigin, NamedHost, Problem,
-    Received, RemovedDeployment, Secret, SecretConfig, SecretDetail, SecretUser, SecretVersion, SecretVersionState,
-    Status, Token, Unit, UnitChange,
+    Alert, AlertRule, AlertSilence, AlertStanding, AppliedDeployment, ApplyAction, Artifact, Change, ChangeCost,
+    ChangeKind, Command, CommandHost, CommandState, Config, ConfirmAction, ConfirmedDocuments, Cordon, CordonInfo,
+    CreatedToken, Deployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState,
+    DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, Host, HostConnection,
+    HostCordon, HostLabel, HostOutcome, HostPresence, HostProgress, LabelOrigin, NamedHost, Problem, Received,
+    RemovedDeployment, Rollout, RolloutDetail, RolloutHost, RolloutHosts, RolloutPhase, RolloutStep, RolloutVerb,
+    RolloutWait, RolloutWaitKind, RolloutWave, RolloutWaveState, Secret, SecretConfig, SecretDetail, SecretUser,
+    SecretVersion, SecretVersionState, Status, Token, UnconfirmedDeployment, UnconfirmedHost, UnconfirmedLabels, Unit,
+    UnitChange, Var, VarLayer,
     authority::RootStage,
     upgrade::{Offer, Upgrade, upgrade},
 };
 
-use self::{alert::*, command::*, content::*, deployment::*, fleet::*, unit::*};
+use self::{alert::*, command::*, content::*, deployment::*, fleet::*, rollout::*, unit::*};
 use super::{
     PageFrame, PageView,
     alerts::{AlertsView, SilenceForm},
     backups::BackupsView,
+    changes::ChangesView,
     command::{CommandView, ShownOutput as Text, shown},
     commands::CommandsView,
+    confirm::ConfirmView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
     deployment::{DeploymentView, RemovalView, RollbackView, ShownDeploymentHosts, VersionView},
     deployments::DeploymentsView,
     glance::{FleetGlance, Severities},
-    host::HostView,
+    host::{DrainView, HostView},
     hosts::{HostsView, ShownHosts},
     join::JoinView,
     problem::ProblemView,
+    rollout::{ReleaseView, RolloutVerbView, RolloutView, ShownRollout, VERBS, verb_path},
+    rollouts::RolloutsView,
     rule::{RuleForm, RuleView},
     run::{RunForm, RunTarget, RunView},
     secret::{SecretView, SecretsView},
     sign_in::SignInView,
     unit::UnitView,
+    unit_tasks::ShownTasks,
     units::{ShownUnits, UnitsView},
+    vars::{ShownVars, VarForm, VarsView},
 };
 use crate::{
+    desired::UnitClaim,
     fleet::{ListedHost, Overview},
-    store::{command_status::HostCommandStatus, host::Presences},
+    store::{command_status::HostCommandStatus, host::Presences, unit_list::UnitPage},
     web::{
         chart::{latest::Latest, range::TimeRange},
         ledger::{CommandProgress, ListedCommand},
@@ -116,11 +129,23 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("host", &|| frame().page(&host_view("shop-7.example", 2)));
     add("host-empty", &|| {
         let host = Host { presence: None, state: None, ..host("fresh", 0) };
-        let empty =
-            HostView { host, alerts: vec![], units: vec![], commands: vec![], latest: vec![], range: TimeRange::Hour };
-        frame().page(&empty)
+        let units = vec![];
+        frame().page(&HostView {
+            host,
+            units,
+            alerts: vec![],
+            commands: vec![],
+            latest: vec![],
+            rollouts: vec![],
+            ..host_view("", 0)
+        })
     });
     add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
+    add("host-drain", &|| {
+        let carried = vec![("shop/till".parse().unwrap(), vec![name(1), name(2)])];
+        frame().page(&DrainView { host: host("shop-7", 0), carried })
+    });
+    add("host-drain-hostile", &|| frame().page(&DrainView { host: host(HOSTILE, 0), carried: vec![] }));
     add("unit", &|| frame().page(&unit_view("shop-7", "GET /till 200 in 3 ms\n")));
     add("unit-plain", &|| {
         frame().page(&UnitView { asked: None, log: None, latest: vec![], newer: None, ..unit_view("shop-7", "") })
@@ -140,6 +165,14 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     });
     add("container-hostile", &|| frame().page(&UnitView { unit: container(HOSTILE), ..unit_view(HOSTILE, HOSTILE) }));
     add("unit-hostile", &|| frame().page(&unit_view(HOSTILE, HOSTILE)));
+    add("unit-files", &|| frame().page(&files_view("shop-7")));
+    add("unit-files-hostile", &|| frame().page(&files_view(HOSTILE)));
+    add("unit-files-empty", &|| {
+        let view = files_view("shop-7");
+        let tasks = ShownTasks { answer: Some(UnitTasks::default()), ..view.tasks.clone() };
+        frame().page(&UnitView { tasks, ..view })
+    });
+    add("unit-files-not-asked", &|| frame().page(&UnitView { tasks: ShownTasks::default(), ..files_view("shop-7") }));
     add("commands", &|| frame().page(&CommandsView { commands: commands("shop-7") }));
     add("commands-empty", &|| frame().page(&CommandsView { commands: vec![] }));
     add("commands-hostile", &|| frame().page(&CommandsView { commands: commands(HOSTILE) }));
@@ -248,12 +281,24 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("units", &|| frame().page(&units_view("shop-7", 3)));
     add("units-empty", &|| frame().page(&UnitsView { shown: ShownUnits::default(), ..units_view("", 0) }));
     add("units-none-found", &|| frame().page(&units_view("", 0)));
+    add("units-of-hostile-hosts", &|| frame().page(&units_view(HOSTILE, 3)));
     add("units-hostile", &|| {
         let shown = ShownUnits { select: HOSTILE.to_owned(), deployment: HOSTILE.to_owned(), ..ShownUnits::default() };
         frame().page(&UnitsView { shown, problem: Some(problem(HOSTILE)), ..units_view(HOSTILE, 3) })
     });
     add("deployments", &|| frame().page(&deployments()));
-    add("deployments-empty", &|| frame().page(&DeploymentsView { deployments: vec![] }));
+    add("deployments-empty", &|| {
+        frame().page(&DeploymentsView { deployments: vec![], unconfirmed: 0, cordoned: vec![] })
+    });
+    add("changes", &|| frame().page(&ChangesView { changes: changed(HOSTILE) }));
+    add("changes-empty", &|| frame().page(&ChangesView { changes: vec![] }));
+    add("confirm", &|| frame().page(&confirm_view("shop-7", false)));
+    add("confirm-conflict", &|| frame().page(&confirm_view("shop-7", true)));
+    add("confirm-hostile", &|| frame().page(&confirm_view(HOSTILE, false)));
+    add("confirm-empty", &|| {
+        let planned = ConfirmedDocuments { hosts: vec![], waiting: vec![] };
+        frame().page(&ConfirmView { planned, ..confirm_view("", true) })
+    });
     add("deployment", &|| frame().page(&deployment_view("shop-7", 14)));
     add("deployment-many", &|| {
         let shown = ShownDeploymentHosts { state: Some(DeploymentState::Away), page: 2 };
@@ -267,15 +312,78 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("deployment-rollback-hostile", &|| frame().page(&rollback_view(HOSTILE)));
     add("deployment-removal", &|| frame().page(&RemovalView { planned: removed("shop-7") }));
     add("deployment-removal-hostile", &|| frame().page(&RemovalView { planned: removed(HOSTILE) }));
-    add("unit-of-deployment", &|| {
-        let mut view = unit_view("shop-7", "");
-        view.unit.owner = Some(owner(true));
-        frame().page(&view)
+    add("deployment-rolled-out", &|| {
+        let rollout = Some(rollout(RolloutPhase::Soaking { until_ms: ago(-100) }, 300));
+        frame().page(&DeploymentView { rollout, ..deployment_view("shop-7", 14) })
     });
+    add("deployment-planned", &|| {
+        frame().page(&DeploymentView { plan: Some(plan("shop-7", 30)), ..deployment_view("shop-7", 14) })
+    });
+    add("deployment-planned-hostile", &|| {
+        frame().page(&DeploymentView { plan: Some(plan(HOSTILE, 2)), ..deployment_view("shop-7", 14) })
+    });
+    add("rollouts", &|| frame().page(&rollouts("shop-7")));
+    add("rollouts-hostile", &|| frame().page(&rollouts(HOSTILE)));
+    add("rollouts-empty", &|| frame().page(&RolloutsView { rollouts: vec![] }));
+    add("rollout", &|| frame().page(&paused_view("shop-7", 300)));
+    add("rollout-many", &|| {
+        let shown = ShownRollout { waits: Some(RolloutWaitKind::InFlight), page: 3, ..ShownRollout::default() };
+        frame().page(&RolloutView { shown, ..rollout_view("shop", RolloutPhase::Running, 10_000) })
+    });
+    add("rollout-empty", &|| frame().page(&rollout_view("", RolloutPhase::Completed, 0)));
+    add("rollout-earlier", &|| {
+        let mut view = rollout_view("shop-7", RolloutPhase::Superseded { by: 5 }, 40);
+        view.newest = 5;
+        let shown = ShownRollout { version: Some(4), wave: Some(2), ..ShownRollout::default() };
+        frame().page(&RolloutView { shown, ..view })
+    });
+    add("rollout-hostile", &|| frame().page(&paused_view(HOSTILE, 40)));
+    for verb in VERBS {
+        for (hostname, hostile) in [("shop-7", ""), (HOSTILE, "-hostile")] {
+            let name: &'static str = format!("rollout-{}{hostile}", verb_path(verb)).leak();
+            add(name, &|| frame().page(&RolloutVerbView { detail: paused_view(hostname, 300).detail, verb }));
+        }
+    }
+    add("rollout-ended-abort", &|| {
+        let detail = rollout_view("shop-7", RolloutPhase::Completed, 300).detail;
+        frame().page(&RolloutVerbView { detail, verb: RolloutVerb::Abort })
+    });
+    for (page, hostname, index) in [
+        ("rollout-release", "shop-7", 10),
+        ("rollout-release-hostile", HOSTILE, 10),
+        ("rollout-release-not", "shop-7", 9),
+    ] {
+        add(page, &|| {
+            frame().page(&ReleaseView { deployment: deployment_name(), host: rollout_host(hostname, index) })
+        });
+    }
+    let owned = |owner: Option<UnitOwner>, claim: UnitClaim| {
+        let mut view = unit_view("shop-7", "");
+        (view.unit.owner, view.claim) = (owner, claim);
+        frame().page(&view)
+    };
+    let claim =
+        |is_leaving, is_detached| UnitClaim { is_leaving, deployment: Some(owner(false).deployment), is_detached };
+    add("unit-of-deployment", &|| owned(Some(owner(false)), claim(false, false)));
+    add("unit-orphan", &|| owned(Some(owner(true)), UnitClaim::default()));
+    add("unit-leaving", &|| owned(Some(owner(false)), claim(true, false)));
+    add("unit-detached", &|| owned(Some(owner(false)), claim(false, true)));
+    add("unit-claimed", &|| owned(None, claim(false, false)));
     add("secrets", &|| {
         frame().page(&SecretsView { secrets: vec![secret()], realms: vec![], problem: Some(problem("x")) })
     });
     add("secrets-empty", &|| frame().page(&SecretsView { secrets: vec![], realms: vec![], problem: None }));
+    add("vars", &|| frame().page(&vars_view("shop-7")));
+    add("vars-empty", &|| frame().page(&VarsView { vars: vec![], found: 0, ..vars_view("") }));
+    add("vars-none-found", &|| {
+        let shown = ShownVars { text: HOSTILE.to_owned(), page: 2 };
+        frame().page(&VarsView { shown, vars: vec![], found: 0, ..vars_view("") })
+    });
+    add("vars-hostile", &|| {
+        let text = || HOSTILE.to_owned();
+        let form = VarForm { name: text(), value: text(), of: text(), ..VarForm::default() };
+        frame().page(&VarsView { form, problem: Some(problem(HOSTILE)), ..vars_view(HOSTILE) })
+    });
     add("secret", &|| frame().page(&secret_view()));
     add("backups", &|| frame().page(&BackupsView { backups: backup::backups("disk") }));
     add("backups-hostile", &|| frame().page(&BackupsView { backups: backup::backups(HOSTILE) }));
@@ -303,8 +411,11 @@ pub(in crate::web) fn parts() -> Vec<(&'static str, Regions)> {
         ),
         ("alerts", each(&alerts("shop-7", "disk"), &["raised", "over"])),
         ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
+        ("units", each(&units_view("shop-7", 3), &["units"])),
         ("deployments", each(&deployments(), &["deployments"])),
         ("deployment", each(&deployment_view("shop-7", 3), &["hosts"])),
+        ("rollouts", each(&rollouts("shop-7"), &["rollouts"])),
+        ("rollout", each(&paused_view("shop-7", 300), &["progress", "hosts"])),
         ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
         ("command", each(&command_view("shop-7", "x"), &["progress"])),
     ]

@@ -133,10 +133,13 @@ pub(super) fn unit_view(hostname: &str, log: &str) -> UnitView {
     UnitView {
         unit: unit(hostname, 1),
         asked: Some(asked),
+        before: None,
         log: Some((log, "200 lines are shown, and there are more\n".to_owned())),
+        tasks: ShownTasks::default(),
         latest: latest("Memory"),
         range: TimeRange::Hour,
         newer: newer(hostname),
+        claim: UnitClaim::default(),
     }
 }
 
@@ -154,5 +157,47 @@ pub(super) fn units_view(hostname: &str, count: usize) -> UnitsView {
     let owned = |index: usize| (index % 2 == 1).then(|| super::owner(index == 1));
     let units = (0..count).map(|index| Unit { owner: owned(index), ..unit(hostname, index) }).collect();
     let shown = ShownUnits { select: "realm=shop".to_owned(), version: Some(4), page: 2, ..ShownUnits::default() };
-    UnitsView { shown, units, found: 240, problem: None }
+    let phases = if count == 0 { vec![] } else { vec![(Phase::Running, 238), (Phase::Failed, 2)] };
+    UnitsView { shown, found: UnitPage { units, phases }, problem: None }
+}
+
+/// A unit of files, whose tasks were asked for.
+pub(super) fn files_view(hostname: &str) -> UnitView {
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let mut view = unit_view(hostname, "");
+    let entries = serde_json::json!({text("/etc/till.conf"): {"text": "a\n"}});
+    view.unit.desired.spec = serde_json::from_value(serde_json::json!({"kind": "files", "files": entries})).unwrap();
+    view.unit.observed.missing = vec![text("/etc/till.conf: its content differs")];
+    let owed = OwedReport {
+        action: text("restart shop/till"),
+        since_ms: ago(40),
+        attempts: 2,
+        error: Some(text("there is no unit shop/till on this host (yet)")),
+        failed_ms: None,
+    };
+    view.unit.observed.owed = vec![OwedReport { attempts: 0, error: None, ..owed.clone() }, owed];
+    let task = |number: u64, state, message: Option<String>| TaskRecord {
+        number,
+        unit: name(1),
+        revision: Digest::of(b"new"),
+        action: TaskAction::Write,
+        about: text("3 files below /etc/till"),
+        state,
+        began_ms: ago(50),
+        ended_ms: (state != TaskState::Running).then(|| ago(48)),
+        message,
+    };
+    let tasks = vec![
+        task(9, TaskState::Running, None),
+        task(8, TaskState::Failed, Some(text("no room"))),
+        task(7, TaskState::Changed, Some(text("/etc/till.conf"))),
+        task(6, TaskState::Unchanged, None),
+        task(5, TaskState::Interrupted, None),
+    ];
+    let log = TaskLogText { text: text("writing /etc/till.conf\n"), end: 23, is_over: false };
+    let verb = Verb::UnitTasks { unit: name(1), log: Some(9), from: 0 };
+    let asked = Command { verb, ..command("tasks", hostname, 1) };
+    let answer = UnitTasks { tasks, owed: vec![text("restart shop/till is to be done")], log: Some(log) };
+    view.tasks = ShownTasks { asked: Some(asked.clone()), answer: Some(answer) };
+    UnitView { asked: Some(asked), log: None, ..view }
 }

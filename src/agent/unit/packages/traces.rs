@@ -1,0 +1,152 @@
+//! What units leave on their host beside packages: repositories, holds, and a file that keeps services from starting. Each is in
+//! the store before it is made, and undone if it is still the unit's.
+
+use std::{fs, io, os::unix::fs::PermissionsExt};
+
+use muster_base::files::{PUBLIC_MODE, make_folder, write_atomically};
+use muster_rules::plan::Failure;
+use muster_topics::{
+    name::{Digest, UnitName},
+    packages::PackagesSpec,
+};
+
+use super::{
+    Host,
+    manager::{SourceFile, SourceFolders},
+};
+use crate::{
+    store::packages::PackageTrace,
+    unit::{failure::may_heal, task_log::RunningTask},
+};
+
+/// The file by which Debian's `invoke-rc.d` asks whether a service may be started.
+const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
+
+/// 101 is "forbidden".
+const POLICY: &str =
+    "#!/bin/sh\n# Of a unit of muster, while it installs packages whose services shall not start.\nexit 101\n";
+
+const FOLDER_MODE: u32 = 0o755;
+
+impl Host {
+    /// The files of a unit's repositories, in these folders.
+    pub(super) fn source_files(
+        &self,
+        unit: &UnitName,
+        spec: &PackagesSpec,
+        folders: &SourceFolders,
+    ) -> Vec<SourceFile> {
+        let name = |repository| format!("muster.{}.{}.{repository}", unit.realm(), unit.name());
+        let of = |(repository, what)| self.adapter.sources(&name(repository), what, folders);
+        spec.repositories.iter().flat_map(of).collect()
+    }
+
+    /// Writes the repositories of a unit, and removes those of an earlier revision.
+    pub(super) async fn write_repositories(&self, unit: &UnitName, spec: &PackagesSpec) -> Result<(), Failure> {
+        let wanted = self.source_files(unit, spec, &self.adapter.source_folders());
+        for trace in self.traces(unit).await? {
+            if let PackageTrace::File(path, _) = &trace
+                && path != POLICY_FILE
+                && !wanted.iter().any(|file| file.path == *path)
+            {
+                self.remove_file(unit, &trace).await?;
+            }
+        }
+        for SourceFile { path, content } in wanted {
+            self.write_file(unit, &path, &content, PUBLIC_MODE).await?;
+        }
+        Ok(())
+    }
+
+    async fn traces(&self, unit: &UnitName) -> Result<Vec<PackageTrace>, Failure> {
+        self.store.package_traces(unit).await.map_err(|error| may_heal(error.to_string()))
+    }
+
+    async fn write_file(&self, unit: &UnitName, path: &str, content: &str, mode: u32) -> Result<(), Failure> {
+        let at = self.root.path(path);
+        if fs::read(&at).is_ok_and(|found| found == content.as_bytes()) {
+            let traces = self.traces(unit).await?;
+            let is_known = |trace: &PackageTrace| matches!(trace, PackageTrace::File(known, _) if known == path);
+            if traces.iter().any(is_known) {
+                return Ok(());
+            }
+        }
+        self.add_trace(unit, &PackageTrace::File(path.to_owned(), Digest::of(content.as_bytes()))).await?;
+        let write = || {
+            if let Some(folder) = at.parent() {
+                make_folder(folder, FOLDER_MODE)?;
+            }
+            write_atomically(&at, content.as_bytes(), mode)?;
+            fs::set_permissions(&at, fs::Permissions::from_mode(mode))
+        };
+        write().map_err(|error: io::Error| may_heal(format!("{} cannot be written: {error}", at.display())))
+    }
+
+    pub(super) async fn add_trace(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
+        self.store.add_package_trace(unit, trace).await.map_err(|error| may_heal(error.to_string()))
+    }
+
+    pub(super) async fn forget_trace(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
+        self.store.remove_package_trace(unit, trace).await.map_err(|error| may_heal(error.to_string()))
+    }
+
+    /// Removes a file if it is still as it was written.
+    async fn remove_file(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
+        let PackageTrace::File(path, digest) = trace else { return Ok(()) };
+        let at = self.root.path(path);
+        match fs::read(&at) {
+            Ok(content) if Digest::of(&content) == *digest => {
+                fs::remove_file(&at)
+                    .map_err(|error| may_heal(format!("{} cannot be removed: {error}", at.display())))?;
+            }
+            Ok(_) => tracing::warn!(%unit, path = %at.display(), "a file was changed by somebody else, and is left"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(may_heal(format!("{} cannot be read: {error}", at.display()))),
+        }
+        self.forget_trace(unit, trace).await
+    }
+
+    /// Keeps services from starting, unless somebody else has a say in that.
+    pub(super) async fn forbid_services(&self, unit: &UnitName, task: &RunningTask) -> Result<(), Failure> {
+        let at = self.root.path(POLICY_FILE);
+        match fs::read(&at) {
+            Ok(content) if content != POLICY.as_bytes() => {
+                task.line(&format!(
+                    "warning: {POLICY_FILE} is somebody else's, and stays: it decides whether services of new packages start"
+                ));
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(may_heal(format!("{} cannot be read: {error}", at.display()))),
+        }
+        self.write_file(unit, POLICY_FILE, POLICY, 0o755).await
+    }
+
+    /// Undoes that.
+    pub(super) async fn allow_services(&self, unit: &UnitName) -> Result<(), Failure> {
+        for trace in self.traces(unit).await? {
+            if matches!(&trace, PackageTrace::File(path, _) if path == POLICY_FILE) {
+                self.remove_file(unit, &trace).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes everything but packages and holds.
+    pub(super) async fn remove_files(&self, unit: &UnitName) -> Result<(), Failure> {
+        for trace in self.traces(unit).await? {
+            if matches!(trace, PackageTrace::File(..)) {
+                self.remove_file(unit, &trace).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The holds that a unit has set.
+    pub(super) async fn holds(&self, unit: &UnitName) -> Result<Vec<String>, Failure> {
+        let traces = self.traces(unit).await?.into_iter();
+        let holds = traces.filter_map(|trace| if let PackageTrace::Hold(name) = trace { Some(name) } else { None });
+        Ok(holds.collect())
+    }
+}

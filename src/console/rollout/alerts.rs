@@ -1,0 +1,217 @@
+//! Alerts of rollouts that wait for an operator: one for each deployment, in the store, so that outlets hear of them as of those
+//! of hosts. They end when the rollout goes on, ends, or is replaced.
+//!
+//! **Invariant: the store's alerts are compared with all rollouts**, not changed one by one: what was missed, or happened while the
+//! console was off, shows in the next comparison.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use muster_base::clock::now_ms;
+use muster_topics::{
+    Millis,
+    alert::{Alert, Severity},
+    name::{Digest, Name, NameError},
+};
+use tokio::{
+    sync::broadcast::error::RecvError,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::totals::{HeldRollout, HeldWhy};
+use crate::{
+    alert::own,
+    page_change::PageChange,
+    state::ConsoleState,
+    store::{
+        self, StoreError,
+        alert::{CONSOLE, MessageEffect},
+    },
+};
+
+/// A rollout is paused.
+pub(crate) const PAUSED: &str = "console-rollout-paused";
+/// The next wave of a rollout waits for approval.
+pub(crate) const WAITS: &str = "console-rollout-waits-for-approval";
+
+/// How long to wait after a change for others: a rollout changes many times a second.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often to compare without a change. Alerts of the console's own end when they are not repeated.
+const REPEAT: Duration = Duration::from_secs(3_600);
+/// How long to wait for the stored rollouts, and after a failure.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Keeps the alerts until the console stops.
+pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
+    let mut changes = shared.pages.changes.subscribe();
+    let all = async {
+        loop {
+            match compare(&shared, now_ms()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "alerts of rollouts cannot be stored; trying again");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            }
+            let changed = async {
+                loop {
+                    match changes.recv().await {
+                        Ok(PageChange::Rollout(_) | PageChange::Deployment(_)) | Err(RecvError::Lagged(_)) => return,
+                        Ok(_) => {}
+                        Err(RecvError::Closed) => return std::future::pending().await,
+                    }
+                }
+            };
+            // Both ends are the same: a comparison.
+            drop(timeout(REPEAT, changed).await);
+            sleep(SETTLE).await;
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+/// Raises and ends alerts as rollouts are now. Returns whether these are known already.
+pub(super) async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError> {
+    let Some(held) = shared.hosts.rollouts.held() else { return Ok(false) };
+    let mut wanted: BTreeMap<Name, Alert> = BTreeMap::new();
+    for rollout in &held {
+        match alert(rollout, now) {
+            Ok(alert) => drop(wanted.insert(alert.id.clone(), alert)),
+            Err(error) => tracing::error!(%error, "the name of an alert"),
+        }
+    }
+    let raised = store::alert::raised_own(shared.store.read(), CONSOLE).await?;
+    let raised = raised.into_iter().filter(|one| [PAUSED, WAITS].contains(&one.rule.as_str()));
+    let (mut ended, mut stands) = (Vec::new(), BTreeMap::new());
+    for one in raised {
+        match wanted.get(&one.id) {
+            // A rollout that was paused again for something else is another occurrence.
+            Some(alert) if alert.message == one.message => drop(stands.insert(one.id, one.at_ms)),
+            _ => ended.push(one.id),
+        }
+    }
+    let repeat_ms = Millis::try_from(REPEAT.as_millis()).unwrap_or(Millis::MAX);
+    let is_fresh = |id: &Name| stands.get(id).is_some_and(|at_ms| (0..repeat_ms).contains(&now.saturating_sub(*at_ms)));
+    wanted.retain(|id, _| !is_fresh(id));
+    if ended.is_empty() && wanted.is_empty() {
+        return Ok(true);
+    }
+    let mut transaction = shared.store.begin().await?;
+    for id in &ended {
+        store::alert::clear_own(&mut transaction, CONSOLE, id, now).await?;
+    }
+    for alert in wanted.into_values() {
+        let (id, message) = (alert.id.clone(), alert.message.clone());
+        if store::alert::put_own(&mut transaction, CONSOLE, alert, now).await? == MessageEffect::TooMany {
+            tracing::warn!(alert = %id, message, "an alert is left out: too many of the console are active");
+        }
+    }
+    transaction.commit().await?;
+    shared.changed(PageChange::Alert(None));
+    Ok(true)
+}
+
+fn alert(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
+    let HeldRollout { deployment, version, why } = held;
+    let (rule, message) = match why {
+        HeldWhy::Paused { reason } => {
+            let message = format!(
+                "the rollout of {deployment}, version {version}, is paused: {reason}. hint: `muster rollout show {deployment}` \
+                 tells which hosts have failed; `muster rollout resume {deployment}` has it go on, and `muster rollout abort \
+                 {deployment}` ends it"
+            );
+            (PAUSED, message)
+        }
+        HeldWhy::Approval { wave } => {
+            let message = format!(
+                "wave {wave} of the rollout of {deployment}, version {version}, waits for approval. hint: `muster rollout \
+                 promote {deployment}` has it begin"
+            );
+            (WAITS, message)
+        }
+    };
+    // A deployment's name may be too long for an id.
+    let id = format!("{rule}-{}", Digest::of(deployment.as_str().as_bytes()).short()).parse()?;
+    Ok(Alert { id, severity: Severity::Warning, ..own(rule, message, now)? })
+}
+
+/// Whether an alert of this rule is about a rollout.
+pub(crate) fn is_one(rule: &Name) -> bool {
+    [PAUSED, WAITS].contains(&rule.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::RolloutVersion;
+    use muster_topics::desired::DeploymentName;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Fixture, admin};
+
+    /// The active alerts of rollouts: rules and messages.
+    async fn active(fixture: &Fixture) -> Vec<(String, String)> {
+        assert!(compare(fixture.shared(), now_ms()).await.unwrap());
+        let raised = store::alert::raised_own(fixture.shared().store.read(), CONSOLE).await.unwrap();
+        let raised = raised.into_iter().filter(|alert| is_one(&alert.rule));
+        raised.map(|alert| (alert.rule.to_string(), alert.message)).collect()
+    }
+
+    async fn ready(fixture: &Fixture) {
+        while fixture.shared().hosts.rollouts.held().is_none() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn paused_rollouts_are_alerts_until_they_go_on() {
+        let fixture = Fixture::new().await;
+        fixture.asking_member("till-7").await;
+        let names: Vec<DeploymentName> = ["default/till", "default/scanner"].map(|name| name.parse().unwrap()).into();
+        for (name, unit) in names.iter().zip(["till", "scanner"]) {
+            fixture.roll_out_container(name.as_str(), "host=*", unit, Some(json!({}))).await;
+        }
+        ready(&fixture).await;
+        assert_eq!(active(&fixture).await, []);
+        let version = RolloutVersion::default();
+        for name in &names {
+            fixture.console.pause_rollout(&admin(), name, version).await.unwrap();
+        }
+        let paused = active(&fixture).await;
+        assert_eq!(paused.iter().map(|(rule, _)| rule.as_str()).collect::<Vec<_>>(), [PAUSED, PAUSED]);
+        for name in &names {
+            let words =
+                format!("the rollout of {name}, version 1, is paused: admin has paused it. hint: `muster rollout show");
+            assert!(paused.iter().any(|(_, message)| message.starts_with(&words)), "{paused:?}");
+        }
+        assert_eq!(active(&fixture).await, paused, "each once");
+        fixture.console.resume_rollout(&admin(), &names[0], version).await.unwrap();
+        let left = active(&fixture).await;
+        assert!(left.len() == 1 && left[0].1.contains(names[1].as_str()), "{left:?}");
+        fixture.console.abort_rollout(&admin(), &names[1], Default::default()).await.unwrap();
+        assert_eq!(active(&fixture).await, []);
+        fixture.running.stop().await;
+    }
+
+    #[test]
+    fn alert_of_any_deployment_has_a_valid_id() {
+        let long = "r".repeat(63);
+        let deployment: DeploymentName = format!("{long}/{long}").parse().unwrap();
+        for why in [HeldWhy::Paused { reason: "x".to_owned() }, HeldWhy::Approval { wave: 2 }] {
+            let made = alert(&HeldRollout { deployment: deployment.clone(), version: 4, why }, 5).unwrap();
+            assert!(
+                is_one(&made.rule)
+                    && made.id.as_str().starts_with(made.rule.as_str())
+                    && made.severity == Severity::Warning
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Packages of a host: what a spec wants, what a package manager would do for it, and what of that is refused.
+//!
+//! - this one: validates the spec
+//! - [`version`]: compares versions of Debian packages
+//! - [`installed`]: the packages that are there, from the output of `dpkg-query`
+//! - [`target`]: what differs from the spec, and what has to be undone of a revision that failed
+//! - [`change`]: what the package manager would do, from the output of its simulation, and what of that is refused
+//! - [`fault`]: why it failed, from its output
+
+pub mod change;
+pub mod fault;
+pub mod installed;
+pub mod target;
+pub mod version;
+
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    files::NOTICES_MAX,
+    packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository},
+    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
+};
+
+use super::process::{RESTART_EPOCH_MAX, VERIFY_AFTER_MAX_MS, between, most};
+
+/// The longest name or version of a package; no package of Debian has more than half of it.
+const WORD_MAX_BYTES: usize = 200;
+
+/// The longest key of a repository: Debian's own keyring is a fifth of it.
+const KEY_MAX_BYTES: usize = 256 * 1024;
+
+/// Returns everything that is wrong with a spec, part by part.
+#[must_use]
+pub fn faults(spec: &PackagesSpec) -> Vec<String> {
+    let count = spec.present.len() + spec.absent.len();
+    let checks = [
+        if count == 0 { Err("present: there is none, and none in absent".to_owned()) } else { Ok(()) },
+        most("present", " packages, with absent", count, PACKAGES_MAX),
+        most("hold", " packages", spec.hold.len(), PACKAGES_MAX),
+        most("repositories", "", spec.repositories.len(), REPOSITORIES_MAX),
+        most("on_change", " actions", spec.on_change.len(), NOTICES_MAX),
+        between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS),
+        most("labels", "", spec.labels.len(), LABELS_MAX),
+        most("after", " units", spec.after.len(), NEEDS_MAX),
+        most("requires", " units", spec.requires.len(), NEEDS_MAX),
+        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
+        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
+    ];
+    let of_packages = package_faults(spec);
+    let of_repositories = spec.repositories.iter().filter_map(|(name, repository)| {
+        check_repository(repository).err().map(|fault| format!("repositories.{name}.{fault}"))
+    });
+    checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories).collect()
+}
+
+/// Splits `NAME` or `NAME=VERSION`.
+#[must_use]
+pub fn split(package: &str) -> (&str, Option<&str>) {
+    match package.split_once('=') {
+        Some((name, version)) => (name, Some(version)),
+        None => (package, None),
+    }
+}
+
+fn package_faults(spec: &PackagesSpec) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut named = BTreeSet::new();
+    for (part, package) in
+        spec.present.iter().map(|one| ("present", one)).chain(spec.absent.iter().map(|one| ("absent", one)))
+    {
+        let (name, version) = split(package);
+        if let Err(fault) = check_name(name) {
+            faults.push(format!("{part}: {package}: {fault}"));
+        }
+        match version {
+            Some(_) if part == "absent" => faults.push(format!(
+                "absent: {package}: a package that is not there has no version. hint: write {name} alone"
+            )),
+            Some(version) => {
+                faults.extend(check_version(version).err().map(|fault| format!("{part}: {package}: {fault}")));
+            }
+            None => {}
+        }
+        if !named.insert(name) {
+            faults.push(format!("{part}: {name} is named twice"));
+        }
+    }
+    for name in &spec.hold {
+        if let Err(fault) = check_name(name) {
+            faults.push(format!("hold: {name}: {fault}"));
+        } else if spec.absent.contains(name) {
+            faults.push(format!("hold: {name} is in absent, too"));
+        }
+    }
+    faults
+}
+
+/// Checks a package's name: nothing that a package manager could take for an option, or for more than one package.
+fn check_name(name: &str) -> Result<(), String> {
+    let (bare, architecture) = name.split_once(':').map_or((name, None), |(bare, after)| (bare, Some(after)));
+    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_part = |byte: u8| is_first(byte) || matches!(byte, b'+' | b'-' | b'.' | b'_');
+    let is_name = |text: &str| text.bytes().next().is_some_and(is_first) && text.bytes().all(is_part);
+    // With one of these at its end apt would do the opposite, or take it for a pattern.
+    let is_sign = bare.len() > 1 && bare.ends_with('-');
+    if name.len() > WORD_MAX_BYTES || !is_name(bare) || is_sign || !architecture.is_none_or(is_name) {
+        return Err("it is no name of a package: lower-case letters, digits, `+`, `-`, `.` and `_`".to_owned());
+    }
+    Ok(())
+}
+
+fn check_version(version: &str) -> Result<(), String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'~' | b':' | b'_');
+    let begins = version.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if begins && version.len() <= WORD_MAX_BYTES && version.bytes().all(is_part) {
+        return Ok(());
+    }
+    Err("that is no version. hint: `apt-cache policy NAME` lists those that there are".to_owned())
+}
+
+/// Checks that a repository is one line each in a file of sources, and has a key.
+fn check_repository(repository: &Repository) -> Result<(), String> {
+    let Repository { url, suite, components, key } = repository;
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let schemes = ["http://", "https://", "file:/", "copy:/"];
+    if !is_word(url) || !schemes.iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(format!("url: it has to be one word, with one of {}", schemes.join(", ")));
+    }
+    if !is_word(suite) {
+        return Err("suite: it has to be one word, such as stable, or ./ for a flat repository".to_owned());
+    }
+    if suite.ends_with('/') != components.is_empty() {
+        return Err(
+            "components: a flat repository, whose suite ends with /, has none, and any other at least one".to_owned()
+        );
+    }
+    if !components.iter().all(|component| is_word(component)) {
+        return Err("components: each has to be one word".to_owned());
+    }
+    let key = key.trim();
+    let is_armoured =
+        key.starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") && key.ends_with("-----END PGP PUBLIC KEY BLOCK-----");
+    if !is_armoured || key.len() > KEY_MAX_BYTES {
+        return Err("key: it has to be a public key in ASCII armour. hint: gpg --armor --export KEY".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: serde_json::Value) -> PackagesSpec {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn invalid_parts_are_named() {
+        let key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nAA\n-----END PGP PUBLIC KEY BLOCK-----\n";
+        let good = serde_json::json!({"url": "http://127.0.0.1/x", "suite": "./", "key": key});
+        for (json, fault) in [
+            (serde_json::json!({}), Some("present: there is none")),
+            (serde_json::json!({"present": ["nginx", "libc6:i386", "g++=4:12.2.0-3", "a=1~rc1"]}), None),
+            (serde_json::json!({"present": ["--yes"]}), Some("present: --yes: it is no name")),
+            (serde_json::json!({"present": ["nginx-"]}), Some("it is no name")),
+            (serde_json::json!({"present": ["nginx*"]}), Some("it is no name")),
+            (serde_json::json!({"present": ["./x.deb"]}), Some("it is no name")),
+            (serde_json::json!({"present": ["a="]}), Some("that is no version")),
+            (serde_json::json!({"present": ["a=1 b"]}), Some("that is no version")),
+            (serde_json::json!({"present": ["a", "a=1"]}), Some("a is named twice")),
+            (serde_json::json!({"present": ["a"], "absent": ["a"]}), Some("a is named twice")),
+            (serde_json::json!({"absent": ["a=1"]}), Some("write a alone")),
+            (serde_json::json!({"absent": ["a"], "hold": ["a"]}), Some("a is in absent")),
+            (serde_json::json!({"present": ["a"], "repositories": {"r": good}}), None),
+            (
+                serde_json::json!({"present": ["a"], "repositories": {"r": {"url": "http://a\nTrusted: yes", "suite": "./", "key": key}}}),
+                Some("repositories.r.url"),
+            ),
+            (
+                serde_json::json!({"present": ["a"], "repositories": {"r": {"url": "http://a", "suite": "stable", "key": key}}}),
+                Some("at least one"),
+            ),
+            (
+                serde_json::json!({"present": ["a"], "repositories": {"r": {"url": "http://a", "suite": "./", "key": "x"}}}),
+                Some("ASCII armour"),
+            ),
+        ] {
+            let found = faults(&spec(json.clone()));
+            match fault {
+                None => assert_eq!(found, Vec::<String>::new(), "{json}"),
+                Some(fault) => assert!(found.iter().any(|found| found.contains(fault)), "{json}: {found:?}"),
+            }
+        }
+    }
+}

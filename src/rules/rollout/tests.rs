@@ -1,0 +1,6 @@
+//! Tests of rollouts.
+
+mod deadline;
+mod documents;
+mod model;
+mod properties;

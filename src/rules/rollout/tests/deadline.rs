@@ -1,0 +1,85 @@
+//! What the deadline ends.
+
+use jiff::tz::TimeZoneDatabase;
+use muster_topics::{Millis, ack::Numbered, admission::ChangeOutcome, name::HostId};
+use uuid::Uuid;
+
+use crate::rollout::{
+    decide::{Decision, decide},
+    policy::{Budget, Retries, RolloutPolicy, Share},
+    state::{HostOutcome, RolloutPhase, RolloutState},
+    transition::{HostEnd, Reply, TargetHost},
+    wait::WaitReason,
+};
+
+const DEADLINE_MS: Millis = 900_000;
+const AFTER_MS: Millis = 60_000;
+
+/// A rollout, whose hosts ask and end.
+struct AskingHosts {
+    policy: RolloutPolicy,
+    state: RolloutState,
+    seq: u64,
+}
+
+impl AskingHosts {
+    fn number(&mut self) -> Numbered {
+        self.seq += 1;
+        Numbered { epoch: 1, seq: self.seq }
+    }
+
+    fn decide(&mut self, now_ms: Millis) -> Decision {
+        let decision = decide(&self.policy, &self.state, &TimeZoneDatabase::none(), now_ms);
+        self.state.carry_out(&decision, now_ms);
+        decision
+    }
+
+    fn ask(&mut self, host: HostId, now_ms: Millis) {
+        let number = self.number();
+        self.state.asked(host, number, 1, now_ms);
+    }
+
+    /// A host that asks is granted a lease, and ends with it.
+    fn end(&mut self, host: HostId, outcome: ChangeOutcome, now_ms: Millis) -> Option<Reply> {
+        let grants = self.decide(now_ms).grants;
+        let lease = grants.iter().find(|grant| grant.host == host).map(|grant| grant.lease);
+        assert!(lease.is_some(), "{host} is not granted a lease");
+        let number = self.number();
+        self.state.ended(host, number, HostEnd { version: 1, lease, outcome }, &self.policy, now_ms).reply
+    }
+}
+
+#[test]
+fn host_without_a_place_for_its_second_try_is_not_waited_for_longer() {
+    let [first, second] = [1, 2].map(|id| HostId(Uuid::from_u128(id)));
+    let one = Share::Count(1);
+    let policy = RolloutPolicy {
+        waves: Some(Vec::new()),
+        max_in_flight: Share::Count(2),
+        budget: Some(Budget { group_by: "site".parse().unwrap(), max_unavailable: one }),
+        max_failures: Share::Percent(100.0),
+        deadline_ms: DEADLINE_MS,
+        retries: Retries { attempts: 1, after_ms: AFTER_MS },
+        ..RolloutPolicy::default()
+    };
+    let target = |host| TargetHost { host, group: None, is_online: true, can_ask: true };
+    let state = RolloutState::begin(&policy, 1, None, false, [first, second].map(target), 0);
+    let mut told = AskingHosts { policy, state, seq: 0 };
+
+    told.ask(first, 0);
+    assert_eq!(told.end(first, ChangeOutcome::RolledBack, 0), Some(Reply::Retry));
+    told.ask(second, 0);
+    assert_eq!(told.end(second, ChangeOutcome::Failed, 0), Some(Reply::Retry));
+    told.ask(first, 0);
+    told.ask(second, 0);
+    assert_eq!(told.end(second, ChangeOutcome::Failed, AFTER_MS), Some(Reply::Noted), "it is broken");
+
+    let decision = told.decide(DEADLINE_MS - 1);
+    assert!(matches!(decision.waits[..], [(host, WaitReason::Budget { .. })] if host == first), "{decision:?}");
+    assert_eq!(decision.again_ms, Some(DEADLINE_MS));
+    let decision = told.decide(DEADLINE_MS);
+    assert_eq!(decision.outcomes.len(), 1, "{decision:?}");
+    assert_eq!(told.state.hosts[&first].terminal(), Some(HostOutcome::RolledBack));
+    told.decide(DEADLINE_MS);
+    assert!(matches!(told.state.phase, RolloutPhase::Paused { .. }), "{:?}", told.state.phase);
+}

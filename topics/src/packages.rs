@@ -1,0 +1,210 @@
+//! Packages of a host as a unit: the spec of kind `packages`.
+//!
+//! A unit is *started* when its packages are as described, and *running* while they stay so.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    canonical,
+    files::{ChangeNotice, Drift},
+    name::{Digest, LabelValue, Name, UnitName},
+    task::Resource,
+    unit::{Rollback, is_priority, priority},
+};
+
+/// The most packages of one unit: they are part of its report.
+pub const PACKAGES_MAX: usize = 512;
+
+/// The most repositories of one unit.
+pub const REPOSITORIES_MAX: usize = 16;
+
+/// Packages of a host's package manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PackagesSpec {
+    /// The package manager; the host's own by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manager: Option<PackageManager>,
+    /// The packages that are there, each as `NAME` or `NAME=VERSION`; with `absent` at most [`PACKAGES_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub present: Vec<String>,
+    /// The packages that are not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<String>,
+    /// Whether the configuration files of absent packages are removed, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub purge: bool,
+    /// Packages that nobody else may upgrade (`hold`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hold: Vec<String>,
+    /// Repositories in addition to the host's own, by name; at most [`REPOSITORIES_MAX`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub repositories: BTreeMap<Name, Repository>,
+    /// What may be done that is refused otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<PackageAllowance>,
+    /// Whether services of new packages are kept from starting.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_start: bool,
+    /// What is done if somebody else changes one of them.
+    #[serde(default, skip_serializing_if = "Drift::is_correct")]
+    pub drift: Drift,
+    /// What is done on this host once they have changed; at most [`NOTICES_MAX`](crate::files::NOTICES_MAX).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_change: Vec<ChangeNotice>,
+    /// Counts requested restarts: a higher number looks for upgrades of packages without a version.
+    #[serde(default)]
+    pub restart_epoch: u64,
+    /// What happens if a change of revision fails.
+    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
+    pub rollback: Rollback,
+    /// How long its packages have to stay as described before a revision is verified.
+    #[serde(default = "packages_verify_after_ms", skip_serializing_if = "is_packages_verify_after_ms")]
+    pub verify_after_ms: u64,
+    /// Its labels, for selectors.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<Name, LabelValue>,
+    /// Units of this host that it waits for while they are starting.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<UnitName>,
+    /// Units of this host that have to run before it is started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<UnitName>,
+    /// Its priority among units that start at the same time, and in conflicts: lower numbers first.
+    #[serde(default = "priority", skip_serializing_if = "is_priority")]
+    pub priority: u8,
+}
+
+/// The default of [`PackagesSpec::verify_after_ms`]: a second.
+#[must_use]
+pub fn packages_verify_after_ms() -> u64 {
+    1_000
+}
+
+fn is_packages_verify_after_ms(ms: &u64) -> bool {
+    *ms == packages_verify_after_ms()
+}
+
+/// A package manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PackageManager {
+    /// Debian's, with `dpkg`.
+    Apt,
+    /// Alpine's.
+    Apk,
+}
+
+impl PackageManager {
+    /// Returns its name as in the JSON form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Apt => "apt",
+            Self::Apk => "apk",
+        }
+    }
+}
+
+/// What a change of packages may do that is refused otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PackageAllowance {
+    /// Replace a package by an older version.
+    Downgrade,
+    /// Remove packages that are not named.
+    RemoveOthers,
+}
+
+/// A repository of packages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Repository {
+    /// Its address.
+    pub url: String,
+    /// The suite, such as `stable`, or `./` for a flat repository.
+    pub suite: String,
+    /// The components; none for a flat repository.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<String>,
+    /// The public key that signs it, in ASCII armour. Nothing is installed from a repository without a valid signature.
+    pub key: String,
+}
+
+/// The identity fields of a unit of packages.
+#[derive(Serialize)]
+struct Identity<'a> {
+    kind: &'a str,
+    manager: Option<PackageManager>,
+    present: &'a [String],
+    absent: &'a [String],
+    purge: bool,
+    hold: &'a [String],
+    repositories: &'a BTreeMap<Name, Repository>,
+    allow: &'a [PackageAllowance],
+    no_start: bool,
+    restart_epoch: u64,
+}
+
+impl PackagesSpec {
+    /// Creates a spec without packages, with defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            manager: None,
+            present: Vec::new(),
+            absent: Vec::new(),
+            purge: false,
+            hold: Vec::new(),
+            repositories: BTreeMap::new(),
+            allow: Vec::new(),
+            no_start: false,
+            drift: Drift::default(),
+            on_change: Vec::new(),
+            restart_epoch: 0,
+            rollback: Rollback::default(),
+            verify_after_ms: packages_verify_after_ms(),
+            labels: BTreeMap::new(),
+            after: Vec::new(),
+            requires: Vec::new(),
+            priority: priority(),
+        }
+    }
+
+    /// Returns the digest of the identity fields.
+    pub(crate) fn identity(&self, kind: &str) -> Result<Digest, canonical::CanonicalError> {
+        let Self { manager, present, absent, purge, hold, repositories, allow, no_start, restart_epoch, .. } = self;
+        canonical::digest(&Identity {
+            kind,
+            manager: *manager,
+            present,
+            absent,
+            purge: *purge,
+            hold,
+            repositories,
+            allow,
+            no_start: *no_start,
+            restart_epoch: *restart_epoch,
+        })
+    }
+
+    /// Returns the packages that it owns, each with the version that it wants.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = Resource> {
+        let present = self.present.iter().map(|package| match package.split_once('=') {
+            Some((name, version)) => Resource::Package { name: name.to_owned(), version: Some(version.to_owned()) },
+            None => Resource::Package { name: package.clone(), version: None },
+        });
+        let absent =
+            self.absent.iter().map(|name| Resource::Package { name: name.clone(), version: Some(String::new()) });
+        present.chain(absent)
+    }
+}
+
+impl Default for PackagesSpec {
+    fn default() -> Self {
+        Self::new()
+    }
+}
