@@ -115,15 +115,24 @@ fn full_disk_of_lxc_is_reported_and_recovers() {
 
 #[test]
 fn full_disk_of_podman_is_reported_and_recovers() {
-    let podman = Podman::start();
+    let mut podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
     podman.run(&["images"]);
     let small = Small::over(podman.storage().join("vfs"), "1m");
     begin(&fleet, &shop(json!({})));
-    error_with(&fleet, "default/shop", "no space left on device");
+    eventually("a report of the full disk", || {
+        podman.keep_serving();
+        let unit = fleet.json(&["unit", "show", "default/shop"]);
+        let error = unit["observed"]["error"].as_str().unwrap_or_default();
+        if error.contains("no space left on device") { Ok(()) } else { Err(unit.to_string()) }
+    });
     small.grow("64m");
-    fleet.unit_in_phase("default/shop", "running");
+    eventually("the container", || {
+        podman.keep_serving();
+        let unit = fleet.json(&["unit", "show", "default/shop"]);
+        if unit["observed"]["phase"] == "running" { Ok(()) } else { Err(unit.to_string()) }
+    });
     drop((podman, small));
 }
 

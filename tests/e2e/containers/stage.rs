@@ -59,6 +59,15 @@ impl Podman {
         });
     }
 
+    /// Has the service listen again if it has ended by itself, as systemd would: Podman 4 may crash when a layer finds no room.
+    #[track_caller]
+    pub(crate) fn keep_serving(&mut self) {
+        if self.service.as_mut().is_some_and(Running::ended) {
+            let _ = fs::remove_file(self.socket());
+            self.serve();
+        }
+    }
+
     /// Ends the service, and nothing that it keeps.
     pub(crate) fn end_service(&mut self) {
         self.service.take().unwrap().kill();
