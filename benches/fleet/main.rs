@@ -2,7 +2,7 @@
 //!
 //!     cargo bench --bench fleet -- [--check] [--quick] [--rounds N] [--hosts N]… [--only ROW]… [--broker NAME]…
 //!
-//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, change, rollout, rest, restart, bare), `--broker`
+//! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, change, plan, rollout, rest, restart, bare), `--broker`
 //! a broker (mosquitto, muster); `--quick` rests for ten seconds rather than a minute; `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How it measures: broker, console and hosts (`muster simulate`) are each a process of their own, fresh for each broker and number of hosts.
@@ -14,6 +14,8 @@
 //!   commands came to a host again is told, for that is what a lost answer leads to
 //! - change: another version of a deployment of all hosts, with a body of 2 KiB: from the request to the console's API until its store says of every
 //!   host that it has stored and applied it (simulated hosts report documents, and run no units)
+//! - plan: what another version of that deployment would change, asked of every host: from the request to the console's API until the whole plan was fetched.
+//!   Simulated hosts have nothing to look at, so it is the console's part and the way there and back
 //! - rollout: another version of a deployment of all hosts, which each of them asks for before it takes 2 s for the change: waves of one host, a tenth, and the
 //!   rest, a tenth at most at the same time, no soak. From the request to the console's API until its store says that the rollout has ended, beside the sum of
 //!   its waits: the least number of batches, 2 s each. Every host has to be verified
@@ -61,6 +63,8 @@ const COMMAND_BUDGET: Duration = Duration::from_secs(1);
 const BUDGET_HOSTS: u32 = 10_000;
 /// A change of the desired state of all hosts, observed on all of them.
 const CHANGE_BUDGET: Duration = Duration::from_secs(3);
+/// A plan of all hosts.
+const PLAN_BUDGET: Duration = Duration::from_secs(5);
 /// A rollout, relative to the sum of its waits.
 const ROLLOUT_BUDGET: f64 = 1.3;
 /// How long a simulated host takes for a change.
@@ -68,7 +72,7 @@ pub(crate) const CHANGE_TAKES: Duration = Duration::from_secs(2);
 /// Smallest rate relative to the bare clients.
 const BARE_SHARE: f64 = 0.5;
 
-const ROWS: [&str; 7] = ["storm", "command", "change", "rollout", "rest", "restart", "bare"];
+const ROWS: [&str; 8] = ["storm", "command", "change", "plan", "rollout", "rest", "restart", "bare"];
 
 /// A simulated fleet beside bare MQTT clients, in the same run
 #[derive(clap::Args)]
@@ -218,8 +222,12 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         print("change", seconds(time), more);
         missed |= kind == Kind::Mosquitto && hosts == BUDGET_HOSTS && time > CHANGE_BUDGET;
     }
+    let parties = Parties { place, console: &console, fleet: &fleet, broker: &broker };
+    if options.wants("plan") {
+        let time = plan(options, &parties, hosts, &print)?;
+        missed |= kind == Kind::Mosquitto && hosts == BUDGET_HOSTS && time > PLAN_BUDGET;
+    }
     if options.wants("rollout") {
-        let parties = Parties { place, console: &console, fleet: &fleet, broker: &broker };
         missed |= rollout(options, &parties, hosts, &print)? > ROLLOUT_BUDGET && hosts == BUDGET_HOSTS;
     }
     if options.wants("rest") {
@@ -252,6 +260,46 @@ impl Parties<'_> {
     fn cpu(&self) -> Result<[Duration; 3]> {
         Ok([self.console.cpu()?, self.fleet.cpu()?, self.broker.cpu()?])
     }
+}
+
+/// Makes plans, and applies none of them; returns the median time.
+fn plan(
+    options: &Options,
+    parties: &Parties<'_>,
+    hosts: u32,
+    print: &impl Fn(&str, String, String),
+) -> Result<Duration> {
+    let Parties { place, console, fleet, .. } = parties;
+    place.add_artifact()?;
+    fleet.until_at_work(hosts)?;
+    // It is planned against a version that the hosts have.
+    console.change_all(hosts, 0)?;
+    thread::sleep(Duration::from_secs(6));
+    let (cpu, bytes) = (parties.cpu()?, fleet.bytes()?);
+    let mut times = Vec::new();
+    for round in 1..=options.rounds {
+        let time = console.plan_all(hosts, round)?;
+        eprintln!("{hosts} plan {round} of {}: {}", options.rounds, seconds(time));
+        times.push(time);
+    }
+    let rounds = options.rounds as f64;
+    let now = parties.cpu()?;
+    let cpu = [0, 1, 2].map(|party: usize| (now[party] - cpu[party]).as_secs_f64() / rounds);
+    let times = Spread::of(times);
+    let time = times.median();
+    let more = format!(
+        "{:.0}/s; {} to {}; {:.0} B a host; processor: console {:.2} s, hosts {:.2} s, broker {:.2} s; console {}",
+        rate(hosts, time),
+        seconds(times.least()),
+        seconds(times.most()),
+        (fleet.bytes()? - bytes) as f64 / f64::from(hosts) / rounds,
+        cpu[0],
+        cpu[1],
+        cpu[2],
+        mib(console.pss_bytes()?),
+    );
+    print("plan", seconds(time), more);
+    Ok(time)
 }
 
 /// The least number of batches, one after the other, in which all hosts can change: waves of one host, a tenth, and the rest, a tenth at the

@@ -313,9 +313,29 @@ impl Console {
         Ok(time)
     }
 
+    /// Has every host plan another version of a deployment, with a body of 2 KiB; returns when the whole plan was fetched.
+    pub(crate) fn plan_all(&self, hosts: u32, round: usize) -> Result<Duration> {
+        let wanted = documents(document("load", round));
+        let began = Instant::now();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let plan = runtime.block_on(async {
+            let mut plan: muster_api::Plan = self.client.post("plans", &wanted).await?;
+            while !plan.done && began.elapsed() < PATIENCE {
+                tokio::time::sleep(LOOK).await;
+                plan = self.client.get(&format!("plans/{}", plan.id), &[]).await?;
+            }
+            Ok::<_, muster_base::failure::Failure>(plan)
+        });
+        let plan = plan.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+        let time = began.elapsed();
+        let planned: usize = plan.deployments.iter().flat_map(|one| &one.groups).map(|group| group.hosts.len()).sum();
+        ensure!(planned == usize::try_from(hosts)?, "{planned} of {hosts} hosts have planned: {:?}", plan.error);
+        Ok(time)
+    }
+
     /// Applies a document.
     fn apply(&self, document: Value) -> thread::JoinHandle<Result<Value>> {
-        let wanted = serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] });
+        let wanted = documents(document);
         let client = self.client.clone();
         thread::spawn(move || -> Result<Value> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -323,6 +343,11 @@ impl Console {
             done.map_err(|failure| anyhow::anyhow!("{failure:?}"))
         })
     }
+}
+
+/// What a request of the API carries a document in.
+fn documents(document: Value) -> Value {
+    serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] })
 }
 
 /// A deployment of all hosts, with a body of 2 KiB.
