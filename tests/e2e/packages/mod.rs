@@ -1,5 +1,6 @@
 //! Packages as units, with the real apt and dpkg in a root of their own.
 
+mod beside;
 mod root;
 
 use std::{fs, path::Path, process::Command};
