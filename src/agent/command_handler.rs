@@ -418,10 +418,10 @@ impl AgentLoop {
                 let request = RenderRequest { unit, deployment, templates, wiring, runs_as };
                 self.work.spawn(async move { TaskResult::Read(id, request.answer(&store, values).await) });
             }
-            Verb::Plan(request) => {
-                let planner = self.planner();
+            Verb::Plan(question) => {
+                let (planner, identity) = (self.planner(), self.identity.present());
                 self.tell(Input::Begun(id));
-                self.work.spawn(async move { TaskResult::Read(id, planner.answer(*request).await) });
+                self.work.spawn(async move { TaskResult::Read(id, planner.answer(question, &identity).await) });
             }
             Verb::UnitFollow { unit, lines, view, for_ms } => {
                 let (units, executor) = (self.units.clone(), self.executor.clone());

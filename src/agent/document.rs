@@ -20,7 +20,8 @@ use muster_topics::{
     Millis, V1,
     command::Verb,
     desired::{
-        Admission, BODY_MAX_BYTES, DesiredBody, DesiredDeployment, DocumentRefusal, HandedIn, StoredDocument, UnitOwner,
+        Admission, BODY_MAX_BYTES, DesiredBody, DesiredDeployment, DocumentRefusal, HandedIn, PlanRequest,
+        StoredDocument, UnitOwner,
     },
     name::{Digest, UnitName},
     verb::VerbName,
@@ -61,8 +62,18 @@ const HAND_IN_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, ma
 /// # Errors
 /// If the console cannot be reached, refuses, or has other content.
 pub async fn fetch(identity: &MemberIdentity, digest: &Digest) -> Result<Vec<u8>, JoinError> {
+    fetch_from(identity, "/v1/desired/", digest).await
+}
+
+/// Fetches the request for a plan with this digest, likewise.
+pub(super) async fn fetch_plan_request(identity: &MemberIdentity, digest: &Digest) -> Result<PlanRequest, JoinError> {
+    let bytes = fetch_from(identity, "/v1/plans/", digest).await?;
+    serde_json::from_slice(&bytes).map_err(|error| JoinError::Answer(error.to_string()))
+}
+
+async fn fetch_from(identity: &MemberIdentity, folder: &str, digest: &Digest) -> Result<Vec<u8>, JoinError> {
     let ask = async |url| {
-        let request = join::https(identity.tls()?, url)?.get(join::whole(url, &format!("/v1/desired/{digest}")));
+        let request = join::https(identity.tls()?, url)?.get(join::whole(url, &format!("{folder}{digest}")));
         join::exchange(url, request.timeout(FETCH_MAX), BODY_MAX_BYTES).await
     };
     let bytes = address::ask(identity.console_urls(), ask).await?;

@@ -20,7 +20,7 @@ use muster_rules::{
 use muster_session::unit_state::UnitStates;
 use muster_topics::{
     V1,
-    desired::{DeploymentName, DesiredBody, DesiredHead, DesiredMark, PlanRequest},
+    desired::{DeploymentName, DesiredBody, DesiredHead, DesiredMark, PlanQuestion},
     name::{Digest, HostId, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -29,6 +29,7 @@ use muster_topics::{
 use tokio::sync::Mutex;
 
 use super::{
+    join::MemberIdentity,
     main_loop::AgentLoop,
     store::{
         Store, StoreError,
@@ -73,8 +74,18 @@ impl AgentLoop {
 
 impl Planner {
     /// Answers a request for a plan, with a [`HostPlan`] as output.
-    pub(super) async fn answer(self, request: PlanRequest) -> Result<(Vec<u8>, Vec<u8>), CommandRefusal> {
+    pub(super) async fn answer(
+        self,
+        question: PlanQuestion,
+        identity: &MemberIdentity,
+    ) -> Result<(Vec<u8>, Vec<u8>), CommandRefusal> {
         let invalid = |message: String| CommandRefusal::new(RefusalCode::Invalid, message);
+        let request = match question {
+            PlanQuestion::Request(request) => *request,
+            PlanQuestion::Stored { digest } => super::document::fetch_plan_request(identity, &digest)
+                .await
+                .map_err(|error| invalid(format!("what is to be planned cannot be fetched: {error}")))?,
+        };
         let names: Vec<DeploymentName> = request.names().cloned().collect();
         let present = self.stored_body().await.map_err(|error| invalid(error.to_string()))?;
         let mut plan = self.plan(&request.body(present), &names).await.map_err(|error| invalid(error.to_string()))?;

@@ -85,6 +85,7 @@ pub(super) fn router(console: Console) -> Router {
         .route("/v1/manifests/{sha256}", get(manifest))
         .route("/v1/desired/{digest}", get(desired))
         .route("/v1/desired", put(hand_in))
+        .route("/v1/plans/{digest}", get(plan_request))
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
         .method_not_allowed_fallback(async || {
             Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
@@ -331,6 +332,16 @@ async fn desired(
 ) -> Result<Response, Error> {
     let body = console.desired_body(host, &digest).await?;
     Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response())
+}
+
+/// Returns what a host is asked to plan.
+async fn plan_request(
+    State(console): State<Console>,
+    MemberHost(host): MemberHost,
+    PathSegments(digest): PathSegments<Digest>,
+) -> Result<Response, Error> {
+    let request = console.plan_request(host, &digest)?;
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], request).into_response())
 }
 
 /// Takes what a host has of the console, which has asked for it.

@@ -17,7 +17,7 @@ use muster_session::{
 use muster_topics::{
     Millis, V1,
     command::{Command, Verb},
-    desired::{DesiredDeployment, DesiredReport, PlanRequest},
+    desired::{DesiredDeployment, DesiredReport, PlanQuestion, PlanRequest},
     label,
     name::CommandId,
     outcome::{Content, Data, Outcome, Output, RefusalCode, Report, Status},
@@ -171,7 +171,7 @@ impl SimulatedHost {
                 }
                 Ok(CommandTaken::Entered(authorised))
             }
-            Verb::Plan(request) => self.plan(command, request).await,
+            Verb::Plan(PlanQuestion::Request(request)) => self.plan(command, request).await,
             other => {
                 self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
                 let text = format!(

@@ -205,3 +205,28 @@ fn mixed_fleet_is_grouped_and_an_apply_does_what_its_plan_shows() {
     refused.expect_code(1).expect_stderr("there is no plan");
     assert_eq!(bench.text(0), "two\nsame\n");
 }
+
+#[test]
+fn document_that_has_no_room_in_a_command_is_planned_and_applied() {
+    let bench = Bench::start(1);
+    let path = |name: &str| bench.etc.join(name).display().to_string();
+    let files = |name: &str| {
+        let text = format!("{name} {}\n", "x".repeat(30_000));
+        json!({"name": name, "kind": "files", "files": {path(name): {"text": text}}})
+    };
+    let document = json!({
+        "deployment": "default/shop", "target": {"select": "label.role=till"},
+        "rollout": {"waves": [], "soak": 0, "max_in_flight": 1},
+        "units": [files("one"), files("two"),
+            {"name": "till", "artifact": "till@1", "env": {"PIN": "secret-pin"}, "verify_after_ms": 300}],
+    });
+    let path = file(&bench.roles.home, "large.json", &document.to_string());
+    let planned = bench.roles.json(&["plan", &path]);
+    let one = &planned["deployments"][0];
+    let actions = Bench::actions(&one["groups"][0]);
+    assert_eq!(actions, pairs(&[("default/one", "create"), ("default/till", "create"), ("default/two", "create")]));
+    assert!(!planned.to_string().contains("secret-pin"), "{planned}");
+    let digest = planned["digest"].as_str().unwrap();
+    bench.roles.json(&["deployment", "apply", &path, "--yes", "--plan", digest]);
+    bench.states_become(&["verified"]);
+}

@@ -180,6 +180,38 @@ pub struct PlanRequest {
     pub brief: bool,
 }
 
+/// A request for a plan: itself, or where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PlanQuestion {
+    /// It has room in a command.
+    Request(Box<PlanRequest>),
+    /// It is larger: the host fetches it with `GET /v1/plans/DIGEST`.
+    Stored {
+        /// The digest of the request as JSON.
+        digest: Digest,
+    },
+}
+
+impl PlanQuestion {
+    /// Returns the deployments that the host would carry, as far as it is known here.
+    #[must_use]
+    pub fn deployments(&self) -> &[DesiredDeployment] {
+        match self {
+            Self::Request(request) => &request.deployments,
+            Self::Stored { .. } => &[],
+        }
+    }
+
+    /// The same, mutable.
+    pub fn deployments_mut(&mut self) -> &mut [DesiredDeployment] {
+        match self {
+            Self::Request(request) => &mut request.deployments,
+            Self::Stored { .. } => &mut [],
+        }
+    }
+}
+
 impl PlanRequest {
     /// Returns the deployments that it is about.
     pub fn names(&self) -> impl Iterator<Item = &DeploymentName> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     argv,
     command::{Batch, Exec, Forward, LogView, OUTPUT_MAX_BYTES, UnitSet},
-    desired::{DeploymentName, PlanRequest},
+    desired::{DeploymentName, PlanQuestion},
     name::{CommandId, Digest, LabelValue, Name, UnitName},
     outcome::Stream,
     secret::SecretRef,
@@ -223,7 +223,7 @@ pub enum Verb {
         templates: BTreeMap<String, String>,
     },
     /// Return what a document would change of this host, compared with what is really there, and change nothing.
-    Plan(Box<PlanRequest>),
+    Plan(PlanQuestion),
     /// Make a yuno play, which it confirms on its channel.
     UnitPlay {
         /// The unit.
@@ -443,7 +443,8 @@ impl Verb {
             Self::UnitTasks { unit, log: Some(number), .. } => format!("log of task {number} of {unit}"),
             Self::Render { unit: Some(unit), .. } => format!("render templates of {unit}"),
             Self::Render { unit: None, .. } => "render a template".to_owned(),
-            Self::Plan(request) => format!("plan {}", several(request.names())),
+            Self::Plan(PlanQuestion::Request(request)) => format!("plan {}", several(request.names())),
+            Self::Plan(PlanQuestion::Stored { digest }) => format!("plan {}", digest.short()),
             Self::UnitCommand(forward) => format!("{:?} to {}", forward.name, several(&forward.units)),
             Self::UnitStats { units, .. } => format!("stats of {}", several(units)),
             Self::Cancel { command } => format!("cancel {command}"),
@@ -473,7 +474,7 @@ impl Verb {
         let (one, several, planned) = match self {
             Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..], &[][..]),
             Self::UnitsApply(set) => (None, &set.units[..], &[][..]),
-            Self::Plan(request) => (None, &[][..], &request.deployments[..]),
+            Self::Plan(question) => (None, &[][..], question.deployments()),
             _ => (None, &[][..], &[][..]),
         };
         let planned = planned.iter().flat_map(|one| &one.version.units).map(|listed| (&listed.unit, &*listed.spec));
@@ -485,7 +486,7 @@ impl Verb {
         let (one, several, planned) = match self {
             Self::UnitApply { unit, spec, .. } => (Some((&*unit, &mut **spec)), &mut [][..], &mut [][..]),
             Self::UnitsApply(set) => (None, &mut set.units[..], &mut [][..]),
-            Self::Plan(request) => (None, &mut [][..], &mut request.deployments[..]),
+            Self::Plan(question) => (None, &mut [][..], question.deployments_mut()),
             _ => (None, &mut [][..], &mut [][..]),
         };
         let listed = planned.iter_mut().flat_map(|one| &mut one.version.units);
@@ -536,8 +537,8 @@ impl Verb {
             | Self::UnitPlay { unit, .. }
             | Self::UnitPause { unit } => vec![unit],
             Self::Render { unit, .. } => unit.iter().collect(),
-            Self::Plan(request) => {
-                let listed = request.deployments.iter().flat_map(|one| &one.version.units);
+            Self::Plan(question) => {
+                let listed = question.deployments().iter().flat_map(|one| &one.version.units);
                 listed.map(|listed| &listed.unit).collect()
             }
             Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),

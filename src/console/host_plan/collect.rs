@@ -52,11 +52,13 @@ impl Console {
         let mut news = self.changes();
         let until = Instant::now() + wait + GRACE;
         let mut commands = Vec::new();
+        let mut asking = self.shared.hosts.plans.stored.asking();
         for (request, hosts) in asked {
+            let question = asking.question(request, hosts)?;
             for hosts in hosts.chunks(COMMAND_HOSTS) {
                 let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
                 let expires_in_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-                commands.push(NewCommand { target, expires_in_ms, verb: Verb::Plan(Box::new(request.clone())) });
+                commands.push(NewCommand { target, expires_in_ms, verb: Verb::Plan(question.clone()) });
             }
         }
         let mut open: HashMap<CommandId, HashSet<HostId>> = HashMap::new();

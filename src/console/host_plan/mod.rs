@@ -1,6 +1,7 @@
 //! Plans: hosts are asked what documents would change there, and equal answers are grouped.
 //!
-//! Modules: [`collect`] (asks hosts, and reads their answers), [`guess`] (what the console believes of hosts that are away). A plan is
+//! Modules: [`collect`] (asks hosts, and reads their answers), [`stored`] (requests that have no room in a command), [`guess`] (what the
+//! console believes of hosts that are away). A plan is
 //! made by a task of its own, in two rounds: all hosts answer briefly, with a digest; then one host of each group is asked for the
 //! whole.
 //!
@@ -10,6 +11,7 @@
 
 mod collect;
 mod guess;
+mod stored;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -27,7 +29,7 @@ use muster_topics::{
     name::{CommandId, Digest, HostId, Name},
 };
 
-use self::collect::Answers;
+use self::{collect::Answers, stored::StoredRequests};
 use crate::{desired::PlanRequests, error::Error, state::Console, store::host};
 
 /// The plans that are kept, and for how long.
@@ -49,7 +51,10 @@ pub(crate) const SHOWN_MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The plans of the console.
 #[derive(Debug, Default)]
-pub(crate) struct Plans(Mutex<VecDeque<Arc<KeptPlan>>>);
+pub(crate) struct Plans {
+    kept: Mutex<VecDeque<Arc<KeptPlan>>>,
+    stored: StoredRequests,
+}
 
 /// A plan.
 #[derive(Debug)]
@@ -108,7 +113,7 @@ impl KeptPlan {
 
 impl Plans {
     fn all(&self) -> MutexGuard<'_, VecDeque<Arc<KeptPlan>>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = now_ms();
         all.retain(|kept| now.saturating_sub(kept.made_ms) < KEPT_MS);
         all
@@ -205,6 +210,16 @@ impl Console {
     /// Returns how far a plan is.
     pub fn plan(&self, id: &str) -> Result<Plan, Error> {
         self.shared.hosts.plans.plan(id)
+    }
+
+    /// Returns a request that a host was told to fetch.
+    pub(crate) fn plan_request(&self, host: HostId, digest: &Digest) -> Result<String, Error> {
+        self.shared.hosts.plans.stored.get(host, digest).ok_or_else(|| {
+            Error::not_found(
+                "unknown_plan",
+                format!("this host is not asked for the plan {} (any more)", digest.short()),
+            )
+        })
     }
 
     async fn make_plan(
