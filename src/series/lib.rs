@@ -3,14 +3,14 @@
 //! A batch of points becomes rows of one table, `head`, keyed by time and series, so that writing a point
 //! twice changes nothing. Once an hour is over, its points are sealed: those of each series become one compressed
 //! blob in the table `chunk`, some hundred bytes instead of some thousand. Once a day is over it is rolled up, into
-//! summaries of five minutes and of an hour each, which are kept longer than points. One task writes; queries run
-//! beside it, over all of these as if they were one.
+//! summaries of five minutes and of an hour each, which are kept longer than points, and the chunks of a series become one
+//! blob in the table `day`, which is smaller again. One task writes; queries run beside it, over all of these as if they were one.
 //!
 //! Modules, in reading order:
 //!
 //! - `key`: a series' number and a time as one integer
-//! - [`summary`](StretchSummary), `numbers`, `chunk`, `rollup_blob`: summaries of points; compact encodings of points and
-//!   summaries, each blob with its checksum; pure
+//! - [`summary`](StretchSummary), `numbers`, `chunk`, `day`, `rollup_blob`: summaries of points; compact encodings of points
+//!   and summaries, each blob with its checksum; pure
 //! - `batch`: incoming points, validated and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `transaction`: its transactions
 //! - `maintenance`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`retention`)
@@ -31,6 +31,7 @@ mod batch;
 mod blobs;
 mod chunk;
 mod clock;
+mod day;
 mod downsample;
 mod error;
 mod export;

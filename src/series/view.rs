@@ -18,7 +18,7 @@ use std::{
 };
 
 use muster_topics::Millis;
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
@@ -51,6 +51,8 @@ pub(crate) struct StoreView {
     kept: RetentionBounds,
     /// The first and last hour with chunks.
     chunks: Option<(Hour, Hour)>,
+    /// The first and last day that is sealed as a whole.
+    days: Option<(u32, u32)>,
     /// The first and last slice with rows in `head`.
     head: Option<(Slice, Slice)>,
     /// All of these slices, after they were first needed.
@@ -66,25 +68,21 @@ impl StoreView {
     pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut tx = readers.begin().await?;
         let kept = kept(&mut tx).await?;
-        let (first, last, first_row, last_row): (Option<i64>, Option<i64>, Option<i64>, Option<i64>) = sqlx::query_as(
-            "SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk),
-                    (SELECT MIN(key) FROM head), (SELECT MAX(key) FROM head)",
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
-        let chunks = hour(first).zip(hour(last));
-        let slice = |key: Option<i64>| key.map(|key| key::PointKey::from_sql(key).slice());
-        let head = slice(first_row).zip(slice(last_row));
-        Ok(Self { tx, kept, chunks, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
+        let [chunks, days, head] = bounds(&mut tx).await?;
+        let chunks = both(chunks, |key| Some(key::ChunkKey::from_sql(key)?.hour));
+        let days = both(days, |key| Some(key::of_day(key)?.0));
+        let head = both(head, |key| Some(key::PointKey::from_sql(key).slice()));
+        Ok(Self { tx, kept, chunks, days, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
     }
 
     /// The range of times in which points may exist; `None` if there are no points.
     pub(crate) fn extent(&self) -> Option<RangeInclusive<Millis>> {
         let head = self.head.map(|(first, last)| (first.start_ms(), last.start_ms() + SLICE_MS - 1));
         let chunks = self.chunks.map(|(first, last)| (first.start_ms(), *last.times().end()));
-        let first = head.iter().chain(&chunks).map(|(first, _)| *first).min();
-        let last = head.iter().chain(&chunks).map(|(_, last)| *last).max();
+        let day_ms = |day: u32| Hour(day * DAY_HOURS).start_ms();
+        let days = self.days.map(|(first, last)| (day_ms(first), day_ms(last + 1) - 1));
+        let first = head.iter().chain(&chunks).chain(&days).map(|(first, _)| *first).min();
+        let last = head.iter().chain(&chunks).chain(&days).map(|(_, last)| *last).max();
         first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last)
     }
 
@@ -134,11 +132,17 @@ impl StoreView {
         series: SeriesId,
         hours: std::ops::Range<u32>,
     ) -> Result<BTreeMap<Hour, Vec<ThinPoint>>, sqlx::Error> {
-        let Some((first, last)) = self.chunks else { return Ok(BTreeMap::new()) };
-        let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
-        let found = blobs::points(&mut self.tx, series, hours, &mut self.faults).await?;
+        let mut found = BTreeMap::new();
+        if let Some((first, last)) = self.days {
+            let hours = hours.start.max(first * DAY_HOURS)..hours.end.min((last + 1) * DAY_HOURS);
+            found.extend(blobs::points_of_days(&mut self.tx, series, hours, &mut self.faults).await?);
+        }
+        if let Some((first, last)) = self.chunks {
+            let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
+            found.extend(blobs::points(&mut self.tx, series, hours, &mut self.faults).await?);
+        }
         self.rows += found.len();
-        Ok(found.into_iter().collect())
+        Ok(found)
     }
 
     /// Summaries of a series that overlap a range, in order of time; coarser ones where they have been deleted.
@@ -270,6 +274,24 @@ impl StoreView {
         }
         Ok(spans)
     }
+}
+
+/// The first and last key of chunks, of days and of `head`.
+async fn bounds(connection: &mut SqliteConnection) -> Result<[(Option<i64>, Option<i64>); 3], sqlx::Error> {
+    let rows: Vec<(Option<i64>, Option<i64>)> = sqlx::query_as(
+        "SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)
+         UNION ALL SELECT (SELECT MIN(key) FROM day), (SELECT MAX(key) FROM day)
+         UNION ALL SELECT (SELECT MIN(key) FROM head), (SELECT MAX(key) FROM head)",
+    )
+    .fetch_all(connection)
+    .await?;
+    let row = |place: usize| rows.get(place).copied().unwrap_or_default();
+    Ok([row(0), row(1), row(2)])
+}
+
+/// Both keys, read in the same way.
+fn both<T>(keys: (Option<i64>, Option<i64>), read: fn(i64) -> Option<T>) -> Option<(T, T)> {
+    keys.0.and_then(read).zip(keys.1.and_then(read))
 }
 
 /// Groups of consecutive hours.
