@@ -23,6 +23,8 @@ use super::{
 const DAMAGED_MAX: i64 = 10_000;
 /// Rows per statement.
 pub(crate) const ROWS: usize = 16;
+/// Number of series whose days are read together: some hundred kB.
+const SERIES: usize = 32;
 /// Content of the pages of a long row, but for its beginning, in a file with pages of 4096 bytes.
 const OVERFLOW_BYTES: usize = 4_092;
 /// The beginning of a long row that fills all these pages, without the head of the row.
@@ -159,46 +161,70 @@ pub(crate) async fn points(
     Ok(found)
 }
 
-/// Reads the points of a series in consecutive hours, of those days that are sealed as a whole.
+/// Reads blobs in ranges of keys that begin at the given ones and have the same length.
+pub(crate) async fn ranges(
+    connection: &mut SqliteConnection,
+    table: BlobTable,
+    firsts: impl Iterator<Item = i64>,
+    length: i64,
+) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
+    let name = table.name();
+    let statement = format!(
+        "SELECT {name}.key, {name}.data
+         FROM json_each($1) AS first CROSS JOIN {name} ON {name}.key BETWEEN first.value AND first.value + $2 - 1"
+    );
+    sqlx::query_as(AssertSqlSafe(statement)).bind(list(firsts)).bind(length).fetch_all(connection).await
+}
+
+/// Reads the points of series in consecutive hours, of those days that are sealed as a whole, sorted by time.
 pub(crate) async fn points_of_days(
     connection: &mut SqliteConnection,
-    series: SeriesId,
+    series: &[SeriesId],
     hours: std::ops::Range<u32>,
     faults: &mut UnreadableBlobs,
-) -> Result<Vec<HourPoints>, sqlx::Error> {
-    let mut found = Vec::new();
+) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
+    let mut found = vec![Vec::new(); series.len()];
     if hours.is_empty() {
         return Ok(found);
     }
-    for day in hours.start / key::DAY_HOURS..=(hours.end - 1) / key::DAY_HOURS {
-        let Some((key, bytes)) = day_of(connection, key::day_key(series, day)).await? else { continue };
-        let mut reader = match DayReader::new(key, day, &bytes) {
-            Ok(reader) => reader,
-            Err(fault) => {
-                faults.push((BlobTable::Day, key, fault));
-                continue;
-            }
-        };
-        for hour in reader.read(hours.clone()) {
-            match hour {
-                Ok(points) => found.push(points),
-                Err(fault) => faults.push((BlobTable::Day, key, fault)),
+    let days = hours.start / key::DAY_HOURS..=(hours.end - 1) / key::DAY_HOURS;
+    // A statement costs as much as reading some days.
+    for (some, found) in series.chunks(SERIES).zip(found.chunks_mut(SERIES)) {
+        let firsts = some.iter().flat_map(|series| days.clone().map(|day| key::day_key(*series, day)));
+        let rows = ranges(connection, BlobTable::Day, firsts, i64::from(key::SLOTS)).await?;
+        let mut found = some.iter().zip(found).peekable();
+        for pieces in rows.chunk_by(|one, next| key::day_last(one.0) == key::day_last(next.0)) {
+            let Some((day, series)) = pieces.first().and_then(|(key, _)| key::of_day(*key)) else { continue };
+            while found.next_if(|(of, _)| **of != series).is_some() {}
+            let Some((_, points)) = found.peek_mut() else { continue };
+            let (key, bytes) = (key::day_key(series, day), join(pieces));
+            let mut reader = match DayReader::new(key, day, &bytes) {
+                Ok(reader) => reader,
+                Err(fault) => {
+                    faults.push((BlobTable::Day, key, fault));
+                    continue;
+                }
+            };
+            for hour in reader.read(hours.clone()) {
+                match hour {
+                    Ok((_, samples)) => points.extend(samples),
+                    Err(fault) => faults.push((BlobTable::Day, key, fault)),
+                }
             }
         }
     }
     Ok(found)
 }
 
+/// Joins the pieces of a day.
+fn join(pieces: &[(i64, Vec<u8>)]) -> Vec<u8> {
+    pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect()
+}
+
 /// Reads the pieces of a day, joined.
 async fn day_of(connection: &mut SqliteConnection, key: i64) -> Result<Option<(i64, Vec<u8>)>, sqlx::Error> {
-    let pieces =
-        range(connection, BlobTable::Day, (key, key::day_last(key))).await?.into_iter().map(|(_, piece)| piece);
-    Ok(pieces
-        .reduce(|mut bytes, piece| {
-            bytes.extend(piece);
-            bytes
-        })
-        .map(|bytes| (key, bytes)))
+    let pieces = range(connection, BlobTable::Day, (key, key::day_last(key))).await?;
+    Ok((!pieces.is_empty()).then(|| (key, join(&pieces))))
 }
 
 /// Replaces the chunks of a series' day by one blob. It stays as it is if that would be too large.

@@ -232,7 +232,8 @@ impl SeriesStore {
         self.noted(chosen.map(|chosen| (chosen, UnreadableBlobs::new())))
     }
 
-    /// The points of some series in a time range, both ends included: of one series after another, sorted by time.
+    /// The points of some series, each once, in a time range, both ends included: of one series after another, sorted by
+    /// time.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -244,16 +245,13 @@ impl SeriesStore {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
             let mut view = StoreView::new(readers).await?;
-            let mut found = Vec::with_capacity(series.len());
-            for series in series {
-                found.push(view.points(*series, start_ms..=end_ms).await?);
-            }
+            let found = view.points_of(series, start_ms..=end_ms).await?;
             Ok((found, view.faults))
         });
         self.noted(read.await)
     }
 
-    /// Summaries of some series whose five minutes or hours overlap a range: of one series after another, in order of
+    /// Summaries of some series, each once, whose five minutes or hours overlap a range: of one series after another, in order of
     /// time. Where a resolution has been deleted, they are coarser. [`Resolution::for_step`] chooses one;
     /// [`Resolution::Raw`] has no summaries, and returns those of five minutes. The module `view` describes their
     /// error: over ranges of whole five minutes or hours there is none.
@@ -269,10 +267,7 @@ impl SeriesStore {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
             let mut view = StoreView::new(readers).await?;
-            let mut found = Vec::with_capacity(series.len());
-            for series in series {
-                found.push(view.buckets(*series, start_ms..=end_ms, resolution).await?);
-            }
+            let found = view.buckets_of(series, start_ms..=end_ms, resolution).await?;
             Ok((found, view.faults))
         });
         self.noted(read.await)

@@ -104,6 +104,30 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
     }
 }
 
+/// Appends integers, of which all may be equal.
+pub(crate) fn put_column(out: &mut Vec<u8>, values: &[i64]) {
+    let Some(first) = values.first() else { return };
+    if values.iter().all(|value| value == first) {
+        out.push(CONSTANT);
+        put_signed(out, *first);
+    } else {
+        out.push(WHOLE);
+        put_wholes(out, values);
+    }
+}
+
+/// Decodes what [`put_column`] wrote.
+pub(crate) fn take_column(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    match take_byte(input)? {
+        CONSTANT => Ok(vec![take_signed(input)?; count]),
+        WHOLE => take_wholes(input, count),
+        _ => Err(UNKNOWN),
+    }
+}
+
 /// Decodes this many integers.
 pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
     let divisor = take_divisor(input)?;
@@ -175,7 +199,7 @@ impl PagedColumn {
 /// Times in pages, as [`PagedColumn`]; those with equal distances are not in the pages.
 pub(crate) enum PagedTimes {
     Regular { first: i64, step: i64 },
-    Irregular(PagedWholes),
+    Irregular(Box<PagedWholes>),
 }
 
 impl PagedTimes {
@@ -197,7 +221,7 @@ impl PagedTimes {
     pub(crate) fn take(header: &mut &[u8]) -> Result<Self, DecodeError> {
         match take_byte(header)? {
             0 => Ok(Self::Regular { first: take_signed(header)?, step: take_signed(header)? }),
-            1 => Ok(Self::Irregular(PagedWholes::take(header)?)),
+            1 => Ok(Self::Irregular(Box::new(PagedWholes::take(header)?))),
             _ => Err(DecodeError::Content("times of no known kind")),
         }
     }
@@ -279,8 +303,8 @@ fn take_page<T: Packed>(
     if progress.n_processed == count { Ok(values) } else { Err(SHORT) }
 }
 
-/// The column as integers with a scale; `None` if a number has too many decimals.
-fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
+/// The column as integers with a scale, given by its index; `None` if a number has too many decimals.
+pub(crate) fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
     for (index, scale) in (0_u8..).zip(SCALES) {
         let whole: Option<Vec<i64>> = values.iter().map(|value| to_whole(*value, scale)).collect();
         if let Some(whole) = whole {
@@ -288,6 +312,12 @@ fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
         }
     }
     None
+}
+
+/// Integers of [`wholes`] as numbers.
+pub(crate) fn from_wholes(index: u8, wholes: impl Iterator<Item = i64>) -> Result<Vec<f64>, DecodeError> {
+    let scale = SCALES.get(usize::from(index)).ok_or(UNKNOWN)?;
+    Ok(wholes.map(|whole| from_whole(whole, *scale)).collect())
 }
 
 fn to_whole(value: f64, scale: f64) -> Option<i64> {
