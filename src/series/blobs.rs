@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::{
     chunk,
+    day::{self, DayReader, HourPoints},
     downsample::ThinPoint,
     key::{self, CHUNK_STRIDE, ChunkKey, Hour, SeriesId},
     numbers::{self, DecodeError},
@@ -22,11 +23,20 @@ use super::{
 const DAMAGED_MAX: i64 = 10_000;
 /// Rows per statement.
 pub(crate) const ROWS: usize = 16;
+/// Number of series whose days are read together: some hundred kB.
+const SERIES: usize = 32;
+/// Content of the pages of a long row, but for its beginning, in a file with pages of 4096 bytes.
+const OVERFLOW_BYTES: usize = 4_092;
+/// The beginning of a long row that fills all these pages, without the head of the row.
+const LOCAL_BYTES: usize = 485;
+/// Largest piece of what is left of a day's blob: short ones leave little of a page empty.
+const PIECE_BYTES: usize = 500;
 
 /// A table of blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BlobTable {
     Chunk,
+    Day,
     Summary,
     Five,
     Hourly,
@@ -37,6 +47,7 @@ impl BlobTable {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chunk => "chunk",
+            Self::Day => "day",
             Self::Summary => "summary",
             Self::Five => "five",
             Self::Hourly => "hourly",
@@ -47,6 +58,9 @@ impl BlobTable {
     fn describe(self, key: i64) -> (Option<i64>, Millis) {
         let (series, hour) = match self {
             Self::Chunk => ChunkKey::from_sql(key).map_or((None, 0), |key| (Some(key.series), key.hour.0)),
+            Self::Day => {
+                key::of_day(key).map_or((None, 0), |(day, series)| (Some(series), day.saturating_mul(key::DAY_HOURS)))
+            }
             Self::Summary => key::of_series_first(key),
             Self::Five => {
                 let (series, day) = key::of_time_first(key);
@@ -67,6 +81,10 @@ impl BlobTable {
                 let hour = ChunkKey::from_sql(key).ok_or(DecodeError::Content("its key"))?.hour;
                 chunk::decode(key, hour, data).map(drop)
             }
+            Self::Day => {
+                let (day, _) = key::of_day(key).ok_or(DecodeError::Content("its key"))?;
+                DayReader::new(key, day, data)?.read(0..u32::MAX).try_for_each(|hour| hour.map(drop))
+            }
             _ => rollup_blob::decode(key, data).map(drop),
         }
     }
@@ -83,6 +101,7 @@ pub(crate) async fn range(
 ) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
     let statement = match table {
         BlobTable::Chunk => "SELECT key, data FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Day => "SELECT key, data FROM day WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
@@ -142,7 +161,142 @@ pub(crate) async fn points(
     Ok(found)
 }
 
-/// Which of the given hours of series have chunks, as indices into the list.
+/// Reads blobs in ranges of keys that begin at the given ones and have the same length.
+pub(crate) async fn ranges(
+    connection: &mut SqliteConnection,
+    table: BlobTable,
+    firsts: impl Iterator<Item = i64>,
+    length: i64,
+) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
+    let name = table.name();
+    let statement = format!(
+        "SELECT {name}.key, {name}.data
+         FROM json_each($1) AS first CROSS JOIN {name} ON {name}.key BETWEEN first.value AND first.value + $2 - 1"
+    );
+    sqlx::query_as(AssertSqlSafe(statement)).bind(list(firsts)).bind(length).fetch_all(connection).await
+}
+
+/// Reads the points of series in consecutive hours, of those days that are sealed as a whole, sorted by time.
+pub(crate) async fn points_of_days(
+    connection: &mut SqliteConnection,
+    series: &[SeriesId],
+    hours: std::ops::Range<u32>,
+    faults: &mut UnreadableBlobs,
+) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
+    let mut found = vec![Vec::new(); series.len()];
+    if hours.is_empty() {
+        return Ok(found);
+    }
+    let days = hours.start / key::DAY_HOURS..=(hours.end - 1) / key::DAY_HOURS;
+    // A statement costs as much as reading some days.
+    for (some, found) in series.chunks(SERIES).zip(found.chunks_mut(SERIES)) {
+        let firsts = some.iter().flat_map(|series| days.clone().map(|day| key::day_key(*series, day)));
+        let rows = ranges(connection, BlobTable::Day, firsts, i64::from(key::SLOTS)).await?;
+        let mut found = some.iter().zip(found).peekable();
+        for pieces in rows.chunk_by(|one, next| key::day_last(one.0) == key::day_last(next.0)) {
+            let Some((day, series)) = pieces.first().and_then(|(key, _)| key::of_day(*key)) else { continue };
+            while found.next_if(|(of, _)| **of != series).is_some() {}
+            let Some((_, points)) = found.peek_mut() else { continue };
+            let (key, bytes) = (key::day_key(series, day), join(pieces));
+            let mut reader = match DayReader::new(key, day, &bytes) {
+                Ok(reader) => reader,
+                Err(fault) => {
+                    faults.push((BlobTable::Day, key, fault));
+                    continue;
+                }
+            };
+            for hour in reader.read(hours.clone()) {
+                match hour {
+                    Ok((_, samples)) => points.extend(samples),
+                    Err(fault) => faults.push((BlobTable::Day, key, fault)),
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Joins the pieces of a day.
+fn join(pieces: &[(i64, Vec<u8>)]) -> Vec<u8> {
+    pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect()
+}
+
+/// Reads the pieces of a day, joined.
+async fn day_of(connection: &mut SqliteConnection, key: i64) -> Result<Option<(i64, Vec<u8>)>, sqlx::Error> {
+    let pieces = range(connection, BlobTable::Day, (key, key::day_last(key))).await?;
+    Ok((!pieces.is_empty()).then(|| (key, join(&pieces))))
+}
+
+/// Replaces the chunks of a series' day by one blob. It stays as it is if that would be too large.
+pub(crate) async fn put_day(
+    connection: &mut SqliteConnection,
+    series: SeriesId,
+    day: u32,
+    hours: &[HourPoints],
+) -> Result<(), sqlx::Error> {
+    let key = key::day_key(series, day);
+    let Some(bytes) = day::encode(key, day, hours) else { return Ok(()) };
+    for (key, piece) in (key..).zip(pieces(&bytes)) {
+        let insert = sqlx::query("INSERT INTO day (key, data) VALUES ($1, $2)").bind(key).bind(piece);
+        insert.execute(&mut *connection).await?;
+    }
+    for (hour, _) in hours {
+        delete(connection, BlobTable::Chunk, key::chunks_of(series, *hour)).await?;
+    }
+    Ok(())
+}
+
+/// Divides a day's blob into rows: a long one that fills pages of its own, and short ones, of which several are on a page.
+fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
+    let pages = bytes.len().saturating_sub(LOCAL_BYTES) / OVERFLOW_BYTES;
+    let long = if pages == 0 { 0 } else { LOCAL_BYTES + pages * OVERFLOW_BYTES };
+    let (long, rest) = bytes.split_at(long);
+    Some(long).filter(|long| !long.is_empty()).into_iter().chain(rest.chunks(PIECE_BYTES)).collect()
+}
+
+/// Takes a day apart into the chunks of its hours, so that points can be merged into these. Hours that cannot be decoded are
+/// left out.
+async fn take_apart(connection: &mut SqliteConnection, key: i64, bytes: &[u8]) -> Result<(), sqlx::Error> {
+    let Some((day, series)) = key::of_day(key) else { return Ok(()) };
+    let mut chunks = Vec::new();
+    if let Ok(mut reader) = DayReader::new(key, day, bytes) {
+        for (hour, samples) in reader.read(0..u32::MAX).flatten() {
+            let parts = chunk::encode_hour(hour, &samples).into_iter();
+            chunks.extend(parts.map(|(slot, body)| (ChunkKey { hour, series, slot }.to_sql(), body)));
+        }
+    }
+    delete(connection, BlobTable::Day, (key, key::day_last(key))).await?;
+    put(connection, BlobTable::Chunk, &chunks).await
+}
+
+/// Takes apart those of some series' days that are sealed as a whole.
+pub(crate) async fn take_days_apart(
+    connection: &mut SqliteConnection,
+    day: u32,
+    series: impl Iterator<Item = SeriesId>,
+    now_ms: Millis,
+) -> Result<(), sqlx::Error> {
+    let first: Option<i64> = sqlx::query_scalar("SELECT key FROM day WHERE key BETWEEN $1 AND $2 LIMIT 1")
+        .bind(key::days_from(day))
+        .bind(key::days_from(day + 1) - 1)
+        .fetch_optional(&mut *connection)
+        .await?;
+    // The usual case: the day is not over yet.
+    if first.is_none() {
+        return Ok(());
+    }
+    for series in series {
+        let Some((key, bytes)) = day_of(connection, key::day_key(series, day)).await? else { continue };
+        if BlobTable::Day.check(key, &bytes).is_ok() {
+            take_apart(connection, key, &bytes).await?;
+        } else {
+            set_aside(connection, vec![(BlobTable::Day, key, DecodeError::Checksum)], now_ms).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Which of the given hours of series have chunks, or are in a day, as indices into the list.
 pub(crate) async fn meets(
     connection: &mut SqliteConnection,
     hours: &[(SeriesId, Hour)],
@@ -150,10 +304,13 @@ pub(crate) async fn meets(
     let firsts = hours.iter().map(|(series, hour)| key::chunks_of(*series, *hour).0);
     let found: Vec<i64> = sqlx::query_scalar(
         "SELECT hour.key FROM json_each($1) AS hour
-         WHERE EXISTS (SELECT 1 FROM chunk WHERE chunk.key BETWEEN hour.value AND hour.value + $2)",
+         WHERE EXISTS (SELECT 1 FROM chunk WHERE chunk.key BETWEEN hour.value AND hour.value + $2)
+         UNION ALL
+         SELECT whole.key FROM json_each($3) AS whole WHERE EXISTS (SELECT 1 FROM day WHERE day.key = whole.value)",
     )
     .bind(list(firsts))
     .bind(i64::from(key::SLOTS) - 1)
+    .bind(list(hours.iter().map(|(series, hour)| key::day_key(*series, hour.day()))))
     .fetch_all(connection)
     .await?;
     Ok(found.into_iter().filter_map(|place| usize::try_from(place).ok()).collect())
@@ -201,6 +358,7 @@ pub(crate) async fn delete(
 ) -> Result<u64, sqlx::Error> {
     let statement = match table {
         BlobTable::Chunk => "DELETE FROM chunk WHERE key BETWEEN $1 AND $2",
+        BlobTable::Day => "DELETE FROM day WHERE key BETWEEN $1 AND $2",
         BlobTable::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
         BlobTable::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
         BlobTable::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
@@ -215,7 +373,11 @@ pub(crate) async fn set_aside(
     now_ms: Millis,
 ) -> Result<(), sqlx::Error> {
     for (table, key, _) in faults {
-        for (key, data) in range(connection, table, (key, key)).await? {
+        let found = match table {
+            BlobTable::Day => day_of(connection, key).await?.into_iter().collect(),
+            _ => range(connection, table, (key, key)).await?,
+        };
+        for (key, data) in found {
             let Err(fault) = table.check(key, &data) else { continue };
             let (series, from_ms) = table.describe(key);
             tracing::error!(
@@ -229,10 +391,15 @@ pub(crate) async fn set_aside(
                 .bind(key)
                 .bind(now_ms)
                 .bind(fault.to_string())
-                .bind(data)
+                .bind(&data)
                 .execute(&mut *connection)
                 .await?;
-            delete(connection, table, (key, key)).await?;
+            if table == BlobTable::Day {
+                // What is sound goes on as chunks.
+                take_apart(connection, key, &data).await?;
+            } else {
+                delete(connection, table, (key, key)).await?;
+            }
         }
         sqlx::query("DELETE FROM damaged WHERE id <= (SELECT MAX(id) FROM damaged) - $1")
             .bind(DAMAGED_MAX)

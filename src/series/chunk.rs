@@ -83,6 +83,12 @@ pub(crate) fn encode_hour(hour: Hour, samples: &[ThinPoint]) -> Vec<(u16, Vec<u8
 
 /// Merges two lists by time; for equal times the later list counts.
 pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinPoint> {
+    if later.is_empty() {
+        return earlier;
+    }
+    if earlier.is_empty() {
+        return later;
+    }
     if earlier.last().is_none_or(|last| later.first().is_none_or(|first| last.0 < first.0)) {
         return earlier.into_iter().chain(later).collect();
     }

@@ -77,8 +77,9 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, Serie
 async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
     let to_check = suspicion(path).exists() || fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
     make_private(path).map_err(sqlx::Error::Io)?;
+    let is_new = fs::metadata(path).is_ok_and(|file| file.len() == 0);
     let mut writer = options(path).connect().await?;
-    match prepare(&mut writer, to_check).await {
+    match prepare(&mut writer, is_new, to_check).await {
         Ok(()) => Ok(writer),
         Err(error) => {
             // A connection that closes deletes the write-ahead log by name, so this must be over before a new store
@@ -90,7 +91,11 @@ async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
 }
 
 /// Runs the first statements. (As options of the connection, their failure would drop it instead of closing it.)
-async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), SeriesError> {
+async fn prepare(writer: &mut SqliteConnection, is_new: bool, to_check: bool) -> Result<(), SeriesError> {
+    if is_new {
+        // So that the file can shrink. It cannot be changed later, and would change a file that has to be set aside.
+        sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *writer).await?;
+    }
     for pragma in [
         "PRAGMA journal_mode = WAL",
         // An agent deletes what was acknowledged, so it must survive a power failure: each commit syncs the write-ahead

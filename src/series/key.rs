@@ -5,6 +5,7 @@
 //!   at the end of `head`, so that few pages change with each commit, and a series is in few places.
 //! - of a chunk ([`ChunkKey`]): hour, then series, then the part of the hour. Sealing appends to the table, whose pages
 //!   are therefore full, and deleting the oldest frees whole pages.
+//! - of a piece of a day ([`day_key`]): day, then series, then the piece, for the same reasons
 //! - of an hour's summary and of a span of hours ([`series_first`]): series, then time
 //! - of a day of five minutes ([`time_first`]): day, then series, for the same reasons as chunks
 
@@ -191,6 +192,26 @@ pub(crate) fn chunks_of(series: SeriesId, hour: Hour) -> (i64, i64) {
 /// The first possible key of a chunk in an hour; the distance between hours is constant.
 pub(crate) fn chunks_from(hour: Hour) -> i64 {
     i64::from(hour.0) << (SERIES_BITS + SLOT_BITS)
+}
+
+/// The key of the first piece of a series' day, packed as that of a chunk. The day's blob has this key.
+pub(crate) fn day_key(series: SeriesId, day: u32) -> i64 {
+    chunks_of(series, Hour(day)).0
+}
+
+/// The last possible key of a piece of a day, whose first one is given.
+pub(crate) fn day_last(key: i64) -> i64 {
+    key | i64::from(SLOTS - 1)
+}
+
+/// The day and the series of a piece.
+pub(crate) fn of_day(key: i64) -> Option<(u32, SeriesId)> {
+    ChunkKey::from_sql(key).map(|key| (key.hour.0, key.series))
+}
+
+/// The first possible key of a day.
+pub(crate) fn days_from(day: u32) -> i64 {
+    chunks_from(Hour(day))
 }
 
 /// Distance between two series, in keys of stretches that are ordered by series.

@@ -3,14 +3,14 @@
 //! A batch of points becomes rows of one table, `head`, keyed by time and series, so that writing a point
 //! twice changes nothing. Once an hour is over, its points are sealed: those of each series become one compressed
 //! blob in the table `chunk`, some hundred bytes instead of some thousand. Once a day is over it is rolled up, into
-//! summaries of five minutes and of an hour each, which are kept longer than points. One task writes; queries run
-//! beside it, over all of these as if they were one.
+//! summaries of five minutes and of an hour each, which are kept longer than points, and the chunks of a series become one
+//! blob in the table `day`, which is smaller again. One task writes; queries run beside it, over all of these as if they were one.
 //!
 //! Modules, in reading order:
 //!
 //! - `key`: a series' number and a time as one integer
-//! - [`summary`](StretchSummary), `numbers`, `chunk`, `rollup_blob`: summaries of points; compact encodings of points and
-//!   summaries, each blob with its checksum; pure
+//! - [`summary`](StretchSummary), `numbers`, `chunk`, `day`, `rollup_blob`: summaries of points; compact encodings of points
+//!   and summaries, each blob with its checksum; pure
 //! - `batch`: incoming points, validated and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `transaction`: its transactions
 //! - `maintenance`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`retention`)
@@ -31,6 +31,7 @@ mod batch;
 mod blobs;
 mod chunk;
 mod clock;
+mod day;
 mod downsample;
 mod error;
 mod export;
@@ -231,7 +232,8 @@ impl SeriesStore {
         self.noted(chosen.map(|chosen| (chosen, UnreadableBlobs::new())))
     }
 
-    /// The points of some series in a time range, both ends included: of one series after another, sorted by time.
+    /// The points of some series, each once, in a time range, both ends included: of one series after another, sorted by
+    /// time.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -243,16 +245,13 @@ impl SeriesStore {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
             let mut view = StoreView::new(readers).await?;
-            let mut found = Vec::with_capacity(series.len());
-            for series in series {
-                found.push(view.points(*series, start_ms..=end_ms).await?);
-            }
+            let found = view.points_of(series, start_ms..=end_ms).await?;
             Ok((found, view.faults))
         });
         self.noted(read.await)
     }
 
-    /// Summaries of some series whose five minutes or hours overlap a range: of one series after another, in order of
+    /// Summaries of some series, each once, whose five minutes or hours overlap a range: of one series after another, in order of
     /// time. Where a resolution has been deleted, they are coarser. [`Resolution::for_step`] chooses one;
     /// [`Resolution::Raw`] has no summaries, and returns those of five minutes. The module `view` describes their
     /// error: over ranges of whole five minutes or hours there is none.
@@ -268,10 +267,7 @@ impl SeriesStore {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
             let mut view = StoreView::new(readers).await?;
-            let mut found = Vec::with_capacity(series.len());
-            for series in series {
-                found.push(view.buckets(*series, start_ms..=end_ms, resolution).await?);
-            }
+            let found = view.buckets_of(series, start_ms..=end_ms, resolution).await?;
             Ok((found, view.faults))
         });
         self.noted(read.await)

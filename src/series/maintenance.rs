@@ -5,8 +5,8 @@
 //! batches are committed first.
 //!
 //! "Over" and "too old" are relative to the newest point since the start, and not to the clock alone: a
-//! console whose clock jumps ahead must not lose everything. SQLite reuses freed pages for new points: the file stops
-//! growing, but does not shrink.
+//! console whose clock jumps ahead must not lose everything. SQLite reuses freed pages for new points; only if many are
+//! free after a day was sealed as a whole, the file shrinks.
 //!
 //! **Invariant: points are deleted after their hours were rolled up.** From the beginning of a round on, points that it
 //! will delete are no longer accepted ([`Upkeep::taken_from_ms`]).
@@ -44,13 +44,18 @@ const ROLL_AFTER_MS: Millis = 10 * 60 * 1000;
 /// Number of series that one step examines, about a millisecond of work.
 const LOOKED_AT: i64 = 512;
 /// Number of hours that one step rolls up, about ten milliseconds of work.
-const ROLLED: usize = 8 * DAY_HOURS as usize;
+const ROLLED: usize = 4 * DAY_HOURS as usize;
 /// Number of chunks or days that one step deletes: some hundred pages.
 const DELETED: i64 = 1_000;
 /// Number of hours that are deleted when the file is too large.
 const PLACE_HOURS: u32 = 6;
 /// Number of hours that are always kept, however large the file is: a smaller store would be useless.
 const LEAST_HOURS: u32 = DAY_HOURS;
+/// The file shrinks if more than this fraction of it is free. With points of a week it seldom is: what a day leaves
+/// free, when it is sealed as a whole, is what the hours of the next need.
+const LOOSE_SHARE: i64 = 16;
+/// Gives back one MiB, some milliseconds of work.
+const SHRINK: &str = "PRAGMA incremental_vacuum(256)";
 
 /// The times from which data is kept, for each resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +91,8 @@ enum UpkeepPhase {
     Roll { from: i64, again: bool },
     /// Deleting chunks and days.
     Cut,
+    /// Giving free pages back.
+    Shrink,
     /// Deleting spans of sixteen days, and series without data, after this one.
     Sweep { done: i64 },
 }
@@ -109,6 +116,8 @@ pub(crate) struct Upkeep {
     unrolled: bool,
     /// The day and the first point up to which all series were rolled up.
     rolled: Option<(u32, Millis)>,
+    /// Whether days were sealed since it was last examined whether the file should shrink.
+    sealed_days: bool,
 }
 
 impl Upkeep {
@@ -125,6 +134,7 @@ impl Upkeep {
             sealing_ms: Millis::MIN,
             unrolled: true,
             rolled: None,
+            sealed_days: false,
         }
     }
 
@@ -202,6 +212,7 @@ impl Upkeep {
             UpkeepPhase::Roll { from: 0, again: false } if !self.may_roll(now_ms) => Some(UpkeepPhase::Cut),
             UpkeepPhase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
             UpkeepPhase::Cut => Some(self.cut_some(tx).await?),
+            UpkeepPhase::Shrink => Some(shrink_some(tx).await?),
             UpkeepPhase::Sweep { done } => {
                 let swept = retention::sweep(tx, done, self.kept.hourly_ms).await?;
                 gone = swept.gone;
@@ -222,8 +233,13 @@ impl Upkeep {
         let mut raw_ms = raw.start_ms();
         // Before the first point, the current time is not known.
         if now_ms > 0 && used_bytes(tx).await? > self.settings.size_max_bytes {
-            let oldest: Option<i64> = sqlx::query_scalar("SELECT MIN(key) FROM chunk").fetch_one(&mut *tx).await?;
-            let place = oldest.and_then(key::ChunkKey::from_sql).map(|key| Hour(key.hour.0 + PLACE_HOURS).start_ms());
+            let (chunk, day): (Option<i64>, Option<i64>) =
+                sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MIN(key) FROM day)")
+                    .fetch_one(&mut *tx)
+                    .await?;
+            let chunk = chunk.and_then(key::ChunkKey::from_sql).map(|key| key.hour.0 + PLACE_HOURS);
+            let day = day.and_then(key::of_day).map(|(day, _)| (day + 1) * DAY_HOURS);
+            let place = chunk.into_iter().chain(day).min().map(|hour| Hour(hour).start_ms());
             let last_ms = Hour::of(now_ms).start_ms() - Millis::from(LEAST_HOURS) * HOUR_MS;
             raw_ms = raw_ms.max(place.unwrap_or(TIME_FIRST_MS).min(last_ms));
         }
@@ -265,7 +281,7 @@ impl Upkeep {
 
     /// Rolls up some days that are over, or that are about to lose their points.
     async fn roll_some(
-        &self,
+        &mut self,
         tx: &mut SqliteConnection,
         from: i64,
         mut again: bool,
@@ -276,9 +292,11 @@ impl Upkeep {
         for key in &keys {
             let (Some(series), hour) = key::of_series_first(*key) else { continue };
             let day_end_ms = Hour((hour / DAY_HOURS + 1) * DAY_HOURS).start_ms();
-            if day_end_ms + ROLL_AFTER_MS <= now_ms || Hour(hour).start_ms() < self.wanted.raw_ms {
-                rolled += rollup::roll(tx, series, Hour(hour).day(), now_ms).await?;
+            let over = day_end_ms + ROLL_AFTER_MS <= now_ms;
+            if over || Hour(hour).start_ms() < self.wanted.raw_ms {
+                rolled += rollup::roll(tx, series, Hour(hour).day(), over, now_ms).await?;
                 again = true;
+                self.sealed_days |= over;
             }
             if rolled >= ROLLED {
                 return Ok(UpkeepPhase::Roll { from: next_series(*key), again });
@@ -292,7 +310,7 @@ impl Upkeep {
     }
 
     /// Deletes some data that is too old.
-    async fn cut_some(&self, tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Error> {
+    async fn cut_some(&mut self, tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Error> {
         for (resolution, wanted_ms, kept_ms) in [
             ("raw", self.wanted.raw_ms, self.kept.raw_ms),
             ("five", self.wanted.five_ms, self.kept.five_ms),
@@ -306,19 +324,47 @@ impl Upkeep {
                     .await?;
             }
         }
-        let chunks = key::chunks_from(Hour::of(self.wanted.raw_ms));
+        let raw = Hour::of(self.wanted.raw_ms);
+        let chunks = key::chunks_from(raw);
+        // A day that is sealed as a whole goes with its last hour.
+        let whole_days = key::days_from(raw.day());
         let days = key::time_from(i64::from(Hour::of(self.wanted.five_ms).day()));
         let mut deleted = 0;
         for (statement, before) in [
             ("DELETE FROM chunk WHERE key IN (SELECT key FROM chunk WHERE key < $1 ORDER BY key LIMIT $2)", chunks),
+            ("DELETE FROM day WHERE key IN (SELECT key FROM day WHERE key < $1 ORDER BY key LIMIT $2)", whole_days),
             ("DELETE FROM five WHERE key IN (SELECT key FROM five WHERE key < $1 ORDER BY key LIMIT $2)", days),
         ] {
             let done = sqlx::query(statement).bind(before).bind(DELETED).execute(&mut *tx).await?;
             deleted = deleted.max(done.rows_affected());
         }
         let more = i64::try_from(deleted).is_ok_and(|deleted| deleted >= DELETED);
-        Ok(if more { UpkeepPhase::Cut } else { UpkeepPhase::Sweep { done: 0 } })
+        Ok(match more {
+            true => UpkeepPhase::Cut,
+            false if std::mem::take(&mut self.sealed_days) && is_loose(tx).await? => UpkeepPhase::Shrink,
+            false => UpkeepPhase::Sweep { done: 0 },
+        })
     }
+}
+
+/// Gives some free pages back to the file system.
+async fn shrink_some(tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Error> {
+    let free = free_pages(tx).await?;
+    // Each page is a row, without columns.
+    sqlx::query(SHRINK).fetch_all(&mut *tx).await?;
+    // In a file of an earlier version this has no effect.
+    let more = (1..free).contains(&free_pages(tx).await?);
+    Ok(if more { UpkeepPhase::Shrink } else { UpkeepPhase::Sweep { done: 0 } })
+}
+
+/// Whether so much of the file is free that it should shrink. Otherwise the next day uses these pages.
+async fn is_loose(tx: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut *tx).await?;
+    Ok(free_pages(tx).await? > pages / LOOSE_SHARE)
+}
+
+async fn free_pages(tx: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("PRAGMA freelist_count").fetch_one(tx).await
 }
 
 /// Whether an hour must be sealed.

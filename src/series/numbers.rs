@@ -1,18 +1,21 @@
 //! Compact encoding of columns of numbers, lossless to the bit. Pure.
 //!
-//! Most metrics are whole numbers or have few decimals; such a column is stored as whole numbers
-//! without their common divisor (memory comes in pages) and packed by `pco`. A constant column is
-//! one number. Everything else is given to `pco` as it is.
+//! Most metrics are whole numbers or have few decimals; such a column is stored as its first number and the
+//! distances to it, without their common divisor (memory comes in pages, and a counter of packets has some first
+//! value), and packed by `pco`. A constant column is one number. Everything else is given to `pco` as it is.
 
 use pco::{
-    ChunkConfig, ModeSpec,
+    ChunkConfig, ModeSpec, PagingSpec,
     standalone::{simple_compress, simple_decompress_into},
+    wrapped::{ChunkDecompressor, FileCompressor, FileDecompressor},
 };
 
 /// Columns that are shorter than this are not worth `pco`'s header of about twenty bytes.
 const PACKED_MIN: usize = 16;
 /// `pco`'s level: above 4, columns of an hour hardly get smaller and take longer.
 const LEVEL: usize = 4;
+/// The level for columns of a day, where what is found out about a column is shared by many more numbers.
+const PAGED_LEVEL: usize = 6;
 /// Up to 2^53 all integers are exact in a float.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 /// The scales that are tried.
@@ -22,8 +25,10 @@ const SCALES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 const PLAIN: u8 = 0;
 const CONSTANT: u8 = 1;
 const FLOATS: u8 = 2;
-/// From this value on: integers, with the scale of this index.
+/// From this value on: integers, with the scale of this index. They are read, but no longer written.
 const WHOLE: u8 = 3;
+/// From this value on: the first integer and the distances to it, with the scale of this index.
+const DISTANCES: u8 = 8;
 
 /// Why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +48,9 @@ pub(crate) fn put(out: &mut Vec<u8>, values: &[f64]) {
         out.push(CONSTANT);
         out.extend(first.to_le_bytes());
     } else if let Some((scale, whole)) = wholes(values) {
-        out.push(WHOLE + scale);
-        put_wholes(out, &whole);
+        out.push(DISTANCES + scale);
+        let distances = put_distances(out, &whole);
+        put_wholes(out, &distances);
     } else if let Some(packed) = (values.len() >= PACKED_MIN).then(|| pack(values, ModeSpec::Auto)).flatten() {
         out.push(FLOATS);
         put_bytes(out, &packed);
@@ -64,19 +70,26 @@ pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeEr
         CONSTANT => Ok(vec![take_float(input)?; count]),
         FLOATS => unpack(take_bytes(input)?, count),
         kind => {
-            let scale =
-                SCALES.get(usize::from(kind - WHOLE)).ok_or(DecodeError::Content("a column of no known kind"))?;
-            Ok(take_wholes(input, count)?.into_iter().map(|whole| from_whole(whole, *scale)).collect())
+            let (base, index) =
+                if kind < DISTANCES { (0, kind.wrapping_sub(WHOLE)) } else { (take_signed(input)?, kind - DISTANCES) };
+            let scale = SCALES.get(usize::from(index)).ok_or(UNKNOWN)?;
+            let wholes = take_wholes(input, count)?.into_iter();
+            Ok(wholes.map(|whole| from_whole(base.wrapping_add(whole), *scale)).collect())
         }
     }
 }
 
+/// Appends the first of some integers, and returns the distances of all to it.
+fn put_distances(out: &mut Vec<u8>, values: &[i64]) -> Vec<i64> {
+    let first = values.first().copied().unwrap_or_default();
+    put_signed(out, first);
+    values.iter().map(|value| value.wrapping_sub(first)).collect()
+}
+
 /// Appends encoded integers.
 pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
-    let divisor = values.iter().fold(0, |divisor, value| gcd(divisor, value.unsigned_abs())).max(1);
-    let divisor = i64::try_from(divisor).unwrap_or(1);
+    let (divisor, reduced) = reduced(values);
     put_varint(out, divisor.unsigned_abs());
-    let reduced: Vec<i64> = values.iter().map(|value| value / divisor).collect();
     let packed = if values.len() < PACKED_MIN { None } else { pack(&reduced, ModeSpec::Classic) };
     match packed {
         Some(packed) => put_bytes(out, &packed),
@@ -84,21 +97,45 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
             put_varint(out, 0);
             let mut last = 0_i64;
             for value in reduced {
-                put_varint(out, zigzag(value.wrapping_sub(last)));
+                put_signed(out, value.wrapping_sub(last));
                 last = value;
             }
         }
     }
 }
 
+/// Appends integers, of which all may be equal.
+pub(crate) fn put_column(out: &mut Vec<u8>, values: &[i64]) {
+    let Some(first) = values.first() else { return };
+    if values.iter().all(|value| value == first) {
+        out.push(CONSTANT);
+        put_signed(out, *first);
+    } else {
+        out.push(WHOLE);
+        put_wholes(out, values);
+    }
+}
+
+/// Decodes what [`put_column`] wrote.
+pub(crate) fn take_column(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    match take_byte(input)? {
+        CONSTANT => Ok(vec![take_signed(input)?; count]),
+        WHOLE => take_wholes(input, count),
+        _ => Err(UNKNOWN),
+    }
+}
+
 /// Decodes this many integers.
 pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
-    let divisor = i64::try_from(take_varint(input)?).map_err(|_| DecodeError::Content("a divisor"))?;
+    let divisor = take_divisor(input)?;
     let packed = take_bytes(input)?;
     let mut values = if packed.is_empty() {
         let mut last = 0_i64;
         let mut next = || {
-            last = last.wrapping_add(unzigzag(take_varint(input)?));
+            last = last.wrapping_add(take_signed(input)?);
             Ok(last)
         };
         (0..count).map(|_| next()).collect::<Result<Vec<_>, _>>()?
@@ -111,8 +148,163 @@ pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, D
     Ok(values)
 }
 
-/// The column as integers with a scale; `None` if a number has too many decimals.
-fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
+/// A column in pages, of which each can be decoded alone: what they share stands in a header.
+pub(crate) enum PagedColumn {
+    Constant(f64),
+    Wholes(f64, PagedWholes),
+    Floats(ChunkDecompressor<f64>),
+}
+
+impl PagedColumn {
+    /// Appends to a header what pages share, and to each page its part of the column. `None` if it cannot be packed.
+    pub(crate) fn put(header: &mut Vec<u8>, pages: &mut [Vec<u8>], values: &[f64], counts: &[usize]) -> Option<()> {
+        let first = values.first().copied().unwrap_or_default();
+        if values.iter().all(|value| value.to_bits() == first.to_bits()) {
+            header.push(CONSTANT);
+            header.extend(first.to_le_bytes());
+            Some(())
+        } else if let Some((scale, whole)) = wholes(values) {
+            header.push(DISTANCES + scale);
+            PagedWholes::put(header, pages, &whole, counts)
+        } else {
+            header.push(FLOATS);
+            put_pages(header, pages, values, counts, ModeSpec::Auto)
+        }
+    }
+
+    /// Decodes the header.
+    pub(crate) fn take(header: &mut &[u8]) -> Result<Self, DecodeError> {
+        Ok(match take_byte(header)? {
+            CONSTANT => Self::Constant(take_float(header)?),
+            FLOATS => Self::Floats(take_pages(header)?),
+            kind => {
+                let scale = kind.checked_sub(DISTANCES).and_then(|index| SCALES.get(usize::from(index)));
+                Self::Wholes(*scale.ok_or(UNKNOWN)?, PagedWholes::take(header)?)
+            }
+        })
+    }
+
+    /// Decodes the next part of a page, of this many numbers.
+    pub(crate) fn page(&mut self, page: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeError> {
+        match self {
+            Self::Constant(value) => Ok(vec![*value; count]),
+            Self::Wholes(scale, wholes) => {
+                Ok(wholes.page(page, count)?.into_iter().map(|whole| from_whole(whole, *scale)).collect())
+            }
+            Self::Floats(chunk) => take_page(chunk, page, count),
+        }
+    }
+}
+
+/// Times in pages, as [`PagedColumn`]; those with equal distances are not in the pages.
+pub(crate) enum PagedTimes {
+    Regular { first: i64, step: i64 },
+    Irregular(Box<PagedWholes>),
+}
+
+impl PagedTimes {
+    /// As [`PagedColumn::put`].
+    pub(crate) fn put(header: &mut Vec<u8>, pages: &mut [Vec<u8>], times: &[i64], counts: &[usize]) -> Option<()> {
+        let first = times.first().copied().unwrap_or_default();
+        let step = times.get(1).map_or(0, |second| second - first);
+        let regular = times.is_sorted_by(|one, next| next - one == step);
+        header.push(u8::from(!regular));
+        if !regular {
+            return PagedWholes::put(header, pages, times, counts);
+        }
+        put_signed(header, first);
+        put_signed(header, step);
+        Some(())
+    }
+
+    /// As [`PagedColumn::take`].
+    pub(crate) fn take(header: &mut &[u8]) -> Result<Self, DecodeError> {
+        match take_byte(header)? {
+            0 => Ok(Self::Regular { first: take_signed(header)?, step: take_signed(header)? }),
+            1 => Ok(Self::Irregular(Box::new(PagedWholes::take(header)?))),
+            _ => Err(DecodeError::Content("times of no known kind")),
+        }
+    }
+
+    /// As [`PagedColumn::page`]; `index` is that of the page's first time in the column.
+    pub(crate) fn page(&mut self, page: &mut &[u8], index: usize, count: usize) -> Result<Vec<i64>, DecodeError> {
+        match self {
+            Self::Regular { first, step } => {
+                let time = |index: usize| first.wrapping_add(step.wrapping_mul(index.cast_signed() as i64));
+                Ok((index..index + count).map(time).collect())
+            }
+            Self::Irregular(wholes) => wholes.page(page, count),
+        }
+    }
+}
+
+/// Integers in pages: the distances to the first one, without their common divisor.
+pub(crate) struct PagedWholes {
+    first: i64,
+    divisor: i64,
+    chunk: ChunkDecompressor<i64>,
+}
+
+impl PagedWholes {
+    fn put(header: &mut Vec<u8>, pages: &mut [Vec<u8>], values: &[i64], counts: &[usize]) -> Option<()> {
+        let distances = put_distances(header, values);
+        let (divisor, reduced) = reduced(&distances);
+        put_varint(header, divisor.unsigned_abs());
+        put_pages(header, pages, &reduced, counts, ModeSpec::Classic)
+    }
+
+    fn take(header: &mut &[u8]) -> Result<Self, DecodeError> {
+        let first = take_signed(header)?;
+        Ok(Self { first, divisor: take_divisor(header)?, chunk: take_pages(header)? })
+    }
+
+    fn page(&mut self, page: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+        let mut values = take_page(&mut self.chunk, page, count)?;
+        values.iter_mut().for_each(|value| *value = self.first.wrapping_add(value.wrapping_mul(self.divisor)));
+        Ok(values)
+    }
+}
+
+fn put_pages<T: Packed>(
+    header: &mut Vec<u8>,
+    pages: &mut [Vec<u8>],
+    values: &[T],
+    counts: &[usize],
+    mode: ModeSpec,
+) -> Option<()> {
+    let config = ChunkConfig::default().with_compression_level(PAGED_LEVEL).with_mode_spec(mode);
+    let config = config.with_paging_spec(PagingSpec::Exact(counts.to_vec()));
+    let file = FileCompressor::default();
+    let mut chunk = file.chunk_compressor(values, &config).ok()?;
+    let mut shared = Vec::new();
+    file.write_header(&mut shared).and_then(|shared| chunk.write_meta(shared)).ok()?;
+    put_bytes(header, &shared);
+    for (index, page) in pages.iter_mut().enumerate() {
+        chunk.write_page(index, page).ok()?;
+    }
+    Some(())
+}
+
+fn take_pages<T: Packed>(header: &mut &[u8]) -> Result<ChunkDecompressor<T>, DecodeError> {
+    let shared = take_bytes(header)?;
+    let chunk = FileDecompressor::new(shared).and_then(|(file, shared)| file.chunk_decompressor(shared));
+    chunk.map(|(chunk, _)| chunk).map_err(|_| PACKED)
+}
+
+fn take_page<T: Packed>(
+    chunk: &mut ChunkDecompressor<T>,
+    page: &mut &[u8],
+    count: usize,
+) -> Result<Vec<T>, DecodeError> {
+    let mut values = vec![T::default(); count];
+    let mut reader = chunk.page_decompressor(*page, count).map_err(|_| PACKED)?;
+    let progress = reader.read(&mut values).map_err(|_| PACKED)?;
+    *page = reader.into_src();
+    if progress.n_processed == count { Ok(values) } else { Err(SHORT) }
+}
+
+/// The column as integers with a scale, given by its index; `None` if a number has too many decimals.
+pub(crate) fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
     for (index, scale) in (0_u8..).zip(SCALES) {
         let whole: Option<Vec<i64>> = values.iter().map(|value| to_whole(*value, scale)).collect();
         if let Some(whole) = whole {
@@ -120,6 +312,12 @@ fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
         }
     }
     None
+}
+
+/// Integers of [`wholes`] as numbers.
+pub(crate) fn from_wholes(index: u8, wholes: impl Iterator<Item = i64>) -> Result<Vec<f64>, DecodeError> {
+    let scale = SCALES.get(usize::from(index)).ok_or(UNKNOWN)?;
+    Ok(wholes.map(|whole| from_whole(whole, *scale)).collect())
 }
 
 fn to_whole(value: f64, scale: f64) -> Option<i64> {
@@ -135,6 +333,17 @@ fn to_whole(value: f64, scale: f64) -> Option<i64> {
 #[expect(clippy::cast_precision_loss, reason = "what `to_whole` gives is exact")]
 fn from_whole(whole: i64, scale: f64) -> f64 {
     whole as f64 / scale
+}
+
+/// The common divisor of integers, and they without it.
+fn reduced(values: &[i64]) -> (i64, Vec<i64>) {
+    let divisor = values.iter().fold(0, |divisor, value| gcd(divisor, value.unsigned_abs())).max(1);
+    let divisor = i64::try_from(divisor).unwrap_or(1);
+    (divisor, values.iter().map(|value| value / divisor).collect())
+}
+
+fn take_divisor(input: &mut &[u8]) -> Result<i64, DecodeError> {
+    i64::try_from(take_varint(input)?).map_err(|_| DecodeError::Content("a divisor"))
 }
 
 fn gcd(mut a: u64, mut b: u64) -> u64 {
@@ -156,8 +365,8 @@ fn pack<T: Packed>(values: &[T], mode: ModeSpec) -> Option<Vec<u8>> {
 
 fn unpack<T: Packed>(bytes: &[u8], count: usize) -> Result<Vec<T>, DecodeError> {
     let mut values = vec![T::default(); count];
-    let progress = simple_decompress_into(bytes, &mut values).map_err(|_| DecodeError::Content("a packed column"))?;
-    if progress.n_processed == count { Ok(values) } else { Err(DecodeError::Content("a column that is too short")) }
+    let progress = simple_decompress_into(bytes, &mut values).map_err(|_| PACKED)?;
+    if progress.n_processed == count { Ok(values) } else { Err(SHORT) }
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -182,6 +391,14 @@ pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, DecodeError> {
     Err(DecodeError::Content("a number without an end"))
 }
 
+fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put_varint(out, zigzag(value));
+}
+
+fn take_signed(input: &mut &[u8]) -> Result<i64, DecodeError> {
+    Ok(unzigzag(take_varint(input)?))
+}
+
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend(bytes);
@@ -195,6 +412,9 @@ fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
 }
 
 const ENDS: DecodeError = DecodeError::Content("it ends early");
+const PACKED: DecodeError = DecodeError::Content("a packed column");
+const SHORT: DecodeError = DecodeError::Content("a column that is too short");
+const UNKNOWN: DecodeError = DecodeError::Content("a column of no known kind");
 
 pub(crate) fn take_byte(input: &mut &[u8]) -> Result<u8, DecodeError> {
     let (byte, rest) = input.split_first().ok_or(ENDS)?;

@@ -29,7 +29,7 @@ pub struct SeriesColumn {
 /// A damaged piece of the store that was moved away.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct DamagedPiece {
-    /// Its table: `chunk`, `summary`, `five` or `hourly`.
+    /// Its table: `chunk`, `day`, `summary`, `five` or `hourly`.
     pub place: String,
     /// Its key there.
     pub key: i64,

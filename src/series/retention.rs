@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use muster_topics::Millis;
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::{
     batch::NAME_LABEL,
-    blobs::list,
+    blobs::{BlobTable, list},
     head,
     key::{self, HOUR_STRIDE, Hour, SLICE_MS, SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
     rollup_blob::SPAN_HOURS,
@@ -61,7 +61,7 @@ pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Milli
     .await?;
     let mut gone = HashSet::new();
     for series in rows.iter().filter(|row| row.1).filter_map(|row| SeriesId::new(row.0)) {
-        if !has_chunks(tx, series).await? {
+        if !has_points(tx, series).await? {
             delete(tx, series).await?;
             gone.insert(series);
         }
@@ -71,15 +71,23 @@ pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Milli
 }
 
 /// Whether a series without summaries still has points, which can happen after a blob was damaged.
-async fn has_chunks(tx: &mut SqliteConnection, series: SeriesId) -> Result<bool, sqlx::Error> {
+async fn has_points(tx: &mut SqliteConnection, series: SeriesId) -> Result<bool, sqlx::Error> {
+    Ok(has_rows(tx, BlobTable::Chunk, series).await? || has_rows(tx, BlobTable::Day, series).await?)
+}
+
+/// Whether there are hours or days of a series in a table, whose keys are alike.
+async fn has_rows(tx: &mut SqliteConnection, table: BlobTable, series: SeriesId) -> Result<bool, sqlx::Error> {
+    let name = table.name();
     let bounds: (Option<i64>, Option<i64>) =
-        sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)").fetch_one(&mut *tx).await?;
+        sqlx::query_as(AssertSqlSafe(format!("SELECT (SELECT MIN(key) FROM {name}), (SELECT MAX(key) FROM {name})")))
+            .fetch_one(&mut *tx)
+            .await?;
     let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
     let (Some(first), Some(last)) = (hour(bounds.0), hour(bounds.1)) else { return Ok(false) };
-    let found: Option<i64> = sqlx::query_scalar(
+    let found: Option<i64> = sqlx::query_scalar(AssertSqlSafe(format!(
         "WITH RECURSIVE hour(first) AS (SELECT $1 UNION ALL SELECT first + $3 FROM hour WHERE first + $3 <= $2)
-         SELECT chunk.key FROM hour CROSS JOIN chunk ON chunk.key BETWEEN hour.first AND hour.first + $4 LIMIT 1",
-    )
+         SELECT {name}.key FROM hour CROSS JOIN {name} ON {name}.key BETWEEN hour.first AND hour.first + $4 LIMIT 1"
+    )))
     .bind(key::chunks_of(series, first).0)
     .bind(key::chunks_of(series, last).0)
     .bind(key::CHUNK_STRIDE)

@@ -2,6 +2,8 @@
 //!
 //! Only hours that were sealed since the last rollup are read; `summary` has a row of each. All others
 //! stay as they are, also when their points have been deleted.
+//!
+//! The chunks of a day that is over become one blob then, of which a point takes half the space.
 
 use muster_topics::Millis;
 use sqlx::SqliteConnection;
@@ -13,18 +15,19 @@ use super::{
 };
 use muster_promql::StretchSummary;
 
-/// Rolls up the new hours of a series' day. Returns how many there were.
+/// Rolls up the new hours of a series' day, and if it is over, seals it as a whole. Returns how many hours were new.
 pub(crate) async fn roll(
     tx: &mut SqliteConnection,
     series: SeriesId,
     day: u32,
+    over: bool,
     now_ms: Millis,
 ) -> Result<usize, sqlx::Error> {
     let hours = day * DAY_HOURS..(day + 1) * DAY_HOURS;
     let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
     let rows = blobs::range(tx, BlobTable::Summary, stretch).await?;
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(0) };
-    let hours = key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1;
+    let hours = if over { hours } else { key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1 };
     let mut faults = UnreadableBlobs::new();
     let points = blobs::points(tx, series, hours, &mut faults).await?;
     let (day_key, hourly_key) =
@@ -58,6 +61,9 @@ pub(crate) async fn roll(
         blobs::put(tx, BlobTable::Hourly, &[(hourly_key, rollup_blob::encode(&hourly))]).await?;
     }
     blobs::delete(tx, BlobTable::Summary, stretch).await?;
+    if over {
+        blobs::put_day(tx, series, day, &points).await?;
+    }
     Ok(rows.len())
 }
 

@@ -93,9 +93,22 @@ const AS_FIRST: u8 = 0;
 const AS_LAST: u8 = 1;
 const ITSELF: u8 = 2;
 
+/// What a blob of related integers begins with, in place of a number of runs: no span has so many.
+const RELATED: u64 = 1_000;
+/// Columns of related integers.
+const COLUMNS: usize = 6;
+
 /// Encodes a blob, without its checksum.
 pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
+    if let Some((scale, columns)) = related(span) {
+        numbers::put_varint(&mut body, RELATED);
+        put_places(&mut body, span);
+        body.push(scale);
+        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
+        std::iter::once(&counts).chain(&columns).for_each(|column| numbers::put_column(&mut body, column));
+        return body;
+    }
     put_places(&mut body, span);
     let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
     numbers::put_wholes(&mut body, &counts);
@@ -114,10 +127,89 @@ pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     body
 }
 
+/// The columns of a span as integers, of which each is what it is more than what others let expect: the first value
+/// follows the last of the summary before, the extremes lie near first and last, and the sum near that of a straight line.
+/// `None` if a number has too many decimals.
+fn related(span: &SummarySpan) -> Option<(u8, [Vec<i64>; COLUMNS])> {
+    let numbers: Vec<f64> = span
+        .values()
+        .flat_map(|one| {
+            let (sum, resets) = (tidy(one.sum, one.count), tidy(one.resets, one.count));
+            [one.first, one.last, one.min, one.max, sum, resets]
+        })
+        .collect();
+    let (scale, wholes) = numbers::wholes(&numbers)?;
+    let mut columns: [Vec<i64>; COLUMNS] = Default::default();
+    let mut before = 0;
+    for (one, summary) in wholes.as_chunks::<COLUMNS>().0.iter().zip(span.values()) {
+        let [first, last, min, max, sum, resets] = *one;
+        let expected = line(first, last, summary.count.cast_signed());
+        let row = [
+            first - before,
+            last - first,
+            first.min(last) - min,
+            max - first.max(last),
+            sum.wrapping_sub(expected),
+            resets,
+        ];
+        columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+        before = last;
+    }
+    Some((scale, columns))
+}
+
+/// The sum of values on a straight line.
+fn line(first: i64, last: i64, count: i64) -> i64 {
+    first.wrapping_add(last).wrapping_mul(count).div_euclid(2)
+}
+
+/// The inverse of [`related`].
+fn unrelated(scale: u8, counts: &[i64], columns: [Vec<i64>; COLUMNS]) -> Result<Vec<StretchSummary>, DecodeError> {
+    let mut before = 0_i64;
+    let wholes = counts.iter().enumerate().flat_map(|(row, count)| {
+        let [first, last, min, max, sum, resets] = columns.each_ref().map(|column| column[row]);
+        let first = before.wrapping_add(first);
+        let last = first.wrapping_add(last);
+        before = last;
+        let sum = sum.wrapping_add(line(first, last, *count));
+        [first, last, first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max), sum, resets]
+    });
+    let numbers = numbers::from_wholes(scale, wholes)?;
+    let rows = numbers.as_chunks::<COLUMNS>().0.iter().zip(counts);
+    Ok(rows
+        .map(|([first, last, min, max, sum, resets], count)| StretchSummary {
+            count: count.cast_unsigned(),
+            min: *min,
+            max: *max,
+            sum: *sum,
+            first: *first,
+            last: *last,
+            resets: *resets,
+        })
+        .collect())
+}
+
 /// Decodes a blob.
 pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError> {
+    Ok(decode_sorted(key, bytes)?.into_iter().collect())
+}
+
+/// Decodes a blob into summaries by their index, sorted.
+pub(crate) fn decode_sorted(key: i64, bytes: &[u8]) -> Result<Vec<(u16, StretchSummary)>, DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
+    let mut rest = *input;
+    if numbers::take_varint(&mut rest)? == RELATED {
+        *input = rest;
+        let places = take_places(input)?;
+        let scale = numbers::take_byte(input)?;
+        let counts = numbers::take_column(input, places.len())?;
+        let mut columns: [Vec<i64>; COLUMNS] = Default::default();
+        for column in &mut columns {
+            *column = numbers::take_column(input, places.len())?;
+        }
+        return Ok(places.into_iter().zip(unrelated(scale, &counts, columns)?).collect());
+    }
     let places = take_places(input)?;
     let count = places.len();
     let counts = numbers::take_wholes(input, count)?;

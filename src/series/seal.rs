@@ -1,7 +1,8 @@
 //! Seals an hour: moves its points from `head` into chunks, some series at a time.
 //!
 //! The hour may already have chunks: late points are merged, a point that
-//! exists changes nothing, and of two values at one time the later write wins.
+//! exists changes nothing, and of two values at one time the later write wins. A day that is sealed as a whole is taken apart
+//! first, and put together again when it is rolled up the next time.
 //!
 //! The caller does it in a transaction, so a point is always in one place: `head` or a chunk.
 
@@ -49,6 +50,7 @@ async fn put(
     came: BTreeMap<SeriesId, Vec<ThinPoint>>,
     now_ms: Millis,
 ) -> Result<(), sqlx::Error> {
+    blobs::take_days_apart(tx, hour.day(), came.keys().copied(), now_ms).await?;
     let mut stored = stored(tx, hour, &came).await?;
     let (mut chunks, mut summaries, mut several) = (Vec::with_capacity(came.len()), Vec::new(), Vec::new());
     for (series, came) in came {

@@ -18,7 +18,7 @@ use std::{
 };
 
 use muster_topics::Millis;
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
@@ -51,6 +51,8 @@ pub(crate) struct StoreView {
     kept: RetentionBounds,
     /// The first and last hour with chunks.
     chunks: Option<(Hour, Hour)>,
+    /// The first and last day that is sealed as a whole.
+    days: Option<(u32, u32)>,
     /// The first and last slice with rows in `head`.
     head: Option<(Slice, Slice)>,
     /// All of these slices, after they were first needed.
@@ -66,25 +68,21 @@ impl StoreView {
     pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut tx = readers.begin().await?;
         let kept = kept(&mut tx).await?;
-        let (first, last, first_row, last_row): (Option<i64>, Option<i64>, Option<i64>, Option<i64>) = sqlx::query_as(
-            "SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk),
-                    (SELECT MIN(key) FROM head), (SELECT MAX(key) FROM head)",
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
-        let chunks = hour(first).zip(hour(last));
-        let slice = |key: Option<i64>| key.map(|key| key::PointKey::from_sql(key).slice());
-        let head = slice(first_row).zip(slice(last_row));
-        Ok(Self { tx, kept, chunks, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
+        let [chunks, days, head] = bounds(&mut tx).await?;
+        let chunks = both(chunks, |key| Some(key::ChunkKey::from_sql(key)?.hour));
+        let days = both(days, |key| Some(key::of_day(key)?.0));
+        let head = both(head, |key| Some(key::PointKey::from_sql(key).slice()));
+        Ok(Self { tx, kept, chunks, days, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
     }
 
     /// The range of times in which points may exist; `None` if there are no points.
     pub(crate) fn extent(&self) -> Option<RangeInclusive<Millis>> {
         let head = self.head.map(|(first, last)| (first.start_ms(), last.start_ms() + SLICE_MS - 1));
         let chunks = self.chunks.map(|(first, last)| (first.start_ms(), *last.times().end()));
-        let first = head.iter().chain(&chunks).map(|(first, _)| *first).min();
-        let last = head.iter().chain(&chunks).map(|(_, last)| *last).max();
+        let day_ms = |day: u32| Hour(day * DAY_HOURS).start_ms();
+        let days = self.days.map(|(first, last)| (day_ms(first), day_ms(last + 1) - 1));
+        let first = head.iter().chain(&chunks).chain(&days).map(|(first, _)| *first).min();
+        let last = head.iter().chain(&chunks).chain(&days).map(|(_, last)| *last).max();
         first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last)
     }
 
@@ -100,14 +98,34 @@ impl StoreView {
         series: SeriesId,
         times: RangeInclusive<Millis>,
     ) -> Result<Vec<ThinPoint>, sqlx::Error> {
+        Ok(self.points_of(&[series], times).await?.pop().unwrap_or_default())
+    }
+
+    /// The points of some series, of each sorted by time.
+    pub(crate) async fn points_of(
+        &mut self,
+        series: &[SeriesId],
+        times: RangeInclusive<Millis>,
+    ) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
         let times = (*times.start()).max(self.kept.raw_ms)..=*times.end();
         if !key::overlaps(&times) || times.is_empty() {
-            return Ok(Vec::new());
+            return Ok(vec![Vec::new(); series.len()]);
         }
-        let sealed = self.sealed(series, key::hours(&times)).await?;
-        let sealed: Vec<ThinPoint> =
-            sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
-        Ok(chunk::merge(sealed, self.came(series, &times).await?))
+        let hours = key::hours(&times);
+        let (first, last) = self.days.unwrap_or((1, 0));
+        let of_days = hours.start.max(first * DAY_HOURS)..hours.end.min((last + 1) * DAY_HOURS);
+        let mut found = blobs::points_of_days(&mut self.tx, series, of_days, &mut self.faults).await?;
+        self.rows += found.iter().filter(|points| !points.is_empty()).count();
+        for (series, points) in series.iter().zip(&mut found) {
+            let sealed = self.sealed(*series, hours.clone()).await?;
+            let mut merged = chunk::merge(std::mem::take(points), sealed);
+            let outside = |sample: &ThinPoint| !times.contains(&sample.0);
+            if merged.first().is_some_and(outside) || merged.last().is_some_and(outside) {
+                merged.retain(|sample| times.contains(&sample.0));
+            }
+            *points = chunk::merge(merged, self.came(*series, &times).await?);
+        }
+        Ok(found)
     }
 
     /// The points of a series that are not sealed, sorted by time.
@@ -129,53 +147,61 @@ impl StoreView {
         Ok(came)
     }
 
-    async fn sealed(
-        &mut self,
-        series: SeriesId,
-        hours: std::ops::Range<u32>,
-    ) -> Result<BTreeMap<Hour, Vec<ThinPoint>>, sqlx::Error> {
-        let Some((first, last)) = self.chunks else { return Ok(BTreeMap::new()) };
+    /// The points of a series that are sealed by the hour, sorted by time.
+    async fn sealed(&mut self, series: SeriesId, hours: std::ops::Range<u32>) -> Result<Vec<ThinPoint>, sqlx::Error> {
+        let Some((first, last)) = self.chunks else { return Ok(Vec::new()) };
         let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
         let found = blobs::points(&mut self.tx, series, hours, &mut self.faults).await?;
         self.rows += found.len();
-        Ok(found.into_iter().collect())
+        Ok(found.into_iter().flat_map(|(_, samples)| samples).collect())
     }
 
-    /// Summaries of a series that overlap a range, in order of time; coarser ones where they have been deleted.
+    /// As [`Self::buckets_of`], of one series.
     pub(crate) async fn buckets(
         &mut self,
         series: SeriesId,
         times: RangeInclusive<Millis>,
         resolution: Resolution,
     ) -> Result<Vec<ViewBucket>, sqlx::Error> {
+        Ok(self.buckets_of(&[series], times, resolution).await?.pop().unwrap_or_default())
+    }
+
+    /// Summaries of series that overlap a range, in order of time; coarser ones where they have been deleted.
+    pub(crate) async fn buckets_of(
+        &mut self,
+        series: &[SeriesId],
+        times: RangeInclusive<Millis>,
+        resolution: Resolution,
+    ) -> Result<Vec<Vec<ViewBucket>>, sqlx::Error> {
+        let mut found = vec![Vec::new(); series.len()];
         let times = (*times.start()).max(self.kept.hourly_ms)..=*times.end();
         if !key::overlaps(&times) || times.is_empty() {
-            return Ok(Vec::new());
+            return Ok(found);
         }
         let fine_ms = match resolution {
             Resolution::Hour => Millis::MAX,
             Resolution::FiveMinutes | Resolution::Raw => self.kept.five_ms,
         };
-        let mut buckets = Vec::new();
         if *times.start() < fine_ms {
             let coarse = *times.start()..=(*times.end()).min(fine_ms.saturating_sub(1));
-            let hourly = self.hourly(series, &coarse).await?;
-            buckets.extend(hourly.into_iter().map(|(hour, summary)| ViewBucket {
-                start_ms: hour.start_ms(),
-                width_ms: HOUR_MS,
-                summary,
-            }));
+            for (series, buckets) in series.iter().zip(&mut found) {
+                let hourly = self.hourly(*series, &coarse).await?.into_iter();
+                buckets.extend(hourly.map(|(hour, summary)| ViewBucket {
+                    start_ms: hour.start_ms(),
+                    width_ms: HOUR_MS,
+                    summary,
+                }));
+            }
         }
         if *times.end() >= fine_ms {
             let fine = (*times.start()).max(fine_ms)..=*times.end();
-            buckets.extend(self.fives(series, &fine).await?.into_iter().map(|(start_ms, summary)| ViewBucket {
-                start_ms,
-                width_ms: FIVE_MS,
-                summary,
-            }));
+            self.fives(series, &fine, &mut found).await?;
         }
-        buckets.retain(|bucket| bucket.start_ms + bucket.width_ms > *times.start() && bucket.start_ms <= *times.end());
-        Ok(buckets)
+        for buckets in &mut found {
+            buckets
+                .retain(|bucket| bucket.start_ms + bucket.width_ms > *times.start() && bucket.start_ms <= *times.end());
+        }
+        Ok(found)
     }
 
     /// Hours of a range with points that are not sealed.
@@ -217,12 +243,11 @@ impl StoreView {
     /// Five-minute summaries: from the roll-ups, and where these are missing, from points.
     async fn fives(
         &mut self,
-        series: SeriesId,
+        series: &[SeriesId],
         times: &RangeInclusive<Millis>,
-    ) -> Result<BTreeMap<Millis, StretchSummary>, sqlx::Error> {
+        found: &mut [Vec<ViewBucket>],
+    ) -> Result<(), sqlx::Error> {
         let hours = key::hours(times);
-        let start_ms = |day: u32, place: u16| Hour(day * DAY_HOURS).start_ms() + Millis::from(place) * FIVE_MS;
-        let mut found = BTreeMap::new();
         let bounds: (Option<i64>, Option<i64>) =
             sqlx::query_as("SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five)")
                 .fetch_one(&mut *self.tx)
@@ -230,28 +255,45 @@ impl StoreView {
         let day = |key: Option<i64>| key.map(|key| key::of_time_first(key).1);
         // An empty range, if there are no hours.
         let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
-        for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
-            let key = rollup_blob::day_key(series, day);
-            let span = blobs::span(&mut self.tx, BlobTable::Five, key, &mut self.faults).await?;
-            self.rows += 1;
-            found.extend(span.into_iter().map(|(place, summary)| (start_ms(day, place), summary)));
-        }
-        let mut behind = self.fresh(series, times).await?;
-        let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
-        let rows = blobs::range(&mut self.tx, BlobTable::Summary, stretch).await?;
+        let days = Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last);
+        let places: BTreeMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
+        let keys = series.iter().flat_map(|series| days.clone().map(|day| rollup_blob::day_key(*series, day)));
+        let rows = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).await?;
         self.rows += rows.len();
-        behind.extend(rows.iter().map(|(key, _)| Hour(key::of_series_first(*key).1)));
-        // One search for consecutive hours: usually today's.
-        for run in runs(&behind) {
-            let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
-            for samples in self.points(series, whole).await?.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
-                let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
-                found.retain(|start_ms, _| !hour.times().contains(start_ms));
-                let span = rollup_blob::by_fives(hour, samples);
-                found.extend(span.into_iter().map(|(place, summary)| (start_ms(hour.day(), place), summary)));
+        for (key, data) in rows {
+            let (of, day) = key::of_time_first(key);
+            let Some(buckets) = of.and_then(|of| found.get_mut(*places.get(&of)?)) else { continue };
+            match rollup_blob::decode_sorted(key, &data) {
+                Ok(span) => buckets.extend(span.into_iter().map(|(place, summary)| five(day, place, summary))),
+                Err(fault) => self.faults.push((BlobTable::Five, key, fault)),
             }
         }
-        Ok(found)
+        let firsts = series.iter().map(|series| key::series_first(*series, hours.start));
+        let rows =
+            blobs::ranges(&mut self.tx, BlobTable::Summary, firsts, Millis::from(hours.end - hours.start)).await?;
+        self.rows += rows.len();
+        let mut behind: BTreeMap<SeriesId, BTreeSet<Hour>> = BTreeMap::new();
+        for (key, _) in rows {
+            let (of, hour) = key::of_series_first(key);
+            of.map(|of| behind.entry(of).or_default().insert(Hour(hour)));
+        }
+        for (series, buckets) in series.iter().zip(found) {
+            let mut behind = behind.remove(series).unwrap_or_default();
+            behind.extend(self.fresh(*series, times).await?);
+            // One search for consecutive hours: usually today's.
+            for run in runs(&behind) {
+                let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
+                let points = self.points(*series, whole).await?;
+                for samples in points.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
+                    let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
+                    buckets.retain(|bucket| bucket.width_ms != FIVE_MS || !hour.times().contains(&bucket.start_ms));
+                    let span = rollup_blob::by_fives(hour, samples);
+                    buckets.extend(span.into_iter().map(|(place, summary)| five(hour.day(), place, summary)));
+                }
+            }
+            buckets.sort_by_key(|bucket| bucket.start_ms);
+        }
+        Ok(())
     }
 
     async fn spans(
@@ -270,6 +312,30 @@ impl StoreView {
         }
         Ok(spans)
     }
+}
+
+/// The summary of five minutes of a day.
+fn five(day: u32, place: u16, summary: StretchSummary) -> ViewBucket {
+    let start_ms = Hour(day * DAY_HOURS).start_ms() + Millis::from(place) * FIVE_MS;
+    ViewBucket { start_ms, width_ms: FIVE_MS, summary }
+}
+
+/// The first and last key of chunks, of days and of `head`.
+async fn bounds(connection: &mut SqliteConnection) -> Result<[(Option<i64>, Option<i64>); 3], sqlx::Error> {
+    let rows: Vec<(Option<i64>, Option<i64>)> = sqlx::query_as(
+        "SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)
+         UNION ALL SELECT (SELECT MIN(key) FROM day), (SELECT MAX(key) FROM day)
+         UNION ALL SELECT (SELECT MIN(key) FROM head), (SELECT MAX(key) FROM head)",
+    )
+    .fetch_all(connection)
+    .await?;
+    let row = |place: usize| rows.get(place).copied().unwrap_or_default();
+    Ok([row(0), row(1), row(2)])
+}
+
+/// Both keys, read in the same way.
+fn both<T>(keys: (Option<i64>, Option<i64>), read: fn(i64) -> Option<T>) -> Option<(T, T)> {
+    keys.0.and_then(read).zip(keys.1.and_then(read))
 }
 
 /// Groups of consecutive hours.

@@ -88,12 +88,13 @@ async fn acknowledged_points_survive_a_kill() {
     }
 }
 
-/// Flips a bit in a blob.
+/// Flips a bit in the middle of a blob.
 async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
     let select = format!("SELECT key, data FROM {table} {which}");
     let select = sqlx::query_as(sqlx::AssertSqlSafe(select));
     let (key, mut data): (i64, Vec<u8>) = select.fetch_one(&mut *connection).await.unwrap();
-    data[20] ^= 4;
+    let middle = data.len() / 2;
+    data[middle] ^= 4;
     let update = sqlx::query(sqlx::AssertSqlSafe(format!("UPDATE {table} SET data = $1 WHERE key = $2")));
     update.bind(data).bind(key).execute(connection).await.unwrap();
 }
@@ -102,36 +103,40 @@ async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
 async fn damaged_chunk_is_set_aside() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    // Six hours, in chunks, and a day's rollups of another host.
-    store.append_columns(vec![column("a", 0, 6 * 360, |i| i as f64)]).await.unwrap();
+    // Six hours, of a day that is over, and a day of another host, its rollups, and the hours of its next day.
+    let noise = |i: i64| (i * i * 7_919 % 8_191) as f64;
+    store.append_columns(vec![column("a", 0, 6 * 360, noise)]).await.unwrap();
     store.append_columns(vec![column("b", 0, 30 * 360, |i| (i % 7) as f64)]).await.unwrap();
     store.settle().await;
     let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
-    // The third hour of the first series, and the rollups of the second's first day.
-    flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 4").await;
+    // An hour within the day of the first series, one hour of the second, and the rollups of its first day.
+    flip(&mut other, "day", "ORDER BY key LIMIT 1 OFFSET 3").await;
+    flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 1").await;
     flip(&mut other, "five", "ORDER BY key DESC LIMIT 1").await;
     let host = |name| SeriesSelector::parse(&format!("{{host={}}}", quote(name))).unwrap();
     let b = store.select(host("b"), 1).await.unwrap()[0].id;
 
     let points = everything(&store, "a").await;
     assert_eq!(points.len(), 5 * 360);
-    assert!(points.iter().all(|(at_ms, _)| !(2 * 360..3 * 360).contains(&((at_ms - BASE_MS) / 10_000))));
-    assert_eq!(everything(&store, "b").await.len(), 30 * 360);
+    let hour = |point: &(Millis, f64)| (point.0 - BASE_MS) / (60 * MINUTE_MS);
+    let lost = (0..6).find(|lost| points.iter().all(|point| hour(point) != *lost)).unwrap();
+    assert_eq!(everything(&store, "b").await.len(), 29 * 360);
     // Days that were not rolled up yet are read from their points; that of the damaged blob is gone.
     let fives = store.buckets(&[b], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
-    assert_eq!(fives.len(), 6 * 12);
-    // The writer has both by now, or after this.
+    assert_eq!(fives.len(), 5 * 12);
+    // The writer has all of them by now, or after this.
     store.settle().await;
     let mut damaged: Vec<_> = store.damaged().await.unwrap().into_iter().map(|one| (one.place, one.reason)).collect();
     damaged.sort();
     let wrong = "its checksum is wrong";
-    assert_eq!(damaged, [("chunk".into(), wrong.into()), ("five".into(), wrong.into())]);
+    assert_eq!(damaged, ["chunk", "day", "five"].map(|place| (place.to_owned(), wrong.to_owned())));
+    assert_eq!(everything(&store, "a").await, points, "what is sound of the day stays");
     // What comes for that hour again is taken.
-    store.append_columns(vec![column("a", 2 * 360, 360, |i| i as f64)]).await.unwrap();
+    store.append_columns(vec![column("a", lost * 360, 360, noise)]).await.unwrap();
     store.stop().await;
     let store = scratch.open().await;
     assert_eq!(everything(&store, "a").await.len(), 6 * 360);
-    assert_eq!(store.damaged().await.unwrap().len(), 2);
+    assert_eq!(store.damaged().await.unwrap().len(), 3);
 }
 
 /// A folder of a few megabytes.

@@ -1,5 +1,7 @@
 //! Tests of retention, and of stores of earlier versions.
 
+use std::collections::BTreeMap;
+
 use sqlx::Connection;
 
 use super::*;
@@ -161,9 +163,59 @@ async fn a_store_of_an_earlier_version_keeps_its_points() {
         wanted.insert(1_001, later);
         assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], wanted, "version {version}");
         store.stop().await;
-        // An hour at the beginning, three in 2024; a point of the day after, and today's.
-        assert_eq!((count(&scratch.path(), "chunk").await, count(&scratch.path(), "head").await), (4, 2));
+        // Three hours in 2024; the day at the beginning, which is over; a point of the day after, and today's.
+        let mut counts = Vec::new();
+        for table in ["chunk", "day", "head"] {
+            counts.push(count(&scratch.path(), table).await);
+        }
+        assert_eq!(counts, [3, 1, 2]);
     }
+}
+
+#[tokio::test]
+async fn a_day_is_sealed_as_a_whole_and_taken_apart_for_late_points() {
+    let scratch = Scratch::new();
+    let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
+    let noise = |i: i64| (i * i * 7_919 % 1_009) as f64 / 100.0;
+    let mut wanted = BTreeMap::new();
+    for hour in 0..24 {
+        let mut column = column("a", BASE_MS, BASE_MS);
+        column.samples = (0..360).map(|i| (BASE_MS + hour * HOUR_MS + i * 10_000, noise(hour * 360 + i))).collect();
+        wanted.extend(column.samples.iter().copied());
+        // Another series, so that the file has more pages than tables.
+        let others =
+            (0..50).map(|_| SeriesColumn { samples: column.samples.clone(), ..self::column("b", BASE_MS, BASE_MS) });
+        let others = others.zip(0..).map(|(one, number)| SeriesColumn { name: format!("n{number}"), ..one });
+        store.append_columns(others.chain([column.clone()]).collect()).await.unwrap();
+    }
+    let later = BASE_MS + DAY_MS + HOUR_MS;
+    store.append_columns(vec![column("a", later, later + HOUR_MS)]).await.unwrap();
+    wanted.extend(column("a", later, later + HOUR_MS).samples);
+    let id = store.select(SeriesSelector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
+    let read = async || store.points(&[id], ALL).await.unwrap().remove(0);
+    let as_wanted =
+        |wanted: &BTreeMap<Millis, f64>| wanted.iter().map(|(at_ms, value)| (*at_ms, *value)).collect::<Vec<_>>();
+    store.settle().await;
+    assert!(read().await == as_wanted(&wanted));
+    assert_eq!(sqlx::query_scalar::<_, i64>("PRAGMA freelist_count").fetch_one(&store.readers).await.unwrap(), 0);
+    let day = (BASE_MS, BASE_MS + DAY_MS - 1);
+    let fives = store.buckets(&[id], day, Resolution::FiveMinutes).await.unwrap();
+    // One point is there already with another value, one is new, and many come at once.
+    let late = [(BASE_MS + 5 * HOUR_MS, -1.0), (BASE_MS + 7 * HOUR_MS + 1, -2.0)];
+    let of = |(at_ms, value): (Millis, f64)| Point::new("m", &[("host", "a")], at_ms).field("f", value);
+    store.append(&late.map(of)).await.unwrap();
+    let mut many = column("a", BASE_MS, BASE_MS);
+    many.samples = (0..100).map(|i| (BASE_MS + 9 * HOUR_MS + i * 1_001, i as f64)).collect();
+    wanted.extend(late.iter().chain(&many.samples).copied());
+    store.append_columns(vec![many]).await.unwrap();
+    assert!(read().await == as_wanted(&wanted), "from rows");
+    store.settle().await;
+    assert!(read().await == as_wanted(&wanted), "from the day");
+    let changed = store.buckets(&[id], day, Resolution::FiveMinutes).await.unwrap();
+    let differing = fives[0].iter().zip(&changed[0]).filter(|(one, other)| one.summary != other.summary).count();
+    assert_eq!((fives[0].len(), changed[0].len(), differing), (288, 288, 3));
+    store.stop().await;
+    assert_eq!(count(&scratch.path(), "chunk").await, 0, "the days are whole again");
 }
 
 #[tokio::test]

@@ -1,0 +1,294 @@
+//! Days: the points of a series in a day, as one blob. Pure.
+//!
+//! A header has what all hours share: how many points each has, the times if they are equidistant, and how values
+//! are packed, which takes as much space as some hundred points. A page for each hour follows, which can be read alone.
+//!
+//! **Invariant: the header and each page have checksums of their own**, so that damage costs an hour, unless it is in the header.
+
+use super::{
+    downsample::ThinPoint,
+    key::{DAY_HOURS, HOUR_MS, Hour},
+    numbers::{self, DecodeError, PagedColumn, PagedTimes},
+};
+
+/// Largest number of points in a day: twice what a series that is measured every second has.
+pub(crate) const POINTS_MAX: usize = 2 * 24 * 3600;
+/// The version of the format.
+const VERSION: u8 = 1;
+
+/// The points of an hour.
+pub(crate) type HourPoints = (Hour, Vec<ThinPoint>);
+
+/// Encodes a day, with its checksums. The hours are of that day, sorted, as are the points of each; none is empty. `None` if
+/// there are too many points.
+pub(crate) fn encode(key: i64, day: u32, hours: &[HourPoints]) -> Option<Vec<u8>> {
+    let counts: Vec<usize> = hours.iter().map(|(_, samples)| samples.len()).collect();
+    if !(1..=POINTS_MAX).contains(&counts.iter().sum()) {
+        return None;
+    }
+    let start_ms = Hour(day * DAY_HOURS).start_ms();
+    let samples = || hours.iter().flat_map(|(_, samples)| samples);
+    let times: Vec<i64> = samples().map(|sample| sample.0 - start_ms).collect();
+    let values: Vec<f64> = samples().map(|sample| sample.1).collect();
+    let mut header = vec![VERSION];
+    let present = hours.iter().fold(0_u64, |present, (hour, _)| present | 1 << (hour.0 % DAY_HOURS));
+    numbers::put_varint(&mut header, present);
+    numbers::put_wholes(&mut header, &counts.iter().map(|count| count.cast_signed() as i64).collect::<Vec<_>>());
+    let mut pages = vec![Vec::new(); hours.len()];
+    PagedTimes::put(&mut header, &mut pages, &times, &counts)?;
+    PagedColumn::put(&mut header, &mut pages, &values, &counts)?;
+    numbers::put_wholes(&mut header, &pages.iter().map(|page| page.len().cast_signed() as i64).collect::<Vec<_>>());
+    let mut bytes = Vec::with_capacity(header.len() + pages.iter().map(|page| 4 + page.len()).sum::<usize>() + 8);
+    numbers::put_varint(&mut bytes, header.len() as u64);
+    bytes.extend(numbers::sealed(&header, key));
+    for ((hour, _), page) in hours.iter().zip(&pages) {
+        if !page.is_empty() {
+            bytes.extend(numbers::sealed(page, page_key(key, *hour)));
+        }
+    }
+    Some(bytes)
+}
+
+/// The key of a page's checksum: a page in the place of another is detected.
+fn page_key(key: i64, hour: Hour) -> i64 {
+    key | i64::from(hour.0 % DAY_HOURS + 1)
+}
+
+/// A page: its hour, the index of its first point in the day, the number of its points, its bytes with their checksum.
+struct DayPage<'a> {
+    hour: Hour,
+    first: usize,
+    count: usize,
+    bytes: &'a [u8],
+}
+
+/// An encoded day, of which hours can be read.
+pub(crate) struct DayReader<'a> {
+    key: i64,
+    start_ms: i64,
+    times: PagedTimes,
+    values: PagedColumn,
+    pages: Vec<DayPage<'a>>,
+}
+
+impl<'a> DayReader<'a> {
+    /// Reads the header.
+    pub(crate) fn new(key: i64, day: u32, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+        let length = usize::try_from(numbers::take_varint(&mut rest)?).unwrap_or(usize::MAX);
+        let (header, mut rest) = rest.split_at_checked(length.saturating_add(4)).ok_or(DecodeError::Checksum)?;
+        let mut header = numbers::checked(header, key)?;
+        if numbers::take_byte(&mut header)? != VERSION {
+            return Err(DecodeError::Content("a day of no known version"));
+        }
+        let present = numbers::take_varint(&mut header)?;
+        let hours: Vec<Hour> =
+            (0..DAY_HOURS).filter(|hour| present >> hour & 1 == 1).map(|hour| Hour(day * DAY_HOURS + hour)).collect();
+        let counts = sizes(&mut header, hours.len())?;
+        if counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count)) > POINTS_MAX {
+            return Err(DecodeError::Content("too many points"));
+        }
+        let times = PagedTimes::take(&mut header)?;
+        let values = PagedColumn::take(&mut header)?;
+        let lengths = sizes(&mut header, hours.len())?;
+        let (mut pages, mut first) = (Vec::with_capacity(hours.len()), 0);
+        for ((hour, count), length) in hours.into_iter().zip(counts).zip(lengths) {
+            let length = if length == 0 { 0 } else { length.saturating_add(4) };
+            // One that is cut off has a wrong checksum.
+            let (bytes, later) = rest.split_at(length.min(rest.len()));
+            pages.push(DayPage { hour, first, count, bytes: if bytes.len() == length { bytes } else { &[0] } });
+            first += count;
+            rest = later;
+        }
+        Ok(Self { key, start_ms: Hour(day * DAY_HOURS).start_ms(), times, values, pages })
+    }
+
+    /// The hours that have points.
+    #[cfg(test)]
+    pub(crate) fn hours(&self) -> impl Iterator<Item = Hour> {
+        self.pages.iter().map(|page| page.hour)
+    }
+
+    /// The points of some hours, each sorted by time: exactly those that were written, or an error.
+    pub(crate) fn read(
+        &mut self,
+        hours: std::ops::Range<u32>,
+    ) -> impl Iterator<Item = Result<HourPoints, DecodeError>> + use<'_, 'a> {
+        let Self { key, start_ms, times, values, pages } = self;
+        pages
+            .iter()
+            .filter(move |page| hours.contains(&page.hour.0))
+            .map(|page| Ok((page.hour, page.read(*key, *start_ms, times, values)?)))
+    }
+}
+
+impl DayPage<'_> {
+    fn read(
+        &self,
+        key: i64,
+        start_ms: i64,
+        times: &mut PagedTimes,
+        values: &mut PagedColumn,
+    ) -> Result<Vec<ThinPoint>, DecodeError> {
+        let mut rest = match self.bytes {
+            [] => &[],
+            bytes => numbers::checked(bytes, page_key(key, self.hour))?,
+        };
+        let times = times.page(&mut rest, self.first, self.count)?;
+        let values = values.page(&mut rest, self.count)?;
+        let of_hour = self.hour.start_ms() - start_ms..self.hour.start_ms() - start_ms + HOUR_MS;
+        if times.iter().any(|time| !of_hour.contains(time)) {
+            return Err(DecodeError::Content("a time outside its hour"));
+        }
+        Ok(times.into_iter().map(|time| start_ms + time).zip(values).collect())
+    }
+}
+
+/// Numbers that are not negative.
+fn sizes(header: &mut &[u8], count: usize) -> Result<Vec<usize>, DecodeError> {
+    let sizes = numbers::take_wholes(header, count)?.into_iter().map(usize::try_from).collect::<Result<_, _>>();
+    sizes.map_err(|_| DecodeError::Content("a negative size"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DAY: u32 = 2_500;
+    const KEY: i64 = 7 << 9;
+
+    fn at(ms: i64) -> i64 {
+        Hour(DAY * DAY_HOURS).start_ms() + ms
+    }
+
+    fn by_hours(samples: &[ThinPoint]) -> Vec<HourPoints> {
+        let hours = samples.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0));
+        hours.map(|hour| (Hour::of(hour[0].0), hour.to_vec())).collect()
+    }
+
+    fn bits(hours: &[HourPoints]) -> Vec<(Hour, Vec<(i64, u64)>)> {
+        let points = |samples: &[ThinPoint]| samples.iter().map(|(at_ms, value)| (*at_ms, value.to_bits())).collect();
+        hours.iter().map(|(hour, samples)| (*hour, points(samples))).collect()
+    }
+
+    fn whole(samples: &[ThinPoint]) -> Vec<u8> {
+        let hours = by_hours(samples);
+        let bytes = encode(KEY, DAY, &hours).unwrap();
+        let mut reader = DayReader::new(KEY, DAY, &bytes).unwrap();
+        assert_eq!(reader.hours().collect::<Vec<_>>(), hours.iter().map(|(hour, _)| *hour).collect::<Vec<_>>());
+        let read: Vec<_> = reader.read(0..u32::MAX).collect::<Result<_, _>>().unwrap();
+        assert_eq!(bits(&read), bits(&hours));
+        // Each alone, the last first.
+        for (hour, samples) in hours.iter().rev() {
+            let one: Vec<_> = reader.read(hour.0..hour.0 + 1).collect::<Result<_, _>>().unwrap();
+            assert_eq!(bits(&one), bits(&[(*hour, samples.clone())]));
+        }
+        assert!(matches!(DayReader::new(KEY + 512, DAY, &bytes), Err(DecodeError::Checksum)), "under another key");
+        bytes
+    }
+
+    #[test]
+    fn usual_days_are_small() {
+        let day = |value: fn(i64) -> f64| (0..8_640).map(|i| (at(i * 10_000 + 1_234), value(i))).collect::<Vec<_>>();
+        let noise = |i: i64, below: i64| ((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed()) >> 33) % below;
+        let _ = noise;
+        for (what, samples, bytes_max) in [
+            ("constant", day(|_| 0.1), 90),
+            ("even counter", day(|i| 17.0 + i as f64 * 1_460.0), 900),
+            ("counter", day(|i| 17.0 + (i * 20 + i * i * 7_919 % 20) as f64 * 1_460.0), 6_500),
+            ("percents", day(|i| (i * i * 7_919 % 100) as f64 / 100.0), 8_500),
+        ] {
+            let bytes = whole(&samples).len();
+            assert!(bytes <= bytes_max, "{what}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn extremes_come_back() {
+        for values in [
+            vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0],
+            vec![f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2],
+            vec![9_007_199_254_740_991.0, -9_007_199_254_740_991.0],
+            vec![12.34, 12.35, -0.01],
+            vec![f64::from_bits(0x7ff0_0000_0000_0002), 1.0],
+        ] {
+            for (count, step) in [(1, 1), (5, 1), (50, 1_700_000), (400, 200_003)] {
+                let samples: Vec<_> = (0..count).map(|i| (at(i * step), values[i as usize % values.len()])).collect();
+                whole(&samples);
+            }
+        }
+        assert_eq!(encode(KEY, DAY, &[]), None);
+    }
+
+    #[test]
+    fn damage_costs_an_hour() {
+        let samples: Vec<ThinPoint> =
+            (0..2_400).map(|i| (at(i * 36_000 + i * i % 7), (i * 17 % 23) as f64 / 3.0)).collect();
+        let good = whole(&samples);
+        let header = usize::from(good[0]).min(127);
+        let (mut lost_all, mut lost_one) = (0, 0);
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            match DayReader::new(KEY, DAY, &bad) {
+                Err(_) => lost_all += 1,
+                Ok(mut reader) => {
+                    let faults = reader.read(0..u32::MAX).filter(Result::is_err).count();
+                    assert_eq!(faults, 1, "bit {bit}");
+                    lost_one += 1;
+                }
+            }
+        }
+        assert!(lost_one > lost_all * 5, "{lost_one} and {lost_all}, the header begins with {header}");
+        for length in 0..good.len() {
+            let whole =
+                DayReader::new(KEY, DAY, &good[..length]).map(|mut day| day.read(0..u32::MAX).all(|one| one.is_ok()));
+            assert!(!matches!(whole, Ok(true)), "{length} bytes");
+        }
+    }
+
+    fn number() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            any::<f64>(),
+            any::<i32>().prop_map(f64::from),
+            (any::<i32>(), 0..6_i32).prop_map(|(whole, scale)| f64::from(whole) / 10_f64.powi(scale)),
+            Just(f64::NAN),
+            Just(-0.0),
+            Just(12.34),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn days_come_back(
+            times in proptest::collection::btree_set(0..24 * HOUR_MS, 1..200),
+            even in proptest::option::of(1..700_000_i64),
+            values in prop_oneof![
+                proptest::collection::vec(number(), 1..200),
+                proptest::collection::vec((-999..999_i32).prop_map(|whole| f64::from(whole) / 100.0), 1..200),
+                number().prop_map(|value| vec![value]),
+            ],
+        ) {
+            let times: Vec<i64> = match even {
+                Some(step) => (0..).map(|i| i * step).take_while(|at| *at < 24 * HOUR_MS).take(200).collect(),
+                None => times.into_iter().collect(),
+            };
+            let samples: Vec<ThinPoint> = times.into_iter().map(at).zip(values.into_iter().cycle()).collect();
+            whole(&samples);
+        }
+
+        #[test]
+        fn nothing_panics(header in proptest::collection::vec(any::<u8>(), 0..100), rest in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut bytes = Vec::new();
+            numbers::put_varint(&mut bytes, header.len() as u64);
+            bytes.extend(numbers::sealed(&header, KEY));
+            bytes.extend(numbers::sealed(&rest, page_key(KEY, Hour(DAY * DAY_HOURS))));
+            for bytes in [&bytes, &header] {
+                if let Ok(mut day) = DayReader::new(KEY, DAY, bytes) {
+                    let _ = day.read(0..u32::MAX).count();
+                }
+            }
+        }
+    }
+}
