@@ -50,7 +50,7 @@ pub fn compare(
     let mut before = before.clone();
     let mut after = after.clone();
     *after.restart_epoch_mut() = before.spec.restart_epoch();
-    after.set_values(before.spec.values().cloned().unwrap_or_default());
+    after.keep_values(&before.spec);
     let values = other_values((unit, &mut before), &after, key);
     let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
     found.extend(values.map(masked));
