@@ -187,7 +187,7 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
         configs: steps,
         secrets: newer_secrets,
         cost: cost((&desired.spec, desired.run), (&after, desired.run)),
-        verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs, secrets: None },
+        verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs, secrets: None, config_templates: None },
     })
 }
 

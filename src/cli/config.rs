@@ -26,7 +26,10 @@ pub enum ConfigVerb {
                     \x20 {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
                     The unit's process finds the bare value in its file; everywhere else it is shown as ***. The console \
                     keeps it as part of the config. To keep a secret encrypted, and to change it without another config, \
-                    name it as {\"$secret\": {\"name\": NAME}}, and set it with `muster secret set NAME`.")]
+                    name it as {\"$secret\": {\"name\": NAME}}, and set it with `muster secret set NAME`.\n\n\
+                    Write a text that each host renders as {\"$template\": TEXT}, such as\n\n\
+                    \x20 {\"url\": {\"$template\": \"http://{{ host.hostname }}:{{ vars.port }}/\"}}\n\n\
+                    `muster render FILE --host HOST` shows what becomes of the configs of a unit.")]
     Add {
         /// Id: NAME or ROLE.NAME
         id: ConfigId,

@@ -284,7 +284,8 @@ async fn told(
                 report(&command, &heard)?;
             }
             let later = if away.is_empty() { "" } else { "; those that are away hear of it when they are back" };
-            print::say(format_args!("{what}, on {} hosts{later}", heard.len()));
+            let hosts = if heard.len() == 1 { "host" } else { "hosts" };
+            print::say(format_args!("{what}, on {} {hosts}{later}", heard.len()));
             return Ok(());
         }
     }

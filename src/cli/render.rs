@@ -7,20 +7,26 @@ use std::{
 };
 
 use clap::Args;
-use muster_api::{Host, HostConnection};
+use muster_api::{Config, Host, HostConnection};
 use muster_base::failure::{Failure, FailureKind};
-use muster_rules::port_lease::{self, SpecEndpoints};
+use muster_rules::{
+    port_lease::{self, SpecEndpoints},
+    render,
+};
 use muster_topics::{
     command::Verb,
     desired::DeploymentName,
     effective::RenderedTexts,
     endpoint::{Needed, Provided},
     name::{Name, UnitName},
+    unit::ConfigRef,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{change::submit, command_follower, command_report::report, document_file, print, session::CliSession};
+use super::{
+    change::submit, command_follower, command_report::report, config, document_file, print, session::CliSession,
+};
 
 /// Show what a host renders of a template, and apply nothing.
 #[derive(Args, Clone, Debug)]
@@ -50,6 +56,8 @@ struct UnitTemplates {
     unit: Option<UnitName>,
     deployment: Option<DeploymentName>,
     templates: BTreeMap<String, String>,
+    /// The configs that it names.
+    configs: Vec<String>,
     /// Its arguments with placeholders as the document has them, by what faults call them.
     arguments: BTreeMap<String, String>,
     provides: Vec<Provided>,
@@ -80,6 +88,22 @@ fn read(file: &Path, wanted: &RenderArgs) -> Result<Vec<UnitTemplates>, Failure>
     };
     let text = text.map_err(|error| usage(error.to_string()))?;
     templates_of(&text, wanted).map_err(usage)
+}
+
+/// Adds the templates that count in the configs of a unit.
+async fn add_configs(session: &CliSession, unit: &mut UnitTemplates) -> Result<(), Failure> {
+    let (mut configs, mut documents) = (Vec::new(), Vec::new());
+    for name in &unit.configs {
+        let Config { id, version, .. } = config::find(session, name).await?;
+        let whole: Config = session.client.get(&format!("configs/{id}/{version}"), &[]).await?;
+        configs.push(ConfigRef { id, version, sha256: whole.sha256 });
+        documents.push(whole.content.unwrap_or_default());
+    }
+    for one in render::config::counting(&configs, &documents) {
+        let version = configs.iter().find(|config| config.id == one.config).map(|config| config.version.as_str());
+        unit.templates.insert(render::config::template_name(&one.config, version, &one.at), one.text);
+    }
+    Ok(())
 }
 
 /// Returns the id of a host that can be asked.
@@ -122,10 +146,13 @@ const ANSWER_MAX_MS: u64 = 60_000;
 /// # Errors
 /// If it fails.
 pub async fn run(wanted: RenderArgs, session: &CliSession) -> Result<(), Failure> {
-    let units = match &wanted.file {
+    let mut units = match &wanted.file {
         Some(file) => read(file, &wanted)?,
         None => vec![UnitTemplates { unit: wanted.unit.clone(), ..UnitTemplates::default() }],
     };
+    for unit in &mut units {
+        add_configs(session, unit).await?;
+    }
     let host = online(session, &wanted.host).await?;
     let (mut all, mut wrong) = (BTreeMap::new(), Vec::new());
     for asked in units {
@@ -146,7 +173,9 @@ pub async fn run(wanted: RenderArgs, session: &CliSession) -> Result<(), Failure
         return session.printer.line(&shown, text.strip_suffix('\n').unwrap_or(text));
     }
     if all.is_empty() {
-        print::say(format_args!("there is no template in it; `render: true` has a unit's env and args rendered"));
+        print::say(format_args!(
+            "there is no template in it; `render: true` has a unit's env and args rendered, and `$template` in a config marks one"
+        ));
     }
     session.printer.list(
         &all.into_iter().collect::<Vec<_>>(),
@@ -208,6 +237,8 @@ fn templates_of_unit(
     for (path, entry) in unit["files"].as_object().into_iter().flatten() {
         found.templates.extend(entry["template"].as_str().map(|text| (format!("files.{path}"), text.to_owned())));
     }
+    let configs = unit["configs"].as_array().into_iter().flatten();
+    found.configs = configs.filter_map(|name| name.as_str().map(str::to_owned)).collect();
     // A container's own program gets its arguments as they are.
     if unit["container"].is_string() {
         found.arguments.clear();

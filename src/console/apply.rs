@@ -286,6 +286,13 @@ impl Console {
                 return Ok(None);
             }
         };
+        match self.config_templates(spec.configs()).await {
+            Ok(templates) => spec.set_config_templates(templates),
+            Err(error) => {
+                faults.add_error(source, &at("configs"), error)?;
+                return Ok(None);
+            }
+        }
         match secret::secrets_of(self, &wanted.unit.realm(), spec.configs(), Some(&spec)).await {
             Ok(secrets) => spec.set_secrets(secrets),
             Err(error) => {

@@ -4,6 +4,9 @@
 //! value in the merged file; everything that is shown has [`MASK`] in its place. `{"$secret": {"name": NAME}}` is a
 //! reference to a secret of the unit's realm, whose value its host puts there ([`with_values`]); it hides nothing itself.
 //!
+//! A text may be a template, which the unit's host renders: `{"$template": TEXT}` ([`crate::render::config`]). Until then it is
+//! one value, as a secret is.
+//!
 //! **Invariant: a secret is one value.** It is never merged or traversed: a value that overrides it replaces it
 //! as a whole, or a part of it would remain without its mark.
 
@@ -24,6 +27,9 @@ const NAME: &str = "name";
 /// its own.
 pub const SALT: &str = "$salt";
 
+/// The only key of an object that holds a template.
+pub const TEMPLATE: &str = "$template";
+
 /// The shortest secret that is searched for inside other texts when a hand-edited document is masked; shorter ones
 /// would match everywhere.
 const WITHIN_MIN_BYTES: usize = 8;
@@ -34,7 +40,7 @@ pub fn merge(documents: impl IntoIterator<Item = Value>) -> Value {
     let mut documents = documents.into_iter();
     let Some(mut merged) = documents.next() else { return Value::Object(Map::new()) };
     for patch in documents {
-        merge_patch::apply_to_parts(&mut merged, patch, &is_secret);
+        merge_patch::apply_to_parts(&mut merged, patch, &|object| is_secret(object) || template(object).is_some());
     }
     merged
 }
@@ -42,6 +48,78 @@ pub fn merge(documents: impl IntoIterator<Item = Value>) -> Value {
 /// An object counts as a secret if it has the key at all, so that a mistake hides too much rather than too little.
 fn is_secret(object: &Map<String, Value>) -> bool {
     object.contains_key(SECRET)
+}
+
+/// Returns the template in an object that holds one. Others with that key are data: nobody looks for secrets in them.
+fn template(object: &Map<String, Value>) -> Option<&str> {
+    object.get(TEMPLATE).filter(|_| object.len() == 1)?.as_str()
+}
+
+/// Returns all templates of a document: JSON pointer and text.
+#[must_use]
+pub fn templates(document: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    walk_objects(document, &mut String::new(), &mut |pointer, object| {
+        found.extend(template(object).map(|text| (pointer.to_owned(), text.to_owned())));
+    });
+    found
+}
+
+/// Returns the document with something in place of each template, of which `with` is given the JSON pointer and the text.
+///
+/// # Errors
+/// The first of `with`.
+pub fn map_templates<E>(document: &Value, with: &mut dyn FnMut(&str, &str) -> Result<Value, E>) -> Result<Value, E> {
+    let mut mapped = document.clone();
+    for (pointer, text) in templates(document) {
+        if let Some(place) = mapped.pointer_mut(&pointer) {
+            *place = with(&pointer, &text)?;
+        }
+    }
+    Ok(mapped)
+}
+
+/// Checks that templates are written correctly, as far as the object goes; returns each mistake with its JSON pointer.
+#[must_use]
+pub fn check_templates(document: &Value) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    walk_objects(document, &mut String::new(), &mut |pointer, object| {
+        let at = if pointer.is_empty() { "the whole document" } else { pointer };
+        match object.get(TEMPLATE) {
+            Some(_) if object.len() > 1 => {
+                mistakes.push(format!("{at}: beside \"{TEMPLATE}\" there may be no other key"));
+            }
+            Some(Value::String(_)) | None => {}
+            Some(_) => {
+                mistakes.push(format!("{at}: a template is a text, such as {{\"{TEMPLATE}\": \"{{{{ realm }}}}\"}}"));
+            }
+        }
+    });
+    mistakes
+}
+
+/// Visits all objects that are no secrets, outer ones first.
+fn walk_objects(value: &Value, pointer: &mut String, visit: &mut dyn FnMut(&str, &Map<String, Value>)) {
+    let length = pointer.len();
+    match value {
+        Value::Object(object) if is_secret(object) => {}
+        Value::Object(object) => {
+            visit(pointer, object);
+            for (key, value) in object {
+                push(pointer, key);
+                walk_objects(value, pointer, visit);
+                pointer.truncate(length);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                push(pointer, &index.to_string());
+                walk_objects(value, pointer, visit);
+                pointer.truncate(length);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Checks that secrets are written correctly; returns each mistake with its JSON pointer.

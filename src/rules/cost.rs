@@ -1,7 +1,5 @@
 //! The cost of a change of desired state for the running process.
 
-use std::collections::BTreeMap;
-
 use muster_topics::{
     process::Limits,
     unit::{Observed, Run, Spec},
@@ -47,9 +45,9 @@ impl ChangeCost {
 #[must_use]
 pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     // A spec that its host has not filled in yet.
-    let filled = before.0.values().filter(|_| after.0.values().is_some_and(BTreeMap::is_empty)).map(|values| {
+    let filled = (before.0.has_values() && !after.0.has_values()).then(|| {
         let mut filled = after.0.clone();
-        filled.set_values(values.clone());
+        filled.keep_values(before.0);
         filled
     });
     let after = (filled.as_ref().unwrap_or(after.0), after.1);
@@ -98,7 +96,9 @@ fn has_same_frame(before: &Spec, after: &Spec) -> bool {
 
 /// Whether its configs would be the same.
 fn has_same_files(before: &Spec, after: &Spec) -> bool {
-    before.configs() == after.configs() && before.secrets() == after.secrets()
+    before.configs() == after.configs()
+        && before.secrets() == after.secrets()
+        && before.config_values() == after.config_values()
 }
 
 /// Whether the process continues until its successor is up. One that is not up, or is suspended, is stopped first.

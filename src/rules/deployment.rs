@@ -99,7 +99,7 @@ fn name(document: &Map<String, Value>, faults: &mut FaultList) -> Option<Deploym
 }
 
 fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostSelect> {
-    const WANTED: &str = "the hosts are wanted, such as `target: {select: 'label.role=till'}`; `host=*` selects all";
+    const WANTED: &str = "the hosts are wanted, such as `target: {select: 'label.role=till'}`; `all` selects all";
     let Some(target) = document.get("target") else {
         faults.add("target", format!("it has to be there: {WANTED}"));
         return None;
@@ -115,7 +115,8 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
         faults.add("target.select", format!("it has to be there: {WANTED}"));
         return None;
     };
-    let select: HostSelect = faults.keep("target.select", from_value(select))?;
+    let select = if select == "all" { json!("host=*") } else { select.clone() };
+    let select: HostSelect = faults.keep("target.select", from_value(&select))?;
     if select.asks_units() {
         faults.add(
             "target.select",
@@ -351,6 +352,9 @@ mod tests {
         assert_eq!(wanted.select.to_string(), "label.role=till and not label.frozen=yes");
         let units: Vec<_> = wanted.units.iter().map(|unit| (unit.unit.as_str(), unit.run, unit.is_whole)).collect();
         assert_eq!(units, [("shop/till", Some(Run::Running), true), ("tools/printer", Some(Run::Stopped), true)]);
+        let mut all = till();
+        all["target"]["select"] = json!("all");
+        assert_eq!(read(&all).0.unwrap().select.to_string(), "host=*");
         let mut one = till();
         let fields = one.as_object_mut().unwrap();
         fields.insert("unit".to_owned(), fields["units"][0].clone());

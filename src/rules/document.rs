@@ -392,6 +392,7 @@ pub(super) fn fields_to_write(unit: &UnitName, spec: &Spec, run: Run) -> Map<Str
     fields.remove("secrets");
     // Its host does.
     fields.remove("values");
+    fields.remove("config_values");
     // Values that come from the manifest are left out.
     if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
         fields.entry("args").or_insert_with(|| json!(yuno.args));
@@ -443,6 +444,11 @@ pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
         let secrets: Vec<String> = spec.secrets().iter().map(SecretRef::to_string).collect();
         fields.insert("secrets".to_owned(), json!(secrets));
     }
+    // The templates are in the configs.
+    fields.remove("config_templates");
+    if let Some(values) = spec.config_values().filter(|values| !values.is_empty()) {
+        fields.insert("config_values".to_owned(), json!(values));
+    }
     fields.insert("run".to_owned(), json!(run));
     fields
 }
@@ -468,6 +474,7 @@ pub fn schema(kind: DocumentKind) -> Value {
         properties.remove("restart_epoch");
         properties.remove("secrets");
         properties.remove("values");
+        properties.remove("config_templates");
         let texts = |about: &str| json!({ "description": about, "type": "array", "items": { "type": "string" } });
         properties.extend([
             ("unit".to_owned(), name),

@@ -22,10 +22,7 @@ use muster_topics::{
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
-    secret::SecretRef,
-    unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
-    },
+    unit::{Channel, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec},
 };
 
 use super::{CommandRefusal, container, files, packages, port_lease, probe, process, render};
@@ -134,9 +131,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         Verb::UnitUnhold { .. } if current.hold.is_none() => Ok(UnitEdit::Keep),
         Verb::UnitUnhold { .. } => Ok(set(current.desired, current.desired.run, HoldChange::End)),
         Verb::UnitLabel { labels, .. } => label(current.desired, labels),
-        Verb::UnitUpgrade { from, artifact, configs, secrets, .. } => {
-            upgrade(unit, current.desired, from, (artifact.as_ref(), configs, secrets.as_deref()))
-        }
+        Verb::UnitUpgrade { from, .. } => upgrade(unit, current.desired, from, verb),
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
@@ -218,14 +213,36 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
 }
 
 /// Changes the content of a unit. `from` is the revision that the requester has seen.
-fn upgrade(
-    unit: &UnitName,
-    desired: &Desired,
-    from: &Digest,
-    (artifact, configs, secrets): (Option<&ArtifactRef>, &[ConfigRef], Option<&[SecretRef]>),
-) -> Result<UnitEdit, CommandRefusal> {
+fn upgrade(unit: &UnitName, desired: &Desired, from: &Digest, verb: &Verb) -> Result<UnitEdit, CommandRefusal> {
+    let spec = upgraded(unit, &desired.spec, verb)?;
+    if spec == desired.spec {
+        return Ok(UnitEdit::Keep);
+    }
+    if *from != desired.revision {
+        let message = format!(
+            "{unit} has changed since this was planned: it has revision {} now. hint: plan it again",
+            desired.revision.short()
+        );
+        return Err(CommandRefusal::new(RefusalCode::Conflict, message));
+    }
+    let revision = revision(&spec)?;
+    Ok(UnitEdit::Set {
+        spec: Box::new(spec),
+        revision,
+        run: desired.run,
+        frozen: desired.frozen,
+        holding: HoldChange::Keep,
+    })
+}
+
+/// Returns a spec with what an upgrade puts into it; with any other verb, the same.
+///
+/// # Errors
+/// If the unit has not what the upgrade replaces.
+pub fn upgraded(unit: &UnitName, spec: &Spec, verb: &Verb) -> Result<Spec, CommandRefusal> {
+    let mut spec = spec.clone();
+    let Verb::UnitUpgrade { artifact, configs, secrets, config_templates, .. } = verb else { return Ok(spec) };
     let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
-    let mut spec = desired.spec.clone();
     if let Some(artifact) = artifact {
         let Some(place) = spec.artifact_mut() else {
             return conflict(format!("{unit} is made of no artifact"));
@@ -239,25 +256,12 @@ fn upgrade(
         *place = config.clone();
     }
     if let Some(secrets) = secrets {
-        spec.set_secrets(secrets.to_vec());
+        spec.set_secrets(secrets.clone());
     }
-    if spec == desired.spec {
-        return Ok(UnitEdit::Keep);
+    if let (Some(templates), Spec::Yuno(spec)) = (config_templates, &mut spec) {
+        spec.config_templates = templates.clone();
     }
-    if *from != desired.revision {
-        return conflict(format!(
-            "{unit} has changed since this was planned: it has revision {} now. hint: plan it again",
-            desired.revision.short()
-        ));
-    }
-    let revision = revision(&spec)?;
-    Ok(UnitEdit::Set {
-        spec: Box::new(spec),
-        revision,
-        run: desired.run,
-        frozen: desired.frozen,
-        holding: HoldChange::Keep,
-    })
+    Ok(spec)
 }
 
 fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, CommandRefusal> {
@@ -467,7 +471,7 @@ mod tests {
     mod played;
 
     use super::*;
-    use muster_topics::unit::{Restart, YunoSpec};
+    use muster_topics::unit::{ArtifactRef, ConfigRef, Restart, YunoSpec};
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()

@@ -9,7 +9,10 @@ use muster_topics::{
     reload::{ON_CHANGE_MAX, Reload},
     secret::SECRETS_MAX,
     signal::Signal,
-    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, YunoSpec},
+    unit::{
+        CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX,
+        Restart, Rollback, YunoSpec,
+    },
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -77,6 +80,8 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
         check_texts(spec),
         check_configs(spec),
         most("secrets", "", spec.secrets.len(), SECRETS_MAX),
+        most("configs", " templates", spec.config_templates.templates.len(), CONFIG_TEMPLATES_MAX),
+        most("configs", " bytes of templates", template_bytes(spec), CONFIG_TEMPLATES_MAX_BYTES),
         check_reload(spec),
         check_limits(&spec.limits),
         check_attributes(&spec.process),
@@ -278,6 +283,10 @@ fn check_container(spec: &YunoSpec) -> Result<(), String> {
 pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), String> {
     let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
     if count > max { message() } else { Ok(()) }
+}
+
+fn template_bytes(spec: &YunoSpec) -> usize {
+    spec.config_templates.templates.iter().map(|one| one.at.len() + one.text.len()).sum()
 }
 
 pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {

@@ -3,6 +3,7 @@
 //! - [`RenderValues`]: what a template can name; [`render`] gives its text
 //! - [`names`]: what a template names, without a value: its secrets, variables, facts and labels
 //! - [`unit`]: the templates of a spec
+//! - [`config`]: those in its configs
 //! - [`fault`]: why a template cannot be rendered, with its line and a hint
 //!
 //! A template comes from an operator, but its mistakes must not harm a host. It is strict: a name without a value is an
@@ -12,6 +13,7 @@
 //!
 //! **Invariant: no message of a fault has the value of a secret in it.**
 
+pub mod config;
 mod fault;
 mod names;
 pub mod unit;

@@ -55,8 +55,8 @@ fn told(error: &boon::CompileError) -> String {
     format!("{error}{source}").replace(HERE, "the schema")
 }
 
-/// Returns where a config violates a schema, with JSON pointers and without secrets. What the config refers to by name
-/// has no value yet, and is not checked.
+/// Returns where a config violates a schema, with JSON pointers and without secrets. What the config refers to by name, and
+/// what is still a template, has no value yet, and is not checked.
 #[must_use]
 pub fn check(schema: &Value, document: &Value) -> Vec<String> {
     let (schemas, index) = match compile(schema) {
@@ -65,9 +65,13 @@ pub fn check(schema: &Value, document: &Value) -> Vec<String> {
     };
     let secrets = config::secrets(document);
     let (unknown, known): (Vec<_>, Vec<_>) = secrets.into_iter().partition(|(_, value)| value.is_object());
-    let [unknown, known] =
+    let [mut unknown, known] =
         [unknown, known].map(|list| list.into_iter().map(|(pointer, _)| pointer).collect::<Vec<_>>());
-    let bare = config::revealed(document);
+    let mut bare = config::revealed(document);
+    for (pointer, text) in config::templates(document) {
+        bare.pointer_mut(&pointer).into_iter().for_each(|place| *place = text.as_str().into());
+        unknown.push(pointer);
+    }
     let mut complaints = Vec::new();
     if let Err(error) = schemas.validate(&bare, index) {
         collect(&error, (&known, &unknown), &mut complaints);
@@ -155,6 +159,7 @@ mod tests {
         check_says(&schema, &json!({"p": {"$secret": {"name": "db"}}}), &[]);
         check_says(&schema, &json!({"p": {"$secret": {"name": "db"}}, "n": "x"}), &["/n"]);
         check_says(&schema, &json!({"n": {"$secret": {"name": "db"}}}), &["the whole: "]);
+        check_says(&schema, &json!({"p": {"$template": "{{ realm }}"}, "n": "x"}), &["/n"]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn compare(
     let mut before = before.clone();
     let mut after = after.clone();
     *after.restart_epoch_mut() = before.spec.restart_epoch();
-    after.set_values(before.spec.values().cloned().unwrap_or_default());
+    after.keep_values(&before.spec);
     let values = other_values((unit, &mut before), &after, key);
     let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
     found.extend(values.map(masked));
@@ -94,12 +94,27 @@ pub fn known_fields(before: (&Spec, Run), after: (&Spec, Run)) -> Vec<FieldDiffe
     let mut found = fields(Some(before), Some(after));
     found.retain(|one| {
         let is_text = one.field.ends_with(".text") || one.field.ends_with(".template");
-        !(is_text && one.field.starts_with("files."))
+        !(is_text && one.field.starts_with("files["))
     });
     let (old, new) = (before.0.env(), after.0.env());
     let differs = |name: &&String| old.get(*name).zip(new.get(*name)).is_some_and(|(old, new)| old != new);
     found.extend(old.keys().filter(differs).map(|name| masked(format!("env.{name}"))));
     found
+}
+
+/// Returns a JSON pointer as people write it: `files["/etc/motd"].mode`.
+fn field_of(pointer: &str) -> String {
+    let mut field = String::new();
+    for part in pointer.split('/').skip(1) {
+        let part = part.replace("~1", "/").replace("~0", "~");
+        let is_word = part.chars().all(|one| one.is_alphanumeric() || "_-".contains(one));
+        match (is_word, field.is_empty()) {
+            (true, true) => field.push_str(&part),
+            (true, false) => field.extend([".", &part]),
+            (false, _) => field.push_str(&format!("[{part:?}]")),
+        }
+    }
+    field
 }
 
 /// Returns the fields in which two units differ.
@@ -110,11 +125,7 @@ pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<
     };
     let mut found: Vec<FieldDifference> = differences(&all_fields(before), &all_fields(after))
         .into_iter()
-        .map(|one| FieldDifference {
-            field: one.pointer.trim_start_matches('/').replace('/', "."),
-            from: one.from,
-            to: one.to,
-        })
+        .map(|one| FieldDifference { field: field_of(&one.pointer), from: one.from, to: one.to })
         .collect();
     // The same label may have named another content before.
     let content = |unit: Option<(&Spec, Run)>| unit?.0.artifact().cloned();
@@ -151,6 +162,18 @@ mod tests {
         assert_eq!(known_fields((&before, Run::Running), (&before, Run::Running)), []);
         let stopped = known_fields((&before, Run::Running), (&before, Run::Stopped));
         assert_eq!(stopped[0].to_string(), "run: running → stopped");
+    }
+
+    #[test]
+    fn place_is_written_as_people_do() {
+        for (pointer, field) in [
+            ("/env/PIN", "env.PIN"),
+            ("/files/~1etc~1motd/mode", r#"files["/etc/motd"].mode"#),
+            ("/values/vars.a", r#"values["vars.a"]"#),
+            ("/on_change/0/a~0b", r#"on_change.0["a~b"]"#),
+        ] {
+            assert_eq!(field_of(pointer), field);
+        }
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Templates: rendered by the host from facts, labels, variables of three layers, an endpoint and a secret.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::json;
 
@@ -118,6 +123,199 @@ fn arguments_and_environment_are_rendered_by_the_host() {
     bench.started(2, &line("green", 2));
     fleet.ok(&["var", "set", "limit", "15", "--json", "--host", &bench.host]);
     bench.started(3, &line("green", 3));
+}
+
+/// It writes the config that it was started with, and again when it is told to read it.
+const READER: &str = "#!/bin/sh\n\
+    show() { cat \"$MUSTER_CONFIG\" >> \"$1\"; echo >> \"$1\"; }\n\
+    trap 'show \"$1\"' HUP\nshow \"$1\"\n\
+    while :; do sleep 100000 & wait $!; kill $! 2> /dev/null; done\n";
+
+/// Units with layered configs, of which one restarts and one reloads.
+struct ConfigBench {
+    bench: Bench,
+}
+
+impl ConfigBench {
+    fn start() -> Self {
+        let bench = Bench::start();
+        let program = file(&bench.fleet.home, "reader", READER);
+        bench.fleet.ok(&["artifact", "add", &program, "--role", "reader", "--version", "1"]);
+        let one = Self { bench };
+        one.add(
+            "base@1",
+            &json!({
+                "colour": {"$template": "{{ vars.colour }}\n{{ vars.limit // 5 }} {{ fact.cpus > 0 }}"},
+                "over": {"$template": "{{ vars.nobody }}"}, "plain": "{{ realm }}",
+            }),
+        );
+        one.add(
+            "shop@1",
+            &json!({
+                "over": "shop", "dsn": {"$template": "pg://{{ secret('db') }}@{{ label.site }}"},
+                "db": {"password": {"$secret": {"name": "db"}}},
+                "web": [{"$template": "{{ endpoint('web').port }}"}],
+            }),
+        );
+        one
+    }
+
+    fn try_add(&self, config: &str, content: &serde_json::Value) -> crate::fleet::Run {
+        let (id, version) = config.split_once('@').unwrap();
+        let file = file(&self.bench.fleet.home, "config.json", &content.to_string());
+        self.bench.fleet.muster(&["config", "add", id, version, &file])
+    }
+
+    fn add(&self, config: &str, content: &serde_json::Value) {
+        let run = self.try_add(config, content);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+    }
+
+    fn out(&self, unit: &str) -> String {
+        self.bench.fleet.home.path().join(unit).display().to_string()
+    }
+
+    fn document(&self, base: &str) -> String {
+        let unit = |name: &str, reload: &str| {
+            json!({
+                "name": name, "artifact": "reader@1", "args": [self.out(name)], "configs": [base, "shop@1"],
+                "provides": [{"name": "web"}], "reload": reload, "verify_after_ms": 0, "stop_signal": "KILL",
+            })
+        };
+        let document = json!({
+            "deployment": "default/shop", "target": {"select": "label.site=berlin"},
+            "units": [unit("till", "restart"), unit("reader", "signal")],
+        });
+        file(&self.bench.fleet.home, "shop.yaml", &document.to_string())
+    }
+
+    /// Waits until both units have read this as `colour`, as often as `times` says; returns what the first has read.
+    #[track_caller]
+    fn read(&self, times: usize, colour: &str) -> serde_json::Value {
+        let mut last = serde_json::Value::Null;
+        for unit in ["reader", "till"] {
+            last = eventually("the config", || {
+                let text = fs::read_to_string(self.out(unit)).unwrap_or_default();
+                let read: Vec<serde_json::Value> =
+                    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+                match read.last() {
+                    Some(last) if read.len() == times && last["colour"] == colour => Ok(last.clone()),
+                    _ => Err(format!("{unit}: {text}")),
+                }
+            });
+        }
+        last
+    }
+
+    fn pid(&self, unit: &str) -> u64 {
+        self.bench.fleet.unit_in_phase(unit, "running")["observed"]["pid"].as_u64().unwrap()
+    }
+}
+
+#[test]
+fn configs_are_rendered_by_the_host() {
+    let one = ConfigBench::start();
+    let (bench, fleet) = (&one.bench, &one.bench.fleet);
+    fleet.ok(&["deployment", "apply", &one.document("base@1"), "--yes"]);
+    let config = one.read(1, "blue\n2 true");
+    let unit = fleet.unit_in_phase("default/till", "running");
+    let port = unit["observed"]["endpoints"][0]["port"].as_u64().unwrap().to_string();
+    let dsn = format!("pg://{SECRET}@berlin");
+    assert_eq!([&config["over"], &config["plain"], &config["dsn"]], ["shop", "{{ realm }}", &dsn]);
+    assert_eq!([&config["db"]["password"], &config["web"][0]], [SECRET, &port]);
+    // Only the unit's user reads it, and nothing shows the secret.
+    let folder = fleet.data().join("agent/units/default/till/rev");
+    let mut files = 0;
+    for file in walk(&folder) {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
+        files += 1;
+    }
+    assert!(files >= 4, "{}", folder.display());
+    let (document, host) = (one.document("base@1"), ["--host", &bench.host]);
+    for args in [
+        &["yuno", "config", "--effective", "default/till"][..],
+        &["unit", "show", "default/till"],
+        &["config", "show", "shop"],
+        &[&["render", &document][..], &host].concat(),
+    ] {
+        let shown = fleet.muster(&[&["-o", "json"], args].concat());
+        assert_eq!(shown.code, 0, "{args:?}: {}", shown.stderr);
+        assert!(!shown.stdout.contains(SECRET) && !shown.stderr.contains(SECRET), "{args:?}: {}", shown.stdout);
+    }
+    let of_unit = [&["render", "--unit", "default/till"][..], &host].concat();
+    for args in [&[&["render", &document][..], &host].concat(), &of_unit] {
+        let rendered = fleet.json(args);
+        let all: std::collections::BTreeMap<&str, &str> = rendered
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one[0].as_str().unwrap().starts_with("default/till "))
+            .map(|one| (one[0].as_str().unwrap(), one[1].as_str().unwrap()))
+            .collect();
+        let wanted = [
+            ("default/till config base@1 /colour", "blue\n2 true"),
+            ("default/till config shop@1 /dsn", "pg://***@berlin"),
+            ("default/till config shop@1 /web/0", port.as_str()),
+        ];
+        assert_eq!(all, wanted.into(), "{args:?}");
+    }
+    // What comes out the same changes nothing; anything else restarts one, and is read by the other.
+    let pids = || ["default/till", "default/reader"].map(|unit| one.pid(unit));
+    let before = pids();
+    fleet.ok(&["var", "set", "other", "2"]);
+    fleet.ok(&["var", "set", "limit", "13", "--json", "--host", &bench.host]);
+    fleet.ok(&["var", "set", "colour", "green", "--label", "site=berlin"]);
+    one.read(2, "green\n2 true");
+    let after = pids();
+    assert_ne!(before[0], after[0]);
+    assert_eq!(before[1], after[1]);
+    // What cannot be rendered is refused with its place, and the version before goes on.
+    let bad = one.try_add("base@2", &json!({"a": {"b": [{"$template": "x\n{{ fact.cpu }}"}]}}));
+    assert!(
+        bad.code != 0 && bad.stderr.contains("config base@2 /a/b/0, line 2: there is no fact.cpu"),
+        "{}",
+        bad.stderr
+    );
+    one.add("base@2", &json!({"colour": {"$template": "\n{{ vars.color }}"}}));
+    fleet.ok(&["deployment", "apply", &one.document("base@2"), "--yes", "--no-wait"]);
+    eventually("the refusal of the host", || {
+        let shown = fleet.json(&["deployment", "show", "default/shop"]).to_string();
+        let is_told =
+            shown.contains("config base@2 /colour, line 2: vars.color has no value here") && shown.contains("`colour`");
+        if is_told { Ok(()) } else { Err(shown) }
+    });
+    assert_eq!(pids(), after);
+    fleet.ok(&["var", "set", "color", "white"]);
+    one.read(3, "\nwhite");
+}
+
+#[test]
+fn rendered_configs_are_followed_though_the_agent_is_killed() {
+    let mut one = ConfigBench::start();
+    one.bench.fleet.ok(&["deployment", "apply", &one.document("base@1"), "--yes"]);
+    one.read(1, "blue\n2 true");
+    for (times, colour, place) in [(2, "green", "before"), (3, "grey", "after")] {
+        let fleet = &mut one.bench.fleet;
+        fleet.stop();
+        fleet.home.env.push(("MUSTER_TEST_CRASH".into(), format!("store document/{place} commit:1").into()));
+        fleet.again();
+        // The console ends with the agent, and may not answer.
+        fleet.muster(&["var", "set", "colour", colour, "--label", "site=berlin"]);
+        eventually("the end of the agent", || match one.bench.fleet.up().ended() {
+            true => Ok(()),
+            false => Err(fs::read_to_string(one.out("till")).unwrap_or_default()),
+        });
+        let fleet = &mut one.bench.fleet;
+        fleet.home.env.pop();
+        fleet.again();
+        one.read(times, &format!("{colour}\n2 true"));
+    }
+}
+
+/// Returns all files below a folder.
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
 
 #[test]

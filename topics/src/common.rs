@@ -9,7 +9,7 @@ use crate::{
     probe::Probes,
     process::Limits,
     secret::SecretRef,
-    unit::{ArtifactRef, Channel, ConfigRef, Rollback, Spec, YunoSpec},
+    unit::{ArtifactRef, Channel, ConfigRef, ConfigTemplate, ConfigTemplates, Rollback, Spec, YunoSpec},
 };
 
 /// Defines a method for a field that each kind has.
@@ -240,6 +240,45 @@ impl Spec {
             Self::Container(spec) => spec.values = values,
             Self::Packages(_) => {}
         }
+    }
+
+    /// Returns the templates in its configs; some kinds have no configs.
+    #[must_use]
+    pub fn config_templates(&self) -> &[ConfigTemplate] {
+        self.yuno().map_or(&[], |yuno| &yuno.config_templates.templates)
+    }
+
+    /// Replaces these, for a kind that has configs. What they name has no values then.
+    pub fn set_config_templates(&mut self, templates: Vec<ConfigTemplate>) {
+        if let Self::Yuno(spec) = self {
+            spec.config_templates = ConfigTemplates { templates, values: BTreeMap::new() };
+        }
+    }
+
+    /// Returns what the templates in its configs name on its host, with the values.
+    #[must_use]
+    pub fn config_values(&self) -> Option<&BTreeMap<String, serde_json::Value>> {
+        self.yuno().map(|yuno| &yuno.config_templates.values)
+    }
+
+    /// Replaces these, for a kind that has configs.
+    pub fn set_config_values(&mut self, values: BTreeMap<String, serde_json::Value>) {
+        if let Self::Yuno(spec) = self {
+            spec.config_templates.values = values;
+        }
+    }
+
+    /// Takes all that a host fills in from the spec before.
+    pub fn keep_values(&mut self, before: &Self) {
+        self.set_values(before.values().cloned().unwrap_or_default());
+        self.set_config_values(before.config_values().cloned().unwrap_or_default());
+    }
+
+    /// Whether it has any of what a host fills in.
+    #[must_use]
+    pub fn has_values(&self) -> bool {
+        let has_any = |values: Option<&BTreeMap<_, _>>| values.is_some_and(|values| !values.is_empty());
+        has_any(self.values()) || has_any(self.config_values())
     }
 
     /// Returns its channel.

@@ -342,6 +342,9 @@ pub struct DesiredReport {
     /// Whether the agent plans what a document would change, and holds a version if its plan has changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plans: bool,
+    /// Whether the agent renders templates in configs. One that does not is sent no unit that has any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub config_templates: bool,
     /// A later document that was refused: the one before it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<DocumentRefusal>,

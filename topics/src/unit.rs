@@ -83,6 +83,7 @@ impl Spec {
                 let mut frame = YunoSpec { limits: Limits::default(), ..spec.clone() };
                 if !spec.reload.is_restart() {
                     frame.configs.clear();
+                    frame.config_templates = ConfigTemplates::default();
                     // One in its environment is not read again.
                     if !spec.render {
                         frame.secrets.clear();
@@ -109,6 +110,7 @@ impl Spec {
                 config: spec.configs.first().filter(|_| spec.configs.len() == 1).map(|config| &config.sha256),
                 configs: several(&spec.configs),
                 secrets: &spec.secrets,
+                config_values: &spec.config_templates.values,
                 args: &spec.args,
                 env: &spec.env,
                 render: spec.render,
@@ -154,6 +156,9 @@ struct YunoIdentity<'a> {
     configs: Vec<(&'a ConfigId, &'a Digest)>,
     #[serde(skip_serializing_if = "<[SecretRef]>::is_empty")]
     secrets: &'a [SecretRef],
+    /// The templates themselves are content of the configs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    config_values: &'a BTreeMap<String, serde_json::Value>,
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -192,6 +197,46 @@ fn several(configs: &[ConfigRef]) -> Vec<(&ConfigId, &Digest)> {
 /// The most configs of one unit: each is a file beside the merged one, and more layers could not be understood.
 pub const CONFIGS_MAX: usize = 16;
 
+/// The most templates in the configs of one unit: each is rendered by itself, and they are part of each of its reports.
+pub const CONFIG_TEMPLATES_MAX: usize = 128;
+
+/// The most bytes of them: as many as a host renders at once.
+pub const CONFIG_TEMPLATES_MAX_BYTES: usize = crate::effective::RENDER_MAX_BYTES;
+
+/// The templates in a unit's configs, `{"$template": "…"}` in place of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigTemplates {
+    /// Those that count, as no later config replaces them; at most [`CONFIG_TEMPLATES_MAX`]. The console, which has the
+    /// content, fills this in, whatever a command says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub templates: Vec<ConfigTemplate>,
+    /// What they name on the unit's host, each as `vars.colour`, with its value. The host fills this in, whatever a command
+    /// says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, serde_json::Value>,
+}
+
+impl ConfigTemplates {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.templates.is_empty() && self.values.is_empty()
+    }
+}
+
+/// A template in a config.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigTemplate {
+    /// The config's id.
+    pub config: ConfigId,
+    /// Its place in it, a JSON pointer, which is its place in the merged config, too.
+    pub at: String,
+    /// The template.
+    pub text: String,
+}
+
 /// Deserialises a list of configs, or the single (or no) config of older specs.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ConfigRef>, D::Error> {
     #[derive(Deserialize)]
@@ -220,6 +265,9 @@ pub struct YunoSpec {
     /// [`SECRETS_MAX`](crate::secret::SECRETS_MAX). The console fills this in, whatever a command says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretRef>,
+    /// The templates in its configs.
+    #[serde(default, skip_serializing_if = "ConfigTemplates::is_none")]
+    pub config_templates: ConfigTemplates,
     /// How a change of only its configs and secrets is applied to a running process.
     #[serde(default, skip_serializing_if = "Reload::is_restart")]
     pub reload: Reload,
@@ -371,6 +419,7 @@ impl YunoSpec {
             artifact,
             configs: Vec::new(),
             secrets: Vec::new(),
+            config_templates: ConfigTemplates::default(),
             reload: Reload::default(),
             reload_signal: reload_signal(),
             on_change: Vec::new(),
@@ -1050,6 +1099,7 @@ mod tests {
         check(false, |spec| spec.watchdog_ms = Some(9));
         check(false, |spec| spec.provides = serde_json::from_str(r#"[{"name":"http"}]"#).unwrap());
         check(false, |spec| spec.needs = serde_json::from_str(r#"[{"name":"db"}]"#).unwrap());
+        check(false, |spec| drop(spec.config_templates.values.insert("vars.a".to_owned(), 1.into())));
     }
 
     #[test]
@@ -1108,6 +1158,7 @@ mod tests {
         assert_eq!(frame(&|spec| spec.configs = vec![config("a")]), bare);
         assert_eq!(frame(&|spec| spec.configs = vec![config("a"), config("b")]), bare);
         assert_eq!(frame(&|spec| spec.limits.pids = Some(5)), bare);
+        assert_eq!(frame(&|spec| drop(spec.config_templates.values.insert("vars.a".to_owned(), 1.into()))), bare);
         assert_ne!(frame(&|spec| spec.args.push("x".to_owned())), bare);
         let restarts = |id: &'static str, pids| {
             frame(&move |spec| {
@@ -1162,5 +1213,13 @@ mod tests {
         check(true, |spec| spec.requires.push("default/db".parse().unwrap()));
         check(true, |spec| drop(spec.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());
+        check(true, |spec| {
+            let text = "{{ vars.a }}".to_owned();
+            spec.config_templates.templates.push(ConfigTemplate {
+                config: "a".parse().unwrap(),
+                at: "/a".to_owned(),
+                text,
+            });
+        });
     }
 }

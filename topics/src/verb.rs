@@ -13,7 +13,7 @@ use crate::{
     outcome::Stream,
     secret::SecretRef,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Run, Spec},
+    unit::{ArtifactRef, ConfigRef, ConfigTemplates, Run, Spec},
 };
 
 /// What to do.
@@ -96,6 +96,9 @@ pub enum Verb {
         /// The secrets of its configs, all of them; if left out, they stay. The console fills this in.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secrets: Option<Vec<SecretRef>>,
+        /// The templates in its configs, all of them; if left out, they stay. The console fills this in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        config_templates: Option<ConfigTemplates>,
     },
     /// Freeze a unit that should run, with all its processes. It can still be stopped.
     UnitFreeze {

@@ -338,7 +338,7 @@ pub async fn edit(
     }
 }
 
-/// Returns a verb whose spec has the values that its templates name; `None` for one that has no templates.
+/// Returns a verb with the values that the templates of its spec name; `None` for one that has no templates.
 async fn fill(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -346,16 +346,25 @@ async fn fill(
     before: Option<&Spec>,
     asker: ChangeContext<'_>,
 ) -> Result<Result<Option<Verb>, CommandRefusal>, StoreError> {
-    let Verb::UnitApply { unit: named, spec, run } = verb else { return Ok(Ok(None)) };
-    if !render::unit::has_templates(spec) && spec.values().is_none_or(BTreeMap::is_empty) {
+    let mut spec = match (verb, before) {
+        (Verb::UnitApply { spec, .. }, _) => spec.clone(),
+        // Other configs have other templates.
+        (Verb::UnitUpgrade { config_templates: Some(_), .. }, Some(before)) => {
+            match muster_rules::edit::upgraded(unit, before, verb) {
+                Ok(spec) => Box::new(spec),
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
+        _ => return Ok(Ok(None)),
+    };
+    if !render::unit::has_templates(&spec) && !spec.has_values() {
         return Ok(Ok(None));
     }
-    let mut spec = spec.clone();
     if let Err(refusal) = muster_rules::edit::keep_secrets(before, &mut spec) {
         return Ok(Err(refusal));
     }
-    match (asker.values, before.and_then(Spec::values)) {
-        (None, Some(kept)) => spec.set_values(kept.clone()),
+    match (asker.values, before) {
+        (None, Some(before)) => spec.keep_values(before),
         (values, _) => {
             let host = values.cloned().unwrap_or_default();
             let of_unit = host.with_vars(document::vars(connection).await?).with_unit(unit);
@@ -364,7 +373,15 @@ async fn fill(
             }
         }
     }
-    Ok(Ok(Some(Verb::UnitApply { unit: named.clone(), spec, run: *run })))
+    let mut filled = verb.clone();
+    match (&mut filled, *spec) {
+        (Verb::UnitApply { spec: place, .. }, spec) => **place = spec,
+        (Verb::UnitUpgrade { config_templates, .. }, Spec::Yuno(spec)) => {
+            *config_templates = Some(spec.config_templates);
+        }
+        _ => {}
+    }
+    Ok(Ok(Some(filled)))
 }
 
 /// Finds the values of units with templates anew, of which `is_followed` says that they follow them. Returns whether one has

@@ -142,16 +142,18 @@ impl Yunos {
         let data_dir = self.folder.parent().unwrap_or(&self.folder);
         kept_data::restore(data_dir, unit).map_err(|error| place.failure("given its data back", &error))?;
         let materials = place.materials(&desired.revision);
-        let of_environment = secrets_of_environment(spec)?;
-        if materials.are_there(&spec.configs, &of_environment) {
+        let at_start = render::unit::secrets_at_start(spec).map_err(from_render)?;
+        if materials.are_there(&spec.configs, &at_start) {
             return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
         let secrets = self.secrets(unit, spec).await?;
-        let configs = with_secrets(&secrets, configs)?;
+        let configs = rendered(spec, &secrets, with_secrets(&secrets, configs)?)?;
         self.check(spec, &configs).await?;
-        let in_environment = kept_for_environment(&secrets, &of_environment)?;
-        place.prepare(&desired.revision, keep, Some((&configs, &in_environment)))
+        let kept = kept_for_start(&secrets, &at_start)?;
+        let without_left = |(config, document)| (config, render::config::without_left(spec, document));
+        let configs: Vec<(ConfigRef, Value)> = configs.into_iter().map(without_left).collect();
+        place.prepare(&desired.revision, keep, Some((&configs, &kept)))
     }
 
     async fn prepare(
@@ -172,8 +174,8 @@ impl Yunos {
         // The folder of a unit that is not there would count as what is left of one.
         let configs = self.configs(spec, &self.place(unit, Slot::First).materials(&desired.revision)).await?;
         let secrets = self.secrets(unit, spec).await?;
-        kept_for_environment(&secrets, &secrets_of_environment(spec)?)?;
-        self.check(spec, &with_secrets(&secrets, configs)?).await
+        kept_for_start(&secrets, &render::unit::secrets_at_start(spec).map_err(from_render)?)?;
+        self.check(spec, &rendered(spec, &secrets, with_secrets(&secrets, configs)?)?).await
     }
 
     /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older
@@ -242,8 +244,8 @@ impl Yunos {
         if *beside {
             log::begin_anew(&place.run(), spec.log.keep).map_err(|error| place.failure("prepared", &error))?;
         }
-        let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
-        let secrets = place.materials(&desired.revision).secrets_of_environment();
+        let config = place.wire(&desired.revision, spec, wiring)?;
+        let secrets = place.materials(&desired.revision).secrets_at_start();
         let rendered = render::unit::process(spec, wiring, &|name| secrets.get(name).cloned()).map_err(from_render)?;
         let inside = inside::launch(&self.containers, unit, spec).await?;
         // A user inside a container is not one of the host.
@@ -549,21 +551,13 @@ impl UnitKind for Yunos {
     }
 }
 
-/// Returns the secrets that the templates of an environment name.
-fn secrets_of_environment(spec: &YunoSpec) -> Result<BTreeSet<String>, Failure> {
-    if !spec.render || spec.secrets.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    Ok(render::unit::names_of(&Spec::Yuno(spec.clone())).map_err(from_render)?.secrets)
-}
-
-/// Returns the secrets to keep for an environment.
-fn kept_for_environment(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Failure> {
+/// Returns the secrets to keep for what is rendered when a unit is started.
+fn kept_for_start(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Failure> {
     let value = |name: &String| {
         let value = secrets.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value.as_str());
         let value = value.ok_or_else(|| Failure {
             error: format!(
-                "the environment names the secret {name}, which the unit was not given. hint: apply the unit again"
+                "a template names the secret {name}, which the unit was not given. hint: apply the unit again"
             ),
             may_heal: false,
         })?;
@@ -585,6 +579,20 @@ fn with_secrets(secrets: &SecretValues, configs: Vec<(ConfigRef, Value)>) -> Res
         }),
     };
     configs.into_iter().map(reveal).collect()
+}
+
+/// Renders the templates in configs, but for those that name endpoints.
+fn rendered(
+    spec: &YunoSpec,
+    secrets: &SecretValues,
+    configs: Vec<(ConfigRef, Value)>,
+) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+    let value = |name: &str| secrets.get(&name.parse::<Name>().ok()?).map(|value| value.to_string());
+    let render = |(config, document): (ConfigRef, Value)| {
+        let document = render::config::rendered(spec, &config, &document, &value).map_err(from_render)?;
+        Ok((config, document))
+    };
+    configs.into_iter().map(render).collect()
 }
 
 /// A template that cannot be rendered stays so: what it names is part of the unit.

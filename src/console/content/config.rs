@@ -3,11 +3,12 @@
 use axum::http::StatusCode;
 use muster_api::{Config, ConfigDifference, NewConfig, StoredManifest};
 use muster_base::clock::now_ms;
-use muster_rules::{config, schema};
+use muster_rules::{config, render, schema};
 use muster_topics::{
     canonical,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
     name::{ConfigId, Digest, Name, Version},
+    unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, ConfigRef, ConfigTemplate},
 };
 use serde_json::Value;
 
@@ -44,7 +45,8 @@ impl Console {
         let text = muster_base::files::text(new.content.clone().into_bytes())
             .map_err(|error| Error::invalid("bad_config", error.to_string()))?;
         let document = canonical::parse(text.as_bytes()).map_err(bad)?;
-        let mistakes = config::check_secrets(&document);
+        let mut mistakes = config::check_secrets(&document);
+        mistakes.extend(render::config::check(&new.id, new.version.as_str(), &document));
         if !mistakes.is_empty() {
             return Err(Error::invalid("bad_config", mistakes.join("\n")));
         }
@@ -135,8 +137,25 @@ impl Console {
         serde_json::from_str(&text).map_err(|error| Error::internal("reading the manifest", &error))
     }
 
+    /// Returns the templates in a unit's configs that count.
+    pub(crate) async fn config_templates(&self, configs: &[ConfigRef]) -> Result<Vec<ConfigTemplate>, Error> {
+        let found = render::config::counting(configs, &self.documents(configs).await?);
+        let bytes: usize = found.iter().map(|one| one.at.len() + one.text.len()).sum();
+        if found.len() > CONFIG_TEMPLATES_MAX || bytes > CONFIG_TEMPLATES_MAX_BYTES {
+            let message = format!(
+                "the unit's configs have {} templates with {bytes} bytes; {CONFIG_TEMPLATES_MAX}, with \
+                 {CONFIG_TEMPLATES_MAX_BYTES} bytes, are allowed",
+                found.len()
+            );
+            return Err(Error::invalid("too_many_templates", message).hint(
+                "name a variable that is an object in one of them, with `|tojson`, or use a file of a template",
+            ));
+        }
+        Ok(found)
+    }
+
     /// Returns the content of configs unmasked: for checking, never to be shown.
-    pub(crate) async fn documents(&self, configs: &[muster_topics::unit::ConfigRef]) -> Result<Vec<Value>, Error> {
+    pub(crate) async fn documents(&self, configs: &[ConfigRef]) -> Result<Vec<Value>, Error> {
         let mut documents = Vec::new();
         for config in configs {
             documents.push(self.bare_config(&config.id, &config.version).await?.content.unwrap_or_default());

@@ -108,8 +108,8 @@ impl DesiredState {
         if entry.report == report && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now) {
             return;
         }
-        // What it may be given depends on whether it asks.
-        let able = |entry: &HostEntry| entry.report.known().map(|report| report.asks);
+        // What it may be given depends on whether it asks, and renders.
+        let able = |entry: &HostEntry| entry.report.known().map(|report| (report.asks, report.config_templates));
         let (was_able, was_open) = (able(entry), entry.newer_labels.is_some());
         let has_removals = !entry.removals.is_empty();
         (entry.report, entry.newer_labels) = (report, newer_labels);
@@ -218,6 +218,11 @@ impl DesiredState {
         }
         let documents = [("stored", stored), ("behind", behind), ("refused", refused), ("unconfirmed", unconfirmed)];
         (table.deployments.len(), documents)
+    }
+
+    /// Whether the agent of a host is known not to render templates in configs.
+    pub(super) fn cannot_render_configs(&self, host: HostId) -> bool {
+        self.table().hosts.get(&host).is_some_and(HostEntry::cannot_render_configs)
     }
 
     /// Handles the removal of a host.

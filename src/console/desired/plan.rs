@@ -122,7 +122,12 @@ pub(super) fn plan(
             }
         }
         if entry.may_have_document() {
-            match bodies.body(&one, entry, detached) {
+            let carried = one.assigned.iter().filter_map(|row| version(table, deployments, row));
+            let body = match carried.into_iter().any(|carried| carried.has_config_templates()) {
+                true if entry.cannot_render_configs() => Err(TOO_OLD.to_owned()),
+                _ => bodies.body(&one, entry, detached),
+            };
+            match body {
                 Ok(body) => one.document = document(entry, &body, wish.now),
                 Err(error) => one.error = Some(error),
             }
@@ -300,6 +305,10 @@ fn document(entry: &HostEntry, body: &PlannedBody, now: Millis) -> Option<Docume
         is_sent: false,
     })
 }
+
+/// Why a host gets no document that has templates in configs: its agent would refuse the whole document.
+const TOO_OLD: &str =
+    "configs of its units have templates, for which the agent is too old: upgrade it, or select other hosts";
 
 /// The body of a host of which nothing is desired.
 const EMPTY: &str = r#"{"v":1}"#;

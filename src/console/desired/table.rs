@@ -66,6 +66,11 @@ impl DeploymentEntry {
         self.secrets.as_ref().map_or(true, |secrets| !secrets.is_empty())
     }
 
+    /// Whether configs of its units have templates.
+    pub(super) fn has_config_templates(&self) -> bool {
+        self.row.content.units.iter().any(|unit| !unit.spec.config_templates().is_empty())
+    }
+
     /// The hashes of what its hosts download.
     pub(super) fn content(&self) -> BTreeSet<&Digest> {
         let specs = self.row.content.units.iter().map(|unit| &*unit.spec);
@@ -188,6 +193,15 @@ impl HostEntry {
     /// Whether its agent makes plans.
     pub(super) fn makes_plans(&self) -> bool {
         self.report.known().is_some_and(|report| report.plans)
+    }
+
+    /// Whether its agent is known not to render templates in configs.
+    pub(super) fn cannot_render_configs(&self) -> bool {
+        match &self.report {
+            HostReport::Unheard => false,
+            HostReport::Cannot => true,
+            HostReport::Known(report) => !report.config_templates,
+        }
     }
 
     /// The version of a deployment that it has made its desired state, as it reports.

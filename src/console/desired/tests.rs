@@ -333,6 +333,36 @@ async fn what_a_host_loses_is_removed_until_it_says_so() {
 }
 
 #[tokio::test]
+async fn agent_that_renders_no_configs_is_not_sent_any() {
+    let fixture = fixture().await;
+    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
+    let renders = || Some(DesiredReport { config_templates: true, ..DesiredReport::default() });
+    heard(&fixture, one.id, renders()).await;
+    let content = json!({"a": {"$template": "{{ vars.a }}"}}).to_string();
+    let new = NewConfig { id: "till".parse().unwrap(), version: "1".parse().unwrap(), content };
+    fixture.console.add_config(&admin(), new).await.unwrap();
+    let units = json!([{"name": "till", "artifact": "till@1", "configs": ["till@1"]}]);
+    let wanted = document("shop/till", "label.role=till", units);
+    let refused = try_apply(&fixture, std::slice::from_ref(&wanted), false, false).await.unwrap_err();
+    let cause = &refused.problem.diagnostic.cause;
+    assert!(cause.contains("too old: upgrade it") && cause.contains("(on two)"), "{cause}");
+    heard(&fixture, two.id, renders()).await;
+    apply(&fixture, wanted).await;
+    let spec = body(&fixture, two.id).await.deployments[0].version.units[0].spec.clone();
+    assert_eq!(spec.config_templates()[0].text, "{{ vars.a }}");
+    // One that comes later gets nothing until its agent is upgraded, and says why.
+    let late = able(&fixture, "late").await;
+    assert_eq!(row(&fixture, late.id), None);
+    let hosts = fixture.console.deployment_hosts(&name("shop/till")).await.unwrap();
+    let late_host = hosts.iter().find(|host| host.hostname == "late").unwrap();
+    assert_eq!(late_host.state, DeploymentState::Refused);
+    assert!(late_host.reason.as_ref().unwrap().contains("too old"), "{late_host:?}");
+    heard(&fixture, late.id, renders()).await;
+    assert!(row(&fixture, late.id).is_some());
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
 async fn secrets_follow_labels_of_the_console_alone() {
     let fixture = fixture().await;
     let host = able(&fixture, "one").await;

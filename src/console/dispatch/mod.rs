@@ -287,6 +287,7 @@ async fn make_ready(
     if !secrets.is_empty() {
         sealing_keys(&shared.store, &hosts, "secrets").await?;
     }
+    check_agents(shared, &verb, &hosts)?;
     let given_ms = now_ms();
     let given_until_ms = command_check::expiry(given_ms, &verb, command.expires_in_ms)?;
     let issued_ms = date_for(shared, &hosts, given_ms).await?;
@@ -298,6 +299,28 @@ async fn make_ready(
     let signed = sign(&shared.authority, &command).await?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
     Ok(PreparedCommand { command, signed, hosts, keys, secrets, signed_ms: issued_ms })
+}
+
+/// Refuses what agents of some hosts are too old for: they would refuse the whole command without a reason that helps.
+fn check_agents(shared: &ConsoleState, verb: &Verb, hosts: &TargetHosts) -> Result<(), Error> {
+    let has_templates = match verb {
+        Verb::UnitUpgrade { config_templates, .. } => config_templates.is_some(),
+        other => other.specs().any(|(_, spec)| !spec.config_templates().is_empty()),
+    };
+    if !has_templates {
+        return Ok(());
+    }
+    let cannot = |host: &HostId| shared.hosts.desired.cannot_render_configs(*host);
+    let too_old: Vec<&str> = hosts.iter().filter(|(host, _)| cannot(host)).map(|(_, name)| name.as_str()).collect();
+    if too_old.is_empty() {
+        return Ok(());
+    }
+    let named = first_names(&too_old, NAMED_MAX);
+    Err(Error::conflict(
+        "old_agent",
+        format!("the unit's configs have templates, which the agent is too old for on {named}"),
+    )
+    .hint("upgrade the agent, or name other hosts"))
 }
 
 /// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was

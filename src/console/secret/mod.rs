@@ -24,7 +24,7 @@ use muster_api::{
 };
 use muster_base::clock::now_ms;
 use muster_bus::sealing;
-use muster_rules::config;
+use muster_rules::{config, render};
 use muster_topics::{
     name::{HostId, Name},
     secret::{SECRET_MAX_BYTES, SealedSecret, SecretRef},
@@ -184,7 +184,7 @@ impl Console {
         let mut configs = Vec::new();
         for one in self.configs().await? {
             let whole = self.config(&one.id, &one.version).await?;
-            if whole.content.is_some_and(|content| config::references([&content]).contains(name)) {
+            if whole.content.is_some_and(|content| names_secret(&content, name)) {
                 configs.push(SecretConfig { id: one.id, version: one.version });
             }
         }
@@ -328,6 +328,11 @@ fn unreadable(realm: &Name, wanted: &SecretRef) -> Error {
     let message = format!("secret {realm}/{wanted} cannot be read: the key that it was encrypted with is lost");
     Error::new(StatusCode::INTERNAL_SERVER_ERROR, "secret_unreadable", message)
         .hint(format!("`muster secret set {} --realm {realm}` sets it again", wanted.name))
+}
+
+/// Whether a config names a secret, or a template in it does.
+fn names_secret(content: &serde_json::Value, name: &Name) -> bool {
+    config::references([content]).contains(name) || render::config::secrets(content).contains(name)
 }
 
 /// Returns the units that use a secret.

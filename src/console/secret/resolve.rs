@@ -1,4 +1,5 @@
-//! Fills in which version of each secret a unit gets: the newest of those that its configs name.
+//! Fills in what the console alone knows of a unit's configs: their templates, and which version of each secret that they name
+//! the unit gets, the newest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use muster_topics::{
     command::Verb,
     name::{Digest, HostId, Name, UnitName},
     secret::{SECRETS_MAX, SecretRef},
-    unit::{ConfigRef, Spec},
+    unit::{ConfigRef, ConfigTemplates, Spec},
 };
 
 use super::{unknown, unreadable};
@@ -57,7 +58,7 @@ async fn newest(console: &Console, realm: &Name, names: BTreeSet<Name>) -> Resul
         .collect()
 }
 
-/// Fills in the secrets of all units of a verb, whatever it says of them, and returns them.
+/// Fills in the templates and secrets of all units of a verb, whatever it says of them, and returns the secrets.
 ///
 /// # Errors
 /// If a config or a secret is not here.
@@ -67,22 +68,29 @@ pub(crate) async fn resolve(
     hosts: impl Iterator<Item = HostId>,
 ) -> Result<Vec<(Name, SecretRef)>, Error> {
     let mut all = Vec::new();
-    if let Verb::UnitUpgrade { unit, from, configs, secrets, .. } = verb {
+    if let Verb::UnitUpgrade { unit, from, configs, secrets, config_templates, .. } = verb {
         let desired = desired_of(console, unit, hosts, from).await?;
         let all_configs = match &desired {
             Some(spec) => with_configs(spec, configs),
             // Its host refuses the command, or has not reported the unit yet.
             None => configs.clone(),
         };
+        let templates = console.config_templates(&all_configs).await?;
+        let mut after = desired.clone();
+        after.iter_mut().for_each(|spec| spec.set_config_templates(templates.clone()));
         let realm = unit.realm();
-        let found = secrets_of(console, &realm, &all_configs, desired.as_ref()).await?;
+        let found = secrets_of(console, &realm, &all_configs, after.as_ref()).await?;
         all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
-        // An older agent would not understand the field: a unit that has no secrets gets none of it.
-        let has_any = desired.is_some_and(|spec| !spec.secrets().is_empty());
+        // An older agent would not understand the fields: a unit that has no secrets or templates gets none of them.
+        let has_any = desired.as_ref().is_some_and(|spec| !spec.secrets().is_empty());
         *secrets = Some(found).filter(|found| has_any || !found.is_empty());
+        let had_any = desired.is_some_and(|spec| !spec.config_templates().is_empty());
+        let is_told = had_any || !templates.is_empty();
+        *config_templates = is_told.then(|| ConfigTemplates { templates, values: BTreeMap::new() });
         return Ok(all);
     }
     for (unit, spec) in verb.specs_mut() {
+        spec.set_config_templates(console.config_templates(spec.configs()).await?);
         let realm = unit.realm();
         let found = secrets_of(console, &realm, spec.configs(), Some(spec)).await?;
         all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));

@@ -5,6 +5,7 @@ use muster_bus::sealing::HostKey;
 use muster_topics::{
     V1,
     command::Verb,
+    desired::DesiredReport,
     name::UnitName,
     sealed::SealingKeyNotice,
     snapshot::Pins,
@@ -129,7 +130,7 @@ async fn new_value_is_a_version_which_an_upgrade_brings() {
     let newer = set(&fixture, "two").await.unwrap().secret;
     assert_eq!((newer.version, newer.units, newer.behind), (2, 1, 1));
     let (artifact, configs, secrets) = (None, Vec::new(), None);
-    let upgrade = Verb::UnitUpgrade { unit: unit(), from, artifact, configs, secrets };
+    let upgrade = Verb::UnitUpgrade { unit: unit(), from, artifact, configs, secrets, config_templates: None };
     let Verb::UnitUpgrade { secrets, .. } = submit(&fixture, member.id, upgrade).await.unwrap() else { panic!() };
     assert_eq!(secrets, Some(vec![db(2)]));
     let second = YunoSpec { secrets: vec![db(2)], ..first.clone() };
@@ -142,6 +143,68 @@ async fn new_value_is_a_version_which_an_upgrade_brings() {
     // Both are to be had: the unit may go back.
     for version in [1, 2] {
         assert_eq!(fetch(&fixture, &member, version).await.status(), StatusCode::OK, "{version}");
+    }
+}
+
+#[tokio::test]
+async fn templates_of_configs_are_put_into_the_spec() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let spec = spec(&fixture).await;
+    hand_over(&fixture, &member).await;
+    set(&fixture, "one").await.unwrap();
+    let config = async |id: &str, version: &str, content: serde_json::Value| {
+        let new =
+            NewConfig { id: id.parse().unwrap(), version: version.parse().unwrap(), content: content.to_string() };
+        let config = fixture.console.add_config(&admin(), new).await?;
+        Ok::<_, Error>(ConfigRef { id: config.id, version: config.version, sha256: config.sha256 })
+    };
+    let template = |text: &str| json!({ "$template": text });
+    let base = json!({"a": template("{{ vars.a }}"), "b": [template("{{ secret('db') }}")]});
+    let base = config("base", "1", base).await.unwrap();
+    let configs = vec![base.clone(), config("shop", "1", json!({"a": "x"})).await.unwrap()];
+    let plain = YunoSpec { configs: vec![configs[1].clone()], ..spec };
+    let with = YunoSpec { configs, ..plain.clone() };
+    // The console knows better than a command.
+    let mut wrong = with.clone();
+    wrong.config_templates.values.insert("vars.a".to_owned(), json!(1));
+    let first = apply(&fixture, member.id, wrong).await.unwrap();
+    let found: Vec<_> =
+        first.config_templates.templates.iter().map(|one| (one.at.as_str(), one.text.as_str())).collect();
+    assert_eq!((found, first.secrets), (vec![("/b/0", "{{ secret('db') }}")], vec![db(1)]));
+    assert!(first.config_templates.values.is_empty());
+    let shown = fixture.console.secret(&Name::default_realm(), &name("db")).await.unwrap();
+    assert_eq!(shown.configs.len(), 2, "its own and the template's");
+    // An upgrade brings those of the new config, and says so of a unit that had some.
+    let before = apply(&fixture, member.id, with.clone()).await.unwrap();
+    let from = report(&fixture, member.id, 1, &before).await;
+    for (version, content, wanted) in
+        [("2", json!({"a": template("{{ vars.b }}"), "c": template("{{ vars.c }}")}), 1), ("3", json!({}), 0)]
+    {
+        let (artifact, secrets, config_templates) = (None, None, None);
+        let configs = vec![config("base", version, content).await.unwrap()];
+        let upgrade =
+            Verb::UnitUpgrade { unit: unit(), from: from.clone(), artifact, configs, secrets, config_templates };
+        let Verb::UnitUpgrade { config_templates, .. } = submit(&fixture, member.id, upgrade).await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(config_templates.unwrap().templates.len(), wanted);
+    }
+    // A host whose agent does not know them is named.
+    let heard = |report| fixture.shared().hosts.desired.heard(member.id, report, None, 1);
+    heard(Some(DesiredReport { plans: true, ..DesiredReport::default() }));
+    let refused = apply(&fixture, member.id, with.clone()).await.unwrap_err();
+    assert_eq!(refused.problem.code, "old_agent");
+    assert!(refused.problem.diagnostic.cause.ends_with("too old for on h"), "{refused}");
+    apply(&fixture, member.id, plain).await.unwrap();
+    heard(Some(DesiredReport { config_templates: true, ..DesiredReport::default() }));
+    apply(&fixture, member.id, with).await.unwrap();
+    // What is no template is not stored.
+    let bad = json!({"a": template("{{ hots.id }}"), "b": {"$template": 7}});
+    let error = config("bad", "1", bad).await.unwrap_err();
+    assert_eq!(error.problem.code, "bad_config");
+    for words in ["/b: a template is a text", "config bad@1 /a, line 1: there is no hots. hint: did you mean `host`?"] {
+        assert!(error.problem.diagnostic.cause.contains(words), "{error}");
     }
 }
 

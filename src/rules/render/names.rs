@@ -18,6 +18,8 @@ pub struct TemplateNames {
     pub secrets: BTreeSet<String>,
     /// The endpoints that are named literally.
     pub endpoints: BTreeSet<String>,
+    /// Whether it names any endpoint, however.
+    pub has_endpoint: bool,
     /// The values, each as `vars.colour`; `vars` if all of a group may be meant.
     pub values: BTreeSet<String>,
 }
@@ -25,9 +27,10 @@ pub struct TemplateNames {
 impl TemplateNames {
     /// Adds those of another template.
     pub fn add(&mut self, other: Self) {
-        let Self { secrets, endpoints, values } = other;
+        let Self { secrets, endpoints, has_endpoint, values } = other;
         self.secrets.extend(secrets);
         self.endpoints.extend(endpoints);
+        self.has_endpoint |= has_endpoint;
         self.values.extend(values);
     }
 }
@@ -82,6 +85,7 @@ fn named_by_calls(name: &str, tags: &[Tag<'_>], names: &mut TemplateNames) -> Re
                 (Some((_, Word::Mark('('))), Some((_, Word::Text(text))), Some((_, Word::Mark(')')))) => Some(*text),
                 _ => None,
             };
+            names.has_endpoint |= is_value && *word == Word::Ident("endpoint");
             match (word, called) {
                 (Word::Ident("endpoint"), Some(called)) if is_value => {
                     names.endpoints.insert(called.to_owned());

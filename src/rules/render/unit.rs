@@ -14,8 +14,9 @@ use muster_topics::{
     name::Name,
     unit::{MASK, Spec, YunoSpec},
 };
+use serde_json::Value;
 
-use super::{RenderFault, RenderValues, TemplateNames, names, render};
+use super::{RESULT_MAX_BYTES, RenderFault, RenderValues, TemplateNames, config, names, render};
 use crate::port_lease::{EndpointWiring, wrong_placeholders};
 
 /// A template of a spec.
@@ -27,6 +28,15 @@ struct SpecTemplate<'a> {
     is_argument: bool,
 }
 
+/// Returns the templates in its configs.
+fn templates_of_configs(spec: &Spec) -> Vec<SpecTemplate<'_>> {
+    let Spec::Yuno(spec) = spec else { return Vec::new() };
+    let name = |one| config::name_in(spec, one);
+    let all = spec.config_templates.templates.iter();
+    all.map(|one| SpecTemplate { name: name(one), text: &one.text, is_argument: false }).collect()
+}
+
+/// Returns the templates of the spec itself.
 fn templates(spec: &Spec) -> Vec<SpecTemplate<'_>> {
     match spec {
         Spec::Yuno(YunoSpec { render: true, env, args, .. }) => of_process(env, [("argument", &args[..])]),
@@ -58,7 +68,7 @@ fn of_process<'a, const N: usize>(
 #[must_use]
 pub fn has_templates(spec: &Spec) -> bool {
     match spec {
-        Spec::Yuno(spec) => spec.render,
+        Spec::Yuno(spec) => spec.render || !spec.config_templates.templates.is_empty(),
         Spec::Container(spec) => spec.render,
         Spec::Files(spec) => spec.files.values().any(|entry| entry.template.is_some()),
         Spec::Packages(_) => false,
@@ -70,12 +80,18 @@ pub fn has_templates(spec: &Spec) -> bool {
 /// # Errors
 /// The first template that is none, or that names what it may not.
 pub fn names_of(spec: &Spec) -> Result<TemplateNames, RenderFault> {
+    let mut all = names_in(&templates(spec))?;
+    all.add(names_in(&templates_of_configs(spec))?);
+    Ok(all)
+}
+
+fn names_in(templates: &[SpecTemplate<'_>]) -> Result<TemplateNames, RenderFault> {
     let mut all = TemplateNames::default();
-    for SpecTemplate { name, text, is_argument } in templates(spec) {
-        let found = names(&name, text)?;
-        if let Some(secret) = found.secrets.iter().next().filter(|_| is_argument) {
+    for SpecTemplate { name, text, is_argument } in templates {
+        let found = names(name, text)?;
+        if let Some(secret) = found.secrets.iter().next().filter(|_| *is_argument) {
             let message = format!("it names the secret {secret}, and everybody on the host can read arguments");
-            return Err(RenderFault::new(&name, message).with_hint("put it into `env`, or into a config"));
+            return Err(RenderFault::new(name, message).with_hint("put it into `env`, or into a config"));
         }
         all.add(found);
     }
@@ -88,35 +104,56 @@ pub fn names_of(spec: &Spec) -> Result<TemplateNames, RenderFault> {
 /// # Errors
 /// The first template that cannot be rendered with them.
 pub fn fill(spec: &mut Spec, before: Option<&Spec>, unit: &RenderValues) -> Result<(), RenderFault> {
-    if !has_templates(spec) {
-        spec.set_values(BTreeMap::new());
-        return Ok(());
+    let (values, _) = filled((spec, &templates(spec)), before.and_then(Spec::values), unit)?;
+    let of_configs = templates_of_configs(spec);
+    let (config_values, bytes) = filled((spec, &of_configs), before.and_then(Spec::config_values), unit)?;
+    // More than any configuration that a program reads.
+    if bytes > RESULT_MAX_BYTES {
+        let message =
+            format!("the results of all templates have {bytes} bytes, and may have at most {RESULT_MAX_BYTES}");
+        return Err(RenderFault::new("configs", message));
     }
-    let chosen = unit.chosen(&names_of(spec)?.values);
-    let rendered = rendered_as(spec, RenderValues::of_chosen(&chosen));
-    // A fault names what is near among all that there is, not among what the templates name.
-    let rendered = rendered.map_err(|fault| rendered_as(spec, unit.clone()).err().unwrap_or(fault))?;
-    let known = before.and_then(Spec::values).filter(|known| **known != chosen);
-    let is_same = known
-        .is_some_and(|known| rendered_as(spec, RenderValues::of_chosen(known)).is_ok_and(|before| before == rendered));
-    match known {
-        Some(known) if is_same => spec.set_values(known.clone()),
-        _ => spec.set_values(chosen),
-    }
+    spec.set_values(values);
+    spec.set_config_values(config_values);
     Ok(())
 }
 
-/// Renders all templates of a spec with values, and with what only a start knows left open.
-fn rendered_as(spec: &Spec, values: RenderValues) -> Result<Vec<String>, RenderFault> {
+/// Returns the values of some templates of a spec, and the size of what they give. The values are those of before, if they give
+/// the same.
+fn filled(
+    templates: (&Spec, &[SpecTemplate<'_>]),
+    before: Option<&BTreeMap<String, Value>>,
+    unit: &RenderValues,
+) -> Result<(BTreeMap<String, Value>, usize), RenderFault> {
+    if templates.1.is_empty() {
+        return Ok(Default::default());
+    }
+    let chosen = unit.chosen(&names_in(templates.1)?.values);
+    let rendered = rendered_as(templates, RenderValues::of_chosen(&chosen));
+    // A fault names what is near among all that there is, not among what the templates name.
+    let rendered = rendered.map_err(|fault| rendered_as(templates, unit.clone()).err().unwrap_or(fault))?;
+    let is_same = |known: &&BTreeMap<String, Value>| {
+        **known == chosen
+            || rendered_as(templates, RenderValues::of_chosen(known)).is_ok_and(|before| before == rendered)
+    };
+    let bytes = rendered.iter().map(String::len).sum();
+    Ok((before.filter(is_same).cloned().unwrap_or(chosen), bytes))
+}
+
+/// Renders templates of a spec with values, and with what only a start knows left open.
+fn rendered_as(
+    (spec, templates): (&Spec, &[SpecTemplate<'_>]),
+    values: RenderValues,
+) -> Result<Vec<String>, RenderFault> {
     let values = values.with_endpoints(&open_wiring(spec));
-    let render = |SpecTemplate { name, text, is_argument }: SpecTemplate<'_>| {
-        let text = render(&name, text, &values, &|secret| Some(open_secret(secret)))?;
-        if is_argument && let Some(wrong) = wrong_placeholder(&text, spec) {
-            return Err(RenderFault::new(&name, format!("it says {wrong}")));
+    let render = |SpecTemplate { name, text, is_argument }: &SpecTemplate<'_>| {
+        let text = render(name, text, &values, &|secret| Some(open_secret(secret)))?;
+        if *is_argument && let Some(wrong) = wrong_placeholder(&text, spec) {
+            return Err(RenderFault::new(name, format!("it says {wrong}")));
         }
         Ok(text)
     };
-    templates(spec).into_iter().map(render).collect()
+    templates.iter().map(render).collect()
 }
 
 /// Returns what is wrong with the placeholders of an argument.
@@ -126,6 +163,20 @@ fn wrong_placeholder(word: &str, spec: &Spec) -> Option<String> {
         return None;
     }
     wrong_placeholders(&[word.to_owned()], spec).into_iter().next().map(|(_, wrong)| wrong)
+}
+
+/// Returns the secrets that a process's templates name that are rendered when it is started: those of its environment, and
+/// those in its configs that name endpoints.
+///
+/// # Errors
+/// The first template that is none, or that names what it may not.
+pub fn secrets_at_start(spec: &YunoSpec) -> Result<BTreeSet<String>, RenderFault> {
+    if spec.secrets.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let mut all = names_in(&templates(&Spec::Yuno(spec.clone())))?;
+    config::naming_endpoints(spec)?.into_iter().for_each(|(_, names)| all.add(names));
+    Ok(all.secrets)
 }
 
 /// What stands for a secret that is not known.
@@ -231,14 +282,18 @@ fn without_zero(place: &str, value: String) -> Result<String, RenderFault> {
 /// # Errors
 /// The first template that cannot be rendered.
 pub fn shown(spec: &Spec, wiring: &EndpointWiring) -> Result<BTreeMap<String, String>, RenderFault> {
-    let values = RenderValues::of_chosen(spec.values().unwrap_or(&BTreeMap::new())).with_endpoints(wiring);
-    templates(spec)
-        .into_iter()
-        .map(|SpecTemplate { name, text, .. }| {
+    let with = |values: Option<&BTreeMap<String, Value>>| {
+        RenderValues::of_chosen(values.unwrap_or(&BTreeMap::new())).with_endpoints(wiring)
+    };
+    let (values, config_values) = (with(spec.values()), with(spec.config_values()));
+    let own = templates(spec).into_iter().map(|template| (template, &values));
+    let of_configs = templates_of_configs(spec).into_iter().map(|template| (template, &config_values));
+    own.chain(of_configs)
+        .map(|(SpecTemplate { name, text, .. }, values)| {
             let is_plain = !["{{", "{%", "{#"].iter().any(|tag| text.contains(tag));
             let text = match is_plain && name.starts_with("env.") {
                 true => MASK.to_owned(),
-                false => render(&name, text, &values, &|_| Some(MASK.to_owned()))?,
+                false => render(&name, text, values, &|_| Some(MASK.to_owned()))?,
             };
             Ok((name, text))
         })
@@ -254,7 +309,7 @@ pub fn faults(spec: &Spec) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use muster_topics::heartbeat::Facts;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

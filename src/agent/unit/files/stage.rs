@@ -127,8 +127,9 @@ impl FilesState {
             let (content, is_secret) = self.content(path, entry, (&values, secrets))?;
             let wanted = staged::wanted(entry, content, is_secret).map_err(failed)?;
             if let (Some(directory), Some(artifact)) = (&entry.directory, &entry.artifact) {
-                let tree = tree::unpack(&self.artifacts.path(&artifact.sha256), &self.blobs).map_err(|why| {
-                    never(format!("{path}: the artifact {}@{}: {why}", artifact.role, artifact.version))
+                let tree = tree::unpack(&self.artifacts.path(&artifact.sha256), &self.blobs).map_err(|error| {
+                    let message = format!("{path}: the artifact {}@{}: {}", artifact.role, artifact.version, error.why);
+                    Failure { error: message, may_heal: error.may_heal }
                 })?;
                 for (inner, one) in tree.entries {
                     let inner_path = format!("{path}/{inner}");

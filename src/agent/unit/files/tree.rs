@@ -11,6 +11,7 @@ use std::{
 };
 
 use muster_rules::files::plan::Content;
+use muster_sqlite::room;
 use muster_topics::name::Digest;
 use tar::{Archive, EntryType};
 
@@ -45,12 +46,34 @@ pub(super) struct TreeEntry {
     pub(super) mode: u32,
 }
 
+/// Why a tarball cannot be unpacked, for people.
+#[derive(Debug)]
+pub(super) struct UnpackError {
+    pub(super) why: String,
+    /// Whether it is not the tarball's fault: there is no room for it.
+    pub(super) may_heal: bool,
+}
+
+impl From<String> for UnpackError {
+    fn from(why: String) -> Self {
+        Self { why, may_heal: false }
+    }
+}
+
+impl UnpackError {
+    fn of(error: &io::Error, hint: &str) -> Self {
+        let may_heal = room::is_missing_for(error);
+        let hint = if may_heal { room::advice(error) } else { hint.to_owned() };
+        Self { why: format!("it cannot be unpacked: {error}{hint}"), may_heal }
+    }
+}
+
 /// Unpacks a tarball, plain or compressed with gzip.
 ///
 /// # Errors
-/// If it is none, or has what a tree may not have; with the reason, for people.
-pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, String> {
-    let said = |error: io::Error| format!("it cannot be unpacked: {error}");
+/// If it is none, has what a tree may not have, or there is no room.
+pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, UnpackError> {
+    let said = |error: io::Error| UnpackError::of(&error, "");
     let mut file = File::open(path).map_err(said)?;
     let mut magic = [0; 6];
     let length = file.read(&mut magic).map_err(said)?;
@@ -59,14 +82,14 @@ pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, String> {
     match magic.get(..length).unwrap_or_default() {
         [0x1f, 0x8b, ..] => unpack_from(flate2::read::MultiGzDecoder::new(file), blobs),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] | [b'B', b'Z', b'h', ..] => {
-            Err("it is compressed in another way than gzip. hint: make it with `tar -czf`".to_owned())
+            Err("it is compressed in another way than gzip. hint: make it with `tar -czf`".to_owned().into())
         }
         _ => unpack_from(file, blobs),
     }
 }
 
-fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, String> {
-    let said = |error: io::Error| format!("it cannot be unpacked: {error}. hint: a folder is made from a tarball");
+fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, UnpackError> {
+    let said = |error: io::Error| UnpackError::of(&error, ". hint: a folder is made from a tarball");
     let (mut tree, mut left_bytes) = (BTreeMap::new(), TREE_MAX_BYTES);
     let mut packing = blobs.pack().map_err(said)?;
     let mut archive = Archive::new(from);
@@ -79,7 +102,7 @@ fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, String> {
         let path = entry.path_bytes().into_owned();
         let Some(path) = inner_path(&path)? else { continue };
         if tree.len() == TREE_MAX {
-            return Err(format!("it has more than {TREE_MAX} files, folders and links"));
+            return Err(format!("it has more than {TREE_MAX} files, folders and links").into());
         }
         let mode = entry.header().mode().map_err(said)? & 0o777;
         let content = match kind {
@@ -97,10 +120,10 @@ fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, String> {
                 let to = inner_path(&to)?.unwrap_or_default();
                 match tree.get(&to) {
                     Some(TreeEntry { content: content @ Content::File(_), .. }) => content.clone(),
-                    _ => return Err(format!("{path} is another name of {to}, which is no file before it")),
+                    _ => return Err(format!("{path} is another name of {to}, which is no file before it").into()),
                 }
             }
-            _ => return Err(format!("{path} is neither file, folder nor link")),
+            _ => return Err(format!("{path} is neither file, folder nor link").into()),
         };
         tree.insert(path, TreeEntry { content, mode });
     }
@@ -209,7 +232,7 @@ mod tests {
     fn unpacked(entries: &[(&str, EntryType, &str)]) -> Result<BTreeMap<String, TreeEntry>, String> {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
-        unpack_from(&tarball(entries)[..], &blobs).map(|tree| tree.entries)
+        unpack_from(&tarball(entries)[..], &blobs).map(|tree| tree.entries).map_err(|error| error.why)
     }
 
     #[test]
@@ -242,13 +265,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
         assert!(
-            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.contains("hint")) || {
+            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.contains("hint")) || {
                 // Too short for one block: an empty one.
                 true
             }
         );
         let path = folder.path().join("x.tar.zst");
         std::fs::write(&path, [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();
-        assert!(unpack(&path, &blobs).unwrap_err().contains("gzip"));
+        assert!(unpack(&path, &blobs).unwrap_err().why.contains("gzip"));
+    }
+
+    #[test]
+    fn tree_without_room_may_be_unpacked_later() {
+        let of = |kind: io::ErrorKind| UnpackError::of(&kind.into(), ". hint: a tarball");
+        assert!(of(io::ErrorKind::StorageFull).may_heal && of(io::ErrorKind::QuotaExceeded).may_heal);
+        let wrong = of(io::ErrorKind::InvalidData);
+        assert!(!wrong.may_heal && wrong.why.ends_with("hint: a tarball"), "{wrong:?}");
     }
 }

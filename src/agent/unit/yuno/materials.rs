@@ -41,7 +41,8 @@ struct MaterialsRecord {
     files: BTreeMap<String, Digest>,
     /// Where the merged file has secrets, and which.
     secrets: Vec<(String, Value)>,
-    /// The secrets that its environment has, by name: a host that starts without a network has no other source.
+    /// The secrets of what is rendered when it is started, by name: of its environment, and of templates in configs that name
+    /// endpoints. A host that starts without a network has no other source.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     in_environment: BTreeMap<String, String>,
 }
@@ -61,8 +62,7 @@ impl Materials {
         self.folder.join(file_name(MERGED))
     }
 
-    /// Whether these configs are there, unchanged, and these secrets of the environment. The secrets are those of the
-    /// revision.
+    /// Whether these configs are there, unchanged, and these secrets for the start. The secrets are those of the revision.
     pub(super) fn are_there(&self, configs: &[ConfigRef], secrets: &BTreeSet<String>) -> bool {
         self.record().is_ok_and(|record| {
             let has_all = secrets.iter().all(|name| record.in_environment.contains_key(name));
@@ -70,8 +70,8 @@ impl Materials {
         })
     }
 
-    /// Returns the secrets of the environment, by name.
-    pub(super) fn secrets_of_environment(&self) -> BTreeMap<String, String> {
+    /// Returns the secrets of what is rendered when it is started, by name.
+    pub(super) fn secrets_at_start(&self) -> BTreeMap<String, String> {
         self.record().map(|record| record.in_environment).unwrap_or_default()
     }
 

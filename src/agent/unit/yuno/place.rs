@@ -14,10 +14,15 @@ use muster_rules::{
     checked,
     plan::{Failure, Slot},
     port_lease::EndpointWiring,
+    render,
 };
 use muster_shim::cgroup::Cgroup;
 use muster_sqlite::room;
-use muster_topics::{name::Digest, process::Limits, unit::ConfigRef};
+use muster_topics::{
+    name::Digest,
+    process::Limits,
+    unit::{ConfigRef, YunoSpec},
+};
 use nix::{
     errno::Errno,
     unistd::{self, Gid, Uid},
@@ -29,7 +34,7 @@ use super::super::{failure::may_heal, folders};
 use super::{materials::Materials, reload::WatchedFiles};
 use crate::kept_data;
 
-/// The configs of a revision with their secrets, and the secrets of its environment by name.
+/// The configs of a revision with their secrets, and the secrets of what is rendered when it is started, by name.
 pub(super) type RevealedConfigs<'a> = (&'a [(ConfigRef, Value)], &'a BTreeMap<String, String>);
 
 /// The second copy of `started.json`, in the shim's folder.
@@ -172,14 +177,16 @@ impl InstanceFolder {
         self.revision(revision).join("wired").join("config.json")
     }
 
-    /// Writes the configuration that a unit is started with, if it has one: the installed one, with its endpoints.
+    /// Writes the configuration that a unit is started with, if it has one: the installed one, with its endpoints, and with
+    /// what is rendered of templates that name these.
     pub(super) fn wire(
         &self,
         revision: &Digest,
-        has_configs: bool,
+        spec: &YunoSpec,
         wiring: &EndpointWiring,
     ) -> Result<Option<PathBuf>, Failure> {
-        let installed = has_configs.then(|| self.materials(revision).merged());
+        let materials = self.materials(revision);
+        let installed = (!spec.configs.is_empty()).then(|| materials.merged());
         if wiring.is_empty() {
             return Ok(installed);
         }
@@ -188,6 +195,11 @@ impl InstanceFolder {
         let mut config =
             serde_json::from_slice(&content).map_err(|error| never(format!("the unit's config: {error}")))?;
         wiring.put_into(&mut config).map_err(never)?;
+        let secrets = materials.secrets_at_start();
+        let texts = render::config::at_start(spec, wiring, &|name| secrets.get(name).cloned());
+        for (at, text) in texts.map_err(|fault| never(fault.to_string()))? {
+            config.pointer_mut(&at).into_iter().for_each(|place| *place = text.as_str().into());
+        }
         let wired = self.wired(revision);
         let write = || {
             make_folder(wired.parent().unwrap_or(&self.folder), PASSABLE_FOLDER)?;

@@ -98,7 +98,7 @@ impl Yunos {
         revision: &Digest,
         started: &StartRecord,
     ) -> Result<(), Failure> {
-        place.wire(revision, !spec.configs.is_empty(), &started.wiring)?;
+        place.wire(revision, spec, &started.wiring)?;
         if let Some(user) = find_user(spec)? {
             place.give_to(revision, &user)?;
         }

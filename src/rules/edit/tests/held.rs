@@ -113,8 +113,14 @@ fn upgrade_changes_only_content() {
     let newer = ArtifactRef { sha256: Digest::of(b"new"), version: "2".parse().unwrap(), ..spec.artifact.clone() };
     let observed = seen(Phase::Running);
     let upgraded = |from: &Digest, artifact: Option<&ArtifactRef>, configs: Vec<ConfigRef>| {
-        let verb =
-            Verb::UnitUpgrade { unit: unit(), from: from.clone(), artifact: artifact.cloned(), configs, secrets: None };
+        let verb = Verb::UnitUpgrade {
+            unit: unit(),
+            from: from.clone(),
+            artifact: artifact.cloned(),
+            configs,
+            secrets: None,
+            config_templates: None,
+        };
         edit(&unit(), Some(CurrentUnit { desired: &before, hold: None, observed: &observed }), &verb)
     };
     let right = before.revision.clone();

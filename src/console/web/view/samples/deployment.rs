@@ -25,6 +25,7 @@ pub(super) fn desired_report(text: &str) -> DesiredReport {
         digest: Some(Digest::of(b"body")),
         asks: true,
         plans: true,
+        config_templates: true,
         refused: Some(DocumentRefusal { mark: mark(9), message: text.to_owned() }),
         deployments: [
             (deployment_name(), DeploymentReport { version: 4, refused: Some(refused), waits: Some(waits) }),
