@@ -88,7 +88,10 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
-    assert_eq!(console.generation(0).await, DesiredReport { asks: true, plans: true, ..DesiredReport::default() });
+    assert_eq!(
+        console.generation(0).await,
+        DesiredReport { asks: true, plans: true, places: true, ..DesiredReport::default() }
+    );
     let text = body(&["default/a"], &[]);
     console.publish_document(&fleet, 2, &text).await;
     let report = console.generation(2).await;
