@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use axum::http::StatusCode;
 use muster_topics::{
     desired::{BODY_MAX_BYTES, PlanQuestion, PlanRequest},
     name::{Digest, HostId},
@@ -64,7 +65,8 @@ impl Asking<'_> {
         if text.len() > BODY_MAX_BYTES {
             let message =
                 format!("what hosts would be asked to plan has {} bytes, and {BODY_MAX_BYTES} are allowed", text.len());
-            return Err(Error::invalid("too_large", message).hint("put what is large into an artifact or a config"));
+            return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                .hint("put what is large into an artifact or a config"));
         }
         let digest = Digest::of(text.as_bytes());
         let stored = Arc::new(StoredRequest { request: request.clone(), hosts: hosts.to_vec() });
