@@ -167,7 +167,7 @@ impl AgentLoop {
                             break;
                         }
                         Err(error) => {
-                            tracing::info!(%error, "instances are not confirmed to be placed on this host (yet)")
+                            tracing::info!(%error, "instances are not confirmed to be placed on this host (yet)");
                         }
                     },
                     Ok(None) => {}
