@@ -249,8 +249,8 @@ mod tests {
                 r#"{{"unit_apply":{{"unit":"a/b","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}}}"#
             ),
             format!(
-                r#"{{"plan":{{"deployments":[{{"version":{{"deployment":"a/d","number":1,"target":{{"select":"host=*"}},"units":[{{
-                "unit":"a/b","run":"running","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}]}}}}]}}}}"#
+                r#"{{"plan":{{"request":{{"deployments":[{{"version":{{"deployment":"a/d","number":1,"target":{{"select":"host=*"}},"units":[{{
+                "unit":"a/b","run":"running","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}]}}}}]}}}}}}"#
             ),
             r#"{"unit_command":{"units":["a/b"],"name":"c","args":{"p":"s3cret","q":{"r":[1,null,"s3cret"]}},"timeout_ms":1}}"#
                 .to_owned(),

@@ -108,7 +108,7 @@ proptest! {
         let (places, _) = case.place(&BTreeMap::new());
         let gone = gone.index(case.hosts.len());
         let id = case.hosts[gone].id;
-        let mut other = case.clone();
+        let mut other = case;
         other.hosts.remove(gone);
         other.groups.remove(gone);
         let (after, _) = other.place(&places);
@@ -120,7 +120,7 @@ proptest! {
     #[test]
     fn scaling_moves_nobody(case in cases(), count in 0u32..60) {
         let (places, _) = case.place(&BTreeMap::new());
-        let other = Case { count, ..case.clone() };
+        let other = Case { count, ..case };
         let (after, _) = other.place(&places);
         for (number, at) in places.iter().filter(|(number, _)| **number <= count) {
             prop_assert_eq!(after.get(number), Some(at));
