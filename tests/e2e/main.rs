@@ -58,8 +58,6 @@ mod order;
 mod outlets;
 mod package;
 mod packages;
-
-mod placement;
 mod plan;
 mod probe;
 mod programs;
