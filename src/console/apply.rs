@@ -286,20 +286,10 @@ impl Console {
                 return Ok(None);
             }
         };
-        match self.config_templates(spec.configs()).await {
-            Ok(templates) => spec.set_config_templates(templates),
-            Err(error) => {
-                faults.add_error(source, &at("configs"), error)?;
-                return Ok(None);
-            }
-        }
-        match secret::secrets_of(self, &wanted.unit.realm(), spec.configs(), Some(&spec)).await {
-            Ok(secrets) => spec.set_secrets(secrets),
-            Err(error) => {
-                let place = if spec.configs().is_empty() { "env" } else { "configs" };
-                faults.add_error(source, &at(place), error)?;
-                return Ok(None);
-            }
+        if let Err(error) = secret::fill_in(self, &wanted.unit.realm(), &mut spec).await {
+            let place = if spec.configs().is_empty() { "env" } else { "configs" };
+            faults.add_error(source, &at(place), error)?;
+            return Ok(None);
         }
         self.check(source, wanted, &spec, faults).await?;
         Ok(Some(spec))

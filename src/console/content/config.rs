@@ -8,7 +8,7 @@ use muster_topics::{
     canonical,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
     name::{ConfigId, Digest, Name, Version},
-    unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, ConfigRef, ConfigTemplate},
+    unit::ConfigRef,
 };
 use serde_json::Value;
 
@@ -135,23 +135,6 @@ impl Console {
         let text =
             text.ok_or_else(|| Error::not_found("unknown_manifest", format!("there is no manifest {sha256}")))?;
         serde_json::from_str(&text).map_err(|error| Error::internal("reading the manifest", &error))
-    }
-
-    /// Returns the templates in a unit's configs that count.
-    pub(crate) async fn config_templates(&self, configs: &[ConfigRef]) -> Result<Vec<ConfigTemplate>, Error> {
-        let found = render::config::counting(configs, &self.documents(configs).await?);
-        let bytes: usize = found.iter().map(|one| one.at.len() + one.text.len()).sum();
-        if found.len() > CONFIG_TEMPLATES_MAX || bytes > CONFIG_TEMPLATES_MAX_BYTES {
-            let message = format!(
-                "the unit's configs have {} templates with {bytes} bytes; {CONFIG_TEMPLATES_MAX}, with \
-                 {CONFIG_TEMPLATES_MAX_BYTES} bytes, are allowed",
-                found.len()
-            );
-            return Err(Error::invalid("too_many_templates", message).hint(
-                "name a variable that is an object in one of them, with `|tojson`, or use a file of a template",
-            ));
-        }
-        Ok(found)
     }
 
     /// Returns the content of configs unmasked: for checking, never to be shown.

@@ -87,7 +87,7 @@ impl Console {
     async fn secrets_of_version(&self, row: &VersionRow) -> Result<BTreeMap<UnitName, Vec<SecretRef>>, Error> {
         let mut secrets = BTreeMap::new();
         for unit in &row.content.units {
-            let found = secret::secrets_of(self, &unit.unit.realm(), unit.spec.configs(), Some(&unit.spec)).await?;
+            let found = secret::secrets_of(self, &unit.unit.realm(), &unit.spec).await?;
             if !found.is_empty() {
                 secrets.insert(unit.unit.clone(), found);
             }

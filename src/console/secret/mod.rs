@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use self::{
     keyring::{Keyring, KeyringError},
-    resolve::{resolve, secrets_of},
+    resolve::{fill_in, resolve, secrets_of},
 };
 use crate::{
     content,

@@ -8,8 +8,9 @@ use muster_topics::{
     command::Verb,
     name::{Digest, HostId, Name, UnitName},
     secret::{SECRETS_MAX, SecretRef},
-    unit::{ConfigRef, ConfigTemplates, Spec},
+    unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, ConfigRef, ConfigTemplate, ConfigTemplates, Spec},
 };
+use serde_json::Value;
 
 use super::{unknown, unreadable};
 use crate::{
@@ -18,19 +19,51 @@ use crate::{
     store::{host, secret},
 };
 
-/// Returns the newest version of each secret that configs and templates name for units of a realm, by name. `spec` has the
-/// templates; those that are none are refused elsewhere.
+/// Puts into a spec what the console alone knows of its configs: their templates, and the secrets that these and others name.
+///
+/// # Errors
+/// If a config or a secret is not here, or if there are too many.
+pub(crate) async fn fill_in(console: &Console, realm: &Name, spec: &mut Spec) -> Result<(), Error> {
+    let documents = console.documents(spec.configs()).await?;
+    spec.set_config_templates(templates_of(spec.configs(), &documents)?);
+    spec.set_secrets(secrets_named(console, realm, &documents, Some(spec)).await?);
+    Ok(())
+}
+
+/// Returns the secrets of a spec of a realm, as [`fill_in`] finds them now.
 ///
 /// # Errors
 /// If a config or a secret is not here.
-pub(crate) async fn secrets_of(
+pub(crate) async fn secrets_of(console: &Console, realm: &Name, spec: &Spec) -> Result<Vec<SecretRef>, Error> {
+    let documents = console.documents(spec.configs()).await?;
+    secrets_named(console, realm, &documents, Some(spec)).await
+}
+
+/// Returns the templates in a unit's configs that count.
+fn templates_of(configs: &[ConfigRef], documents: &[Value]) -> Result<Vec<ConfigTemplate>, Error> {
+    let found = render::config::counting(configs, documents);
+    let bytes: usize = found.iter().map(|one| one.at.len() + one.text.len()).sum();
+    if found.len() > CONFIG_TEMPLATES_MAX || bytes > CONFIG_TEMPLATES_MAX_BYTES {
+        let message = format!(
+            "the unit's configs have {} templates with {bytes} bytes; {CONFIG_TEMPLATES_MAX}, with \
+             {CONFIG_TEMPLATES_MAX_BYTES} bytes, are allowed",
+            found.len()
+        );
+        return Err(Error::invalid("too_many_templates", message)
+            .hint("name a variable that is an object in one of them, with `|tojson`, or use a file of a template"));
+    }
+    Ok(found)
+}
+
+/// Returns the newest version of each secret that configs and templates name for units of a realm, by name. `spec` has the
+/// templates; those that are none are refused elsewhere.
+async fn secrets_named(
     console: &Console,
     realm: &Name,
-    configs: &[ConfigRef],
+    documents: &[Value],
     spec: Option<&Spec>,
 ) -> Result<Vec<SecretRef>, Error> {
-    let documents = console.documents(configs).await?;
-    let mut names = config::references(&documents);
+    let mut names = config::references(documents);
     let of_templates = spec.and_then(|spec| render::unit::names_of(spec).ok()).unwrap_or_default();
     names.extend(of_templates.secrets.iter().filter_map(|name| name.parse().ok()));
     if names.is_empty() {
@@ -75,11 +108,12 @@ pub(crate) async fn resolve(
             // Its host refuses the command, or has not reported the unit yet.
             None => configs.clone(),
         };
-        let templates = console.config_templates(&all_configs).await?;
+        let documents = console.documents(&all_configs).await?;
+        let templates = templates_of(&all_configs, &documents)?;
         let mut after = desired.clone();
         after.iter_mut().for_each(|spec| spec.set_config_templates(templates.clone()));
         let realm = unit.realm();
-        let found = secrets_of(console, &realm, &all_configs, after.as_ref()).await?;
+        let found = secrets_named(console, &realm, &documents, after.as_ref()).await?;
         all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
         // An older agent would not understand the fields: a unit that has no secrets or templates gets none of them.
         let has_any = desired.as_ref().is_some_and(|spec| !spec.secrets().is_empty());
@@ -90,11 +124,9 @@ pub(crate) async fn resolve(
         return Ok(all);
     }
     for (unit, spec) in verb.specs_mut() {
-        spec.set_config_templates(console.config_templates(spec.configs()).await?);
         let realm = unit.realm();
-        let found = secrets_of(console, &realm, spec.configs(), Some(spec)).await?;
-        all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
-        spec.set_secrets(found);
+        fill_in(console, &realm, spec).await?;
+        all.extend(spec.secrets().iter().map(|secret| (realm.clone(), secret.clone())));
     }
     Ok(all)
 }
