@@ -18,12 +18,12 @@ use crate::{
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     headers: Vec<(String, String)>,
     body: String,
 }
 
-impl Asked {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
@@ -36,14 +36,14 @@ impl Asked {
 /// A webhook, which refuses its first two requests.
 pub(crate) struct Hook {
     pub(crate) url: String,
-    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
+    pub(crate) asked: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Hook {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/alerts?to=me", listener.local_addr().unwrap());
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let all = Arc::clone(&asked);
         // It ends with the test's process.
         thread::spawn(move || {
@@ -61,7 +61,7 @@ impl Hook {
 
     /// The requests, once there are so many.
     #[track_caller]
-    fn asked(&self, count: usize) -> Vec<Asked> {
+    fn asked(&self, count: usize) -> Vec<ReceivedRequest> {
         eventually("requests to the webhook", || {
             let asked = self.asked.lock().unwrap().clone();
             if asked.len() >= count { Ok(asked) } else { Err(format!("{asked:?}")) }
@@ -70,7 +70,7 @@ impl Hook {
 }
 
 /// Reads a request, answers it, and closes the connection.
-fn answer(stream: TcpStream, status: &str) -> Option<Asked> {
+fn answer(stream: TcpStream, status: &str) -> Option<ReceivedRequest> {
     let mut reader = BufReader::new(stream);
     let mut lines = Vec::new();
     loop {
@@ -88,7 +88,7 @@ fn answer(stream: TcpStream, status: &str) -> Option<Asked> {
     reader.read_exact(&mut body).ok()?;
     let mut stream = reader.into_inner();
     stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).ok()?;
-    Some(Asked { headers, body: String::from_utf8(body).ok()? })
+    Some(ReceivedRequest { headers, body: String::from_utf8(body).ok()? })
 }
 
 /// What a server says to `GET path`, as JSON.
