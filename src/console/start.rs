@@ -480,7 +480,6 @@ impl PreparedConsole {
         tasks.spawn(backup::schedule::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(upkeep::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(upkeep::watch_signer(Arc::clone(&shared), shutdown.clone()));
-        tasks.spawn(web::read_ahead(console.clone(), shutdown.clone()));
         tasks.spawn(vitals::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(status_series::run(Arc::clone(&shared), shutdown.clone()));

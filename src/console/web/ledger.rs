@@ -8,12 +8,8 @@ use std::sync::Arc;
 
 use muster_api::Command;
 use muster_topics::name::CommandId;
-use tokio_util::sync::CancellationToken;
 
-use super::view::{
-    commands::LISTED,
-    elements::{self},
-};
+use super::view::elements::{self};
 use crate::{
     error::Error,
     state::Console,
@@ -55,14 +51,6 @@ pub(in crate::web) async fn newest(console: &Console, limit: u32) -> Result<Vec<
         entries.push(ListedCommand { command, tally });
     }
     Ok(entries)
-}
-
-/// Reads what the list of commands shows, once after the start: with ten thousand hosts the first look at it would take
-/// half a second.
-pub(crate) async fn read_ahead(console: Console, shutdown: CancellationToken) {
-    if let Some(Err(error)) = shutdown.run_until_cancelled(newest(&console, LISTED)).await {
-        tracing::warn!(%error, "the newest commands cannot be counted ahead");
-    }
 }
 
 async fn tally(console: &Console, id: CommandId) -> Result<HostCounts, Error> {

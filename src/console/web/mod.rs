@@ -50,7 +50,7 @@ use axum::{
 };
 use tokio::sync::Semaphore;
 
-pub(super) use self::{ledger::read_ahead, tallies::Tallies};
+pub(super) use self::tallies::Tallies;
 use self::{
     page::{
         alerts, backups, command, commands, confirm, content, deployment, host, hosts, join, rollout, rule, run,
