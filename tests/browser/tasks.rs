@@ -11,7 +11,9 @@ fn tasks_in(dark: bool, width: u32, word: &str) {
     let fleet = Fleet::start();
     let home = fleet.home.path().canonicalize().unwrap();
     let (go, path) = (home.join("go"), home.join("till.conf"));
-    let script = format!("echo first words; while [ ! -e {0} ]; do sleep 0.1; done; echo last words", go.display());
+    // The page shows the program too: only what it prints has these words beside each other.
+    let wait = format!("while [ ! -e {} ]; do sleep 0.1; done", go.display());
+    let script = format!("say() {{ echo $1 words; }}; say first; {wait}; say last");
     let document = json!({
         "unit": "default/config", "kind": "files", "run": "running", "verify_after_ms": 1, "drift": "report",
         "files": {path.to_str().unwrap(): {"text": "right\n"}},

@@ -104,6 +104,12 @@
     refreshAges();
     addCopyButtons(target);
   });
+  document.addEventListener("htmx:afterSettle", (event) => {
+    // A region that replaces another listens from now on: what changed since it was rendered had nobody to hear it.
+    const old = event.detail.target;
+    const target = old.isConnected ? null : document.getElementById(old.id);
+    if (target && target.classList.contains("region")) htmx.trigger(target, "again");
+  });
 
   // Command lines to copy.
   function addCopyButtons(within) {
