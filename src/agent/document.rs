@@ -101,13 +101,23 @@ pub(super) struct DesiredProgress {
     /// Whether there are units that are to go, and whether one of them is being stopped.
     is_leaving: bool,
     is_stopping: bool,
+    /// Whether the console is asked which instances are still placed here.
+    is_confirming: bool,
     /// When both are examined again, by the agent's monotonic clock.
     due_ms: Millis,
 }
 
 impl DesiredProgress {
     pub(super) fn new(policy: RemovalPolicy, data_dir: PathBuf) -> Self {
-        Self { policy, data_dir, is_passing: true, is_leaving: true, is_stopping: true, due_ms: 0 }
+        Self {
+            policy,
+            data_dir,
+            is_passing: true,
+            is_leaving: true,
+            is_stopping: true,
+            is_confirming: false,
+            due_ms: 0,
+        }
     }
 
     /// When something is to be examined.
@@ -136,6 +146,37 @@ impl AgentLoop {
                 tracing::info!(digest = digest.short(), %error, "the document of this host cannot be fetched (yet)");
             }
             TaskResult::DesiredFetched(digest, fetched.ok())
+        });
+    }
+
+    /// Asks the console whether the stored document is the present one, until it says so, if instances wait for that. A later
+    /// document that comes meanwhile is asked about instead.
+    pub(super) fn confirm_places(&mut self) {
+        if !self.units.has_unconfirmed() || std::mem::replace(&mut self.desired.is_confirming, true) {
+            return;
+        }
+        let (store, identity, units) = (self.store.clone(), self.identity.present(), self.units.clone());
+        self.work.spawn(async move {
+            for attempts in 0_u32.. {
+                match document::known(&store).await.map(|known| known.digest) {
+                    // Bytes with this digest are those of the present document: the console has no others for this host.
+                    Ok(Some(digest)) => match fetch(&identity, &digest).await {
+                        Ok(_) => {
+                            tracing::info!("the console has confirmed which instances are placed on this host");
+                            units.confirm_places();
+                            break;
+                        }
+                        Err(error) => {
+                            tracing::info!(%error, "instances are not confirmed to be placed on this host (yet)");
+                        }
+                    },
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%error, "the document of this host cannot be read"),
+                }
+                let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
+                tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+            }
+            TaskResult::Done
         });
     }
 

@@ -511,6 +511,8 @@ impl AgentLoop {
         if let LinkEvent::Up(connection) = &event {
             tracing::info!(session = connection.session, "connected to the broker");
             self.host_snapshot.refresh();
+            // Only now: before it, the console counts this host as away.
+            self.confirm_places();
         }
         let input = self.outgoing.observe(event, &self.identity.present().membership.command_keys);
         self.tell(input);

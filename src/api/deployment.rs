@@ -88,9 +88,83 @@ pub struct AppliedDeployment {
     /// Hosts that carry it no more: its units are removed there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loses: Vec<NamedHost>,
+    /// Its units with a number of instances, and where these are placed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<UnitPlacement>,
     /// What is allowed and yet worth knowing, such as a selector that no host matches, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// How the instances of a unit are placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnitPlacement {
+    /// The unit.
+    pub unit: UnitName,
+    /// How many instances there are to be.
+    pub count: u32,
+    /// How many have a place.
+    pub placed: u32,
+    /// Those that have none; the first ones of many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<UnitName>,
+    /// Why no host takes these; hosts that the target does not select are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub obstacles: Vec<PlacementObstacleCount>,
+    /// Instances that are new or move; only where a change is planned or made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub new: Vec<InstancePlace>,
+}
+
+impl UnitPlacement {
+    /// Says why instances wait, for people: `3 hosts: cordoned; 40 hosts: away`.
+    #[must_use]
+    pub fn why(&self) -> String {
+        let words = |one: &PlacementObstacleCount| {
+            let hosts = if one.hosts == 1 { "1 host".to_owned() } else { format!("{} hosts", one.hosts) };
+            format!("{hosts}: {}", one.why)
+        };
+        match self.obstacles.is_empty() {
+            true => "the target selects no host".to_owned(),
+            false => self.obstacles.iter().map(words).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    /// Says how many are placed, for people: `2 of 3 placed; shop/web-3 waits (1 host: cordoned)`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let placed = format!("{} of {} placed", self.placed, self.count);
+        let left = u64::from(self.count.saturating_sub(self.placed));
+        let names: Vec<&str> = self.waiting.iter().take(3).map(UnitName::as_str).collect();
+        let more = left.saturating_sub(names.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let verb = if left == 1 { "waits" } else { "wait" };
+        match left {
+            0 => placed,
+            _ => format!("{placed}; {}{more} {verb} ({})", names.join(", "), self.why()),
+        }
+    }
+}
+
+/// Why hosts take no (further) instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlacementObstacleCount {
+    /// How many hosts.
+    pub hosts: u64,
+    /// Why, for people.
+    pub why: String,
+}
+
+/// Where an instance is placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstancePlace {
+    /// The instance.
+    pub instance: UnitName,
+    /// Its host.
+    pub to: NamedHost,
+    /// The host that it leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<NamedHost>,
 }
 
 /// What becomes of a unit of a deployment.
@@ -197,6 +271,9 @@ pub struct DeploymentDetail {
     pub document: Value,
     /// The units of its present version; values of environments are masked.
     pub content: Vec<DeploymentUnit>,
+    /// Its units with a number of instances, and how many of these have a place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<UnitPlacement>,
     /// Its hosts, by name.
     pub on_hosts: Vec<DeploymentHost>,
 }
@@ -218,6 +295,9 @@ pub struct DeploymentHost {
     pub wanted: Option<u32>,
     /// The version that the host has made its desired state, as it reports; 0 if none.
     pub version: u32,
+    /// The instances that it is to have of units that the console places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<UnitName>,
     /// Since when the host has been offline; `null` if it is online.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since_ms: Option<Millis>,

@@ -220,6 +220,7 @@ async fn show(session: &CliSession, wanted: ShowDeployment) -> Result<(), Failur
             ("hosts", states(&of.hosts)),
         ];
         lines.extend(detail.content.iter().map(|unit| ("unit", unit_words(unit))));
+        lines.extend(detail.placement.iter().map(|one| ("placement", format!("{}: {}", one.unit, one.words()))));
         lines
     })?;
     if session.printer.is_for_programs() {
@@ -233,6 +234,7 @@ async fn show(session: &CliSession, wanted: ShowDeployment) -> Result<(), Failur
             host.version.to_string(),
             host.wanted.map_or_else(|| "none".to_owned(), |number| number.to_string()),
             host.away_since_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default(),
+            names_of_instances(host),
             host.reason.clone().unwrap_or_default(),
         ]
     };
@@ -241,7 +243,18 @@ async fn show(session: &CliSession, wanted: ShowDeployment) -> Result<(), Failur
         false => "no host is in this state",
     };
     print::write_out("\n")?;
-    session.printer.list(&detail.on_hosts, &["HOST", "STATE", "HAS", "WANTED", "AWAY SINCE", "WHY"], row, empty)
+    let header = ["HOST", "STATE", "HAS", "WANTED", "AWAY SINCE", "INSTANCES", "WHY"];
+    session.printer.list(&detail.on_hosts, &header, row, empty)
+}
+
+/// The most instances that a row names.
+const INSTANCES_NAMED_MAX: usize = 5;
+
+fn names_of_instances(host: &DeploymentHost) -> String {
+    let first: Vec<&str> = host.instances.iter().take(INSTANCES_NAMED_MAX).map(UnitName::as_str).collect();
+    let more = host.instances.len() - first.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", first.join(" "))
 }
 
 fn names(hosts: &[DeploymentHost]) -> HostNames<'_> {

@@ -81,6 +81,13 @@ fn text(plan: &Plan) -> String {
 
 fn deployment(one: &PlannedDeployment) -> String {
     let mut text = format!("{}, version {}: {}\n", one.change.deployment, one.change.version, summary(one));
+    for unit in &one.change.placement {
+        text.push_str(&format!("  {}: {}\n", unit.unit, unit.words()));
+        for place in &unit.new {
+            let from = place.from.as_ref().map(|from| format!("{} → ", from.hostname)).unwrap_or_default();
+            text.push_str(&format!("    {}: {from}{}\n", place.instance, place.to.hostname));
+        }
+    }
     for group in &one.groups {
         text.push_str(&format!("\n{}\n", head(group, "alike")));
         text.push_str(&units(&group.plan));
@@ -212,6 +219,7 @@ mod tests {
             is_rolled_out: false,
             gains: vec![],
             loses: vec![],
+            placement: vec![],
             notes: vec![],
         };
         let restart = UnitPlan::new("shop/till".parse().unwrap(), UnitAction::Restart);

@@ -11,15 +11,19 @@
 //! stands under `name` or `unit`, and may leave out the realm, which is then the deployment's. `run` left out is
 //! `running`. `unit` in place of `units` is short for one.
 //!
+//! A unit with `count: N` has N instances, which the console places on the hosts of the target; `placement` says on which:
+//! `{select: …, spread: LABEL, max_per_host: N, reschedule: 30m}`.
+//!
 //! **Invariant: all faults are reported at once**, each with its place.
 //!
 //! **Invariant: [`read`] accepts what [`write()`] produces**, and yields the same version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZoneDatabase;
 use muster_topics::{
-    desired::{DeploymentName, DeploymentVersion},
+    Millis,
+    desired::{DeploymentName, DeploymentUnit, DeploymentVersion, INSTANCES_MAX, Placement},
     name::{Name, UnitName},
     select::HostSelect,
     unit::{Run, UNITS_MAX},
@@ -28,9 +32,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     document::{self, DocumentFault, DocumentKind, WantedUnit, from_value, unknown},
-    rollout::policy,
+    rollout::{duration, policy},
     unknown_keys,
 };
+
+/// The least time after which instances of a host that is away move: shorter absences are common.
+const RESCHEDULE_MIN_MS: Millis = 10_000;
 
 /// A deployment as a document describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +48,8 @@ pub struct WantedDeployment {
     pub select: HostSelect,
     /// The units, each once, without hosts, and each with what it should do.
     pub units: Vec<WantedUnit>,
+    /// Of units with a number of instances, where these are placed.
+    pub placements: BTreeMap<UnitName, Placement>,
     /// The whole policy of its rollout, as a version stores it; empty: all hosts at once.
     pub rollout: Map<String, Value>,
 }
@@ -73,9 +82,14 @@ pub fn read(document: &Value, zones: &TimeZoneDatabase) -> (Option<WantedDeploym
     let deployment = name(whole, &mut faults);
     let select = target(whole, &mut faults);
     let rollout = rollout(whole, zones, &mut faults);
-    let units = units(whole, &mut faults);
-    let wanted =
-        deployment.zip(select).map(|(deployment, select)| WantedDeployment { deployment, select, units, rollout });
+    let (units, placements) = units(whole, &mut faults);
+    let wanted = deployment.zip(select).map(|(deployment, select)| WantedDeployment {
+        deployment,
+        select,
+        units,
+        placements,
+        rollout,
+    });
     (wanted, faults.0)
 }
 
@@ -109,6 +123,10 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
         return None;
     };
     for key in target.keys().filter(|key| *key != "select") {
+        if PLACED.contains(&key.as_str()) {
+            faults.add(&format!("target.{key}"), "it belongs to a unit: `count: 3`, `placement: {spread: LABEL}`");
+            continue;
+        }
         faults.add(&format!("target.{key}"), unknown(&unknown_keys::nearest(key, ["select"].into_iter())));
     }
     let Some(select) = target.get("select") else {
@@ -128,6 +146,8 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
     Some(select)
 }
 
+const PLACED: [&str; 6] = ["count", "placement", "spread", "max_per_host", "reschedule", "instances"];
+
 fn rollout(document: &Map<String, Value>, zones: &TimeZoneDatabase, faults: &mut FaultList) -> Map<String, Value> {
     let Some(given) = document.get("rollout").filter(|given| !given.is_null()) else { return Map::new() };
     let (policy, wrong) = policy::read(given, zones);
@@ -135,7 +155,9 @@ fn rollout(document: &Map<String, Value>, zones: &TimeZoneDatabase, faults: &mut
     policy.map(|policy| policy::write(&policy)).unwrap_or_default()
 }
 
-fn units(document: &Map<String, Value>, faults: &mut FaultList) -> Vec<WantedUnit> {
+type UnitsRead = (Vec<WantedUnit>, BTreeMap<UnitName, Placement>);
+
+fn units(document: &Map<String, Value>, faults: &mut FaultList) -> UnitsRead {
     // Without a valid name no realm is known; that has been reported, and shall not be repeated for each unit.
     let realm =
         document.get("deployment").and_then(Value::as_str).and_then(|name| name.split_once('/')?.0.parse().ok());
@@ -143,11 +165,11 @@ fn units(document: &Map<String, Value>, faults: &mut FaultList) -> Vec<WantedUni
     let listed: Vec<(String, &Value)> = match (document.get("units"), document.get("unit")) {
         (Some(_), Some(_)) => {
             faults.add("unit", "it is short for `units` with one: a document has one of both");
-            return Vec::new();
+            return UnitsRead::default();
         }
         (None, None) => {
             faults.add("units", "it has to be there: a list of units");
-            return Vec::new();
+            return UnitsRead::default();
         }
         (None, Some(unit)) => vec![("unit".to_owned(), unit)],
         (Some(Value::Array(units)), None) => {
@@ -155,7 +177,7 @@ fn units(document: &Map<String, Value>, faults: &mut FaultList) -> Vec<WantedUni
         }
         (Some(_), None) => {
             faults.add("units", "a list of units is wanted");
-            return Vec::new();
+            return UnitsRead::default();
         }
     };
     if listed.is_empty() {
@@ -163,23 +185,87 @@ fn units(document: &Map<String, Value>, faults: &mut FaultList) -> Vec<WantedUni
     }
     if listed.len() > UNITS_MAX {
         faults.add("units", format!("there are {}, and a host can have {UNITS_MAX}", listed.len()));
-        return Vec::new();
+        return UnitsRead::default();
     }
-    let (mut found, mut names) = (Vec::new(), BTreeSet::new());
+    let (mut found, mut names, mut placements) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
     for (place, unit) in listed {
-        if let Some(unit) = self::unit(&place, unit, &realm, faults) {
+        if let Some((unit, placement)) = self::unit(&place, unit, &realm, faults) {
             if !names.insert(unit.unit.clone()) {
                 faults.add(unit.unit.as_str(), "it is listed twice");
                 continue;
             }
+            placements.extend(placement.map(|placement| (unit.unit.clone(), placement)));
             found.push(unit);
         }
     }
-    found
+    for (unit, placement) in &placements {
+        if let Some(name) = names.iter().find(|name| is_instance(name, unit, placement.count)) {
+            faults.add(name.as_str(), format!("an instance of {unit} has this name"));
+        }
+    }
+    (found, placements)
+}
+
+/// Whether this is the name of an instance of a unit of which there are so many.
+#[must_use]
+pub fn is_instance(name: &UnitName, unit: &UnitName, count: u32) -> bool {
+    let number = name.as_str().strip_prefix(unit.as_str()).and_then(|rest| rest.strip_prefix('-'));
+    let number = number.and_then(|number| number.parse().ok());
+    number.is_some_and(|number: u32| (1..=count).contains(&number) && unit.instance(number) == *name)
+}
+
+/// Takes out of a unit how many instances the console places, and where; `at` is the unit.
+fn placement(unit: &mut Map<String, Value>, at: &str, faults: &mut FaultList) -> Option<Placement> {
+    let (count, rules) = (unit.remove("count"), unit.remove("placement"));
+    let none = Map::new();
+    let rules = match &rules {
+        None | Some(Value::Null) => &none,
+        Some(Value::Object(rules)) => rules,
+        Some(_) => {
+            faults.add(&format!("{at}: placement"), "rules are wanted, such as {spread: site, max_per_host: 1}");
+            &none
+        }
+    };
+    if count.is_none() {
+        if !rules.is_empty() {
+            faults.add(&format!("{at}: placement"), "it needs `count`, the number of instances that are placed");
+        }
+        return None;
+    }
+    let known = ["select", "spread", "max_per_host", "reschedule"];
+    for key in rules.keys().filter(|key| !known.contains(&key.as_str())) {
+        faults.add(&format!("{at}: placement.{key}"), unknown(&unknown_keys::nearest(key, known.into_iter())));
+    }
+    let number = |value: &Value, least: u64| {
+        let found = value.as_u64().filter(|number| (least..=u64::from(INSTANCES_MAX)).contains(number));
+        let found = found.and_then(|number| u32::try_from(number).ok());
+        found.ok_or_else(|| format!("a number from {least} to {INSTANCES_MAX} is wanted"))
+    };
+    let count = faults.keep(&format!("{at}: count"), number(count.as_ref()?, 0));
+    let rule = |key: &str| {
+        let value = rules.get(key).filter(|value| !value.is_null());
+        value.map(|value| (format!("{at}: placement.{key}"), value))
+    };
+    let (select, spread, max, reschedule) = (rule("select"), rule("spread"), rule("max_per_host"), rule("reschedule"));
+    let select: Option<HostSelect> = select.and_then(|(at, value)| {
+        let select: HostSelect = faults.keep(&at, from_value(value))?;
+        if select.asks_units() {
+            faults.add(&at, "a placement cannot depend on units; select hosts by labels, facts, realms or names");
+        }
+        Some(select)
+    });
+    let spread = spread.and_then(|(at, value)| faults.keep(&at, from_value(value)));
+    let max_per_host = max.and_then(|(at, value)| faults.keep(&at, number(value, 1)));
+    let reschedule_ms: Option<Millis> = reschedule.and_then(|(at, value)| {
+        let read = value.as_str().and_then(duration::read).filter(|time_ms| *time_ms >= RESCHEDULE_MIN_MS);
+        let least = duration::write(RESCHEDULE_MIN_MS);
+        faults.keep(&at, read.ok_or_else(|| format!("a duration of at least {least} is wanted, such as 30m")))
+    });
+    Some(Placement { count: count?, select, spread, max_per_host, reschedule_ms })
 }
 
 /// Reads one unit; `place` is where it stands.
-fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Option<WantedUnit> {
+fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Option<(WantedUnit, Option<Placement>)> {
     let Value::Object(given) = unit else {
         faults.add(place, "a unit is wanted, such as {name: till, artifact: till@2.4.0}");
         return None;
@@ -206,6 +292,8 @@ fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Opti
     if fields.get("transient") == Some(&Value::Bool(true)) {
         faults.add(&format!("{at}: transient"), "a unit for one run is nothing that a deployment could keep running");
     }
+    let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("yuno").to_owned();
+    let placement = placement(&mut fields, &at, faults);
     let (wanted, wrong) = document::read_unit(&fields, None);
     let is_named = fields.get("unit").is_some_and(Value::is_string);
     faults.0.extend(wrong.into_iter().map(|fault| match is_named {
@@ -214,7 +302,19 @@ fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Opti
     }));
     let mut wanted = wanted?;
     wanted.run.get_or_insert(Run::Running);
-    Some(wanted)
+    if let Some(placement) = &placement {
+        if !["yuno", "container"].contains(&kind.as_str()) {
+            faults.add(
+                &format!("{at}: count"),
+                "a host has files and packages once: only yunos and containers are placed",
+            );
+        }
+        let last = wanted.unit.instance(placement.count);
+        if last.as_str().parse::<UnitName>().is_err() {
+            faults.add(&format!("{at}: count"), format!("{last} would be too long for a unit's name"));
+        }
+    }
+    Some((wanted, placement))
 }
 
 #[derive(Default)]
@@ -233,13 +333,38 @@ impl FaultList {
 /// Writes the document of an existing version. Secrets are masked; a mask stands for the existing value.
 #[must_use]
 pub fn write(version: &DeploymentVersion) -> Value {
-    let units = version.units.iter().map(|unit| document::fields_to_write(&unit.unit, &unit.spec, unit.run));
-    let units: Vec<Map<String, Value>> = units.collect();
+    let fields = |unit: &DeploymentUnit| {
+        let mut fields = document::fields_to_write(&unit.unit, &unit.spec, unit.run);
+        if let Some(placement) = &unit.placement {
+            fields.extend(placement_fields(placement));
+        }
+        fields
+    };
+    let units: Vec<Map<String, Value>> = version.units.iter().map(fields).collect();
     let mut document = json!({ "deployment": version.deployment, "target": version.target, "units": units });
     if !version.rollout.is_empty() {
         document["rollout"] = Value::Object(version.rollout.clone());
     }
     document
+}
+
+/// Returns the keys of a unit that say how its instances are placed.
+#[must_use]
+pub fn placement_fields(placement: &Placement) -> Map<String, Value> {
+    let Placement { count, select, spread, max_per_host, reschedule_ms } = placement;
+    let rules: [(&str, Option<Value>); 4] = [
+        ("select", select.as_ref().map(|select| select.to_string().into())),
+        ("spread", spread.as_ref().map(|label| label.as_str().into())),
+        ("max_per_host", max_per_host.map(Into::into)),
+        ("reschedule", reschedule_ms.map(|time_ms| duration::write(time_ms).into())),
+    ];
+    let rules: Map<String, Value> =
+        rules.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    let mut fields = Map::from_iter([("count".to_owned(), (*count).into())]);
+    if !rules.is_empty() {
+        fields.insert("placement".to_owned(), rules.into());
+    }
+    fields
 }
 
 /// Returns the JSON Schema of a deployment's document.
@@ -292,6 +417,9 @@ fn unit_schema(kind: DocumentKind, about: &str, definitions: &mut Map<String, Va
         let name = |about: &str| json!({ "description": about, "type": "string" });
         let own = "Its name, REALM/NAME; without a realm it is of the deployment's.";
         properties.extend([("name".to_owned(), name(own)), ("unit".to_owned(), name("The same as `name`."))]);
+        if matches!(kind, DocumentKind::Yuno | DocumentKind::Container) {
+            properties.extend(placement_schema());
+        }
     }
     if let Some(required) = schema["required"].as_array_mut() {
         required.retain(|key| key != "unit");
@@ -299,6 +427,29 @@ fn unit_schema(kind: DocumentKind, about: &str, definitions: &mut Map<String, Va
     schema["oneOf"] = json!([{ "required": ["name"] }, { "required": ["unit"] }]);
     schema["description"] = about.into();
     without(schema, &["$schema", "$defs", "title"])
+}
+
+fn placement_schema() -> [(String, Value); 2] {
+    let of = |schema: schemars::Schema| without(schema.to_value(), &["$schema"]);
+    let count = json!({
+        "description": "How many instances the console places on hosts of the target; without it each host has the unit.",
+        "type": "integer", "minimum": 0, "maximum": INSTANCES_MAX,
+    });
+    let placement = json!({
+        "description": "Where the instances are placed.",
+        "type": ["object", "null"],
+        "properties": {
+            "select": of(schemars::schema_for!(HostSelect)),
+            "spread": of(schemars::schema_for!(Name)),
+            "max_per_host": { "description": "The most on one host.", "type": "integer", "minimum": 1, "maximum": INSTANCES_MAX },
+            "reschedule": {
+                "description": "How long a host may be away before its instances move, such as 30m; for ever without it.",
+                "type": "string",
+            },
+        },
+        "additionalProperties": false,
+    });
+    [("count".to_owned(), count), ("placement".to_owned(), placement)]
 }
 
 fn without(mut schema: Value, keys: &[&str]) -> Value {
@@ -311,7 +462,7 @@ fn without(mut schema: Value, keys: &[&str]) -> Value {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
-        desired::{DeploymentTarget, DeploymentUnit},
+        desired::DeploymentTarget,
         manifest::Manifest,
         name::Digest,
         unit::{ArtifactRef, Spec, YunoSpec},
@@ -383,7 +534,7 @@ mod tests {
                 ("hosts", "`target: {select"),
                 ("taget", "`target`"),
                 ("deployment", "REALM/NAME is wanted"),
-                ("target.count", "known are `select`"),
+                ("target.count", "belongs to a unit"),
                 ("target.selekt", "`select`"),
                 ("target.select", "has to be there"),
                 ("rollout.wave", "`waves`"),
@@ -433,6 +584,42 @@ mod tests {
     }
 
     #[test]
+    fn placement_is_read_with_its_faults() {
+        let with = |units: Value| json!({"deployment": "shop/web", "target": {"select": "host=*"}, "units": units});
+        let placement = json!({"select": "label.a=b", "spread": "site", "max_per_host": 2, "reschedule": "30m"});
+        let document = with(json!([{"name": "web", "artifact": "web", "count": 3, "placement": placement}]));
+        check_faults(&document, &[]);
+        assert_eq!(validator::check(&schema(), &document), [""; 0]);
+        let placements = read(&document).0.unwrap().placements;
+        let of = &placements[&"shop/web".parse().unwrap()];
+        assert_eq!((of.count, of.max_per_host, of.reschedule_ms), (3, Some(2), Some(1_800_000)));
+        assert_eq!(Value::Object(placement_fields(of)), json!({"count": 3, "placement": placement}));
+        let rules = json!({"select": "unit.phase=failed", "spred": "site", "max_per_host": 0, "reschedule": "1s"});
+        let long = "w".repeat(62);
+        check_faults(
+            &with(json!([
+                {"name": "a", "artifact": "web", "count": 10_001, "placement": rules},
+                {"name": "b", "artifact": "web", "placement": {"spread": "site"}},
+                {"name": "c", "artifact": "web", "count": 3}, {"name": "c-3", "artifact": "web"},
+                {"name": "c-4", "artifact": "web"}, {"name": "c-03", "artifact": "web"},
+                {"name": "d", "kind": "packages", "count": 2, "present": ["jq"]},
+                {"name": long, "artifact": "web", "count": 2},
+            ])),
+            &[
+                ("shop/a: placement.spred", "`spread`"),
+                ("shop/a: count", "from 0 to 10000"),
+                ("shop/a: placement.select", "cannot depend on units"),
+                ("shop/a: placement.max_per_host", "from 1"),
+                ("shop/a: placement.reschedule", "at least 10s"),
+                ("shop/b: placement", "needs `count`"),
+                ("shop/d: count", "only yunos and containers"),
+                (&format!("shop/{long}: count"), "too long"),
+                ("shop/c-3", "an instance of shop/c"),
+            ],
+        );
+    }
+
+    #[test]
     fn document_of_a_unit_gets_a_hint() {
         for document in [json!({"unit": "a/b", "artifact": "web"}), json!({"hosts": ["a"], "units": [{"unit": "a/b"}]})]
         {
@@ -473,6 +660,13 @@ mod tests {
                 unit: name.parse().unwrap(),
                 spec: Box::new(Spec::Yuno(YunoSpec { priority, args, ..YunoSpec::new(artifact.clone()) })),
                 run: if runs { Run::Running } else { Run::Stopped },
+                placement: runs.then(|| Placement {
+                    count: u32::from(priority),
+                    select: None,
+                    spread: (priority > 3).then(|| "site".parse().unwrap()),
+                    max_per_host: (priority > 5).then_some(2),
+                    reschedule_ms: (priority > 7).then_some(90_000),
+                }),
             });
             let version = DeploymentVersion {
                 deployment: "shop/till".parse().unwrap(),
@@ -493,6 +687,7 @@ mod tests {
                 unit: unit.unit.clone(),
                 spec: Box::new(unit.spec(Some(artifact.clone()), Vec::new(), &Manifest::default()).unwrap()),
                 run: unit.run.unwrap(),
+                placement: wanted.placements.get(&unit.unit).cloned(),
             });
             prop_assert_eq!(read.collect::<Vec<_>>(), version.units);
         }

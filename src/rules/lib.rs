@@ -56,6 +56,7 @@ pub mod merge_patch;
 pub mod outbox_retry;
 pub mod packages;
 pub mod placeholder;
+pub mod placement;
 pub mod plan;
 pub mod port_lease;
 pub mod presence;

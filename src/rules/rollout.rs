@@ -20,7 +20,7 @@
 //! - **Invariant: a rollout ends** if hosts and operators answer: nobody who is away is waited for longer than the deadline.
 
 pub mod decide;
-mod duration;
+pub(crate) mod duration;
 pub mod policy;
 mod share;
 pub mod state;

@@ -29,7 +29,7 @@ pub(super) struct KeptDesired {
 impl Default for KeptDesired {
     fn default() -> Self {
         Self {
-            report: DesiredReport { asks: true, plans: true, ..DesiredReport::default() },
+            report: DesiredReport { asks: true, plans: true, places: true, ..DesiredReport::default() },
             said: AdmissionStatements::new(),
         }
     }
@@ -49,7 +49,8 @@ fn outcome(host: HostId, name: &DeploymentName, (version, lease): (u32, u64), ma
 impl KeptDesired {
     /// Takes the deployments of a document: a version that is asked for waits, and another is there at once.
     pub(super) fn take(&mut self, report: DesiredReport, deployments: Vec<DesiredDeployment>) {
-        let before = std::mem::replace(&mut self.report, DesiredReport { asks: true, plans: true, ..report });
+        let before =
+            std::mem::replace(&mut self.report, DesiredReport { asks: true, plans: true, places: true, ..report });
         let said = std::mem::take(&mut self.said);
         for DesiredDeployment { version, admission, .. } in deployments {
             let name = version.deployment.clone();

@@ -190,7 +190,7 @@ impl SimulatedHost {
             let name = &one.version.deployment;
             let is_there = carried.get(name).is_some_and(|report| report.version > 0);
             let action = if is_there { UnitAction::Restart } else { UnitAction::Create };
-            let units = one.version.units.iter().map(|listed| UnitPlan::new(listed.unit.clone(), action)).collect();
+            let units = one.units().map(|(unit, _)| UnitPlan::new(unit, action)).collect();
             let plan = DeploymentPlan::of(name.clone(), units);
             if request.brief { plan.brief() } else { plan }
         };

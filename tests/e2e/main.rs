@@ -58,6 +58,8 @@ mod order;
 mod outlets;
 mod package;
 mod packages;
+
+mod placement;
 mod plan;
 mod probe;
 mod programs;

@@ -84,6 +84,7 @@ impl Documents {
             secrets: BTreeMap::new(),
             adopt: Vec::new(),
             detached: Vec::new(),
+            instances: BTreeMap::new(),
             plan: None,
         };
         let deployments: Vec<_> = DEPLOYMENTS.into_iter().filter(|_| permille(800)).map(version).collect();
@@ -116,7 +117,7 @@ fn unit(name: &str) -> DeploymentUnit {
     let artifact = json!({"sha256": Digest::of(b""), "size_bytes": 7, "role": "hello", "version": "1"});
     let spec: Spec = serde_json::from_value(json!({"kind": "yuno", "artifact": artifact})).unwrap();
     let run = if permille(800) { Run::Running } else { Run::Stopped };
-    DeploymentUnit { unit: name.parse().unwrap(), spec: Box::new(spec), run }
+    DeploymentUnit { unit: name.parse().unwrap(), spec: Box::new(spec), run, placement: None }
 }
 
 impl Console {

@@ -95,6 +95,7 @@ pub(super) fn version(number: u32) -> DesiredDeployment {
         secrets: BTreeMap::new(),
         adopt: Vec::new(),
         detached: Vec::new(),
+        instances: BTreeMap::new(),
         plan: None,
     }
 }

@@ -8,7 +8,11 @@
 //!
 //! **Absence removes nothing**: what is to go is named in [`DesiredBody::remove`] until the host reports it gone.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +38,12 @@ pub const BODY_MAX_BYTES: usize = 512 * 1024;
 
 /// The most deployments on one host: as many as units.
 pub const DEPLOYMENTS_MAX: usize = crate::unit::UNITS_MAX;
+
+/// The most instances of a unit that the console places: as many as hosts.
+pub const INSTANCES_MAX: u32 = 10_000;
+
+/// The numbers of the instances that a host carries of units that the console places, by the units.
+pub type Instances = BTreeMap<UnitName, BTreeSet<u32>>;
 
 /// The most variables of one host.
 pub const VARS_MAX: usize = 256;
@@ -150,10 +160,25 @@ pub struct DesiredDeployment {
     /// the deployment yet goes on as an orphan, until a command makes it local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<UnitName>,
+    /// The instances that the host carries of units with a [`DeploymentUnit::placement`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub instances: Instances,
     /// The digest of the plan that this host has made of the version, as an operator has seen it: if the host finds another
     /// one when it has prepared the version, it waits. Only hosts that report [`DesiredReport::plans`] are sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Digest>,
+}
+
+impl DesiredDeployment {
+    /// Returns the units of this host, those that it has detached, too: each with its name and what describes it.
+    pub fn units(&self) -> impl Iterator<Item = (UnitName, &DeploymentUnit)> {
+        self.version.units.iter().flat_map(|unit| {
+            let plain = unit.placement.is_none().then(|| unit.unit.clone());
+            let numbers = self.instances.get(&unit.unit).filter(|_| unit.placement.is_some());
+            let instances = numbers.into_iter().flatten().map(|number| unit.unit.instance(*number));
+            plain.into_iter().chain(instances).map(move |name| (name, unit))
+        })
+    }
 }
 
 /// What a host is asked to plan: the part of its document that would change. What the document has besides stays.
@@ -297,6 +322,30 @@ pub struct DeploymentUnit {
     pub spec: Box<Spec>,
     /// Whether it should run.
     pub run: Run,
+    /// How many instances the console places, and where; without it each host of the target has the unit itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// How instances of a unit are placed on the hosts of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// How many there are, numbered from 1.
+    pub count: u32,
+    /// Which of the target's hosts may have them; all, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<HostSelect>,
+    /// The label over whose values they are spread evenly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Name>,
+    /// The most on one host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_per_host: Option<u32>,
+    /// How long a host may be away before its instances move; for ever, if it is left out. It gives them up with its next
+    /// document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reschedule_ms: Option<Millis>,
 }
 
 /// A unit that is to go from a host, if the host still has it of that deployment.
@@ -345,6 +394,9 @@ pub struct DesiredReport {
     /// Whether the agent renders templates in configs. One that does not is sent no unit that has any.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub config_templates: bool,
+    /// Whether the agent knows units that the console places. One that does not is given none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub places: bool,
     /// A later document that was refused: the one before it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<DocumentRefusal>,
@@ -455,6 +507,7 @@ mod tests {
             secrets: [("shop/till".parse().unwrap(), vec![])].into(),
             adopt: vec![],
             detached: vec![],
+            instances: Instances::new(),
             plan: None,
         };
         let body = DesiredBody { deployments: vec![of], ..DesiredBody::default() };
@@ -463,6 +516,22 @@ mod tests {
         assert_eq!(read.deployments[0].version.digest().unwrap(), version.digest().unwrap());
         let other = DeploymentVersion { number: 3, ..version.clone() };
         assert_ne!(other.digest().unwrap(), version.digest().unwrap());
+    }
+
+    #[test]
+    fn host_has_plain_units_and_its_instances() {
+        let spec = serde_json::json!({"kind": "yuno", "artifact": {
+            "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "till", "version": "2"}});
+        let of: DesiredDeployment = serde_json::from_value(serde_json::json!({
+            "version": {"deployment": "shop/till", "number": 2, "target": {"select": "host=*"}, "units": [
+                {"unit": "shop/log", "run": "running", "spec": spec},
+                {"unit": "shop/web", "run": "running", "spec": spec, "placement": {"count": 12}},
+                {"unit": "shop/job", "run": "running", "spec": spec, "placement": {"count": 2}}]},
+            "instances": {"shop/web": [2, 11], "shop/log": [1]},
+        }))
+        .unwrap();
+        let names: Vec<String> = of.units().map(|(name, unit)| format!("{name} {}", unit.unit)).collect();
+        assert_eq!(names, ["shop/log shop/log", "shop/web-2 shop/web", "shop/web-11 shop/web"]);
     }
 
     #[test]

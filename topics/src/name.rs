@@ -200,6 +200,12 @@ impl UnitName {
         Self { text: format!("{realm}/{name}"), slash: realm.as_str().len() }
     }
 
+    /// Returns the name of an instance of this unit that the console places: `realm/name-<number>`.
+    #[must_use]
+    pub fn instance(&self, number: u32) -> Self {
+        Self { text: format!("{}-{number}", self.text), slash: self.slash }
+    }
+
     /// Returns the realm's name.
     #[must_use]
     pub fn realm(&self) -> Name {

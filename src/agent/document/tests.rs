@@ -90,7 +90,7 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
     let agent = fleet.working("agent").await;
     assert_eq!(
         console.generation(0).await,
-        DesiredReport { asks: true, plans: true, config_templates: true, ..DesiredReport::default() }
+        DesiredReport { asks: true, plans: true, config_templates: true, places: true, ..DesiredReport::default() }
     );
     let text = body(&["default/a"], &[]);
     console.publish_document(&fleet, 2, &text).await;

@@ -81,6 +81,7 @@ enum ValueChange {
 /// A version of a deployment, and the units that the host is to have of it.
 struct VersionUnits<'a> {
     version: &'a DeploymentVersion,
+    deployment: &'a DesiredDeployment,
     wishes: Vec<UnitWish>,
 }
 
@@ -111,7 +112,7 @@ pub async fn apply(
             continue;
         }
         let is_held_back = held_back.contains(&version.deployment);
-        let of = wishes.map(|wishes| VersionUnits { version, wishes });
+        let of = wishes.map(|wishes| VersionUnits { version, deployment, wishes });
         let applied = match (of, scope) {
             (Ok(of), ApplyScope::Begin(_, lease)) => begin(connection, of, lease, &stored, host).await?,
             (Ok(of), _) if is_held_back => apply_if_nothing_changes(connection, &of, &stored, host).await?,
@@ -168,16 +169,32 @@ async fn apply_version(
 ) -> Result<Result<Vec<AppliedUnit>, DeploymentObstacle>, StoreError> {
     let operator = actor();
     let values = host.values.clone().with_deployment(of.version.deployment.as_str(), of.version.number);
-    let values = Some(&values).filter(|_| change == ValueChange::Follow);
-    let asker = ChangeContext { operator: &operator, now_ms: host.now_ms, key: host.key, is_document: true, values };
-    let mut savepoint = connection.begin().await?;
-    let applied = match unit_set::apply(&mut savepoint, &of.wishes, asker).await? {
-        Ok(applied) => applied,
-        Err(refusal) => {
-            savepoint.rollback().await?;
-            return Ok(Err(refusal.into()));
-        }
+    let follow = ChangeContext {
+        operator: &operator,
+        now_ms: host.now_ms,
+        key: host.key,
+        is_document: true,
+        values: Some(&values),
     };
+    let mut savepoint = connection.begin().await?;
+    let (mut kept, mut new) = (Vec::new(), of.wishes.clone());
+    if change == ValueChange::Keep {
+        for wish in std::mem::take(&mut new) {
+            // An instance that is placed here later has no values to keep.
+            let is_there = unit::find(&mut savepoint, &wish.unit).await?.is_some();
+            if is_there { kept.push(wish) } else { new.push(wish) }
+        }
+    }
+    let mut applied = Vec::new();
+    for (wishes, asker) in [(kept, ChangeContext { values: None, ..follow }), (new, follow)] {
+        match unit_set::apply(&mut savepoint, &wishes, asker).await? {
+            Ok(more) => applied.extend(more),
+            Err(refusal) => {
+                savepoint.rollback().await?;
+                return Ok(Err(refusal.into()));
+            }
+        }
+    }
     let (deployment, version) = (&of.version.deployment, of.version.number);
     for wish in &of.wishes {
         let owner = UnitOwner { deployment: deployment.clone(), version, orphan: false };
@@ -203,7 +220,7 @@ async fn begin(
     host: DocumentHost<'_>,
 ) -> Result<Result<(), DeploymentObstacle>, StoreError> {
     for wish in &mut of.wishes {
-        wish.run = of.version.units.iter().find(|listed| listed.unit == wish.unit).map(|listed| listed.run);
+        wish.run = of.deployment.units().find(|(unit, _)| *unit == wish.unit).map(|(_, listed)| listed.run);
     }
     let applied = match apply_version(connection, &of, host, ValueChange::Follow).await? {
         Ok(applied) => applied,
@@ -283,7 +300,7 @@ pub async fn rehearse(
     let plan = body::plan(body, &present, &held_back, rules);
     let found = plan.deployments.into_iter().find(|(deployment, _)| deployment.version.deployment == *name);
     let wishes = match found {
-        Some((deployment, Ok(wishes))) => VersionUnits { version: &deployment.version, wishes },
+        Some((deployment, Ok(wishes))) => VersionUnits { version: &deployment.version, deployment, wishes },
         Some((_, Err(obstacle))) => return Ok(Err(obstacle)),
         None => return Ok(Ok(Vec::new())),
     };

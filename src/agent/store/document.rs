@@ -2,10 +2,12 @@
 //!
 //! **Invariant: a document, and all that follows from it, are one transaction.** So what the host reports of a document is so.
 
+use std::collections::BTreeSet;
+
 use muster_rules::desired::{body, head::KnownDocument};
 use muster_topics::{
-    desired::{DeploymentRefusal, DeploymentReport, DesiredHead, DesiredReport, DocumentRefusal},
-    name::Digest,
+    desired::{DeploymentRefusal, DeploymentReport, DeploymentUnit, DesiredHead, DesiredReport, DocumentRefusal},
+    name::{Digest, UnitName},
 };
 use sqlx::SqliteConnection;
 
@@ -27,6 +29,19 @@ pub struct DocumentText {
 pub async fn text(connection: &mut SqliteConnection) -> Result<Option<DocumentText>, StoreError> {
     let row = sqlx::query!("SELECT signed, body FROM document WHERE one = 1").fetch_optional(connection).await?;
     Ok(row.map(|row| DocumentText { signed: row.signed, body: row.body }))
+}
+
+/// Returns the instances of the stored document that move to another host while this one is away.
+///
+/// # Errors
+/// If the database fails.
+pub async fn reschedulable(store: &Store) -> Result<BTreeSet<UnitName>, StoreError> {
+    let mut tx = store.begin().await?;
+    let body = text(&mut tx).await?.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+    let moves =
+        |unit: &DeploymentUnit| unit.placement.as_ref().is_some_and(|placement| placement.reschedule_ms.is_some());
+    let units = body.deployments.iter().flat_map(|deployment| deployment.units());
+    Ok(units.filter(|(_, unit)| moves(unit)).map(|(name, _)| name).collect())
 }
 
 /// Returns the variables that the stored document has.
@@ -118,6 +133,7 @@ pub async fn report(store: &Store) -> Result<DesiredReport, StoreError> {
         asks: true,
         plans: true,
         config_templates: true,
+        places: true,
         ..DesiredReport::default()
     };
     report.refused = refusal(&mut tx).await?.map(|(refusal, _)| refusal);

@@ -108,6 +108,7 @@ pub(crate) use self::{kind::FollowFrom, log::LogPart};
 use self::{
     kind::{HostChanges, UnitKind, complaint},
     owed::OwedWorker,
+    start_order::UnconfirmedPlaces,
     task::{REQUESTS_MAX, SignalRequest, UnitsTask},
     task_log::TaskLog,
 };
@@ -175,6 +176,7 @@ pub struct Units {
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
     reconciled: watch::Receiver<Option<ReconcileTime>>,
+    unconfirmed: watch::Sender<UnconfirmedPlaces>,
     kinds: Kinds,
     questions: Arc<Semaphore>,
     containers: watch::Receiver<UnitContainers>,
@@ -220,7 +222,7 @@ impl Units {
         let mut task = UnitsTask::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
         // The states are complete before the first reader sees them.
         task.load().await?;
-        let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
+        let (looked_up, reconciled, unconfirmed) = (task.looked_up(), task.reconciled(), task.unconfirmed());
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
         let (list, containers) = watch::channel(UnitContainers::default());
         let (list_others, others) = watch::channel(OtherContainers::default());
@@ -228,7 +230,30 @@ impl Units {
             tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, list_others, states.clone())));
         }
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers, others })
+        Ok(Self {
+            changed,
+            look,
+            requests,
+            states,
+            looked_up,
+            reconciled,
+            unconfirmed,
+            kinds,
+            questions,
+            containers,
+            others,
+        })
+    }
+
+    /// Whether instances wait until the console has confirmed that they are still placed here.
+    pub(crate) fn has_unconfirmed(&self) -> bool {
+        !self.unconfirmed.borrow().is_empty()
+    }
+
+    /// Has these instances start: the stored document is the present one.
+    pub(crate) fn confirm_places(&self) {
+        self.unconfirmed.send_replace(UnconfirmedPlaces::new());
+        self.look.notify_one();
     }
 
     /// Notifies the task that the desired state in the store has changed.

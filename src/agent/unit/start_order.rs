@@ -1,6 +1,6 @@
 //! Orders the starts of this host's units: applies the rules ([`muster_rules::start_order`]) to the task's entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rules::{
     plan::PlannedUnit,
@@ -40,15 +40,35 @@ fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
     Some(OrderNode { spec: &unit.desired.as_ref()?.spec, way, launching, starts })
 }
 
+/// Instances that may have moved to another host while this one was without the console: they do not start before it has
+/// confirmed that they are still placed here.
+pub(super) type UnconfirmedPlaces = BTreeSet<UnitName>;
+
+/// What such an instance waits for.
+pub(super) const UNCONFIRMED: &str = "the console confirms that this instance is still placed on this host";
+
 /// Returns whether other units allow a unit to start.
-pub(super) fn gate(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> StartGate {
+pub(super) fn gate(
+    name: &UnitName,
+    entries: &BTreeMap<UnitName, UnitEntry>,
+    unconfirmed: &UnconfirmedPlaces,
+    now_ms: Millis,
+) -> StartGate {
     // Most units depend on none; running ones do not wait, and the check is expensive.
     let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
-    if is_idle { gate_of(name, entries, &nodes(entries, now_ms)) } else { StartGate::Open }
+    if is_idle { gate_of(name, entries, unconfirmed, &nodes(entries, now_ms)) } else { StartGate::Open }
 }
 
 /// Returns the same for a unit that does not run.
-fn gate_of(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, nodes: &OrderNodes<'_>) -> StartGate {
+fn gate_of(
+    name: &UnitName,
+    entries: &BTreeMap<UnitName, UnitEntry>,
+    unconfirmed: &UnconfirmedPlaces,
+    nodes: &OrderNodes<'_>,
+) -> StartGate {
+    if unconfirmed.contains(name) {
+        return StartGate::Wait(UNCONFIRMED.to_owned());
+    }
     match start_order::gate(name, nodes) {
         StartGate::Open => still_ends(name, entries).map_or(StartGate::Open, StartGate::Wait),
         closed => closed,
@@ -68,11 +88,15 @@ fn still_ends(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>) -> Optio
 }
 
 /// Returns units whose gate differs from what they know.
-pub(super) fn stale(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> Vec<UnitName> {
+pub(super) fn stale(
+    entries: &BTreeMap<UnitName, UnitEntry>,
+    unconfirmed: &UnconfirmedPlaces,
+    now_ms: Millis,
+) -> Vec<UnitName> {
     let nodes = nodes(entries, now_ms);
     let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();
     let is_stale = |(name, entry): &(&UnitName, &UnitEntry)| {
-        is_idle(&entry.unit) && *entry.unit.gate() != gate_of(name, entries, &nodes)
+        is_idle(&entry.unit) && *entry.unit.gate() != gate_of(name, entries, unconfirmed, &nodes)
     };
     entries.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
 }

@@ -34,7 +34,7 @@ use super::{
     entry::{UnitEntry, publish, unpublish},
     kind::UnitTrace,
     kinds::Kinds,
-    start_order,
+    start_order::{self, UnconfirmedPlaces},
     step::{InstanceOrder, StepReport, Worker, no_process},
     task_log::OwedReports,
     together,
@@ -44,6 +44,7 @@ use crate::{
     store::{
         Store, StoreError,
         desired_copy::IntentCopy,
+        document,
         unit::{StoredUnit, StoredUnits},
     },
 };
@@ -110,6 +111,8 @@ pub(super) struct UnitsTask {
     failed: BTreeSet<UnitName>,
     /// Whether a unit was rolled back to another spec, so that ports and connections have to be computed again.
     wires_changed: bool,
+    /// Instances that may have moved to another host.
+    unconfirmed: watch::Sender<UnconfirmedPlaces>,
 }
 
 impl UnitsTask {
@@ -145,7 +148,13 @@ impl UnitsTask {
             ways_changed: false,
             failed: BTreeSet::new(),
             wires_changed: false,
+            unconfirmed: watch::Sender::default(),
         }
+    }
+
+    /// Instances that wait until the console has confirmed that they are still placed here.
+    pub(super) fn unconfirmed(&self) -> watch::Sender<UnconfirmedPlaces> {
+        self.unconfirmed.clone()
     }
 
     /// Whether all units from the start have been looked up.
@@ -161,6 +170,8 @@ impl UnitsTask {
     /// Reads all units, and starts to look up their instances, and those of other units that left traces.
     pub(super) async fn load(&mut self) -> Result<(), StoreError> {
         let stored = self.store.units().await?;
+        // Clocks are not to be relied on after a boot, so that it does not count how long this host was away.
+        self.unconfirmed.send_replace(document::reschedulable(&self.store).await?);
         let complete_ms = self.store.complete_since_ms().await?;
         let known: BTreeSet<&str> = stored.units.iter().map(|row| row.name.as_str()).collect();
         let unreadable: BTreeSet<&str> = stored.unreadable.iter().map(String::as_str).collect();
@@ -457,7 +468,8 @@ impl UnitsTask {
             if !std::mem::take(&mut self.ways_changed) {
                 return;
             }
-            for name in start_order::stale(&self.entries, now_ms()) {
+            let stale = start_order::stale(&self.entries, &self.unconfirmed.borrow(), now_ms());
+            for name in stale {
                 self.drive(&name).await;
             }
         }
@@ -465,7 +477,7 @@ impl UnitsTask {
 
     /// Plans a unit until it rests or waits; stores and publishes its state, and begins its steps.
     async fn drive(&mut self, name: &UnitName) {
-        let gate = start_order::gate(name, &self.entries, now_ms());
+        let gate = start_order::gate(name, &self.entries, &self.unconfirmed.borrow(), now_ms());
         let Some(entry) = self.entries.get_mut(name) else { return };
         if *entry.unit.gate() != gate {
             entry.unit.observe(UnitEvent::Gate(gate), now_ms());

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_api::{
-    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ChangeCost, DeploymentHost, DeploymentState,
-    NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange,
+    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ChangeCost, DeploymentDetail, DeploymentHost,
+    DeploymentState, InstancePlace, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
 };
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{desired::DeploymentName, name::Digest};
@@ -33,7 +33,8 @@ use crate::{
     after_long_help = "A document is a deployment: `deployment` (REALM/NAME), `target` and `units`. The target selects \
                     hosts, those that join later, too: `target: {select: 'label.role=till'}`; `host=*` selects \
                     all. Each unit has a `name`, and what a unit's own document has (`muster unit apply --help`) but \
-                    `hosts`. A file is YAML or JSON and may have several documents. Nothing is changed if anything is \
+                    `hosts`. With `count: 3` it has three instances, which the console places on hosts of the target; \
+                    `placement: {spread: LABEL, max_per_host: 1}` says how. A file is YAML or JSON and may have several documents. Nothing is changed if anything is \
                     wrong, and all that is wrong is reported at once.\n\n\
                     A document that differs from the present one is a new version, which every host of the target \
                     gets at once, and a host that is away when it is back. A unit that is not in it any more is \
@@ -323,6 +324,12 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
     });
     session.printer.data(&results.collect::<Vec<_>>())?;
     let mut failures: Vec<Failure> = followed.iter().flatten().filter_map(|one| one.verdict().err()).collect();
+    for one in changed.iter().filter(|one| one.placement.iter().any(|unit| unit.placed < unit.count)) {
+        match wait.no_wait {
+            true => tell_waiting(&one.placement),
+            false => failures.extend(unplaced(session, &one.deployment).await?),
+        }
+    }
     match failures.len() {
         0 => Ok(()),
         1 => failures.pop().map_or(Ok(()), Err),
@@ -331,6 +338,27 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
             Err(Failure::silent(FailureKind::Failed))
         }
     }
+}
+
+fn tell_waiting(placement: &[UnitPlacement]) {
+    for unit in placement.iter().filter(|unit| unit.placed < unit.count) {
+        print::say(format_args!("{}: {}", unit.unit, unit.words()));
+    }
+}
+
+/// Says which instances have no place after all.
+async fn unplaced(session: &CliSession, name: &DeploymentName) -> Result<Option<Failure>, Failure> {
+    let DeploymentDetail { placement, .. } = super::detail(session, name).await?;
+    let waiting: Vec<String> = placement
+        .iter()
+        .filter(|unit| unit.placed < unit.count)
+        .map(|unit| format!("\n  {}: {}", unit.unit, unit.words()))
+        .collect();
+    Ok((!waiting.is_empty()).then(|| {
+        let message = format!("instances of {name} cannot be placed:{}", waiting.concat());
+        let hint = "they are placed as soon as a host takes them; `muster deployment show` says which wait";
+        Failure::new(FailureKind::Failed, message).hint(hint)
+    }))
 }
 
 fn result<'a, T>(change: &'a T, followed: Option<&'a FollowedHosts>, wait: FollowOptions) -> DeploymentResult<'a, T> {
@@ -347,6 +375,9 @@ fn tell_notes(planned: &[AppliedDeployment]) {
 }
 
 const HEADER: [&str; 6] = ["DEPLOYMENT", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
+
+/// The most instances of a unit whose places are shown.
+const PLACES_NAMED_MAX: usize = 50;
 
 /// A row for each deployment, each unit, each changed field, and the hosts that come and go.
 fn rows(planned: &[AppliedDeployment]) -> impl Iterator<Item = Vec<String>> {
@@ -370,6 +401,17 @@ fn rows(planned: &[AppliedDeployment]) -> impl Iterator<Item = Vec<String>> {
             rows.extend(groups.map(|(what, hosts)| row(what, format!("{}: {}", hosts.len(), host_names(hosts)))));
         }
         rows.extend(unit_rows(&one.units).map(|unit| [vec![String::new()], unit].concat()));
+        for unit in &one.placement {
+            rows.push(row("placement", format!("{}: {}", unit.unit, unit.words())));
+            let place = |one: &InstancePlace| match &one.from {
+                Some(from) => format!("{}: {} → {}", one.instance, from.hostname, one.to.hostname),
+                None => format!("{}: {}", one.instance, one.to.hostname),
+            };
+            rows.extend(unit.new.iter().take(PLACES_NAMED_MAX).map(|one| row("place", place(one))));
+            if let Some(more) = unit.new.len().checked_sub(PLACES_NAMED_MAX).filter(|more| *more > 0) {
+                rows.push(row("place", format!("{more} more; `-o json` has all")));
+            }
+        }
         rows
     })
 }
@@ -446,6 +488,7 @@ mod tests {
             hosts,
             gains: vec![named(9)],
             loses: (0..loses).map(named).collect(),
+            placement: vec![],
             notes: vec![],
             is_rolled_out: false,
         }

@@ -332,6 +332,7 @@ mod tests {
             reason: reason.map(str::to_owned),
             wanted: Some(2),
             version: 1,
+            instances: Vec::new(),
             away_since_ms: None,
         }
     }

@@ -23,7 +23,7 @@ use muster_rules::{
 };
 use muster_topics::{
     command::Verb,
-    desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion, PlanRequest},
+    desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion, Placement, PlanRequest},
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
     select::HostSelect,
@@ -33,6 +33,7 @@ use serde_json::{Map, Value};
 
 use super::{
     change::write,
+    places::{self, Places},
     plan::{HostLook, Plan, PlanWish, plan, requests},
     show::{select_difference, unit_changes, unknown},
     table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
@@ -99,6 +100,7 @@ struct Decided {
     made: Vec<Arc<DeploymentEntry>>,
     looks: HashMap<HostId, HostLook>,
     planned: Plan,
+    places: Option<Arc<Places>>,
     applied: Vec<AppliedDeployment>,
 }
 
@@ -208,16 +210,36 @@ impl Console {
             {
                 faults.add(source, unit.unit.as_str(), &message);
             }
-            units.push(drafted(unit, spec));
+            units.push(drafted(unit, spec, wanted.placements.get(&unit.unit)));
         }
         circles(source, &units, faults);
         ports(source, &units, faults);
+        instances(source, &units, faults);
+        self.rival_instances(source, &wanted.deployment, &units, faults);
         if has_secrets && !wanted.select.requires_label() {
             let message = "its units have secrets, so it has to require a label that the console gives its hosts, such as \
                            label.role=till; what a host says of itself earns it no secret";
             faults.add(source, &format!("{}: target.select", wanted.deployment), message);
         }
         Ok((units.len() == wanted.units.len()).then_some(units))
+    }
+
+    /// Finds placed units of the same name in other deployments: their instances would have the same names.
+    fn rival_instances(
+        &self,
+        source: &str,
+        name: &DeploymentName,
+        units: &[DeploymentUnit],
+        faults: &mut DocumentFaults,
+    ) {
+        let table = self.shared.hosts.desired.table();
+        let others = || table.deployments.iter().filter(|entry| entry.has_placed && entry.name() != name);
+        for unit in units.iter().filter(|unit| unit.placement.is_some()) {
+            if let Some(other) = others().find(|entry| entry.placed().any(|(one, _)| one.unit == unit.unit)) {
+                let message = format!("deployment {} has instances of a unit of this name", other.name());
+                faults.add(source, unit.unit.as_str(), &message);
+            }
+        }
     }
 
     /// Makes a version with the content of an earlier one.
@@ -296,7 +318,7 @@ impl Console {
         faults: DocumentFaults,
     ) -> Result<Vec<AppliedDeployment>, Error> {
         let (shared, now) = (&self.shared, now_ms());
-        let Decided { deployments, made, looks, mut planned, applied } =
+        let Decided { deployments, made, looks, mut planned, places, applied } =
             self.decide(operator, &drafts, mode, faults, now).await?;
         if mode.dry_run {
             return Ok(applied);
@@ -328,6 +350,7 @@ impl Console {
         self.set_gates().await?;
         shared.hosts.desired.table().set_deployments(deployments);
         self.take(&planned, &looks);
+        self.take_waiting(places.as_ref());
         for one in &applied {
             tracing::info!(
                 %operator, deployment = %one.deployment, version = one.version, action = one.action.word(),
@@ -375,13 +398,19 @@ impl Console {
         let mut wish = PlanWish { may_remove: errors.is_empty(), now, ..PlanWish::default() };
         let digests = |draft: &VersionDraft| mode.seen.map(|seen| seen.digests(&draft.deployment)).unwrap_or_default();
         wish.seen = drafts.iter().map(|draft| (draft.deployment.clone(), digests(draft))).collect();
+        if deployments.iter().any(|entry| entry.has_placed) {
+            wish.places = Some(self.places(&deployments, &looks).await?);
+        }
         self.check_local_units(drafts, (&deployments, &looks), mode.adopt, &mut wish, &mut faults).await?;
         let planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
         check_plan(&shared.hosts.desired.table(), drafts, (&planned, &looks), &mut faults);
         faults.into_result()?;
-        let applied = drafts.iter().zip(&made).map(|(draft, entry)| self.applied(draft, entry, &planned, &looks));
+        let applied = drafts
+            .iter()
+            .zip(&made)
+            .map(|(draft, entry)| self.applied(draft, entry, (&planned, wish.places.as_deref()), &looks));
         let applied: Vec<AppliedDeployment> = applied.collect();
-        Ok(Decided { deployments, made, looks, planned, applied })
+        Ok(Decided { deployments, made, looks, planned, places: wish.places, applied })
     }
 
     /// Makes the version of a draft.
@@ -418,12 +447,26 @@ impl Console {
         wish: &mut PlanWish,
         faults: &mut DocumentFaults,
     ) -> Result<(), Error> {
-        let units: Vec<&UnitName> = drafts.iter().flat_map(|draft| &draft.units).map(|unit| &unit.unit).collect();
+        let instances_on = |host: HostId, draft: &VersionDraft| -> Vec<UnitName> {
+            let on = wish.places.as_ref().and_then(|places| places.on(host, &draft.deployment));
+            let named = |(unit, numbers): (&UnitName, &BTreeSet<u32>)| {
+                numbers.iter().map(|number| unit.instance(*number)).collect::<Vec<_>>()
+            };
+            on.into_iter().flatten().flat_map(named).collect()
+        };
+        let placed: Vec<UnitName> =
+            looks.keys().flat_map(|host| drafts.iter().flat_map(|draft| instances_on(*host, draft))).collect();
+        let plain = drafts.iter().flat_map(|draft| &draft.units).filter(|unit| unit.placement.is_none());
+        let units: Vec<&UnitName> = plain.map(|unit| &unit.unit).chain(&placed).collect();
         let owners = store::deployment::owners(self.shared.store.read(), &units).await?;
         let mut found: BTreeMap<(usize, UnitName), Vec<String>> = BTreeMap::new();
         let table = self.shared.hosts.desired.table();
         for (host, unit, _) in owners.into_iter().filter(|(_, _, owner)| owner.is_none()) {
-            let place = drafts.iter().position(|draft| draft.units.iter().any(|one| one.unit == unit));
+            let has = |draft: &VersionDraft| {
+                let is_plain = |one: &DeploymentUnit| one.placement.is_none() && one.unit == unit;
+                draft.units.iter().any(is_plain) || instances_on(host, draft).contains(&unit)
+            };
+            let place = drafts.iter().position(has);
             let Some((place, draft)) = place.and_then(|place| Some((place, drafts.get(place)?))) else { continue };
             let index = deployments.iter().position(|entry| *entry.name() == draft.deployment);
             let Some(look) = looks.get(&host) else { continue };
@@ -458,7 +501,7 @@ impl Console {
         &self,
         draft: &VersionDraft,
         entry: &DeploymentEntry,
-        plan: &Plan,
+        (plan, places): (&Plan, Option<&Places>),
         looks: &HashMap<HostId, HostLook>,
     ) -> AppliedDeployment {
         let name = &draft.deployment;
@@ -470,6 +513,8 @@ impl Console {
             Some(_) if draft.is_unchanged() => ApplyAction::Unchanged,
             Some(_) => ApplyAction::Change,
         };
+        // In a statement of its own: the notes lock the table as well.
+        let placement = places::planned(&self.shared.hosts.desired.table(), entry, places, looks);
         AppliedDeployment {
             deployment: name.clone(),
             action,
@@ -480,6 +525,7 @@ impl Console {
             gains: named(plan.gains.get(name)),
             loses: named(plan.loses.get(name)),
             is_rolled_out: entry.is_rolled_out(),
+            placement,
             notes: self.notes(entry, plan),
         }
     }
@@ -495,7 +541,7 @@ impl Console {
                 carriers.len()
             ));
         }
-        if carriers.is_empty() {
+        if carriers.is_empty() && !entry.plain.is_empty() {
             let why = match entry.has_secrets() {
                 true => " (its units have secrets: only labels of the console and hosts' ids count)",
                 false => "",
@@ -590,7 +636,8 @@ impl Console {
             let waiting = table.hosts.iter().filter(|(_, entry)| entry.conflicts.iter().any(|(_, one)| waits(one)));
             waiting.map(|(host, _)| *host).collect()
         };
-        shared.hosts.desired.labels_changed(waiting);
+        shared.hosts.desired.evaluate(waiting);
+        shared.hosts.desired.place_again();
         tracing::info!(
             %operator, deployment = %name, hosts = removed.hosts.len(), keep = wanted.keep, purge = wanted.purge,
             "a deployment is removed"
@@ -624,7 +671,12 @@ impl Console {
         {
             let table = shared.hosts.desired.table();
             let deployment = table.deployment(name);
-            let lists = deployment.is_some_and(|entry| entry.units.contains(unit));
+            let lists = deployment.is_some_and(|entry| entry.plain.contains(unit));
+            if deployment.is_some_and(|entry| entry.has_instance(unit) || entry.units.contains(unit)) && !lists {
+                let message =
+                    format!("instances of {name} are placed by the console, and cannot be adopted or detached");
+                return Err(Error::conflict("not_carried", message).consequence("nothing was changed"));
+            }
             if !lists && !hosts.iter().any(orphaned) {
                 return Err(match deployment {
                     None => unknown(name),
@@ -767,8 +819,9 @@ fn rollout_back(present: &DeploymentVersion, earlier: &DeploymentVersion) -> Map
     rollout
 }
 
-fn drafted(wanted: &WantedUnit, spec: Spec) -> DeploymentUnit {
-    DeploymentUnit { unit: wanted.unit.clone(), spec: Box::new(spec), run: wanted.run.unwrap_or(Run::Running) }
+fn drafted(wanted: &WantedUnit, spec: Spec, placement: Option<&Placement>) -> DeploymentUnit {
+    let run = wanted.run.unwrap_or(Run::Running);
+    DeploymentUnit { unit: wanted.unit.clone(), spec: Box::new(spec), run, placement: placement.cloned() }
 }
 
 /// Returns hosts with their names, by name.
@@ -793,6 +846,26 @@ fn circles(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) 
         if let Some(circle) = start_order::cycle(&unit.unit, &unit.spec, &all) {
             let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
             let message = format!("after, requires: units would wait for each other in a circle: {circle}");
+            faults.add(source, unit.unit.as_str(), &message);
+        }
+    }
+}
+
+/// Finds what units with several instances cannot have: others that name them, and a port of their own on a host that they share.
+fn instances(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) {
+    let placed = || units.iter().filter_map(|unit| Some((unit, unit.placement.as_ref()?)));
+    for unit in units {
+        let named = unit.spec.after().iter().chain(unit.spec.requires());
+        for name in named.filter(|name| placed().any(|(one, _)| one.unit == **name)) {
+            let message = format!("after, requires: {name} has instances, which may be on other hosts");
+            faults.add(source, unit.unit.as_str(), &message);
+        }
+    }
+    for (unit, _) in placed().filter(|(_, placement)| placement.count > 1 && placement.max_per_host != Some(1)) {
+        if let Some(port) = unit.spec.provides().iter().find_map(|provided| provided.port) {
+            let message = format!(
+                "provides: a host leases port {port} once: write `placement: {{max_per_host: 1}}`, or leave the port out"
+            );
             faults.add(source, unit.unit.as_str(), &message);
         }
     }

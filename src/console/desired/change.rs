@@ -6,8 +6,9 @@ use std::{
 };
 
 use muster_base::clock::now_ms;
+use muster_rules::placement::Resources;
 use muster_topics::{
-    desired::{DeploymentName, UnitRemoval},
+    desired::{DeploymentName, Instances, UnitRemoval},
     name::{HostId, Name, UnitName},
     secret::SecretRef,
 };
@@ -15,6 +16,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     DesiredState,
+    places::{self, AwayHosts, Places},
     plan::{HostLook, Plan, PlanWish, plan, version},
     rollouts::policy_of,
     table::{DeploymentEntry, assignment, units_of},
@@ -81,7 +83,20 @@ impl Console {
         let specs = row.content.units.iter().map(|unit| &*unit.spec);
         let has_values = specs.into_iter().any(|spec| spec.masked() != *spec);
         let policy = policy_of(&row);
-        Ok(DeploymentEntry { created_ms, units: units_of(&row), policy, secrets, has_values, row })
+        let listed = || row.content.units.iter();
+        let plain = || listed().filter(|unit| unit.placement.is_none());
+        let plain_needs = plain().map(|unit| places::needs(&unit.spec)).fold(Resources::default(), Resources::plus);
+        Ok(DeploymentEntry {
+            created_ms,
+            units: units_of(&row),
+            plain: plain().map(|unit| unit.unit.clone()).collect(),
+            plain_needs,
+            has_placed: listed().any(|unit| unit.placement.is_some()),
+            policy,
+            secrets,
+            has_values,
+            row,
+        })
     }
 
     async fn secrets_of_version(&self, row: &VersionRow) -> Result<BTreeMap<UnitName, Vec<SecretRef>>, Error> {
@@ -165,6 +180,8 @@ impl Console {
                 hostname: hostname.to_owned(),
                 selected: deployments.iter().map(is_selected).collect(),
                 groups: deployments.iter().map(|entry| group(entry, seen)).collect(),
+                fits: deployments.iter().map(|entry| entry.fits(seen)).collect(),
+                total: places::total(seen),
                 selected_before: before.iter().map(|one| one.as_ref().is_some_and(is_selected)).collect(),
                 heard: seen.heard,
                 vars: sets.of(&seen.whole),
@@ -182,8 +199,18 @@ impl Console {
         only: Option<&[HostId]>,
         wish: PlanWish,
     ) -> Result<(Plan, HashMap<HostId, String>), Error> {
-        let deployments = self.shared.hosts.desired.table().deployments.clone();
+        let (deployments, is_to_place) = {
+            let mut table = self.shared.hosts.desired.table();
+            let is_to_place = std::mem::take(&mut table.is_to_place) || only.is_none();
+            (table.deployments.clone(), is_to_place && table.has_placed())
+        };
+        // What one host has depends on all.
+        let only = only.filter(|_| !is_to_place);
         let (looks, errors) = self.look(only, &deployments).await?;
+        let mut wish = wish;
+        if is_to_place {
+            wish.places = Some(self.places(&deployments, &looks).await?);
+        }
         let mut plan = plan(&self.shared.hosts.desired.table(), &deployments, &looks, &wish);
         self.keep_changed(&mut plan);
         if !plan.hosts.is_empty() {
@@ -192,7 +219,36 @@ impl Console {
             transaction.commit().await.map_err(StoreError::from)?;
         }
         self.take(&plan, &looks);
+        self.take_waiting(wish.places.as_ref());
         Ok((plan, errors))
+    }
+
+    /// Decides where instances are. `looks` are of all hosts.
+    pub(super) async fn places(
+        &self,
+        deployments: &[Arc<DeploymentEntry>],
+        looks: &HashMap<HostId, HostLook>,
+    ) -> Result<Arc<Places>, StoreError> {
+        let since_ms = store::host::away(self.shared.store.read(), None).await?;
+        let now = now_ms();
+        let desired = &self.shared.hosts.desired;
+        let heard_since_ms = desired.heard_since(self.shared.hosts.link.is_connected(), now);
+        let away = AwayHosts { since_ms, heard_since_ms, now };
+        Ok(Arc::new(places::places(&desired.table(), deployments, looks, &away)))
+    }
+
+    /// Keeps which instances have no place.
+    pub(super) fn take_waiting(&self, places: Option<&Arc<Places>>) {
+        let Some(places) = places else { return };
+        let changed: Vec<DeploymentName> = {
+            let mut table = self.shared.hosts.desired.table();
+            let before = std::mem::replace(&mut table.waiting, places.waiting.clone());
+            let names = before.keys().chain(places.waiting.keys());
+            names.filter(|name| before.get(*name) != places.waiting.get(*name)).cloned().collect()
+        };
+        for name in changed {
+            self.shared.changed(PageChange::Deployment(name));
+        }
     }
 
     /// Leaves out hosts of which nothing changes that is stored; what the table alone has of them is updated.
@@ -280,7 +336,8 @@ pub(super) async fn write(
             }
         }
         let entry = |((name, number), hosts): ((&DeploymentName, u32), Vec<HostId>)| {
-            let row = AssignmentRow { deployment: name.clone(), version: number, adopt: Vec::new(), plan: None };
+            let (adopt, instances) = (Vec::new(), Instances::new());
+            let row = AssignmentRow { deployment: name.clone(), version: number, adopt, plan: None, instances };
             Some((Arc::clone(version(&table, deployments, &row)?), hosts))
         };
         granted_entries = granted.into_iter().filter_map(entry).collect();

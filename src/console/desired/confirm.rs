@@ -221,6 +221,7 @@ impl Console {
         }
         // New deployments concern all hosts, confirmed before or not.
         let only = rows.is_empty().then_some(&hosts[..]);
+        shared.hosts.desired.table().is_to_place = true;
         self.reconcile(only, PlanWish { may_remove: true, now, ..PlanWish::default() }).await?;
         Ok(confirmed)
     }

@@ -50,6 +50,7 @@ impl Console {
         transaction.commit().await.map_err(StoreError::from)?;
         {
             let mut table = shared.hosts.desired.table();
+            table.is_to_place = true;
             for host in &hosts {
                 let entry = table.hosts.entry(*host).or_default();
                 entry.cordon.clone_from(&row);
@@ -81,8 +82,8 @@ impl Console {
         };
         let units = |row: &AssignmentRow| {
             let version = table.versions.get(&(row.deployment.clone(), row.version));
-            let units = version.into_iter().flat_map(|version| &version.units);
-            units.filter(|unit| !is_detached(&row.deployment, unit)).cloned().collect()
+            let units = version.map(|version| version.units_with(&row.instances)).unwrap_or_default();
+            units.into_iter().filter(|unit| !is_detached(&row.deployment, unit)).collect()
         };
         entry.assigned.iter().map(|row| (row.deployment.clone(), units(row))).collect()
     }

@@ -1,6 +1,6 @@
 //! Desired state: deployments of operators, which host carries which of them, and the signed document that each host is sent.
 //!
-//! Modules, in reading order: [`table`] (all of it in memory), [`plan`] (decides what is to change, as a plain function), [`change`]
+//! Modules, in reading order: [`table`] (all of it in memory), [`places`] (where instances are), [`plan`] (decides what is to change, as a plain function), [`change`]
 //! (performs it: the store, then the table), [`apply`] (operators' documents), [`publish`] (sends what is due), [`sync`] (compares
 //! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make), [`hand_in`] (the
 //! interface for hosts), [`rollouts`] (which begin, and their hosts), [`cordon`], [`vars`], [`show`] (what is told of it all).
@@ -25,6 +25,7 @@ mod confirm;
 mod cordon;
 pub(super) mod follow;
 mod hand_in;
+mod places;
 mod plan;
 pub(super) mod publish;
 mod rollouts;
@@ -73,6 +74,8 @@ pub(super) struct DesiredState {
     more: Notify,
     /// Notified when there are documents to send.
     due: Notify,
+    /// Since when this console hears of hosts, as of when instances were placed last.
+    heard_since_ms: Mutex<Option<Millis>>,
     last_run: Mutex<Option<SyncRun>>,
 }
 
@@ -84,6 +87,7 @@ impl DesiredState {
             table: Mutex::new(DesiredTable::load(store).await?),
             more: Notify::new(),
             due: Notify::new(),
+            heard_since_ms: Mutex::default(),
             last_run: Mutex::default(),
         })
     }
@@ -108,8 +112,10 @@ impl DesiredState {
         if entry.report == report && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now) {
             return;
         }
-        // What it may be given depends on whether it asks, and renders.
-        let able = |entry: &HostEntry| entry.report.known().map(|report| (report.asks, report.config_templates));
+        // What it may be given depends on whether it asks, renders configs, and knows what is placed.
+        let able = |entry: &HostEntry| {
+            entry.report.known().map(|report| (report.asks, report.config_templates, report.places))
+        };
         let (was_able, was_open) = (able(entry), entry.newer_labels.is_some());
         let has_removals = !entry.removals.is_empty();
         (entry.report, entry.newer_labels) = (report, newer_labels);
@@ -119,6 +125,7 @@ impl DesiredState {
         let is_urgent = table.compare(host, now) || is_to_hand_in;
         if is_able.is_some() && (is_able != was_able || has_removals || (was_open && !is_open)) {
             table.dirty.insert(host);
+            table.is_to_place |= is_able != was_able;
         }
         let (is_dirty, is_due) = (!table.dirty.is_empty() || is_urgent, !table.to_send.is_empty());
         drop(table);
@@ -130,15 +137,43 @@ impl DesiredState {
         }
     }
 
-    /// Handles that a host came online: it may not have received what it was sent.
+    /// Handles that a host came online: it may not have received what it was sent, and may have room for instances.
     pub(super) fn host_connected(&self, host: HostId) {
-        if let Some(entry) = self.table().hosts.get_mut(&host) {
+        let mut table = self.table();
+        if let Some(entry) = table.hosts.get_mut(&host) {
             (entry.sent, entry.asked_ms) = (None, None);
         }
+        if !table.waiting.is_empty() {
+            table.is_to_place = true;
+            drop(table);
+            self.more.notify_one();
+        }
+    }
+
+    /// Has instances placed anew at once.
+    pub(super) fn place_again(&self) {
+        self.table().is_to_place = true;
+        self.more.notify_one();
+    }
+
+    /// Returns since when this console hears of hosts.
+    fn heard_since(&self, is_connected: bool, now: Millis) -> Option<Millis> {
+        let mut since_ms = self.heard_since_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        *since_ms = is_connected.then(|| since_ms.unwrap_or(now));
+        *since_ms
     }
 
     /// Handles that labels of hosts have changed.
     pub(super) fn labels_changed(&self, hosts: impl IntoIterator<Item = HostId>) {
+        let mut table = self.table();
+        table.dirty.extend(hosts);
+        table.is_to_place = true;
+        drop(table);
+        self.more.notify_one();
+    }
+
+    /// Has hosts evaluated at once.
+    pub(super) fn evaluate(&self, hosts: impl IntoIterator<Item = HostId>) {
         self.table().dirty.extend(hosts);
         self.more.notify_one();
     }
@@ -232,5 +267,8 @@ impl DesiredState {
         table.dirty.remove(&host);
         table.doubtful.remove(&host);
         table.to_send.remove(&host);
+        table.is_to_place = true;
+        drop(table);
+        self.more.notify_one();
     }
 }

@@ -6,11 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use muster_rules::assignment::{self, AssignmentCandidate, AssignmentConflict};
+use muster_rules::{
+    assignment::{self, AssignmentCandidate, AssignmentConflict},
+    placement::Resources,
+};
 use muster_topics::{
     Millis, V1,
     desired::{
-        Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, PlanRequest,
+        Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, Instances, PlanRequest,
         UnitRemoval,
     },
     name::{Digest, HostId, Name, UnitName},
@@ -18,6 +21,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
+use super::places::{Places, UnitFit, kept};
 use super::table::{DeploymentEntry, DesiredTable, HostEntry, assignment};
 use crate::store::{deployment::AssignmentRow, desired::DocumentRow};
 
@@ -31,6 +35,10 @@ pub(super) struct HostLook {
     pub(super) selected_before: Vec<bool>,
     /// The group in the budget of each deployment's rollout, in their order.
     pub(super) groups: Vec<Option<Arc<str>>>,
+    /// Whether it may have instances of the placed units of each deployment, in their order.
+    pub(super) fits: Vec<Vec<UnitFit>>,
+    /// What it has for them.
+    pub(super) total: Resources,
     pub(super) heard: Option<(u64, u64)>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
 }
@@ -52,6 +60,8 @@ pub(super) struct PlanWish {
     pub(super) gone: HashMap<HostId, Vec<UnitRemoval>>,
     /// Units that are detached now, or no more, by host.
     pub(super) detached: HashMap<HostId, Vec<(DeploymentName, UnitName)>>,
+    /// Where instances are; without it each host keeps those that it has.
+    pub(super) places: Option<Arc<Places>>,
     pub(super) now: Millis,
 }
 
@@ -147,21 +157,23 @@ fn version_for<'a>(
     table: &'a DesiredTable,
     present: &'a Arc<DeploymentEntry>,
     entry: &HostEntry,
-    selected_before: bool,
+    (selected_before, instances): (bool, &Instances),
 ) -> Option<&'a Arc<DeploymentEntry>> {
     let name = present.name();
     let has = assignment(&entry.assigned, name);
     let held = || table.versions.get(&(name.clone(), has?.version));
-    if present.is_rolled_out() && entry.cannot_ask() {
+    if entry.cannot_take(present) {
         return held();
     }
     let Some(before) = table.for_newcomers(present) else { return Some(present) };
-    match has {
-        Some(row) if row.version == present.number() => Some(present),
-        Some(_) => held().or(Some(present)),
-        None if selected_before => Some(before),
-        None => Some(present),
-    }
+    let found = match has {
+        Some(row) if row.version == present.number() => present,
+        Some(_) => held().unwrap_or(present),
+        None if selected_before => before,
+        None => present,
+    };
+    // Instances that an earlier version has not need the present one.
+    Some(if found.covers(instances) { found } else { present })
 }
 
 fn assigned(
@@ -172,20 +184,30 @@ fn assigned(
     wish: &PlanWish,
 ) -> HostPlan {
     let has = |name: &DeploymentName| assignment(&entry.assigned, name);
+    let instances: Vec<Instances> =
+        deployments.iter().map(|one| instances(host, has(one.name()), one, wish.places.as_deref())).collect();
     let is_selected = |index: usize, one: &DeploymentEntry| {
         let has = has(one.name()).is_some();
-        look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove
+        let has_any = !one.plain.is_empty() || instances.get(index).is_some_and(|instances| !instances.is_empty());
+        has_any && look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove
     };
+    let no_instances = Instances::new();
+    let instances_of = |index: usize| instances.get(index).unwrap_or(&no_instances);
     let selected_before = |index: usize| look.selected_before.get(index).copied().unwrap_or(false);
     let wanted: Vec<Option<&Arc<DeploymentEntry>>> = deployments
         .iter()
         .enumerate()
-        .map(|(index, one)| version_for(table, one, entry, selected_before(index)))
+        .map(|(index, one)| version_for(table, one, entry, (selected_before(index), instances_of(index))))
+        .collect();
+    let units: Vec<Vec<UnitName>> = wanted
+        .iter()
+        .enumerate()
+        .map(|(index, wanted)| wanted.map(|wanted| wanted.units_with(instances_of(index))).unwrap_or_default())
         .collect();
     let cannot_ask = deployments
         .iter()
         .enumerate()
-        .filter(|(index, one)| one.is_rolled_out() && entry.cannot_ask() && is_selected(*index, one))
+        .filter(|(index, one)| entry.cannot_take(one) && is_selected(*index, one))
         .map(|(_, one)| one.name().clone())
         .collect();
     let candidates: Vec<AssignmentCandidate<'_>> = deployments
@@ -194,17 +216,18 @@ fn assigned(
         .enumerate()
         .map(|(index, (one, wanted))| AssignmentCandidate {
             deployment: one.name(),
-            units: wanted.map_or(&[][..], |wanted| &wanted.units),
+            units: units.get(index).map_or(&[][..], Vec::as_slice),
             selects: wanted.is_some() && is_selected(index, one),
             has: has(one.name()).is_some(),
         })
         .collect();
     let found = assignment::assign(&candidates, entry.gate());
-    let row = |one: &Arc<DeploymentEntry>| {
+    let row = |place: usize| {
+        let one = (*wanted.get(place)?)?;
         let before = has(one.name());
         let mut adopt = before.map(|row| row.adopt.clone()).unwrap_or_default();
         adopt.extend(wish.adopt.get(&(host, one.name().clone())).into_iter().flatten().cloned());
-        adopt.retain(|unit| one.units.contains(unit));
+        adopt.retain(|unit| units.get(place).is_some_and(|units| units.contains(unit)));
         adopt.sort();
         adopt.dedup();
         let version = one.number();
@@ -212,10 +235,10 @@ fn assigned(
             Some(seen) => seen.get(&host).filter(|_| entry.makes_plans()).cloned(),
             None => before.filter(|row| row.version == version).and_then(|row| row.plan.clone()),
         };
-        AssignmentRow { deployment: one.name().clone(), version, adopt, plan }
+        let instances = instances_of(place).clone();
+        Some(AssignmentRow { deployment: one.name().clone(), version, adopt, plan, instances })
     };
-    let mut assigned: Vec<AssignmentRow> =
-        found.carries.iter().filter_map(|place| *wanted.get(*place)?).map(row).collect();
+    let mut assigned: Vec<AssignmentRow> = found.carries.iter().filter_map(|place| row(*place)).collect();
     assigned.sort_by(|one, other| one.deployment.cmp(&other.deployment));
     let name =
         |(place, conflict): (usize, AssignmentConflict)| Some((deployments.get(place)?.name().clone(), conflict));
@@ -231,6 +254,20 @@ fn assigned(
     }
 }
 
+/// Returns the instances that a host is to have of a deployment.
+fn instances(
+    host: HostId,
+    before: Option<&AssignmentRow>,
+    present: &DeploymentEntry,
+    places: Option<&Places>,
+) -> Instances {
+    match places {
+        _ if !present.has_placed => Instances::new(),
+        Some(places) => places.on(host, present.name()).cloned().unwrap_or_default(),
+        None => kept(before, present),
+    }
+}
+
 /// Returns the units that a host is to remove: those of deployments that it loses, those that a new version has no more, and
 /// those of before that it has not reported gone.
 fn removals(
@@ -240,12 +277,14 @@ fn removals(
     (table, deployments): (&DesiredTable, &[Arc<DeploymentEntry>]),
     wish: &PlanWish,
 ) -> Vec<UnitRemoval> {
-    let units = |deployment: &DeploymentName, version| {
-        table.versions.get(&(deployment.clone(), version)).map(|entry| &entry.units)
+    let units = |row: &AssignmentRow| {
+        let version = table.versions.get(&(row.deployment.clone(), row.version));
+        version.map(|version| version.units_with(&row.instances)).unwrap_or_default()
     };
     let is_wanted = |removal: &UnitRemoval| {
-        let entry = assignment(assigned, &removal.deployment).and_then(|row| version(table, deployments, row));
-        entry.is_some_and(|entry| entry.units.contains(&removal.unit))
+        let row = assignment(assigned, &removal.deployment);
+        let version = row.and_then(|row| Some((row, version(table, deployments, row)?)));
+        version.is_some_and(|(row, version)| version.units_with(&row.instances).contains(&removal.unit))
     };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();
     // A host that was never sent a document has nothing to remove.
@@ -254,9 +293,9 @@ fn removals(
             continue;
         }
         let purge = wish.purge.contains(&before.deployment);
-        for unit in units(&before.deployment, before.version).into_iter().flatten() {
-            let is_detached = entry.detached.iter().any(|(of, one)| *of == before.deployment && one == unit);
-            let (unit, deployment, version) = (unit.clone(), before.deployment.clone(), before.version);
+        for unit in units(before) {
+            let is_detached = entry.detached.iter().any(|(of, one)| *of == before.deployment && *one == unit);
+            let (deployment, version) = (before.deployment.clone(), before.version);
             if !is_detached {
                 removals.push(UnitRemoval { unit, deployment, version, purge });
             }
@@ -333,6 +372,7 @@ fn desired_deployment(
         secrets: entry.secrets.clone()?,
         adopt: row.adopt.clone(),
         detached: of.map(|(_, unit)| unit.clone()).collect(),
+        instances: row.instances.clone(),
         plan: row.plan.clone(),
     })
 }
@@ -372,7 +412,8 @@ pub(super) fn requests(
         if rows.is_empty() && without.is_empty() {
             continue;
         }
-        let keys = rows.iter().map(|row| (&row.deployment, row.version, &row.adopt)).collect::<Vec<_>>();
+        let keys =
+            rows.iter().map(|row| (&row.deployment, row.version, &row.adopt, &row.instances)).collect::<Vec<_>>();
         let key = format!("{keys:?} {without:?} {:?} {:?} {:?}", planned.removals, planned.vars, entry.detached);
         if let Some((_, hosts)) = found.get_mut(&key) {
             hosts.push(*host);
@@ -417,7 +458,8 @@ impl BodyMaker<'_> {
         entry: &HostEntry,
         detached: &[(DeploymentName, UnitName)],
     ) -> Result<Arc<PlannedBody>, String> {
-        let rows = host.assigned.iter().map(|row| (&row.deployment, row.version, &row.adopt, &row.plan));
+        let rows =
+            host.assigned.iter().map(|row| (&row.deployment, row.version, &row.adopt, &row.plan, &row.instances));
         let rows: Vec<_> = rows.collect();
         // The text of all that bodies are made of.
         let removals = self.due_removals(host, entry);

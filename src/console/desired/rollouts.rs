@@ -170,7 +170,7 @@ impl Console {
                 self.open_version(name, *settled).await?;
             }
             let hosts = hosts_of_other_versions(&self.shared.hosts.desired.table(), name, *version);
-            self.shared.hosts.desired.labels_changed(hosts);
+            self.shared.hosts.desired.evaluate(hosts);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use muster_topics::{
     name::{HostId, UnitName},
     unit::{MASK, Run, Spec, UnitReport},
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::table::{DesiredTable, HostEntry, HostReport, assignment};
 use crate::{
@@ -60,7 +60,7 @@ impl Console {
         let Some(entry) = table.hosts.get(&host) else { return UnitClaim::default() };
         let has = |row: &&AssignmentRow| {
             let version = table.versions.get(&(row.deployment.clone(), row.version));
-            version.is_some_and(|version| version.units.contains(unit))
+            version.is_some_and(|version| version.units_with(&row.instances).contains(unit))
         };
         let deployment = entry.assigned.iter().find(has).map(|row| row.deployment.clone());
         let is_of = |(of, one): &(DeploymentName, UnitName)| Some(of) == deployment.as_ref() && one == unit;
@@ -97,7 +97,12 @@ impl Console {
     pub async fn deployment(&self, name: &DeploymentName) -> Result<DeploymentDetail, Error> {
         let row = self.shown_versions(Some(name)).await?.remove(name).ok_or_else(|| unknown(name))?;
         let on_hosts = self.on_hosts(Some(name)).await?.remove(name).unwrap_or_default();
+        let placement = {
+            let table = self.shared.hosts.desired.table();
+            table.deployment(name).map(|entry| table.placements(entry)).unwrap_or_default()
+        };
         Ok(DeploymentDetail {
+            placement,
             deployment: summary(&row, &on_hosts),
             document: masked_document(&row.document),
             content: masked(&row.content),
@@ -227,6 +232,7 @@ impl Console {
                         reason: reason.or_else(|| rival(entry, &name)),
                         wanted: assignment(&entry.assigned, &name).map(|row| row.version),
                         version: reported.map_or(0, |reported| reported.version),
+                        instances: assignment(&entry.assigned, &name).map(instance_names).unwrap_or_default(),
                         away_since_ms,
                     };
                     found.entry(name).or_default().push(shown);
@@ -239,6 +245,13 @@ impl Console {
         }
         Ok(found)
     }
+}
+
+fn instance_names(row: &AssignmentRow) -> Vec<UnitName> {
+    let of = |(unit, numbers): (&UnitName, &BTreeSet<u32>)| {
+        numbers.iter().map(|number| unit.instance(*number)).collect::<Vec<UnitName>>()
+    };
+    row.instances.iter().flat_map(of).collect()
 }
 
 /// Returns the deployments that a host has to do with.
@@ -261,11 +274,10 @@ fn state(
     let row = assignment(&entry.assigned, name);
     let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
     let units: Vec<UnitName> = row
-        .and_then(|row| table.versions.get(&(name.clone(), row.version)))
+        .and_then(|row| Some(table.versions.get(&(name.clone(), row.version))?.units_with(&row.instances)))
         .into_iter()
-        .flat_map(|version| &version.units)
+        .flatten()
         .filter(|unit| !is_detached(unit))
-        .cloned()
         .collect();
     let on_host: Vec<UnitOnHost<'_>> = reports
         .iter()
@@ -383,6 +395,13 @@ pub(super) fn unit_changes(before: Option<&DeploymentVersion>, after: &Deploymen
     let units = |version: &DeploymentVersion| -> BTreeMap<UnitName, (Spec, Run)> {
         version.units.iter().map(|unit| (unit.unit.clone(), ((*unit.spec).clone(), unit.run))).collect()
     };
+    let placed = |version: &DeploymentVersion| -> BTreeMap<UnitName, Map<String, Value>> {
+        let fields = |unit: &DeploymentUnit| {
+            Some((unit.unit.clone(), muster_rules::deployment::placement_fields(unit.placement.as_ref()?)))
+        };
+        version.units.iter().filter_map(fields).collect()
+    };
+    let (placed_before, placed_after) = (before.map(placed).unwrap_or_default(), placed(after));
     let (before, after) = (before.map(units).unwrap_or_default(), units(after));
     let names: BTreeSet<&UnitName> = before.keys().chain(after.keys()).collect();
     let made = |unit: &UnitName, change, cost, differences| DeploymentUnitChange {
@@ -405,5 +424,21 @@ pub(super) fn unit_changes(before: Option<&DeploymentVersion>, after: &Deploymen
             made(name, UnitChange::Change, Some(cost::cost((old, *was), (new, *is))), differences)
         }
     };
-    names.into_iter().map(change).collect()
+    let with_placement = |name: &UnitName| {
+        let mut change = change(name);
+        let (from, to) = (placed_before.get(name), placed_after.get(name));
+        let keys: &[&str] = if change.change == UnitChange::Remove { &[] } else { &["count", "placement"] };
+        for key in keys {
+            let of = |fields: Option<&Map<String, Value>>| fields.and_then(|fields| fields.get(*key).cloned());
+            let (from, to) = (of(from), of(to));
+            if from != to {
+                change.differences.push(FieldDifference { field: (*key).to_owned(), from, to });
+                if change.change == UnitChange::Unchanged {
+                    change.change = UnitChange::Change;
+                }
+            }
+        }
+        change
+    };
+    names.into_iter().map(with_placement).collect()
 }

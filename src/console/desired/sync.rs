@@ -74,11 +74,17 @@ impl Console {
         let _changing = desired.changing.lock().await;
         self.mark_secrets().await?;
         let dirty = desired.take_dirty();
-        if !dirty.is_empty() {
+        let is_to_place = {
+            let table = desired.table();
+            table.is_to_place && table.has_placed()
+        };
+        if !dirty.is_empty() || is_to_place {
             let gone = self.gone(&dirty).await?;
             let wish = PlanWish { may_remove: true, gone, now: now_ms(), ..PlanWish::default() };
             if let Err(error) = self.reconcile(Some(&dirty), wish).await {
-                desired.table().dirty.extend(dirty);
+                let mut table = desired.table();
+                table.is_to_place |= is_to_place;
+                table.dirty.extend(dirty);
                 return Err(error);
             }
         }
@@ -212,7 +218,12 @@ impl Console {
         let mut look: Vec<HostId> = changed;
         look.extend(desired.take_dirty());
         let mut findings = Findings::default();
-        if !look.is_empty() {
+        let has_placed = {
+            let mut table = desired.table();
+            table.is_to_place = true;
+            table.has_placed()
+        };
+        if !look.is_empty() || has_placed {
             let gone = self.gone(&look).await?;
             let may_remove = run.incomplete.is_none();
             let wish = PlanWish { may_remove, gone, now: run.begun_ms, ..PlanWish::default() };

@@ -9,6 +9,7 @@ use muster_api::Var;
 use muster_base::clock::now_ms;
 use muster_rules::{
     assignment::{AssignmentConflict, HostGate},
+    placement::Resources,
     realm::Realms,
     rollout::policy::RolloutPolicy,
 };
@@ -21,6 +22,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
+use super::places::WaitingInstances;
 use crate::store::{
     Store, StoreError,
     deployment::{self, AssignmentRow, CordonRow, VersionRow},
@@ -38,6 +40,11 @@ pub(crate) struct DeploymentEntry {
     pub(super) created_ms: Millis,
     pub(super) row: VersionRow,
     pub(super) units: Vec<UnitName>,
+    /// Those of them that each host of the target has, and what they may use.
+    pub(super) plain: Vec<UnitName>,
+    pub(super) plain_needs: Resources,
+    /// Whether it has others, whose instances the console places.
+    pub(super) has_placed: bool,
     /// How it reaches its hosts; `None`: all at once.
     pub(super) policy: Option<Arc<RolloutPolicy>>,
     /// The secrets of its units, those that have any; or why they cannot be found.
@@ -190,6 +197,12 @@ impl HostEntry {
         self.report.known().is_some_and(|report| !report.asks)
     }
 
+    /// Whether its agent is known not to understand a version, which it is not given.
+    pub(super) fn cannot_take(&self, version: &DeploymentEntry) -> bool {
+        let cannot_place = self.report.known().is_some_and(|report| !report.places);
+        version.is_rolled_out() && self.cannot_ask() || version.has_placed && cannot_place
+    }
+
     /// Whether its agent makes plans.
     pub(super) fn makes_plans(&self) -> bool {
         self.report.known().is_some_and(|report| report.plans)
@@ -261,6 +274,10 @@ pub(super) struct DesiredTable {
     pub(super) realms: Realms,
     /// Hosts whose targets are to be evaluated at once.
     pub(super) dirty: BTreeSet<HostId>,
+    /// Whether instances are to be placed anew at once, for which all hosts are looked at.
+    pub(super) is_to_place: bool,
+    /// Instances without a place, as of when they were placed last.
+    pub(super) waiting: BTreeMap<DeploymentName, BTreeMap<UnitName, WaitingInstances>>,
     /// Hosts with an earlier document, of which it is not known yet whether this console made it.
     pub(super) doubtful: BTreeSet<HostId>,
     /// Hosts whose document is to be sent.

@@ -25,11 +25,11 @@ pub(super) async fn add(
     hosts: &[HostId],
     groups: &mut HashMap<DeploymentName, PlanGroups>,
 ) -> Result<(), Error> {
-    let listed = request.deployments.iter().flat_map(|one| &one.version.units).map(|listed| &listed.unit);
-    let leaving = request.remove.iter().map(|removal| &removal.unit);
+    let listed = request.deployments.iter().flat_map(|one| one.units()).map(|(unit, _)| unit);
+    let leaving = request.remove.iter().map(|removal| removal.unit.clone());
     let mut reported: HashMap<HostId, Vec<Unit>> = HashMap::new();
     for unit in listed.chain(leaving) {
-        for one in host::units(console.shared.store.read(), None, Some(unit)).await? {
+        for one in host::units(console.shared.store.read(), None, Some(&unit)).await? {
             if hosts.binary_search(&one.host).is_ok() {
                 reported.entry(one.host).or_default().push(one);
             }
@@ -51,23 +51,23 @@ pub(super) fn guess(request: &PlanRequest, name: &DeploymentName, units: &[Unit]
     let find = |unit: &UnitName| units.iter().find(|one| one.unit == *unit);
     let mut plans = Vec::new();
     for deployment in request.deployments.iter().filter(|one| one.version.deployment == *name) {
-        for listed in &deployment.version.units {
-            let Some(there) = find(&listed.unit) else {
-                plans.push(UnitPlan::new(listed.unit.clone(), UnitAction::Create));
+        for (unit, listed) in deployment.units() {
+            let Some(there) = find(&unit) else {
+                plans.push(UnitPlan::new(unit, UnitAction::Create));
                 continue;
             };
             let mut after = (*listed.spec).clone();
             if let Some(secrets) = deployment.secrets.get(&listed.unit) {
                 after.set_secrets(secrets.clone());
             }
-            let fields = compare((&listed.unit, &there.desired), &after, Some(listed.run), key);
+            let fields = compare((&unit, &there.desired), &after, Some(listed.run), key);
             let before = (&there.desired.spec, there.desired.run);
             let action = match fields.is_empty() {
                 true => UnitAction::Unchanged,
                 false if matches!(after, Spec::Files(_) | Spec::Packages(_)) => UnitAction::Change,
                 false => cost_there(&there.observed, before, (&after, listed.run)).into(),
             };
-            plans.push(UnitPlan { fields, ..UnitPlan::new(listed.unit.clone(), action) });
+            plans.push(UnitPlan { fields, ..UnitPlan::new(unit, action) });
         }
     }
     let leaving = request.remove.iter().filter(|removal| removal.deployment == *name && find(&removal.unit).is_some());

@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use muster_api::DeploymentVersionInfo;
 use muster_topics::{
     Millis,
-    desired::{DeploymentName, DeploymentVersion, UnitRemoval},
+    desired::{DeploymentName, DeploymentVersion, Instances, UnitRemoval},
     heartbeat::{Facts, HostState},
     label::merge,
     name::{Digest, HostId, Name, UnitName},
@@ -233,21 +233,25 @@ pub struct AssignmentRow {
     pub adopt: Vec<UnitName>,
     /// The digest of the host's plan of it, if it is to be what an operator has seen.
     pub plan: Option<Digest>,
+    /// The instances of units that the console places.
+    pub instances: Instances,
 }
 
 /// Returns what each host carries.
 pub async fn assignments(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<AssignmentRow>>> {
-    let mut rows =
-        sqlx::query!("SELECT host, deployment, version, adopt, plan FROM assignment ORDER BY host, deployment")
-            .map(|row| (row.host, row.deployment, row.version, row.adopt, row.plan))
-            .fetch(db);
+    let mut rows = sqlx::query!(
+        "SELECT host, deployment, version, adopt, plan, instances FROM assignment ORDER BY host, deployment"
+    )
+    .map(|row| (row.host, row.deployment, row.version, row.adopt, row.plan, row.instances))
+    .fetch(db);
     let mut found: HashMap<HostId, Vec<AssignmentRow>> = HashMap::new();
-    while let Some((host, deployment, version, adopt, plan)) = rows.try_next().await? {
+    while let Some((host, deployment, version, adopt, plan, instances)) = rows.try_next().await? {
         let row = AssignmentRow {
             deployment: parsed("deployment", &deployment)?,
             version: number("version", version)?,
             adopt: json("units", &adopt)?,
             plan: plan.map(|digest| parsed("digest", &digest)).transpose()?,
+            instances: json("instances", &instances)?,
         };
         found.entry(parsed("host id", &host)?).or_default().push(row);
     }
@@ -257,14 +261,15 @@ pub async fn assignments(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<Ass
 /// Has hosts carry a deployment in this version.
 pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], row: &AssignmentRow) -> StoreResult<()> {
     sqlx::query!(
-        "INSERT INTO assignment (host, deployment, version, adopt, plan)
-         SELECT value, $1, $2, $3, $4 FROM json_each($5) WHERE TRUE
+        "INSERT INTO assignment (host, deployment, version, adopt, plan, instances)
+         SELECT value, $1, $2, $3, $4, $5 FROM json_each($6) WHERE TRUE
          ON CONFLICT (host, deployment) DO UPDATE SET version = excluded.version, adopt = excluded.adopt,
-             plan = excluded.plan",
+             plan = excluded.plan, instances = excluded.instances",
         row.deployment.as_str(),
         i64::from(row.version),
         to_json("units", &row.adopt)?,
         row.plan.as_ref().map(Digest::as_str),
+        to_json("instances", &row.instances)?,
         to_json("hosts", &hosts)?
     )
     .execute(db)

@@ -49,10 +49,11 @@ fn check(body: &DesiredBody) -> Result<(), String> {
     };
     count("deployments", body.deployments.len(), DEPLOYMENTS_MAX)?;
     count("variables", body.vars.len(), VARS_MAX)?;
-    let units = || body.deployments.iter().flat_map(|deployment| &deployment.version.units);
-    count("units", units().count(), UNITS_MAX)?;
+    let units: Vec<UnitName> =
+        body.deployments.iter().flat_map(DesiredDeployment::units).map(|(unit, _)| unit).collect();
+    count("units", units.len(), UNITS_MAX)?;
     let mut seen = BTreeSet::new();
-    for DesiredDeployment { version, secrets, .. } in &body.deployments {
+    for DesiredDeployment { version, secrets, instances, .. } in &body.deployments {
         let deployment = &version.deployment;
         if !seen.insert(deployment.as_str()) {
             return Err(format!("the document has the deployment {deployment} twice"));
@@ -61,10 +62,17 @@ fn check(body: &DesiredBody) -> Result<(), String> {
         if let Some(unit) = secrets.keys().find(is_listed) {
             return Err(format!("the document has secrets for {unit}, which {deployment} does not list"));
         }
+        for (unit, numbers) in instances {
+            let listed = version.units.iter().find(|listed| listed.unit == *unit);
+            let count = listed.and_then(|listed| listed.placement.as_ref()).map_or(0, |placement| placement.count);
+            if let Some(number) = numbers.iter().find(|number| !(1..=count).contains(*number)) {
+                return Err(format!("the document has instance {number} of {unit}, of which {deployment} has {count}"));
+            }
+        }
     }
     let mut seen = BTreeSet::new();
-    if let Some(twice) = units().find(|listed| !seen.insert(&listed.unit)) {
-        return Err(format!("the document has the unit {} twice", twice.unit));
+    if let Some(twice) = units.iter().find(|unit| !seen.insert(*unit)) {
+        return Err(format!("the document has the unit {twice} twice"));
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = body.remove.iter().find(|removal| !seen.insert(&removal.unit)) {
@@ -141,7 +149,7 @@ pub fn plan<'a>(
 ) -> DesiredPlan<'a> {
     let wishes = |deployment| wishes(deployment, present, held_back, rules);
     let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment)));
-    let listed: BTreeSet<&UnitName> = body.deployments.iter().flat_map(units).map(|listed| &listed.unit).collect();
+    let listed: BTreeSet<UnitName> = body.deployments.iter().flat_map(units).map(|(unit, _)| unit).collect();
     let owner = |unit: &UnitName| present.get(unit).and_then(|present| present.deployment.as_ref());
     let is_held_back = |unit: &UnitName| owner(unit).is_some_and(|owner| held_back.contains(owner));
     let goes = |removal: &&UnitRemoval| {
@@ -177,7 +185,7 @@ fn wishes(
         let is_local = present.get(unit).is_some_and(|present| present.deployment.is_none());
         is_local && !deployment.adopt.contains(unit)
     };
-    if let Some(DeploymentUnit { unit, .. }) = units(deployment).find(|listed| is_foreign(&listed.unit)) {
+    if let Some((unit, _)) = units(deployment).find(|(unit, _)| is_foreign(unit)) {
         let message = format!(
             "{unit} is on this host already, and belongs to no deployment. hint: `adopt` takes it over; otherwise remove \
              it, or choose another name"
@@ -189,30 +197,31 @@ fn wishes(
         let owner = present.get(unit).and_then(|present| present.deployment.as_ref());
         owner.filter(|owner| *owner != name && held_back.contains(*owner))
     };
-    if let Some((unit, keeper)) = units(deployment).find_map(|listed| Some((&listed.unit, keeper(&listed.unit)?))) {
+    if let Some((unit, keeper)) = units(deployment).find_map(|(unit, _)| keeper(&unit).cloned().map(|of| (unit, of))) {
         let message = format!("{unit} belongs to the deployment {keeper}, which gives it up once it may change");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
-    let specs = units(deployment).map(|listed| (&listed.unit, &*listed.spec));
+    let listed: Vec<(UnitName, &DeploymentUnit)> = units(deployment).collect();
+    let specs = listed.iter().map(|(unit, listed)| (unit, &*listed.spec));
     if let Some(refusal) = forbids_units(rules.policy, specs, |realm| rules.realms.contains(realm), rules.user) {
         return Err(refusal.into());
     }
-    Ok(units(deployment).map(|listed| wish(listed, deployment, present)).collect())
+    Ok(listed.into_iter().map(|(unit, listed)| wish(unit, listed, deployment, present)).collect())
 }
 
 /// The units that this host takes from a deployment.
-fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = &DeploymentUnit> {
-    deployment.version.units.iter().filter(|listed| !deployment.detached.contains(&listed.unit))
+fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = (UnitName, &DeploymentUnit)> {
+    deployment.units().filter(|(unit, _)| !deployment.detached.contains(unit))
 }
 
-fn wish(listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
+fn wish(unit: UnitName, listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
     let mut spec: Box<Spec> = listed.spec.clone();
     if let Some(secrets) = deployment.secrets.get(&listed.unit) {
         spec.set_secrets(secrets.clone());
     }
     // To ask for what is so already would be another try of a unit that has failed.
-    let is_so = present.get(&listed.unit).is_some_and(|present| present.run == listed.run);
-    UnitWish { unit: listed.unit.clone(), spec, run: (!is_so).then_some(listed.run), new: false }
+    let is_so = present.get(&unit).is_some_and(|present| present.run == listed.run);
+    UnitWish { unit, spec, run: (!is_so).then_some(listed.run), new: false }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ const UNITS: [(&str, Millis); 6] =
 const DURATION_MAX_MS: Millis = 366 * 86_400_000;
 
 /// Reads a duration: numbers with units, each once, the greatest first. `0` needs no unit.
-pub(super) fn read(text: &str) -> Option<Millis> {
+pub(crate) fn read(text: &str) -> Option<Millis> {
     let mut rest = text.trim();
     if rest == "0" {
         return Some(0);
@@ -31,7 +31,7 @@ pub(super) fn read(text: &str) -> Option<Millis> {
 }
 
 /// Writes a duration so that [`read`] reads the same.
-pub(super) fn write(duration_ms: Millis) -> String {
+pub(crate) fn write(duration_ms: Millis) -> String {
     let mut rest_ms = duration_ms.max(0);
     let mut text = String::new();
     for (unit, unit_ms) in UNITS.iter().skip(1) {

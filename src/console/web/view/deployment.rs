@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use muster_api::{
     AppliedDeployment, DeploymentDetail, DeploymentDifferences, DeploymentHost, DeploymentState, DeploymentUnitChange,
     DeploymentVersionDetail, DeploymentVersionInfo, FieldDifference, NamedHost, Plan, RemovedDeployment, Rollout,
-    UnitChange, host_names::HostNames,
+    UnitChange, UnitPlacement, host_names::HostNames,
 };
 use muster_topics::{
     desired::{DeploymentName, DeploymentUnit, UnitOwner},
@@ -125,6 +125,12 @@ impl PageView for DeploymentView {
             section {
                 h2 { "Hosts" }
                 (region(&self.shown_url(&self.shown), "hosts", &["host", "unit", "deployment"], self.hosts(frame)))
+            }
+            @if !self.detail.placement.is_empty() {
+                section {
+                    h2 { "Placement" }
+                    (placement(&self.detail.placement))
+                }
             }
             section {
                 h2 { "Units" }
@@ -292,7 +298,10 @@ fn row(host: &DeploymentHost, names: &HostNames<'_>, frame: &PageFrame) -> Marku
                 (state(tone(host.state), host.state.word()))
                 @if let Some(at_ms) = host.away_since_ms { " offline since " (ago(at_ms, frame.now_ms)) }
             }
-            td data-label="Why" { @if let Some(reason) = &host.reason { (reason) } @else { "–" } }
+            td data-label="Why" {
+                @if let Some(reason) = &host.reason { (reason) } @else { "–" }
+                @if !host.instances.is_empty() { br; @for name in &host.instances { code { (name) } " " } }
+            }
             td.number data-label="Has version" { @if host.version > 0 { (host.version) } @else { "none" } }
             td.number data-label="Should have" { @if let Some(wanted) = host.wanted { (wanted) } @else { "none" } }
         }
@@ -304,6 +313,25 @@ fn version(deployment: DeploymentName, version: &DeploymentVersionInfo, frame: &
         a href=(version_url(&deployment, version.number)) { (version.number) }
         ", applied " (ago(version.applied_ms, frame.now_ms)) " by " (version.operator)
         @if let Some(number) = version.repeats { ", as version " (number) }
+    }
+}
+
+fn placement(units: &[UnitPlacement]) -> Markup {
+    html! {
+        table.cards {
+            caption.visually-hidden { "Instances that the console places" }
+            thead { tr { th scope="col" { "Unit" } th scope="col" { "Placed" } th scope="col" { "Waiting" } th scope="col" { "Why" } } }
+            tbody {
+                @for unit in units {
+                    tr {
+                        th scope="row" { (unit.unit) }
+                        td.number data-label="Placed" { (unit.placed) " of " (unit.count) }
+                        td data-label="Waiting" { @for name in &unit.waiting { (name) " " } }
+                        td data-label="Why" { @if unit.placed < unit.count { (unit.why()) } @else { "–" } }
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use muster_topics::desired::{DeploymentName, DeploymentRefusal};
 
-use muster_api::{DeploymentPlan, FilePlan, Plan, PlanFailure, PlanGroup, PlannedDeployment, UnitAction, UnitPlan};
+use muster_api::{
+    DeploymentPlan, FilePlan, PlacementObstacleCount, Plan, PlanFailure, PlanGroup, PlannedDeployment, UnitAction,
+    UnitPlacement, UnitPlan,
+};
 
 use super::*;
 
@@ -26,6 +29,7 @@ pub(super) fn desired_report(text: &str) -> DesiredReport {
         asks: true,
         plans: true,
         config_templates: true,
+        places: true,
         refused: Some(DocumentRefusal { mark: mark(9), message: text.to_owned() }),
         deployments: [
             (deployment_name(), DeploymentReport { version: 4, refused: Some(refused), waits: Some(waits) }),
@@ -90,6 +94,7 @@ fn hosts(hostname: &str, count: usize) -> Vec<DeploymentHost> {
             reason: (state != DeploymentState::Verified).then(|| reason.to_owned()),
             wanted: (state != DeploymentState::Removing).then_some(4),
             version: if state == DeploymentState::Verified { 4 } else { (index % 4) as u32 },
+            instances: if index % 5 == 3 { vec![name(1).instance(1), name(1).instance(12)] } else { Vec::new() },
             away_since_ms: is_away.then(|| ago(7_000)),
         }
     };
@@ -102,9 +107,25 @@ fn units(text: &str) -> Vec<DeploymentUnit> {
     let yuno = YunoSpec { args: vec![text.to_owned()], configs, ..YunoSpec::new(artifact) };
     let container = ContainerSpec::new(Image::Name(text.to_owned()));
     vec![
-        DeploymentUnit { unit: name(1), spec: Box::new(Spec::Yuno(yuno)), run: Run::Running },
-        DeploymentUnit { unit: name(2), spec: Box::new(Spec::Container(container)), run: Run::Stopped },
+        DeploymentUnit { unit: name(1), spec: Box::new(Spec::Yuno(yuno)), run: Run::Running, placement: None },
+        DeploymentUnit {
+            unit: name(2),
+            spec: Box::new(Spec::Container(container)),
+            run: Run::Stopped,
+            placement: None,
+        },
     ]
+}
+
+fn placement(text: &str) -> UnitPlacement {
+    UnitPlacement {
+        unit: name(1),
+        count: 40,
+        placed: 39,
+        waiting: vec![name(1).instance(40)],
+        obstacles: vec![PlacementObstacleCount { hosts: 3, why: text.to_owned() }],
+        new: Vec::new(),
+    }
 }
 
 fn document(text: &str) -> serde_json::Value {
@@ -120,6 +141,7 @@ pub(super) fn deployment_view(hostname: &str, count: usize) -> DeploymentView {
         deployment: deployment(&on_hosts),
         document: document(hostname),
         content: units(hostname),
+        placement: vec![placement(hostname)],
         on_hosts,
     };
     let versions = (1..=4).rev().map(info).collect();
@@ -185,6 +207,7 @@ pub(super) fn rollback_view(hostname: &str) -> RollbackView {
             gains: named(hostname, 2),
             loses: named(hostname, 70),
             is_rolled_out: false,
+            placement: Vec::new(),
             notes: vec![hostname.to_owned()],
         },
     }
