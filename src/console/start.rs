@@ -467,7 +467,7 @@ impl PreparedConsole {
         tasks.spawn(desired::sync::run(console.clone(), shutdown.clone()));
         tasks.spawn(desired::publish::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(rollout::engine::run(console.clone(), shutdown.clone()));
-        tasks.spawn(rollout::alerts::run(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(desired::alerts::run(Arc::clone(&shared), shutdown.clone()));
         if let Err(error) = AlertOutlet::forget_others(&self.outlets, &shared.store).await {
             tracing::warn!(%error, "what outlets were told before cannot be tidied up");
         }

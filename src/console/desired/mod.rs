@@ -3,10 +3,11 @@
 //! Modules, in reading order: [`table`] (all of it in memory), [`places`] (where instances are), [`plan`] (decides what is to change, as a plain function), [`change`]
 //! (performs it: the store, then the table), [`apply`] (operators' documents), [`publish`] (sends what is due), [`sync`] (compares
 //! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make), [`hand_in`] (the
-//! interface for hosts), [`rollouts`] (which begin, and their hosts), [`cordon`], [`vars`], [`show`] (what is told of it all).
+//! interface for hosts), [`rollouts`] (which begin, and their hosts), [`cordon`], [`vars`], [`alerts`] (what waits for an operator),
+//! [`show`] (what is told of it all).
 //!
 //! Tasks: [`sync::run`] evaluates targets, at once where operators change something, and every 30 seconds for what hosts report;
-//! [`publish::run`] sends documents.
+//! [`publish::run`] sends documents; [`alerts::run`] compares alerts with rollouts and instances after changes.
 //!
 //! **Invariant: a version, its targets and the documents that are due because of it are one transaction.** What was not sent when
 //! the console ended is sent when it starts.
@@ -19,6 +20,7 @@
 //! **Invariant: absence removes nothing.** What is to go is named in the document until the host reports it gone; and a look at
 //! hosts that could not read everything names nothing.
 
+pub(crate) mod alerts;
 mod apply;
 mod change;
 mod confirm;

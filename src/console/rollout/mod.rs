@@ -5,10 +5,9 @@
 //! Modules, in reading order: [`stored`] (how rollouts are stored), [`table`] (the present ones, in memory), [`inbox`] (what hosts
 //! say), [`round`] (one decision: the table, the store, and then the answers), [`engine`] (when), [`authority`] and [`check`] (who
 //! is asked beside the rules), [`verbs`] (of operators), [`show`] and [`follow`] (what is told of it all), [`totals`] (what is
-//! measured of it), [`alerts`] (rollouts that wait for an operator).
+//! measured of it, and which wait for an operator).
 //!
 //! Tasks: [`engine::run`] decides, at most every 50 ms while there is news, and when a decision says to look again.
-//! [`alerts::run`] compares alerts with rollouts after changes.
 //!
 //! **Invariant: a rollout begins in the transaction that stores its version.**
 //!
@@ -18,7 +17,6 @@
 //! **Invariant: one rollout of a deployment is open**, that of its present version. It knows which hosts an earlier one has
 //! left in the middle of a change.
 
-pub(crate) mod alerts;
 mod answer;
 mod authority;
 mod check;
@@ -61,7 +59,7 @@ use self::{
 pub(crate) use self::{
     show::HostAdmission,
     table::{BegunRollout, RolloutChanges},
-    totals::RolloutTotals,
+    totals::{HeldRollout, HeldWhy, RolloutTotals},
 };
 use crate::{
     config::RolloutConfig,

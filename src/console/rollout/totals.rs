@@ -53,15 +53,15 @@ impl RolloutTotals {
 
 /// A rollout that waits for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldRollout {
-    pub(super) deployment: DeploymentName,
-    pub(super) version: u32,
-    pub(super) why: HeldWhy,
+pub(crate) struct HeldRollout {
+    pub(crate) deployment: DeploymentName,
+    pub(crate) version: u32,
+    pub(crate) why: HeldWhy,
 }
 
 /// Why it waits for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum HeldWhy {
+pub(crate) enum HeldWhy {
     /// It is paused.
     Paused { reason: String },
     /// The next wave has to be approved.
@@ -77,7 +77,7 @@ impl Rollouts {
     }
 
     /// Returns the rollouts that wait for an operator; `None` before the stored ones were read.
-    pub(super) fn held(&self) -> Option<Vec<HeldRollout>> {
+    pub(crate) fn held(&self) -> Option<Vec<HeldRollout>> {
         let table = self.table();
         let held = |(name, entry): (&DeploymentName, &super::table::RolloutEntry)| {
             let why = match &entry.state.phase {

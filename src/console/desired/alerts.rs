@@ -18,10 +18,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::totals::{HeldRollout, HeldWhy};
 use crate::{
     alert::own,
     page_change::PageChange,
+    rollout::{HeldRollout, HeldWhy},
     state::ConsoleState,
     store::{
         self, StoreError,
