@@ -1,8 +1,12 @@
 //! Instances that the console places on several real hosts: placed, scaled in place, waiting with reasons, moved by a cordon, a drain and
 //! an absence.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -40,7 +44,9 @@ impl Bench {
             let found = hosts.as_array().unwrap().iter().filter(is_online).count();
             if found == bench.agents.len() { Ok(()) } else { Err(hosts.to_string()) }
         });
-        let program = file(&bench.roles.home, "web", "#!/bin/sh\nexec sleep 1000\n");
+        let starts = bench.roles.home.path().join("starts");
+        let program =
+            file(&bench.roles.home, "web", &format!("#!/bin/sh\necho $$ >> {}\nexec sleep 1000\n", starts.display()));
         bench.roles.ok(&["artifact", "add", &program, "--role", "web", "--version", "1"]);
         bench.roles.ok(&["host", "label", "--all", "role=web", "--yes"]);
         bench
@@ -50,6 +56,12 @@ impl Bench {
         let config = self.roles.home.path().join(format!("h{place}.toml")).display().to_string();
         let args = [&["agent", "--config", &config], more].concat();
         self.agents[place] = Some(Running::start(self.roles.home.command().args(args)));
+    }
+
+    /// The processes that instances have had so far.
+    fn starts(&self) -> Vec<i32> {
+        let written = std::fs::read_to_string(self.roles.home.path().join("starts")).unwrap_or_default();
+        written.lines().map(|pid| pid.parse().unwrap()).collect()
     }
 
     fn write(&self, count: usize, placement: &Value) -> String {
@@ -107,6 +119,17 @@ impl Bench {
         found
     }
 
+    /// Waits until there is an alert of instances that wait, or none.
+    #[track_caller]
+    fn alerted(&self, is_raised: bool) {
+        eventually("an alert of instances, or its end", || {
+            let alerts = self.roles.json(&["alert", "ls"]);
+            let is_of_instances = |one: &Value| one["alert"]["rule"] == "console-instances-wait";
+            let found = alerts.as_array().unwrap().iter().any(is_of_instances);
+            if found == is_raised { Ok(()) } else { Err(alerts.to_string()) }
+        });
+    }
+
     /// Waits until what runs is what is placed.
     #[track_caller]
     fn settled(&self) -> BTreeMap<String, String> {
@@ -156,11 +179,13 @@ fn instances_are_placed_and_scaled_without_moving_others() {
     assert_eq!(bench.settled(), four);
     let placement = &bench.shown()["placement"][0];
     assert_eq!((&placement["placed"], &placement["waiting"]), (&json!(4), &json!(["default/web-5"])));
+    bench.alerted(true);
 
     bench.apply(1, &rules);
     let one = bench.settled();
     assert_eq!(one, four.iter().take(1).map(|(name, host)| (name.clone(), host.clone())).collect());
     assert!(bench.running().iter().all(|(key, pid)| after.get(key) == Some(pid)), "{after:?}");
+    bench.alerted(false);
 }
 
 #[test]
@@ -203,4 +228,26 @@ fn cordon_keeps_a_drain_moves_and_an_absence_reschedules() {
     bench.run_agent(1, &[]);
     bench.settled();
     assert_eq!(bench.places(), moved, "it gives up what has moved, and nothing moves back");
+}
+
+#[test]
+fn instance_that_may_have_moved_does_not_start_before_the_console_says_so() {
+    let mut bench = Bench::start(1);
+    bench.apply(1, &json!({"reschedule": "1h"}));
+    bench.settled();
+    let [pid] = bench.starts()[..] else { panic!("{:?}", bench.starts()) };
+    // Agent and instance end, as in a boot, while there is no console.
+    bench.roles.stop_console();
+    bench.agents[0].take().unwrap().kill();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    bench.run_agent(0, &[]);
+    let agent = bench.agents[0].as_mut().unwrap();
+    agent.wait_for("a question", |printed| printed.contains("instances are not confirmed").then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(bench.starts(), [pid]);
+    bench.roles.start_console();
+    eventually("its second start", || match bench.starts()[..] {
+        [_, _] => Ok(()),
+        ref starts => Err(format!("{starts:?}")),
+    });
 }

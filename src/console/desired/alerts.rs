@@ -1,8 +1,9 @@
-//! Alerts of rollouts that wait for an operator: one for each deployment, in the store, so that outlets hear of them as of those
-//! of hosts. They end when the rollout goes on, ends, or is replaced.
+//! Alerts of deployments that wait for an operator: of a rollout, and of instances for which there is no host. One of each kind for
+//! a deployment, in the store, so that outlets hear of them as of those of hosts. They end when the rollout goes on, ends, or is
+//! replaced, and when each instance has a host.
 //!
-//! **Invariant: the store's alerts are compared with all rollouts**, not changed one by one: what was missed, or happened while the
-//! console was off, shows in the next comparison.
+//! **Invariant: the store's alerts are compared with all deployments**, not changed one by one: what was missed, or happened while
+//! the console was off, shows in the next comparison.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,6 +11,7 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     Millis,
     alert::{Alert, Severity},
+    desired::DeploymentName,
     name::{Digest, Name, NameError},
 };
 use tokio::{
@@ -33,12 +35,17 @@ use crate::{
 pub(crate) const PAUSED: &str = "console-rollout-paused";
 /// The next wave of a rollout waits for approval.
 pub(crate) const WAITS: &str = "console-rollout-waits-for-approval";
+/// Instances of a unit have no host.
+pub(crate) const UNPLACED: &str = "console-instances-wait";
+
+/// The rules, each with the page that shows what it is about.
+const RULES: [(&str, &str); 3] = [(PAUSED, "/rollouts"), (WAITS, "/rollouts"), (UNPLACED, "/deployments")];
 
 /// How long to wait after a change for others: a rollout changes many times a second.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How often to compare without a change. Alerts of the console's own end when they are not repeated.
 const REPEAT: Duration = Duration::from_secs(3_600);
-/// How long to wait for the stored rollouts, and after a failure.
+/// How long to wait for the stored rollouts and the first placement, and after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Keeps the alerts until the console stops.
@@ -53,7 +60,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
                     continue;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "alerts of rollouts cannot be stored; trying again");
+                    tracing::error!(%error, "alerts of deployments cannot be stored; trying again");
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -78,18 +85,20 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
     }
 }
 
-/// Raises and ends alerts as rollouts are now. Returns whether these are known already.
-pub(super) async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError> {
-    let Some(held) = shared.hosts.rollouts.held() else { return Ok(false) };
+/// Raises and ends alerts as rollouts and instances are now. Returns whether both are known already.
+async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError> {
+    let (held, unplaced) = (shared.hosts.rollouts.held(), shared.hosts.desired.unplaced());
+    let is_known = |rule: &Name| if rule.as_str() == UNPLACED { unplaced.is_some() } else { held.is_some() };
     let mut wanted: BTreeMap<Name, Alert> = BTreeMap::new();
-    for rollout in &held {
-        match alert(rollout, now) {
+    let of_rollouts = held.iter().flatten().map(|rollout| of_rollout(rollout, now));
+    for alert in of_rollouts.chain(unplaced.iter().flatten().map(|deployment| of_instances(deployment, now))) {
+        match alert {
             Ok(alert) => drop(wanted.insert(alert.id.clone(), alert)),
             Err(error) => tracing::error!(%error, "the name of an alert"),
         }
     }
     let raised = store::alert::raised_own(shared.store.read(), CONSOLE).await?;
-    let raised = raised.into_iter().filter(|one| [PAUSED, WAITS].contains(&one.rule.as_str()));
+    let raised = raised.into_iter().filter(|one| page(&one.rule).is_some() && is_known(&one.rule));
     let (mut ended, mut stands) = (Vec::new(), BTreeMap::new());
     for one in raised {
         match wanted.get(&one.id) {
@@ -101,8 +110,9 @@ pub(super) async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, 
     let repeat_ms = Millis::try_from(REPEAT.as_millis()).unwrap_or(Millis::MAX);
     let is_fresh = |id: &Name| stands.get(id).is_some_and(|at_ms| (0..repeat_ms).contains(&now.saturating_sub(*at_ms)));
     wanted.retain(|id, _| !is_fresh(id));
+    let is_all = held.is_some() && unplaced.is_some();
     if ended.is_empty() && wanted.is_empty() {
-        return Ok(true);
+        return Ok(is_all);
     }
     let mut transaction = shared.store.begin().await?;
     for id in &ended {
@@ -116,10 +126,10 @@ pub(super) async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, 
     }
     transaction.commit().await?;
     shared.changed(PageChange::Alert(None));
-    Ok(true)
+    Ok(is_all)
 }
 
-fn alert(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
+fn of_rollout(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
     let HeldRollout { deployment, version, why } = held;
     let (rule, message) = match why {
         HeldWhy::Paused { reason } => {
@@ -138,30 +148,42 @@ fn alert(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
             (WAITS, message)
         }
     };
+    alert(rule, deployment, message, now)
+}
+
+/// How many wait, and why, changes with each host that comes or goes: that is no other occurrence.
+fn of_instances(deployment: &DeploymentName, now: Millis) -> Result<Alert, NameError> {
+    let message = format!(
+        "instances of {deployment} wait for a host that takes them. hint: `muster deployment show {deployment}` tells how \
+         many, and why none of the hosts does"
+    );
+    alert(UNPLACED, deployment, message, now)
+}
+
+fn alert(rule: &str, deployment: &DeploymentName, message: String, now: Millis) -> Result<Alert, NameError> {
     // A deployment's name may be too long for an id.
     let id = format!("{rule}-{}", Digest::of(deployment.as_str().as_bytes()).short()).parse()?;
     Ok(Alert { id, severity: Severity::Warning, ..own(rule, message, now)? })
 }
 
-/// Whether an alert of this rule is about a rollout.
-pub(crate) fn is_one(rule: &Name) -> bool {
-    [PAUSED, WAITS].contains(&rule.as_str())
+/// The page that shows what an alert of this rule is about; `None` for alerts that are not about deployments.
+pub(crate) fn page(rule: &Name) -> Option<&'static str> {
+    RULES.iter().find(|(one, _)| *one == rule.as_str()).map(|(_, page)| *page)
 }
 
 #[cfg(test)]
 mod tests {
     use muster_api::RolloutVersion;
-    use muster_topics::desired::DeploymentName;
     use serde_json::json;
 
     use super::*;
     use crate::testing::{Fixture, admin};
 
-    /// The active alerts of rollouts: rules and messages.
+    /// The active alerts of deployments: rules and messages.
     async fn active(fixture: &Fixture) -> Vec<(String, String)> {
         assert!(compare(fixture.shared(), now_ms()).await.unwrap());
         let raised = store::alert::raised_own(fixture.shared().store.read(), CONSOLE).await.unwrap();
-        let raised = raised.into_iter().filter(|alert| is_one(&alert.rule));
+        let raised = raised.into_iter().filter(|alert| page(&alert.rule).is_some());
         raised.map(|alert| (alert.rule.to_string(), alert.message)).collect()
     }
 
@@ -205,13 +227,14 @@ mod tests {
     fn alert_of_any_deployment_has_a_valid_id() {
         let long = "r".repeat(63);
         let deployment: DeploymentName = format!("{long}/{long}").parse().unwrap();
-        for why in [HeldWhy::Paused { reason: "x".to_owned() }, HeldWhy::Approval { wave: 2 }] {
-            let made = alert(&HeldRollout { deployment: deployment.clone(), version: 4, why }, 5).unwrap();
-            assert!(
-                is_one(&made.rule)
-                    && made.id.as_str().starts_with(made.rule.as_str())
-                    && made.severity == Severity::Warning
-            );
-        }
+        let whys = [HeldWhy::Paused { reason: "x".to_owned() }, HeldWhy::Approval { wave: 2 }];
+        let of_rollouts =
+            whys.map(|why| of_rollout(&HeldRollout { deployment: deployment.clone(), version: 4, why }, 5).unwrap());
+        let rules = of_rollouts.into_iter().chain([of_instances(&deployment, 5).unwrap()]).map(|made| {
+            assert!(made.id.as_str().starts_with(made.rule.as_str()) && made.severity == Severity::Warning);
+            assert!(page(&made.rule).is_some());
+            made.rule.to_string()
+        });
+        assert_eq!(rules.collect::<Vec<_>>(), RULES.map(|(rule, _)| rule));
     }
 }

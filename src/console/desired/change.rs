@@ -242,7 +242,7 @@ impl Console {
         let Some(places) = places else { return };
         let changed: Vec<DeploymentName> = {
             let mut table = self.shared.hosts.desired.table();
-            let before = std::mem::replace(&mut table.waiting, places.waiting.clone());
+            let before = table.waiting.replace(places.waiting.clone()).unwrap_or_default();
             let names = before.keys().chain(places.waiting.keys());
             names.filter(|name| before.get(*name) != places.waiting.get(*name)).cloned().collect()
         };

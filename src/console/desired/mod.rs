@@ -145,11 +145,16 @@ impl DesiredState {
         if let Some(entry) = table.hosts.get_mut(&host) {
             (entry.sent, entry.asked_ms) = (None, None);
         }
-        if !table.waiting.is_empty() {
+        if table.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty()) {
             table.is_to_place = true;
             drop(table);
             self.more.notify_one();
         }
+    }
+
+    /// Returns the deployments with instances that have no place; `None` before instances were placed for the first time.
+    fn unplaced(&self) -> Option<Vec<DeploymentName>> {
+        self.table().unplaced()
     }
 
     /// Has instances placed anew at once.

@@ -256,6 +256,15 @@ impl DesiredTable {
         self.deployments.iter().any(|entry| entry.has_placed)
     }
 
+    /// Returns the deployments with instances that have no place; `None` before instances were placed for the first time.
+    pub(super) fn unplaced(&self) -> Option<Vec<DeploymentName>> {
+        match &self.waiting {
+            _ if !self.has_placed() => Some(Vec::new()),
+            Some(waiting) => Some(waiting.keys().cloned().collect()),
+            None => None,
+        }
+    }
+
     /// Returns how the units of a deployment are placed that the console places.
     pub(super) fn placements(&self, entry: &DeploymentEntry) -> Vec<UnitPlacement> {
         let mut on: BTreeMap<&UnitName, BTreeSet<u32>> = BTreeMap::new();
@@ -264,7 +273,7 @@ impl DesiredTable {
                 on.entry(unit).or_default().extend(numbers);
             }
         }
-        let waiting = self.waiting.get(entry.name());
+        let waiting = self.waiting.as_ref().and_then(|waiting| waiting.get(entry.name()));
         let shown = |(unit, placement): (&DeploymentUnit, &Placement)| {
             let none = BTreeSet::new();
             let placed = on.get(&unit.unit).unwrap_or(&none);

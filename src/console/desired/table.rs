@@ -276,8 +276,8 @@ pub(super) struct DesiredTable {
     pub(super) dirty: BTreeSet<HostId>,
     /// Whether instances are to be placed anew at once, for which all hosts are looked at.
     pub(super) is_to_place: bool,
-    /// Instances without a place, as of when they were placed last.
-    pub(super) waiting: BTreeMap<DeploymentName, BTreeMap<UnitName, WaitingInstances>>,
+    /// Instances without a place, as of when they were placed last; `None` before the first time.
+    pub(super) waiting: Option<BTreeMap<DeploymentName, BTreeMap<UnitName, WaitingInstances>>>,
     /// Hosts with an earlier document, of which it is not known yet whether this console made it.
     pub(super) doubtful: BTreeSet<HostId>,
     /// Hosts whose document is to be sent.

@@ -209,7 +209,7 @@ pub(in crate::web) fn table(alerts: &[Alert], frame: &PageFrame) -> Markup {
                         td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
                         th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
                         td data-label="Where" {
-                            @if desired::alerts::is_one(&one.alert.rule) { a href="/rollouts" { (one.hostname) } } @else if one.host == CONSOLE { (one.hostname) } @else { a href=(elements::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
+                            @if let Some(page) = desired::alerts::page(&one.alert.rule) { a href=(page) { (one.hostname) } } @else if one.host == CONSOLE { (one.hostname) } @else { a href=(elements::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
                         }
                         td data-label="Since" { (ago(one.begun_ms(), frame.now_ms)) }
