@@ -16,8 +16,8 @@ use crate::store::command_status::HostCommandStatus;
 pub(crate) struct HostCounts {
     /// The number of hosts.
     pub(in crate::web) hosts: u64,
-    /// The name of the first one.
-    pub(in crate::web) first: Option<String>,
+    /// The name of the host, if it is one alone.
+    pub(in crate::web) only: Option<String>,
     /// The number of hosts by state; those that need attention first.
     pub(in crate::web) kinds: BTreeMap<(Tone, String), u64>,
 }
@@ -25,12 +25,13 @@ pub(crate) struct HostCounts {
 impl HostCounts {
     /// Counts a command's hosts.
     pub(in crate::web) fn of(lines: &[CommandHost]) -> Self {
-        let first = lines.first().map(|line| line.hostname.clone());
-        Self::counted(first, lines.iter().map(|line| (elements::progress(line), 1)))
+        let counts = Self::counted(lines.iter().map(|line| (elements::progress(line), 1)));
+        let only = if let [line] = lines { Some(line.hostname.clone()) } else { None };
+        Self { only, ..counts }
     }
 
-    pub(super) fn counted(first: Option<String>, counts: impl Iterator<Item = ((Tone, String), u64)>) -> Self {
-        let mut tally = Self { first, ..Self::default() };
+    pub(super) fn counted(counts: impl Iterator<Item = ((Tone, String), u64)>) -> Self {
+        let mut tally = Self::default();
         for (kind, count) in counts {
             tally.hosts += count;
             *tally.kinds.entry(kind).or_default() += count;
@@ -59,13 +60,13 @@ impl CommandProgress {
             standings.iter().map(|one| elements::progress_of(one.state, one.status.as_deref())).collect();
         let mut order: Vec<usize> = (0..standings.len()).collect();
         order.sort_by_key(|index| progress[*index].0);
-        let first = standings.first().map(|one| one.hostname.clone());
+        let only = if let [one] = standings { Some(one.hostname.clone()) } else { None };
         let class = |one: &HostCommandStatus| Class::of_state(one.state, one.status.as_deref());
         Self {
             open: standings.iter().any(|one| !one.state.is_over()),
             summary: Summary::of_each(standings.iter().map(|one| (one.host, one.hostname.as_str(), class(one)))),
             hosts: order.into_iter().map(|index| standings[index].host).collect(),
-            tally: HostCounts::counted(first, progress.into_iter().map(|kind| (kind, 1))),
+            tally: HostCounts { only, ..HostCounts::counted(progress.into_iter().map(|kind| (kind, 1))) },
         }
     }
 }

@@ -57,7 +57,9 @@ async fn tally(console: &Console, id: CommandId) -> Result<HostCounts, Error> {
     let db = console.shared.store.read();
     let kinds = command_status::kinds(db, id).await?;
     let kinds = kinds.iter().map(|(state, status, count)| (elements::progress_of(*state, status.as_ref()), *count));
-    Ok(HostCounts::counted(command_status::first(db, id).await?, kinds))
+    let counts = HostCounts::counted(kinds);
+    let only = if counts.hosts == 1 { command_status::hostname(db, id).await? } else { None };
+    Ok(HostCounts { only, ..counts })
 }
 
 /// Returns the progress of a command, host by host.

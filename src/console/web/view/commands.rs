@@ -108,10 +108,10 @@ pub(in crate::web) fn what(verb: &Verb) -> String {
 
 fn hosts(tally: &HostCounts) -> Markup {
     html! {
-        @match (&tally.first, tally.hosts) {
-            (None, _) => "none",
-            (Some(one), 1) => (one),
-            (Some(first), hosts) => { (first) " and " (count(hosts - 1, "other", "others")) }
+        @match (&tally.only, tally.hosts) {
+            (_, 0) => "none",
+            (Some(hostname), _) => (hostname),
+            (None, hosts) => (count(hosts, "host", "hosts")),
         }
     }
 }
