@@ -163,6 +163,7 @@ impl Rollouts {
                     outcome.rollbacks.push((name.clone(), version, reason.clone()));
                     if let Some(entry) = table.rollouts.get_mut(name) {
                         entry.again_ms = Some(now + ROLLBACK_AGAIN_MS);
+                        entry.failure = Some(reason.clone());
                     }
                     return;
                 }

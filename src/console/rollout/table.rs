@@ -44,6 +44,8 @@ pub(super) struct RolloutEntry {
     pub(super) retried: HashMap<HostId, Millis>,
     /// When to decide again, if nothing happens before; `None`: at once.
     pub(super) again_ms: Option<Millis>,
+    /// Why it goes back by itself, once that is decided.
+    pub(super) failure: Option<String>,
     stored: Option<(StoredRollout, Option<Millis>)>,
     stored_hosts: HashMap<HostId, StoredHost>,
     /// Hosts whose notes are to be stored.
@@ -63,6 +65,7 @@ impl RolloutEntry {
             answered: HashMap::new(),
             retried: HashMap::new(),
             again_ms: None,
+            failure: None,
             stored: None,
             stored_hosts: HashMap::new(),
             noted: BTreeSet::new(),
@@ -278,8 +281,12 @@ impl RolloutTable {
         let version = before.state.version;
         if !before.state.phase.is_end() {
             before.ended_ms = Some(now);
-            let text = if is_rollback { "it is rolled back by" } else { "it is superseded by" };
-            self.step(name, version, None, format!("{text} version {by}"), now);
+            let text = match before.failure.take().filter(|_| is_rollback) {
+                Some(failure) => format!("it is rolled back by version {by}: {failure}"),
+                None if is_rollback => format!("it is rolled back by version {by}"),
+                None => format!("it is superseded by version {by}"),
+            };
+            self.step(name, version, None, text, now);
         }
         before.state.supersede(by, is_rollback);
         self.replaced.push((name.clone(), before));

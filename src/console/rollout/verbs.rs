@@ -1,6 +1,6 @@
 //! What operators do with rollouts, and what a version does by itself that goes back.
 
-use muster_api::{AbortRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutStep, RolloutVersion};
+use muster_api::{AbortRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutVersion};
 use muster_base::clock::now_ms;
 use muster_rules::rollout::state::RolloutPhase;
 use muster_topics::{Millis, desired::DeploymentName, name::Name};
@@ -9,13 +9,7 @@ use super::{
     table::{RolloutEntry, RolloutTable},
     write,
 };
-use crate::{
-    dispatch,
-    error::Error,
-    page_change::PageChange,
-    state::Console,
-    store::{self, StoreError},
-};
+use crate::{dispatch, error::Error, page_change::PageChange, state::Console, store::StoreError};
 
 pub(super) fn unknown(name: &DeploymentName) -> Error {
     Error::not_found("unknown_rollout", format!("deployment {name} has no rollout"))
@@ -209,11 +203,6 @@ impl Console {
         let why = match self.roll_back_rollout(&operator, name, version).await {
             Ok(()) => {
                 tracing::warn!(deployment = %name, version, reason, "a version goes back by itself");
-                let step =
-                    RolloutStep { at_ms: now_ms(), operator: None, text: format!("it goes back by itself: {reason}") };
-                let mut transaction = self.shared.store.begin().await?;
-                store::rollout::add_step(&mut transaction, (name, version), &step).await?;
-                transaction.commit().await.map_err(StoreError::from)?;
                 return Ok(());
             }
             Err(error) if error.status >= 500 => return Err(error),
@@ -222,6 +211,7 @@ impl Console {
         let paused = self.change_rollout(None, name, Some(version), |table, now| {
             let entry = open(table, name, "be paused")?;
             let reason = format!("{reason}; it cannot go back: {why}");
+            entry.failure = None;
             entry.state.pause(reason.clone(), now);
             Ok(format!("it is paused: {reason}"))
         });
