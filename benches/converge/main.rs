@@ -1,5 +1,5 @@
-//! A host that is kept as described: 200 files and 20 processes under muster, beside Ansible and Puppet on the same content, in the same run, on this
-//! machine; and 50 packages under muster.
+//! A host that is kept as described: 200 files, 20 processes and 50 packages under muster, beside Ansible and Puppet on the same content, in the same
+//! run, on this machine.
 //!
 //!     cargo bench --bench converge -- [--check] [--files N] [--processes N] [--packages N] [--runs N] [--drifts N] [--subject NAME]… [--program FILE]
 //!
@@ -19,8 +19,12 @@
 //! Neither supervises processes, and systemd, which they would tell, does not run everywhere: a process is a command of theirs, which
 //! starts it unless the process of its pid file is alive. Neither has a process of its own between runs here; their memory is the most
 //! that all processes of a run have together (PSS). Peers that are not installed (Debian packages `ansible-core` and `puppet-agent`) are
-//! named and left out. Both would change the machine's own packages, so that packages are measured of muster alone: real apt and dpkg in a
-//! root of their own, packages made by `dpkg-deb`, a signed repository on loopback. As root; otherwise without packages.
+//! named and left out.
+//!
+//! Packages come last, in a run of their own: made by `dpkg-deb`, from a signed repository on loopback, with real apt and dpkg. The agent has a
+//! root of its own for them. Peers know none, so that each has an overlay over this machine's root, in a mount namespace, with an empty
+//! database of packages; what they are told is a list of packages alone, and to read the repository's lists the first time. As root;
+//! otherwise without packages.
 
 #![allow(
     missing_docs,
@@ -39,6 +43,7 @@ mod content;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod ours;
+mod packages;
 mod peers;
 #[path = "../../tests/e2e/packages/root.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
@@ -131,6 +136,18 @@ pub(crate) fn rest_rows(costs: &[Cost]) -> Vec<(Row, f64)> {
     let (mean, most) = mean_and_most(costs.iter().map(|cost| cost.took));
     let (busy, _) = mean_and_most(costs.iter().map(|cost| cost.busy));
     vec![(Row::Rest, mean), (Row::RestMost, most), (Row::RestBusy, busy)]
+}
+
+/// The rows of packages: of the first run, and of those in which nothing has changed.
+pub(crate) fn packages_rows(first: Duration, costs: &[Cost]) -> Vec<(Row, f64)> {
+    let (mean, most) = mean_and_most(costs.iter().map(|cost| cost.took));
+    let (busy, _) = mean_and_most(costs.iter().map(|cost| cost.busy));
+    vec![
+        (Row::Packages, first.as_secs_f64()),
+        (Row::PackagesRest, mean),
+        (Row::PackagesRestMost, most),
+        (Row::PackagesRestBusy, busy),
+    ]
 }
 
 /// Mean and maximum, in milliseconds.

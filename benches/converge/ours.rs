@@ -18,10 +18,10 @@ use crate::{
     common::{agent, usage},
     content::{Content, MODE},
     fleet::{Fleet, Home, Running, eventually, file},
-    mean_and_most,
+    mean_and_most, packages, packages_rows,
     peers::children_busy,
     rest_rows,
-    root::{Package, Repository, Root},
+    root::{Repository, Root},
     table::Row,
 };
 
@@ -113,7 +113,7 @@ impl Muster {
         let packages = (options.packages > 0 && nix::unistd::geteuid().is_root()).then(|| {
             let root = Root::make(&home.path().join("root"));
             config += &format!("[packages]\nroot = {:?}\n", root.path);
-            (root, Repository::start(&home.path().join("repository")))
+            (root, packages::repository(&home.path().join("repository"), &packages::names(options.packages)))
         });
         let config = file(&home, "agent.toml", &config);
         let token = fleet.json(&["token", "create"])["token"].as_str().context("a token")?.to_owned();
@@ -194,10 +194,7 @@ impl Muster {
     /// Packages, after everything else.
     fn measure_packages(&mut self, options: &Options) -> Result<Vec<(Row, f64)>> {
         let Some((root, repository)) = &self.packages else { return Ok(Vec::new()) };
-        let names: Vec<String> = (0..options.packages).map(|number| format!("bench-{number}")).collect();
-        for name in &names {
-            repository.add(&Package { name, version: "1.0", ..Package::default() });
-        }
+        let names = packages::names(options.packages);
         let repositories = json!({"bench": {"url": repository.url(), "suite": "./", "key": repository.key()}});
         let unit = json!({
             "name": "packages", "kind": "packages", "verify_after_ms": 1, "present": names, "repositories": repositories,
@@ -210,11 +207,9 @@ impl Muster {
         let took = began.elapsed();
         ensure!(root.packages().len() == names.len(), "{:?}", root.packages());
         thread::sleep(SETTLE);
-        let costs = self.again(&document, options.runs)?;
-        let (mean, most) = mean_and_most(costs.iter().map(|cost| cost.took));
-        let percent = self.rest_percent(options)?;
-        let rest = [(Row::PackagesRest, mean), (Row::PackagesRestMost, most), (Row::PackagesProcessor, percent)];
-        Ok([(Row::Packages, took.as_secs_f64())].into_iter().chain(rest).collect())
+        let mut rows = packages_rows(took, &self.again(&document, options.runs)?);
+        rows.push((Row::PackagesProcessor, self.rest_percent(options)?));
+        Ok(rows)
     }
 }
 

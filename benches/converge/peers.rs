@@ -11,12 +11,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
+use serde_json::Value;
 
 use crate::{
     Cost, Options,
     common::{family::family, usage},
     content::{Content, MODE},
-    rest_rows,
+    packages::{self, Overlay},
+    packages_rows, rest_rows,
     table::Row,
 };
 
@@ -26,7 +28,9 @@ pub(crate) trait Peer {
     fn program(&self) -> (&'static str, &'static str);
     /// Writes what it is to make of the host.
     fn describe(&self, content: &Content) -> Result<()>;
-    /// A run of it.
+    /// Writes that it is to install these packages, into a folder that it sees as `place`.
+    fn describe_packages(&self, folder: &Path, place: &Path, names: &[String]) -> Result<()>;
+    /// A run of it in a folder.
     fn command(&self, place: &Path) -> Command;
     /// Whether a run that has ended well has changed nothing.
     fn is_unchanged(&self, code: i32, printed: &str) -> bool;
@@ -43,36 +47,69 @@ pub(crate) fn measure(peer: &dyn Peer, content: &Content, options: &Options) -> 
         return Ok(None);
     }
     peer.describe(content)?;
-    let (first, _) = run(peer, &content.place)?;
+    let printed = content.place.join("printed");
+    let new = || {
+        let mut command = dressed(peer, &content.place);
+        command.current_dir(&content.place);
+        command
+    };
+    let (first, _) = run(peer, new(), &printed)?;
     content.wait()?;
-    // Its own files, and Python's and Ruby's, are in memory now.
-    let mut costs = Vec::new();
-    for _ in 0..options.runs {
-        let (cost, is_unchanged) = run(peer, &content.place)?;
-        ensure!(is_unchanged, "it has changed something again");
-        costs.push(cost);
-    }
+    let costs = again(peer, &new, &printed, options)?;
     let seconds = first.took.as_secs_f64();
     let mut rows = vec![(Row::First, seconds), (Row::FirstSaid, seconds)];
     rows.extend(rest_rows(&costs));
-    rows.push((Row::RunMemory, usage::mb(peak_pss_bytes(start(peer, &content.place)?)?)));
+    rows.push((Row::RunMemory, usage::mb(peak_pss_bytes(start(new(), &printed)?)?)));
+    if options.packages > 0 && nix::unistd::geteuid().is_root() {
+        rows.extend(measure_packages(peer, content, options)?);
+    }
     Ok(Some(rows))
 }
 
-fn start(peer: &dyn Peer, place: &Path) -> Result<Child> {
-    let printed = fs::File::create(place.join("printed"))?;
+/// The same with packages, in an overlay.
+fn measure_packages(peer: &dyn Peer, content: &Content, options: &Options) -> Result<Vec<(Row, f64)>> {
+    let names = packages::names(options.packages);
+    let repository = packages::repository(&content.place.join("repository"), &names);
+    let overlay = Overlay::make(&content.place.join("overlay"), &repository)?;
+    let (place, printed) = (Path::new(packages::PLACE), content.place.join("printed"));
+    peer.describe_packages(&overlay.path(packages::PLACE), place, &names)?;
+    let new = || overlay.command(&dressed(peer, place));
+    let (first, _) = run(peer, new(), &printed)?;
+    let there = overlay.packages()?;
+    ensure!(there == names.len(), "{there} packages are there");
+    Ok(packages_rows(first.took, &again(peer, &new, &printed, options)?))
+}
+
+/// A run of it, with what is the same for all.
+fn dressed(peer: &dyn Peer, place: &Path) -> Command {
     let mut command = peer.command(place);
-    command.env("HOME", place).env("LC_ALL", "C.UTF-8").current_dir(place).stdin(Stdio::null());
-    command.stdout(printed.try_clone()?).stderr(printed);
+    command.env("HOME", place).env("LC_ALL", "C.UTF-8");
+    command
+}
+
+/// Runs in which nothing has changed. Its own files, and Python's and Ruby's, are in memory now.
+fn again(peer: &dyn Peer, new: &dyn Fn() -> Command, printed: &Path, options: &Options) -> Result<Vec<Cost>> {
+    let mut costs = Vec::new();
+    for _ in 0..options.runs {
+        let (cost, is_unchanged) = run(peer, new(), printed)?;
+        ensure!(is_unchanged, "it has changed something again");
+        costs.push(cost);
+    }
+    Ok(costs)
+}
+
+fn start(mut command: Command, printed: &Path) -> Result<Child> {
+    let printed = fs::File::create(printed)?;
+    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
     command.spawn().with_context(|| format!("{:?}", command.get_program()))
 }
 
 /// Runs it once; returns whether nothing was changed, too.
-fn run(peer: &dyn Peer, place: &Path) -> Result<(Cost, bool)> {
+fn run(peer: &dyn Peer, command: Command, printed: &Path) -> Result<(Cost, bool)> {
     let (began, before) = (Instant::now(), children_busy()?);
-    let status = start(peer, place)?.wait()?;
+    let status = start(command, printed)?.wait()?;
     let cost = Cost { took: began.elapsed(), busy: children_busy()?.saturating_sub(before) };
-    let printed = fs::read_to_string(place.join("printed"))?;
+    let printed = fs::read_to_string(printed)?;
     let code = status.code().unwrap_or(-1);
     ensure!(peer.is_well(code), "exit code {code}: {printed}");
     Ok((cost, peer.is_unchanged(code, &printed)))
@@ -124,40 +161,37 @@ impl Peer for Ansible {
             .collect();
         let (owner, group) = owner()?;
         let label = serde_json::json!({"label": "one"});
-        let playbook = serde_json::json!([{
-            "hosts": "all",
-            "gather_facts": false,
-            "tasks": [
-                {
-                    "ansible.builtin.file": {
-                        "path": "{{ item }}", "state": "directory", "mode": "0755", "owner": owner, "group": group,
-                    },
-                    "loop": folders,
+        let tasks = serde_json::json!([
+            {
+                "ansible.builtin.file": {
+                    "path": "{{ item }}", "state": "directory", "mode": "0755", "owner": owner, "group": group,
                 },
-                {
-                    "ansible.builtin.copy": {
-                        "dest": "{{ item.dest }}", "content": "{{ item.content }}", "mode": MODE, "owner": owner, "group": group,
-                    },
-                    "loop": files,
-                    "loop_control": label,
+                "loop": folders,
+            },
+            {
+                "ansible.builtin.copy": {
+                    "dest": "{{ item.dest }}", "content": "{{ item.content }}", "mode": MODE, "owner": owner, "group": group,
                 },
-                {
-                    "ansible.builtin.shell": "{{ item }}",
-                    "loop": processes,
-                    "loop_control": label,
-                    "register": "started",
-                    "changed_when": "'started' in started.stdout",
-                },
-            ],
+                "loop": files,
+                "loop_control": label,
+            },
+            {
+                "ansible.builtin.shell": "{{ item }}",
+                "loop": processes,
+                "loop_control": label,
+                "register": "started",
+                "changed_when": "'started' in started.stdout",
+            },
+        ]);
+        playbook(&content.place, &content.place, &tasks)
+    }
+
+    fn describe_packages(&self, folder: &Path, place: &Path, names: &[String]) -> Result<()> {
+        // It reads the lists when they are older than a day.
+        let tasks = serde_json::json!([{
+            "ansible.builtin.apt": {"name": names, "state": "present", "update_cache": true, "cache_valid_time": 86_400},
         }]);
-        fs::write(content.place.join("playbook.yml"), serde_json::to_string_pretty(&playbook)?)?;
-        let place = content.place.display();
-        let config = format!(
-            "[defaults]\ninventory = {place}/hosts\nlocal_tmp = {place}/tmp\nremote_tmp = {place}/tmp\nretry_files_enabled = false\n\
-             interpreter_python = /usr/bin/python3\n[connection]\npipelining = true\n"
-        );
-        fs::write(content.place.join("ansible.cfg"), config)?;
-        Ok(fs::write(content.place.join("hosts"), "localhost ansible_connection=local\n")?)
+        playbook(folder, place, &tasks)
     }
 
     fn command(&self, place: &Path) -> Command {
@@ -173,6 +207,19 @@ impl Peer for Ansible {
     fn is_well(&self, code: i32) -> bool {
         code == 0
     }
+}
+
+/// Writes a playbook of these tasks, and what belongs to it, into a folder that Ansible sees as `place`.
+fn playbook(folder: &Path, place: &Path, tasks: &Value) -> Result<()> {
+    let playbook = serde_json::json!([{"hosts": "all", "gather_facts": false, "tasks": tasks}]);
+    fs::write(folder.join("playbook.yml"), serde_json::to_string_pretty(&playbook)?)?;
+    let place = place.display();
+    let config = format!(
+        "[defaults]\ninventory = {place}/hosts\nlocal_tmp = {place}/tmp\nremote_tmp = {place}/tmp\nretry_files_enabled = false\n\
+         interpreter_python = /usr/bin/python3\n[connection]\npipelining = true\n"
+    );
+    fs::write(folder.join("ansible.cfg"), config)?;
+    Ok(fs::write(folder.join("hosts"), "localhost ansible_connection=local\n")?)
 }
 
 /// Who runs this, by names.
@@ -219,6 +266,18 @@ impl Peer for Puppet {
             )?;
         }
         Ok(fs::write(content.place.join("manifest.pp"), manifest)?)
+    }
+
+    fn describe_packages(&self, folder: &Path, place: &Path, names: &[String]) -> Result<()> {
+        let read = place.join("lists");
+        let read = read.display();
+        let mut manifest = format!(
+            "exec {{ 'lists': command => 'apt-get update && touch {read}', creates => '{read}', provider => shell }}\n"
+        );
+        for name in names {
+            writeln!(manifest, "package {{ '{name}': ensure => installed, require => Exec['lists'] }}")?;
+        }
+        Ok(fs::write(folder.join("manifest.pp"), manifest)?)
     }
 
     fn command(&self, place: &Path) -> Command {

@@ -24,6 +24,7 @@ pub(crate) enum Row {
     Packages,
     PackagesRest,
     PackagesRestMost,
+    PackagesRestBusy,
     PackagesProcessor,
 }
 
@@ -46,6 +47,7 @@ impl Row {
             Self::Packages => "packages: first run, until it says so, s",
             Self::PackagesRest => "packages: the same again, mean, ms",
             Self::PackagesRestMost => "  maximum, ms",
+            Self::PackagesRestBusy => "  processor of all that takes part, mean, ms",
             Self::PackagesProcessor => "agent and shims at rest, with packages, % of a core",
         }
     }
@@ -102,7 +104,7 @@ impl Table {
 /// Whether muster meets its budget, and that. `None` if there is none, or nobody to compare with.
 fn verdict(row: Row, own: f64, fastest: Option<f64>) -> Option<(bool, String)> {
     match row {
-        Row::Rest | Row::RestBusy => {
+        Row::Rest | Row::RestBusy | Row::PackagesRest | Row::PackagesRestBusy => {
             let times = fastest? / own;
             Some((times >= FASTER_MIN, format!("≥ {FASTER_MIN} × faster: {times:.0} ×")))
         }
