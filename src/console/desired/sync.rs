@@ -36,8 +36,10 @@ use crate::{
 const PERIOD: Duration = Duration::from_secs(30);
 /// The most hosts in a batch.
 const BATCH: u32 = 500;
-/// How long to wait for more of the same: many hosts report at once.
+/// How long to wait for more of the same at least: many hosts report at once.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How many times as long as the last evaluation took to wait: where instances are placed, each looks at all hosts.
+const SETTLE_TIMES: u32 = 3;
 /// The most units that a finding names.
 const NAMED_MAX: usize = 5;
 /// How long a connected host may lack its document before that is an alert: some tries to send it.
@@ -48,14 +50,17 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
     let all = async {
         let mut ticks = interval_at(Instant::now() + SETTLE, PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut settle = SETTLE;
         loop {
             tokio::select! {
                 _ = ticks.tick() => console.sync().await,
                 () = console.shared.hosts.desired.more.notified() => {
-                    tokio::time::sleep(SETTLE).await;
+                    tokio::time::sleep(settle).await;
+                    let began = Instant::now();
                     if let Err(error) = console.catch_up().await {
                         tracing::error!(%error, "targets of deployments cannot be evaluated; the next run does");
                     }
+                    settle = SETTLE.max(began.elapsed() * SETTLE_TIMES);
                 }
             }
         }
