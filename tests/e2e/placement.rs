@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -236,10 +237,12 @@ fn instance_that_may_have_moved_does_not_start_before_the_console_says_so() {
     bench.apply(1, &json!({"reschedule": "1h"}));
     bench.settled();
     let [pid] = bench.starts()[..] else { panic!("{:?}", bench.starts()) };
-    // Agent and instance end, as in a boot, while there is no console.
+    // Agent, shim and instance end, as in a boot, while there is no console.
     bench.roles.stop_console();
     bench.agents[0].take().unwrap().kill();
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    for ended in [process_identity::stat(pid).unwrap().ppid, pid] {
+        kill(Pid::from_raw(ended), Signal::SIGKILL).unwrap();
+    }
     bench.run_agent(0, &[]);
     let agent = bench.agents[0].as_mut().unwrap();
     agent.wait_for("a question", |printed| printed.contains("instances are not confirmed").then_some(()));
