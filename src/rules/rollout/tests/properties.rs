@@ -178,6 +178,10 @@ fn planted_faults_are_found() {
         Fault::FreeLostHost,
         Fault::EndWithoutOutcomes,
     ];
-    let missed: Vec<Fault> = faults.into_iter().filter(|fault| !finds(*fault)).collect();
+    // A fault is planted in a thread.
+    let missed: Vec<Fault> = std::thread::scope(|scope| {
+        let found = faults.map(|fault| (fault, scope.spawn(move || finds(fault))));
+        found.into_iter().filter_map(|(fault, found)| (!found.join().unwrap()).then_some(fault)).collect()
+    });
     assert_eq!(missed, []);
 }
