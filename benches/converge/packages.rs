@@ -26,6 +26,9 @@ mount --rbind /dev root/dev
 : > root/var/lib/dpkg/status
 rm -rf root/etc/apt/sources.list root/etc/apt/sources.list.d root/var/lib/apt/lists
 mkdir -p root/etc/apt/keyrings root/etc/apt/sources.list.d root/var/lib/apt/lists/partial root/bench root/tmp
+# Lists that were never read are not fresh.
+rm -f root/var/lib/apt/periodic/update-success-stamp
+touch -d 2000-01-01 root/var/lib/apt/lists
 echo ready
 read -r end || true
 "#;
