@@ -117,6 +117,12 @@ pub struct UnitPlacement {
 }
 
 impl UnitPlacement {
+    /// Whether instances have no place.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.placed < self.count
+    }
+
     /// Says why instances wait, for people: `3 hosts: cordoned; 40 hosts: away`.
     #[must_use]
     pub fn why(&self) -> String {
@@ -165,6 +171,15 @@ pub struct InstancePlace {
     /// The host that it leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<NamedHost>,
+}
+
+impl InstancePlace {
+    /// Says where it comes to, for people: `shop/web-3: till-7 → till-8`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let from = self.from.as_ref().map(|from| format!("{} → ", from.hostname)).unwrap_or_default();
+        format!("{}: {from}{}", self.instance, self.to.hostname)
+    }
 }
 
 /// What becomes of a unit of a deployment.

@@ -84,8 +84,7 @@ fn deployment(one: &PlannedDeployment) -> String {
     for unit in &one.change.placement {
         text.push_str(&format!("  {}: {}\n", unit.unit, unit.words()));
         for place in &unit.new {
-            let from = place.from.as_ref().map(|from| format!("{} → ", from.hostname)).unwrap_or_default();
-            text.push_str(&format!("    {}: {from}{}\n", place.instance, place.to.hostname));
+            text.push_str(&format!("    {}\n", place.words()));
         }
     }
     for group in &one.groups {

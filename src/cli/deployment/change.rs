@@ -6,7 +6,7 @@ use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_api::{
     AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ChangeCost, DeploymentDetail, DeploymentHost,
-    DeploymentState, InstancePlace, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
+    DeploymentState, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
 };
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{desired::DeploymentName, name::Digest};
@@ -324,7 +324,7 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
     });
     session.printer.data(&results.collect::<Vec<_>>())?;
     let mut failures: Vec<Failure> = followed.iter().flatten().filter_map(|one| one.verdict().err()).collect();
-    for one in changed.iter().filter(|one| one.placement.iter().any(|unit| unit.placed < unit.count)) {
+    for one in changed.iter().filter(|one| one.placement.iter().any(UnitPlacement::has_waiting)) {
         match wait.no_wait {
             true => tell_waiting(&one.placement),
             false => failures.extend(unplaced(session, &one.deployment).await?),
@@ -341,7 +341,7 @@ async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: Fol
 }
 
 fn tell_waiting(placement: &[UnitPlacement]) {
-    for unit in placement.iter().filter(|unit| unit.placed < unit.count) {
+    for unit in placement.iter().filter(|unit| unit.has_waiting()) {
         print::say(format_args!("{}: {}", unit.unit, unit.words()));
     }
 }
@@ -351,7 +351,7 @@ async fn unplaced(session: &CliSession, name: &DeploymentName) -> Result<Option<
     let DeploymentDetail { placement, .. } = super::detail(session, name).await?;
     let waiting: Vec<String> = placement
         .iter()
-        .filter(|unit| unit.placed < unit.count)
+        .filter(|unit| unit.has_waiting())
         .map(|unit| format!("\n  {}: {}", unit.unit, unit.words()))
         .collect();
     Ok((!waiting.is_empty()).then(|| {
@@ -403,11 +403,7 @@ fn rows(planned: &[AppliedDeployment]) -> impl Iterator<Item = Vec<String>> {
         rows.extend(unit_rows(&one.units).map(|unit| [vec![String::new()], unit].concat()));
         for unit in &one.placement {
             rows.push(row("placement", format!("{}: {}", unit.unit, unit.words())));
-            let place = |one: &InstancePlace| match &one.from {
-                Some(from) => format!("{}: {} → {}", one.instance, from.hostname, one.to.hostname),
-                None => format!("{}: {}", one.instance, one.to.hostname),
-            };
-            rows.extend(unit.new.iter().take(PLACES_NAMED_MAX).map(|one| row("place", place(one))));
+            rows.extend(unit.new.iter().take(PLACES_NAMED_MAX).map(|one| row("place", one.words())));
             if let Some(more) = unit.new.len().checked_sub(PLACES_NAMED_MAX).filter(|more| *more > 0) {
                 rows.push(row("place", format!("{more} more; `-o json` has all")));
             }

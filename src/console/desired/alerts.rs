@@ -87,7 +87,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
 
 /// Raises and ends alerts as rollouts and instances are now. Returns whether both are known already.
 async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError> {
-    let (held, unplaced) = (shared.hosts.rollouts.held(), shared.hosts.desired.unplaced());
+    let (held, unplaced) = (shared.hosts.rollouts.held(), shared.hosts.desired.table().unplaced());
     let is_known = |rule: &Name| if rule.as_str() == UNPLACED { unplaced.is_some() } else { held.is_some() };
     let mut wanted: BTreeMap<Name, Alert> = BTreeMap::new();
     let of_rollouts = held.iter().flatten().map(|rollout| of_rollout(rollout, now));

@@ -447,15 +447,9 @@ impl Console {
         wish: &mut PlanWish,
         faults: &mut DocumentFaults,
     ) -> Result<(), Error> {
-        let instances_on = |host: HostId, draft: &VersionDraft| -> Vec<UnitName> {
-            let on = wish.places.as_ref().and_then(|places| places.on(host, &draft.deployment));
-            let named = |(unit, numbers): (&UnitName, &BTreeSet<u32>)| {
-                numbers.iter().map(|number| unit.instance(*number)).collect::<Vec<_>>()
-            };
-            on.into_iter().flatten().flat_map(named).collect()
-        };
-        let placed: Vec<UnitName> =
-            looks.keys().flat_map(|host| drafts.iter().flat_map(|draft| instances_on(*host, draft))).collect();
+        let on = |host: HostId, draft: &VersionDraft| wish.places.as_ref()?.on(host, &draft.deployment);
+        let all = looks.keys().flat_map(|host| drafts.iter().filter_map(|draft| on(*host, draft)));
+        let placed: Vec<UnitName> = all.flat_map(places::names_of).collect();
         let plain = drafts.iter().flat_map(|draft| &draft.units).filter(|unit| unit.placement.is_none());
         let units: Vec<&UnitName> = plain.map(|unit| &unit.unit).chain(&placed).collect();
         let owners = store::deployment::owners(self.shared.store.read(), &units).await?;
@@ -464,7 +458,8 @@ impl Console {
         for (host, unit, _) in owners.into_iter().filter(|(_, _, owner)| owner.is_none()) {
             let has = |draft: &VersionDraft| {
                 let is_plain = |one: &DeploymentUnit| one.placement.is_none() && one.unit == unit;
-                draft.units.iter().any(is_plain) || instances_on(host, draft).contains(&unit)
+                draft.units.iter().any(is_plain)
+                    || on(host, draft).is_some_and(|instances| places::names_of(instances).any(|name| name == unit))
             };
             let place = drafts.iter().position(has);
             let Some((place, draft)) = place.and_then(|place| Some((place, drafts.get(place)?))) else { continue };

@@ -83,7 +83,7 @@ impl Console {
         let units = |row: &AssignmentRow| {
             let version = table.versions.get(&(row.deployment.clone(), row.version));
             let units = version.map(|version| version.units_with(&row.instances)).unwrap_or_default();
-            units.into_iter().filter(|unit| !is_detached(&row.deployment, unit)).collect()
+            units.iter().filter(|unit| !is_detached(&row.deployment, unit)).cloned().collect()
         };
         entry.assigned.iter().map(|row| (row.deployment.clone(), units(row))).collect()
     }

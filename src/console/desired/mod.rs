@@ -152,11 +152,6 @@ impl DesiredState {
         }
     }
 
-    /// Returns the deployments with instances that have no place; `None` before instances were placed for the first time.
-    fn unplaced(&self) -> Option<Vec<DeploymentName>> {
-        self.table().unplaced()
-    }
-
     /// Has instances placed anew at once.
     pub(super) fn place_again(&self) {
         self.table().is_to_place = true;

@@ -4,6 +4,7 @@
 //! labels or cordons change, and every 30 seconds; in between each host keeps its own.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
@@ -49,6 +50,11 @@ pub(super) struct WaitingInstances {
     obstacles: Vec<PlacementObstacleCount>,
 }
 
+/// Returns the names of instances.
+pub(super) fn names_of(instances: &Instances) -> impl Iterator<Item = UnitName> {
+    instances.iter().flat_map(|(unit, numbers)| numbers.iter().map(|number| unit.instance(*number)))
+}
+
 impl Places {
     /// Returns the instances of a deployment on a host.
     pub(super) fn on(&self, host: HostId, name: &DeploymentName) -> Option<&Instances> {
@@ -69,9 +75,11 @@ impl DeploymentEntry {
     }
 
     /// The names of the units that a host has of it.
-    pub(super) fn units_with(&self, instances: &Instances) -> Vec<UnitName> {
-        let named = instances.iter().flat_map(|(unit, numbers)| numbers.iter().map(|number| unit.instance(*number)));
-        self.plain.iter().cloned().chain(named).collect()
+    pub(super) fn units_with<'a>(&'a self, instances: &Instances) -> Cow<'a, [UnitName]> {
+        match instances.is_empty() {
+            true => Cow::Borrowed(&self.plain),
+            false => self.plain.iter().cloned().chain(names_of(instances)).collect(),
+        }
     }
 
     /// Whether it has all these instances.

@@ -2,6 +2,7 @@
 //! table, the deployments as they are to be, and what is known of the hosts.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
@@ -199,7 +200,7 @@ fn assigned(
         .enumerate()
         .map(|(index, one)| version_for(table, one, entry, (selected_before(index), instances_of(index))))
         .collect();
-    let units: Vec<Vec<UnitName>> = wanted
+    let units: Vec<Cow<'_, [UnitName]>> = wanted
         .iter()
         .enumerate()
         .map(|(index, wanted)| wanted.map(|wanted| wanted.units_with(instances_of(index))).unwrap_or_default())
@@ -216,7 +217,7 @@ fn assigned(
         .enumerate()
         .map(|(index, (one, wanted))| AssignmentCandidate {
             deployment: one.name(),
-            units: units.get(index).map_or(&[][..], Vec::as_slice),
+            units: units.get(index).map_or(&[][..], |units| units),
             selects: wanted.is_some() && is_selected(index, one),
             has: has(one.name()).is_some(),
         })
@@ -293,7 +294,7 @@ fn removals(
             continue;
         }
         let purge = wish.purge.contains(&before.deployment);
-        for unit in units(before) {
+        for unit in units(before).into_owned() {
             let is_detached = entry.detached.iter().any(|(of, one)| *of == before.deployment && *one == unit);
             let (deployment, version) = (before.deployment.clone(), before.version);
             if !is_detached {

@@ -21,7 +21,10 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::table::{DesiredTable, HostEntry, HostReport, assignment};
+use super::{
+    places::names_of,
+    table::{DesiredTable, HostEntry, HostReport, assignment},
+};
 use crate::{
     error::Error,
     rollout::HostAdmission,
@@ -232,7 +235,9 @@ impl Console {
                         reason: reason.or_else(|| rival(entry, &name)),
                         wanted: assignment(&entry.assigned, &name).map(|row| row.version),
                         version: reported.map_or(0, |reported| reported.version),
-                        instances: assignment(&entry.assigned, &name).map(instance_names).unwrap_or_default(),
+                        instances: assignment(&entry.assigned, &name)
+                            .map(|row| names_of(&row.instances).collect())
+                            .unwrap_or_default(),
                         away_since_ms,
                     };
                     found.entry(name).or_default().push(shown);
@@ -245,13 +250,6 @@ impl Console {
         }
         Ok(found)
     }
-}
-
-fn instance_names(row: &AssignmentRow) -> Vec<UnitName> {
-    let of = |(unit, numbers): (&UnitName, &BTreeSet<u32>)| {
-        numbers.iter().map(|number| unit.instance(*number)).collect::<Vec<UnitName>>()
-    };
-    row.instances.iter().flat_map(of).collect()
 }
 
 /// Returns the deployments that a host has to do with.
@@ -274,7 +272,7 @@ fn state(
     let row = assignment(&entry.assigned, name);
     let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
     let units: Vec<UnitName> = row
-        .and_then(|row| Some(table.versions.get(&(name.clone(), row.version))?.units_with(&row.instances)))
+        .and_then(|row| Some(table.versions.get(&(name.clone(), row.version))?.units_with(&row.instances).into_owned()))
         .into_iter()
         .flatten()
         .filter(|unit| !is_detached(unit))

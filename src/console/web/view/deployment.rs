@@ -327,7 +327,7 @@ fn placement(units: &[UnitPlacement]) -> Markup {
                         th scope="row" { (unit.unit) }
                         td.number data-label="Placed" { (unit.placed) " of " (unit.count) }
                         td data-label="Waiting" { @for name in &unit.waiting { (name) " " } }
-                        td data-label="Why" { @if unit.placed < unit.count { (unit.why()) } @else { "–" } }
+                        td data-label="Why" { @if unit.has_waiting() { (unit.why()) } @else { "–" } }
                     }
                 }
             }
