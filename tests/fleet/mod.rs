@@ -429,7 +429,7 @@ impl Fleet {
 
     /// A unit of the one host, as the console shows it, once `wanted` holds.
     #[track_caller]
-    pub(crate) fn unit(&self, unit: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn unit(&self, unit: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         eventually(unit, || {
             let run = self.muster(&["-o", "json", "unit", "show", unit]);
             let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr.clone())?;

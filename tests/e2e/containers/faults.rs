@@ -121,17 +121,14 @@ fn full_disk_of_podman_is_reported_and_recovers() {
     podman.run(&["images"]);
     let small = Small::over(podman.storage().join("vfs"), "1m");
     begin(&fleet, &shop(json!({})));
-    eventually("a report of the full disk", || {
+    fleet.unit("default/shop", |unit| {
         podman.keep_serving();
-        let unit = fleet.json(&["unit", "show", "default/shop"]);
-        let error = unit["observed"]["error"].as_str().unwrap_or_default();
-        if error.contains("no space left on device") { Ok(()) } else { Err(unit.to_string()) }
+        unit["observed"]["error"].as_str().is_some_and(|error| error.contains("no space left on device"))
     });
     small.grow("64m");
-    eventually("the container", || {
+    fleet.unit("default/shop", |unit| {
         podman.keep_serving();
-        let unit = fleet.json(&["unit", "show", "default/shop"]);
-        if unit["observed"]["phase"] == "running" { Ok(()) } else { Err(unit.to_string()) }
+        unit["observed"]["phase"] == "running"
     });
     drop((podman, small));
 }
