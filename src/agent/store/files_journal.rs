@@ -133,7 +133,9 @@ pub(crate) async fn note(
     .execute(&mut *tx)
     .await?;
     owed::add(&mut tx, unit, applied, owed, now_ms).await?;
-    commit(tx, "note files").await
+    commit(tx, "note files").await?;
+    store.announce_owed();
+    Ok(())
 }
 
 /// Stores that a unit's files are not kept any more.

@@ -60,6 +60,7 @@ use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
+use tokio::sync::watch;
 
 use self::{desired_copies::IntentFolder, mark::MarkFile};
 
@@ -70,6 +71,8 @@ pub struct Store {
     mark: Option<Arc<MarkFile>>,
     intent: Arc<IntentFolder>,
     reserve: Option<Reserve>,
+    /// Notified when more is owed after changes of units.
+    owed_added: watch::Sender<()>,
 }
 
 /// Where the index of the write-ahead log is.
@@ -197,7 +200,7 @@ impl Store {
             return Err(error.into());
         }
         let intent = Arc::new(IntentFolder::beside(path));
-        Ok(Self { pool, mark: None, intent, reserve: None })
+        Ok(Self { pool, mark: None, intent, reserve: None, owed_added: watch::Sender::new(()) })
     }
 
     /// Sets a reserve, which makes room for writes on a full disk.

@@ -9,6 +9,7 @@ use muster_topics::{
     name::{Digest, UnitName},
 };
 use sqlx::SqliteConnection;
+use tokio::sync::watch;
 
 use super::{
     Store,
@@ -42,7 +43,15 @@ pub struct OwedAction {
     pub failed_ms: Option<Millis>,
 }
 
-/// Stores that a change owes these actions, in the transaction of the change. One that was owed already, or was given up, is owed
+impl OwedAction {
+    /// Whether it is still to be done.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.failed_ms.is_none()
+    }
+}
+
+/// Stores that a change owes these actions, in the transaction of the change; [`Store::announce_owed`] comes after it. One that was owed already, or was given up, is owed
 /// anew.
 ///
 /// # Errors
@@ -145,6 +154,16 @@ pub async fn remove(connection: &mut SqliteConnection, numbers: &[u64]) -> Resul
 }
 
 impl Store {
+    /// Notified after more was owed.
+    pub(crate) fn owed_added(&self) -> watch::Receiver<()> {
+        self.owed_added.subscribe()
+    }
+
+    /// Has what is owed looked at, after the transaction of [`add`] was committed.
+    pub(crate) fn announce_owed(&self) {
+        self.owed_added.send_replace(());
+    }
+
     /// Returns all actions that are owed, in order.
     ///
     /// # Errors

@@ -149,7 +149,9 @@ impl Store {
             owed::drop_of(&mut tx, unit, &undone.revision).await?;
         }
         owed::add(&mut tx, unit, &run.revision, owed, now_ms).await?;
-        super::commit(tx, "end package run").await
+        super::commit(tx, "end package run").await?;
+        self.announce_owed();
+        Ok(())
     }
 
     /// Stores runs of a unit as one: the last of them with the changes of all.

@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -28,7 +29,10 @@ use muster_topics::{
     unit::{Phase, Run, Spec},
 };
 use nix::sys::signal::Signal;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
 
 use super::{
     super::{
@@ -59,7 +63,7 @@ const AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 12
 /// How often an action is tried: for about five minutes. Then an operator has to look.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// How often it is looked for actions that are due, if no unit changes.
+/// How often it is looked for actions that are due, while any are to be done and no unit changes.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// How often what a program has written is read.
@@ -75,33 +79,51 @@ pub(super) async fn keep(worker: OwedWorker) {
 
 /// Reports what changes owe, also while an action is done.
 async fn report(worker: &OwedWorker) {
-    let mut states = worker.units.states();
+    let mut looks = worker.looks();
     loop {
-        if let Err(error) = worker.tasks.report_owed().await {
+        let is_open = worker.tasks.report_owed().await.unwrap_or_else(|error| {
             tracing::debug!(%error, "what changes of units owe cannot be read");
+            true
+        });
+        if looks.next(is_open).await.is_break() {
+            return;
         }
-        tokio::select! {
-            // Cancel-safe: a change that was not seen is seen by the next look.
-            changed = states.changed() => if changed.is_err() { return },
-            () = sleep(LOOK) => {}
-        }
-        states.borrow_and_update();
     }
 }
 
 async fn work(worker: &OwedWorker) {
-    let mut states = worker.units.states();
+    let mut looks = worker.looks();
     worker.remove_old_folders().await;
     loop {
-        if let Err(error) = worker.do_all().await {
+        let is_open = worker.do_all().await.unwrap_or_else(|error| {
             tracing::error!(%error, "what changes of units owe cannot be read or written");
+            true
+        });
+        if looks.next(is_open).await.is_break() {
+            return;
         }
+    }
+}
+
+/// When what is owed is looked at.
+struct Looks {
+    states: watch::Receiver<UnitStates>,
+    added: watch::Receiver<()>,
+}
+
+impl Looks {
+    /// Waits until a look may find something else: when a unit has changed or more is owed; and while something is to be done, from time to time.
+    /// Breaks if the units have ended.
+    async fn next(&mut self, is_open: bool) -> ControlFlow<()> {
         tokio::select! {
             // Cancel-safe: a change that was not seen is seen by the next look.
-            changed = states.changed() => if changed.is_err() { return },
-            () = sleep(LOOK) => {}
+            changed = self.states.changed() => if changed.is_err() { return ControlFlow::Break(()) },
+            changed = self.added.changed() => if changed.is_err() { return ControlFlow::Break(()) },
+            () = sleep(LOOK), if is_open => {}
         }
-        states.borrow_and_update();
+        self.states.borrow_and_update();
+        self.added.borrow_and_update();
+        ControlFlow::Continue(())
     }
 }
 
@@ -125,17 +147,22 @@ enum Attempt {
 }
 
 impl OwedWorker {
-    async fn do_all(&self) -> Result<(), StoreError> {
+    fn looks(&self) -> Looks {
+        Looks { states: self.units.states(), added: self.store.owed_added() }
+    }
+
+    /// Does all that is due; returns whether any of it may have to be tried again.
+    async fn do_all(&self) -> Result<bool, StoreError> {
         let owed = self.store.owed().await?;
         if owed.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let states = self.units.states().borrow().clone();
         let back: Vec<u64> = owed.iter().filter(|one| was_rolled_back(one, &states)).map(|one| one.number).collect();
         if !back.is_empty() {
             self.store.owed_done(&back).await?;
         }
-        let is_left = |one: &&OwedAction| one.failed_ms.is_none() && !back.contains(&one.number);
+        let is_left = |one: &&OwedAction| one.is_open() && !back.contains(&one.number);
         let mut actions: BTreeMap<u64, Vec<&OwedAction>> = BTreeMap::new();
         let is_due = |one: &&OwedAction| is_up(&one.unit, &states) && !goes_back(&one.action, &states);
         for one in owed.iter().filter(is_left).filter(is_due) {
@@ -151,7 +178,7 @@ impl OwedWorker {
                 self.attempt(same).await?;
             }
         }
-        Ok(())
+        Ok(owed.iter().any(OwedAction::is_open))
     }
 
     /// Tries an action that is owed by these.
@@ -186,7 +213,7 @@ impl OwedWorker {
         };
         self.remove_folder(one);
         task.end(end).await?;
-        self.tasks.report_owed().await
+        self.tasks.report_owed().await.map(drop)
     }
 
     /// Has a unit read its files again, as its spec says.
@@ -316,8 +343,8 @@ impl OwedWorker {
         let Ok(owed) = self.store.owed().await else { return };
         let Ok(folders) = fs::read_dir(&self.folder) else { return };
         for folder in folders.filter_map(Result::ok).map(|entry| entry.path()) {
-            let is_owed = owed.iter().any(|one| self.folder_of(one) == folder);
-            if !is_owed && !matches!(self.shims.adopt(&folder).await, Ok(AdoptedShim::Alive(_)) | Err(_)) {
+            let is_open = owed.iter().any(|one| self.folder_of(one) == folder);
+            if !is_open && !matches!(self.shims.adopt(&folder).await, Ok(AdoptedShim::Alive(_)) | Err(_)) {
                 let _ = fs::remove_dir_all(&folder);
             }
         }

@@ -152,9 +152,11 @@ impl TaskLog {
         self.owed.subscribe()
     }
 
-    /// Finds out what changes of units owe.
-    pub(super) async fn report_owed(&self) -> Result<(), StoreError> {
-        let found = owed::reports(self.owed().await?);
+    /// Finds out what changes of units owe, and returns whether any of it is not given up.
+    pub(super) async fn report_owed(&self) -> Result<bool, StoreError> {
+        let owed = self.owed().await?;
+        let is_open = owed.iter().any(OwedAction::is_open);
+        let found = owed::reports(owed);
         self.owed.send_if_modified(|before| {
             let is_new = **before != found;
             if is_new {
@@ -162,7 +164,7 @@ impl TaskLog {
             }
             is_new
         });
-        Ok(())
+        Ok(is_open)
     }
 
     /// Returns the log of a unit's task from a position on; `None` if there is no such task.

@@ -161,7 +161,7 @@ impl OwedBench {
         let mut tx = self.host.store.begin().await.unwrap();
         store::owed::add(&mut tx, &self.files, revision, actions, now_ms()).await.unwrap();
         tx.commit().await.unwrap();
-        self.host.units.look();
+        self.host.store.announce_owed();
     }
 
     /// Waits until this many tasks have ended; returns them, the oldest first.
