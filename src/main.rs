@@ -22,7 +22,10 @@ use std::{
 };
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use muster_base::failure::{Failure, FailureKind};
+use muster_base::{
+    failure::{Failure, FailureKind},
+    memory_release,
+};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
@@ -155,11 +158,18 @@ impl MainVerb {
             Self::Simulate(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(feature = "console")]
             Self::Console(_) => {
-                muster_base::memory_release::share_heaps();
+                memory_release::share_heaps(memory_release::CONSOLE_HEAPS);
                 Builder::new_multi_thread().enable_all().build()
             }
             #[cfg(feature = "broker")]
             Self::Broker(_) => Builder::new_multi_thread().enable_all().build(),
+            #[cfg(feature = "agent")]
+            Self::Agent(_) => {
+                memory_release::share_heaps(memory_release::AGENT_HEAPS);
+                let mut builder = Builder::new_current_thread();
+                memory_release::release_when_idle(&mut builder);
+                builder.enable_all().build()
+            }
             _ => one(),
         }
     }

@@ -29,3 +29,9 @@ impl<T: Copy + PartialOrd> Spread<T> {
         self.0[self.0.len() - 1]
     }
 }
+
+impl Spread<f64> {
+    pub(crate) fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+}

@@ -47,8 +47,8 @@ impl RunningAgent {
     }
 
     /// A counter that grows with each stored batch of measurements.
-    #[must_use]
-    pub fn measured(&self) -> watch::Receiver<u64> {
+    #[cfg(test)]
+    pub(crate) fn measured(&self) -> watch::Receiver<u64> {
         self.metrics.stored()
     }
 

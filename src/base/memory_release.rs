@@ -1,93 +1,173 @@
 //! Releases memory that only the start or a rare operation needed, and keeps the allocator's heaps few.
 //!
 //! Most of an agent's resident memory is its own program: code that ran once (joining, opening the
-//! store, the first handshake) and what the kernel mapped around it, by the 64 KiB. Those pages are
-//! clean copies of the file. Released, they cost nothing, and are loaded again one by one when they run.
+//! store, a handshake) and what the kernel mapped around it, by the 64 KiB. Those pages are
+//! clean copies of the file. Released, they cost nothing, and are loaded again when they run. An idle agent works for some
+//! milliseconds every few seconds, so it releases them each time that it has become idle.
 //!
 //! A console's is its heap. The C library gives each thread an arena of its own, up to eight for each processor, and memory that
 //! one thread allocates and another frees (a batch is unpacked here, committed there) leaves holes in all of them, which never merge. So a
-//! console has few arenas, and returns free pages from time to time.
+//! console has few arenas, an agent has one, and both return free pages from time to time.
 
 #![expect(
     unsafe_code,
     reason = "madvise takes an address, and the allocator's own calls are C's; each has its safety argument beside it"
 )]
 
-use std::{ffi::c_void, fs, io, ptr::NonNull, time::Duration};
+use std::{
+    ffi::c_void,
+    fs, io,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 #[cfg(target_env = "gnu")]
 use nix::libc;
 use nix::sys::mman::{MmapAdvise, madvise};
-use tokio::sync::watch;
+use tokio::{runtime::Builder, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Number of heaps of a console: the number of processors of a small machine, so threads seldom wait for each other.
-#[cfg(target_env = "gnu")]
-const ARENAS: i32 = 2;
+pub const CONSOLE_HEAPS: i32 = 2;
+/// Number of heaps of an agent: besides its one thread works the store's, and they wait for each other.
+pub const AGENT_HEAPS: i32 = 1;
 /// Interval at which a console returns free pages to the system. The calls take one or two milliseconds, and so do the
 /// page faults that follow.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Delay after a batch of measurements was stored: by then it has been sent and acknowledged, and an idle agent does
-/// almost nothing until the next one.
-const AFTER_BATCH: Duration = Duration::from_secs(2);
+/// A runtime that has not worked for so long is idle: an event brings others, such as the broker's acknowledgement. Each release costs
+/// about a millisecond, most of it for the page faults that follow.
+const QUIET: Duration = Duration::from_millis(250);
 
-/// Returns memory to the system after each batch of measurements, which `stored` signals, until `shutdown`. The page
-/// faults that follow take less than a millisecond of processor time.
-pub async fn release_after_batches(mut stored: watch::Receiver<u64>, shutdown: CancellationToken) {
-    let mut batch = async || {
-        let changed = stored.changed().await;
-        tokio::time::sleep(AFTER_BATCH).await;
-        changed
+/// Has a thread return memory to the system each time that the runtime, of one thread, has become idle. Call it before that is built.
+pub fn release_when_idle(runtime: &mut Builder) {
+    let turns = Arc::new(Turns::default());
+    let seen = turns.clone();
+    let worked = || -> io::Result<_> {
+        let pages = CleanPages::of_this_program()?;
+        thread::Builder::new().name("memory".to_owned()).spawn(move || release_after(&seen, &pages))
     };
-    while let Some(Ok(())) = shutdown.run_until_cancelled(batch()).await {
-        if let Err(error) = release_pages() {
-            // The agent also works if the kernel refuses.
-            tracing::debug!(%error, "pages of the program stay resident");
-            return;
+    match worked() {
+        Ok(thread) => {
+            let thread = thread.thread().clone();
+            runtime.on_thread_unpark(move || {
+                if turns.begin() {
+                    thread.unpark();
+                }
+            });
         }
+        // The agent also works if the kernel refuses.
+        Err(error) => tracing::debug!(%error, "pages of the program stay resident"),
     }
 }
 
-/// Makes all threads share a few heaps. Call it before any thread starts.
-pub fn share_heaps() {
+/// Releases memory after each time that the runtime has worked.
+fn release_after(turns: &Turns, pages: &CleanPages) {
+    loop {
+        while turns.is_idle() {
+            thread::park();
+        }
+        while turns.went_on() {
+            thread::sleep(QUIET);
+        }
+        if let Err(error) = pages.release() {
+            return tracing::debug!(%error, "pages of the program stay resident");
+        }
+        trim_heaps();
+        turns.end();
+    }
+}
+
+/// Whether the runtime works.
+#[derive(Debug, Default)]
+struct Turns(AtomicU8);
+
+impl Turns {
+    /// It has not worked since memory was released.
+    const IDLE: u8 = 0;
+    /// It has worked, and memory is to be released.
+    const WORKED: u8 = 1;
+    /// It works, or has worked since it was looked at.
+    const WORKS: u8 = 2;
+
+    /// It begins to work; returns whether it was idle.
+    fn begin(&self) -> bool {
+        self.0.swap(Self::WORKS, Ordering::AcqRel) == Self::IDLE
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::IDLE
+    }
+
+    /// Whether it has worked since this was asked last.
+    fn went_on(&self) -> bool {
+        self.0.swap(Self::WORKED, Ordering::AcqRel) == Self::WORKS
+    }
+
+    /// Memory was released. If it has begun to work meanwhile, that stands.
+    fn end(&self) {
+        let _ = self.0.compare_exchange(Self::WORKED, Self::IDLE, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// Makes all threads share this number of heaps. Call it before any thread starts.
+pub fn share_heaps(count: i32) {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: sets a number in the allocator, which it reads when a thread asks for its first memory.
-        let done = unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
+        let done = unsafe { libc::mallopt(libc::M_ARENA_MAX, count) };
         if done == 0 {
             tracing::debug!("each thread has a heap of its own");
         }
     }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = count;
 }
 
 /// Gives free pages of the heaps back every minute, until `shutdown`.
 pub async fn trim_heaps_each_minute(shutdown: CancellationToken) {
-    while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-        #[cfg(target_env = "gnu")]
-        // SAFETY: gives back what is free, and touches nothing that is in use.
-        unsafe {
-            libc::malloc_trim(0);
-        }
+    while shutdown.run_until_cancelled(sleep(EVERY)).await.is_some() {
+        trim_heaps();
     }
 }
 
-/// Lets go of the pages of this program's code and constants.
-///
-/// # Errors
-/// If the kernel does not say where they are, or does not take them.
-pub fn release_pages() -> io::Result<()> {
-    let program = fs::read_link("/proc/self/exe")?;
-    for (start, end) in clean_mappings(&fs::read_to_string("/proc/self/maps")?, &program.to_string_lossy()) {
-        let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut::<c_void>(start)) else { continue };
-        // SAFETY: the range is a private, file-backed mapping of this program's file that is not writable, as the
-        // kernel has just said, and holds code or begins with the file's header. Neither is ever part of the
-        // segment that the linker relocates (and then protects), so nothing has written to it: its pages equal
-        // the file's, and MADV_DONTNEED makes the next access read the file again. The mapping itself stays, for
-        // it is never unmapped while the program runs.
-        unsafe { madvise(address, end - start, MmapAdvise::MADV_DONTNEED) }?;
+fn trim_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: gives back what is free, and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
     }
-    Ok(())
+}
+
+/// The pages of this program's code and constants that equal its file.
+#[derive(Debug)]
+struct CleanPages(Vec<(usize, usize)>);
+
+impl CleanPages {
+    /// Finds them; they stay where they are.
+    fn of_this_program() -> io::Result<Self> {
+        let program = fs::read_link("/proc/self/exe")?;
+        Ok(Self(clean_mappings(&fs::read_to_string("/proc/self/maps")?, &program.to_string_lossy())))
+    }
+
+    /// Lets go of them.
+    fn release(&self) -> io::Result<()> {
+        for (start, end) in &self.0 {
+            let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut::<c_void>(*start)) else { continue };
+            // SAFETY: the range is a private, file-backed mapping of this program's file that is not writable, as the
+            // kernel has said, and holds code or begins with the file's header. Neither is ever part of the
+            // segment that the linker relocates (and then protects), so nothing has written to it: its pages equal
+            // the file's, and MADV_DONTNEED makes the next access read the file again. The mapping itself stays, for
+            // it is never unmapped while the program runs.
+            unsafe { madvise(address, end - start, MmapAdvise::MADV_DONTNEED) }?;
+        }
+        Ok(())
+    }
 }
 
 /// Start and end of each private mapping of `program` that equals the file: its code, and the constants
@@ -125,6 +205,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_released_once_after_work() {
+        let turns = Turns::default();
+        assert!(turns.is_idle());
+        assert!(turns.begin() && !turns.begin(), "it is woken once");
+        assert!(turns.went_on() && !turns.went_on());
+        turns.end();
+        assert!(turns.is_idle());
+        // What is done meanwhile is not forgotten.
+        turns.begin();
+        assert!(turns.went_on());
+        assert!(!turns.begin());
+        turns.end();
+        assert!(!turns.is_idle() && turns.went_on());
+    }
+
+    #[test]
     fn program_continues_after_release() {
         let resident = || {
             let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
@@ -132,7 +228,7 @@ mod tests {
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
         let before = resident();
-        release_pages().unwrap();
+        CleanPages::of_this_program().unwrap().release().unwrap();
         assert!(resident() < before);
     }
 }

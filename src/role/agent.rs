@@ -116,15 +116,12 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
         () = shutdown.cancelled() => return Ok(()),
     };
     loop {
-        let life = shutdown.child_token();
-        tokio::spawn(muster_base::memory_release::release_after_batches(running.measured(), life.clone()));
         tokio::select! {
             () = service_status::follow(&manager, &running, &shutdown) => break,
             () = hang_ups.next() => (),
         }
         match load() {
             Ok(Some(new)) => {
-                life.cancel();
                 running.stop().await;
                 match start_again(new, &mut config, &manager, &shutdown).await {
                     Some(again) => running = again,
