@@ -103,11 +103,10 @@ fn run(options: &Options) -> Result<bool> {
     // Long enough for the first sample and batch, and for the start's memory to be released.
     thread::sleep(Duration::from_secs(20));
     let pid = agent.pid().as_raw();
-    let (before, since) = (usage::turns(pid)?, Instant::now());
+    let (before, since) = (usage::threads(pid)?, Instant::now());
     let rest = Memory::watch(pid, || thread::sleep(Duration::from_secs(options.seconds)))?;
-    let (after, seconds) = (usage::turns(pid)?, since.elapsed().as_secs_f64());
-    let cpu_percent = (after.busy - before.busy).as_secs_f64() / seconds * 100.0;
-    let wakes = (after.wakes - before.wakes) as f64 / seconds;
+    let (taken, seconds) = (usage::threads(pid)?.since(&before), since.elapsed().as_secs_f64());
+    let (cpu_percent, wakes) = (taken.busy.as_secs_f64() / seconds * 100.0, taken.wakes as f64 / seconds);
     let busy = Memory::watch(pid, || work(&mut fleet, &host, Duration::from_secs(options.busy_s)))?;
     agent.stop();
 

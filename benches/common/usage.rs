@@ -1,6 +1,8 @@
 //! What processes take of this machine, as `/proc` tells it.
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     fs, io, thread,
     time::{Duration, Instant},
 };
@@ -47,8 +49,7 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc does not tell {what}"))
 }
 
-/// Processor time of the current threads of a process, in nanoseconds: for a process that is almost idle. Threads that
-/// have ended are not included.
+/// Processor time, in nanoseconds: for a process that is almost idle.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Turns {
     pub(crate) busy: Duration,
@@ -56,19 +57,36 @@ pub(crate) struct Turns {
     pub(crate) wakes: u64,
 }
 
-pub(crate) fn turns(pid: i32) -> io::Result<Turns> {
-    let mut turns = Turns::default();
+/// The threads of a process, with what each has taken so far.
+#[derive(Clone, Default)]
+pub(crate) struct Threads(BTreeMap<OsString, Turns>);
+
+impl Threads {
+    /// What they have taken since `before`. What a thread has taken that has ended meanwhile is not known.
+    pub(crate) fn since(&self, before: &Self) -> Turns {
+        let mut all = Turns::default();
+        for (thread, now) in &self.0 {
+            let then = before.0.get(thread).copied().unwrap_or_default();
+            all.busy += now.busy.saturating_sub(then.busy);
+            all.wakes += now.wakes.saturating_sub(then.wakes);
+        }
+        all
+    }
+}
+
+pub(crate) fn threads(pid: i32) -> io::Result<Threads> {
+    let mut threads = Threads::default();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let Ok(task) = task else { continue };
         // A thread may end meanwhile.
-        let told = task.and_then(|task| fs::read_to_string(task.path().join("schedstat"))).unwrap_or_default();
+        let told = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         // Nanoseconds running, nanoseconds waiting, number of times scheduled.
         let told: Vec<u64> = told.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         if let [busy_ns, _, wakes] = *told {
-            turns.busy += Duration::from_nanos(busy_ns);
-            turns.wakes += wakes;
+            threads.0.insert(task.file_name(), Turns { busy: Duration::from_nanos(busy_ns), wakes });
         }
     }
-    Ok(turns)
+    Ok(threads)
 }
 
 /// Processor time of a process, including threads that have ended, in hundredths of a second.

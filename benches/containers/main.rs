@@ -323,7 +323,7 @@ fn is_up(subject: &Subject) -> bool {
 /// Processor time of a process so far, and of its children that have ended; zero if it has ended.
 fn busy(pid: i32) -> Duration {
     let children = usage::ticks(pid).map_or(Duration::ZERO, |ticks| ticks.children);
-    usage::turns(pid).unwrap_or_default().busy + children
+    usage::threads(pid).unwrap_or_default().since(&usage::Threads::default()).busy + children
 }
 
 /// The memory of a process; 0 if it has ended.

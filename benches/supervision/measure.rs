@@ -16,7 +16,7 @@ use crate::{
     Options, Subject,
     common::{
         spread::Spread,
-        usage::{self, Turns},
+        usage::{self, Threads, Turns},
     },
     program::{Mains, now_ns},
     table::Row,
@@ -82,17 +82,17 @@ fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
 }
 
 fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
-    let before: BTreeMap<i32, Turns> = subject.processes().into_iter().map(|pid| (pid, turns(pid))).collect();
+    let before: BTreeMap<i32, Threads> = subject.processes().into_iter().map(|pid| (pid, threads(pid))).collect();
     let since = Instant::now();
     thread::sleep(Duration::from_secs(options.rest_s));
     let seconds = since.elapsed().as_secs_f64();
     let processes = subject.processes();
     ensure!(!processes.is_empty(), "the supervisor is gone");
-    let mut all = Turns::default();
+    let (none, mut all) = (Threads::default(), Turns::default());
     for pid in &processes {
-        let (then, now) = (before.get(pid).copied().unwrap_or_default(), turns(*pid));
-        all.busy += now.busy.saturating_sub(then.busy);
-        all.wakes += now.wakes.saturating_sub(then.wakes);
+        let taken = threads(*pid).since(before.get(pid).unwrap_or(&none));
+        all.busy += taken.busy;
+        all.wakes += taken.wakes;
     }
     let kilobytes =
         |pids: &[i32]| pids.iter().map(|pid| usage::pss_bytes(*pid).unwrap_or_default()).sum::<u64>() as f64 / 1024.0;
@@ -121,7 +121,7 @@ fn copies(subject: &mut dyn Subject, mains: &mut Mains, name: &str) -> Result<Ve
     Ok(vec![(Row::Copies, after.len() as f64), (Row::SamePid, f64::from(u8::from(after == before)))])
 }
 
-/// Resource usage of a process so far; none if it has ended.
-fn turns(pid: i32) -> Turns {
-    usage::turns(pid).unwrap_or_default()
+/// The threads of a process; none if it has ended.
+fn threads(pid: i32) -> Threads {
+    usage::threads(pid).unwrap_or_default()
 }

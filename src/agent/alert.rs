@@ -4,7 +4,7 @@
 //! one is noticed. [`muster_rules::alert`] decides when an alert is raised and when it ends.
 
 use muster_session::unit_state::{UnitState, UnitStates};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use muster_base::clock;
 use muster_rules::alert::{AlertChange, AlertTime, HostAlerts, Reading, ReadingSubject};
@@ -276,7 +276,7 @@ fn reading(metric: Metric, point: &Point, cpus: u32) -> Option<Reading> {
 /// Turns states of units into readings.
 fn units(states: &UnitStates) -> Vec<Reading> {
     let flag = |is_so: bool| f64::from(u8::from(is_so));
-    let of_unit = |(unit, state): (&UnitName, &UnitState)| {
+    let of_unit = |(unit, state): (&UnitName, &Arc<UnitState>)| {
         let broken = state.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken);
         let failed = is_failing(state);
         [

@@ -1,7 +1,10 @@
 //! Builds the host snapshot that heartbeats carry: facts, and a summary of every unit.
 
 use muster_session::unit_state::{UnitState, UnitStates};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
@@ -131,7 +134,7 @@ impl HostSnapshot {
 
     /// The host's units, as selectors see them.
     pub(super) fn units<'a>(&'a self, host: HostId, units: &'a UnitStates) -> Vec<select::Unit<'a>> {
-        let unit = |(name, state): (&'a UnitName, &'a UnitState)| select::Unit {
+        let unit = |(name, state): (&'a UnitName, &'a Arc<UnitState>)| select::Unit {
             host,
             hostname: &self.hostname,
             name,

@@ -39,5 +39,5 @@ impl UnitState {
     }
 }
 
-/// All units of this host.
-pub type UnitStates = Arc<BTreeMap<UnitName, UnitState>>;
+/// All units of this host. A change of one shares the others with what was there before.
+pub type UnitStates = Arc<BTreeMap<UnitName, Arc<UnitState>>>;

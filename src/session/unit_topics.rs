@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn states(units: &[(&str, Phase)]) -> UnitStates {
-        Arc::new(units.iter().map(|(name, phase)| (name.parse().unwrap(), state(*phase))).collect())
+        Arc::new(units.iter().map(|(name, phase)| (name.parse().unwrap(), Arc::new(state(*phase)))).collect())
     }
 
     /// Publishes all that is due: names, and phases of existing units.

@@ -113,7 +113,7 @@ impl Machine {
                 slot: Slot::First,
                 process: None,
             };
-            (name.clone(), state)
+            (name.clone(), Arc::new(state))
         };
         Arc::new(self.disk.read(|tables| tables.units.iter().map(unit).collect()))
     }

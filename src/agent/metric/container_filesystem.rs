@@ -1,7 +1,7 @@
 //! Measures the file systems of containers whose disk is limited.
 
 use muster_session::unit_state::{UnitState, UnitStates};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use muster_shim::process_identity;
 use muster_topics::name::UnitName;
@@ -28,7 +28,7 @@ pub(super) struct ContainerSpace {
 
 /// Returns the first process of each unit whose disk has no limit.
 pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
-    let one = |(unit, state): (&UnitName, &UnitState)| {
+    let one = |(unit, state): (&UnitName, &Arc<UnitState>)| {
         let is_open = state.desired.spec.container()?.disk_bytes.is_none();
         Some((unit.to_string(), state.process.filter(|_| is_open)?))
     };
@@ -37,7 +37,7 @@ pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
 
 /// Returns the units of this host with a disk limit.
 pub(super) fn limited(states: &UnitStates) -> Vec<LimitedContainer> {
-    let one = |(unit, state): (&UnitName, &UnitState)| {
+    let one = |(unit, state): (&UnitName, &Arc<UnitState>)| {
         let most_bytes = state.desired.spec.container()?.disk_bytes?;
         Some(LimitedContainer { unit: unit.clone(), process: state.process?, most_bytes })
     };

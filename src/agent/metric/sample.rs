@@ -368,7 +368,7 @@ pub(super) mod tests {
             spec: None,
             slot: muster_rules::plan::Slot::First,
         };
-        Arc::new([("default/hello".parse().unwrap(), state)].into())
+        Arc::new([("default/hello".parse().unwrap(), Arc::new(state))].into())
     }
 
     fn value(points: &[Point], name: &str) -> Option<f64> {

@@ -36,6 +36,9 @@ const ORDERS_MAX: usize = 8;
 /// More steps than any plan has in a row; a planner that does not come to rest must not block the loop.
 const STEPS_MAX: usize = 8;
 
+/// All units of the task. Each has a place of its own: a map keeps room for twice as many as it has.
+pub(super) type Entries = BTreeMap<UnitName, Box<UnitEntry>>;
+
 /// A unit, and the tasks that work for it.
 pub(super) struct UnitEntry {
     pub(super) unit: PlannedUnit,
@@ -206,8 +209,9 @@ pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry
     states.send_if_modified(|states| {
         let before = states.get(name);
         let owed = owed.get(name).cloned().unwrap_or_default();
+        let before = before.map(Arc::as_ref);
         let Some(state) = state(entry, before, owed).filter(|state| before != Some(state)) else { return false };
-        Arc::make_mut(states).insert(name.clone(), state);
+        Arc::make_mut(states).insert(name.clone(), Arc::new(state));
         true
     });
 }

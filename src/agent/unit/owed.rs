@@ -321,7 +321,7 @@ impl OwedWorker {
         }
     }
 
-    fn state(&self, unit: &UnitName) -> Option<UnitState> {
+    fn state(&self, unit: &UnitName) -> Option<Arc<UnitState>> {
         self.units.states().borrow().get(unit).cloned()
     }
 
@@ -372,7 +372,7 @@ impl OutputReader {
 }
 
 /// Whether a unit's change is in effect: it runs, rests as it should, or is gone.
-fn is_up(unit: &UnitName, states: &Arc<BTreeMap<UnitName, UnitState>>) -> bool {
+fn is_up(unit: &UnitName, states: &UnitStates) -> bool {
     let Some(state) = states.get(unit) else { return true };
     match state.observed.phase {
         Phase::Running | Phase::Playing => true,

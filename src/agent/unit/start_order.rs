@@ -1,6 +1,6 @@
 //! Orders the starts of this host's units: applies the rules ([`muster_rules::start_order`]) to the task's entries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use muster_rules::{
     plan::PlannedUnit,
@@ -8,7 +8,7 @@ use muster_rules::{
 };
 use muster_topics::{Millis, name::UnitName};
 
-use super::entry::UnitEntry;
+use super::entry::{Entries, UnitEntry};
 
 /// What other units need to know of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl OrderState {
     }
 }
 
-fn nodes(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> OrderNodes<'_> {
+fn nodes(entries: &Entries, now_ms: Millis) -> OrderNodes<'_> {
     entries.iter().filter_map(|(name, entry)| Some((name, node(&entry.unit, now_ms)?))).collect()
 }
 
@@ -48,24 +48,14 @@ pub(super) type UnconfirmedPlaces = BTreeSet<UnitName>;
 pub(super) const UNCONFIRMED: &str = "the console confirms that this instance is still placed on this host";
 
 /// Returns whether other units allow a unit to start.
-pub(super) fn gate(
-    name: &UnitName,
-    entries: &BTreeMap<UnitName, UnitEntry>,
-    unconfirmed: &UnconfirmedPlaces,
-    now_ms: Millis,
-) -> StartGate {
+pub(super) fn gate(name: &UnitName, entries: &Entries, unconfirmed: &UnconfirmedPlaces, now_ms: Millis) -> StartGate {
     // Most units depend on none; running ones do not wait, and the check is expensive.
     let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
     if is_idle { gate_of(name, entries, unconfirmed, &nodes(entries, now_ms)) } else { StartGate::Open }
 }
 
 /// Returns the same for a unit that does not run.
-fn gate_of(
-    name: &UnitName,
-    entries: &BTreeMap<UnitName, UnitEntry>,
-    unconfirmed: &UnconfirmedPlaces,
-    nodes: &OrderNodes<'_>,
-) -> StartGate {
+fn gate_of(name: &UnitName, entries: &Entries, unconfirmed: &UnconfirmedPlaces, nodes: &OrderNodes<'_>) -> StartGate {
     if unconfirmed.contains(name) {
         return StartGate::Wait(UNCONFIRMED.to_owned());
     }
@@ -76,27 +66,23 @@ fn gate_of(
 }
 
 /// Returns why a unit that goes back with others waits: what depends on it ends first.
-fn still_ends(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>) -> Option<String> {
+fn still_ends(name: &UnitName, entries: &Entries) -> Option<String> {
     let entry = entries.get(name).filter(|entry| entry.unit.has_gone_back())?;
     let depends = |other: &UnitEntry| {
         let specs = other.unit.desired.iter().chain(other.unit.asked()).map(|desired| &desired.spec);
         let is_of_version = entry.owner.is_some() && other.owner == entry.owner;
         is_of_version && specs.flat_map(|spec| spec.requires().iter().chain(spec.after())).any(|needed| needed == name)
     };
-    let ends = |(_, other): &(&UnitName, &UnitEntry)| other.unit.has_failed_instance() && depends(other);
-    entries.iter().find(ends).map(|(other, _)| format!("{other} ends first"))
+    let ends = |other: &UnitEntry| other.unit.has_failed_instance() && depends(other);
+    entries.iter().find(|(_, other)| ends(other)).map(|(other, _)| format!("{other} ends first"))
 }
 
 /// Returns units whose gate differs from what they know.
-pub(super) fn stale(
-    entries: &BTreeMap<UnitName, UnitEntry>,
-    unconfirmed: &UnconfirmedPlaces,
-    now_ms: Millis,
-) -> Vec<UnitName> {
+pub(super) fn stale(entries: &Entries, unconfirmed: &UnconfirmedPlaces, now_ms: Millis) -> Vec<UnitName> {
     let nodes = nodes(entries, now_ms);
     let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();
-    let is_stale = |(name, entry): &(&UnitName, &UnitEntry)| {
+    let is_stale = |name: &UnitName, entry: &UnitEntry| {
         is_idle(&entry.unit) && *entry.unit.gate() != gate_of(name, entries, unconfirmed, &nodes)
     };
-    entries.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
+    entries.iter().filter(|(name, entry)| is_stale(name, entry)).map(|(name, _)| name.clone()).collect()
 }

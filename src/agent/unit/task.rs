@@ -31,7 +31,7 @@ use tokio::{
 };
 
 use super::{
-    entry::{UnitEntry, publish, unpublish},
+    entry::{Entries, UnitEntry, publish, unpublish},
     kind::UnitTrace,
     kinds::Kinds,
     start_order::{self, UnconfirmedPlaces},
@@ -88,7 +88,7 @@ pub(super) struct SignalRequest {
 pub(super) struct UnitsTask {
     store: Store,
     kinds: Kinds,
-    entries: BTreeMap<UnitName, UnitEntry>,
+    entries: Entries,
     changed: Arc<Notify>,
     /// Notified when all units are to be examined now.
     look: Arc<Notify>,
@@ -194,7 +194,7 @@ impl UnitsTask {
                     );
                 } else {
                     tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");
-                    self.entries.insert(name, UnitEntry::new(None, kind.clone()));
+                    self.entries.insert(name, Box::new(UnitEntry::new(None, kind.clone())));
                 }
             }
         }
@@ -371,8 +371,10 @@ impl UnitsTask {
             tracing::error!(unit = %name, kind = desired.spec.kind(), "this agent cannot keep units of this kind");
             return false;
         };
-        let entry =
-            self.entries.entry(name).or_insert_with(|| UnitEntry::new(Some((kept, hold.clone())), kind.clone()));
+        let entry = self
+            .entries
+            .entry(name)
+            .or_insert_with(|| Box::new(UnitEntry::new(Some((kept, hold.clone())), kind.clone())));
         // It was removed and created again as another kind: first its remains have to be removed.
         let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
@@ -558,7 +560,7 @@ fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desi
 
 /// Computes the ports and connections of each unit.
 fn wire_all(
-    entries: &BTreeMap<UnitName, UnitEntry>,
+    entries: &Entries,
     leases: &[PortLease],
     realms: &Realms,
 ) -> Vec<(UnitName, (EndpointWiring, Option<String>))> {

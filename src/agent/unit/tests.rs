@@ -331,9 +331,9 @@ impl Host {
     /// Waits until a unit is like this.
     async fn until(&self, unit: &UnitName, what: impl Fn(&UnitState) -> bool) -> UnitState {
         let mut states = self.units.states();
-        let found = states.wait_for(|states| states.get(unit).is_some_and(&what));
+        let found = states.wait_for(|states| states.get(unit).is_some_and(|state| what(state)));
         match tokio::time::timeout(Duration::from_secs(60), found).await {
-            Ok(states) => states.unwrap()[unit].clone(),
+            Ok(states) => states.unwrap()[unit].as_ref().clone(),
             Err(_) => panic!("{unit} is not as it should be: {:#?}", self.units.states().borrow().get(unit)),
         }
     }
@@ -469,7 +469,7 @@ async fn running_unit_is_adopted_after_restart() {
     host.fake.end(&two, Exit::Code(3));
     host.verb(&Verb::UnitStop { unit: three.clone() }).await.unwrap();
     host.restart().await;
-    assert_eq!(host.until(&one, |state| state.process.is_some()).await, before[&one]);
+    assert_eq!(host.until(&one, |state| state.process.is_some()).await, *before[&one]);
     let state = host.until(&two, |state| state.observed.pid != before[&two].observed.pid).await;
     assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Code(3)), 1));
     host.until_phase(&three, Phase::Stopped).await;
@@ -480,7 +480,7 @@ async fn running_unit_is_adopted_after_restart() {
     let before = host.units.states().borrow().clone();
     host.restart().await;
     for unit in [&one, &two, &three] {
-        assert_eq!(host.until(unit, |state| state.process == before[unit].process).await, before[unit]);
+        assert_eq!(host.until(unit, |state| state.process == before[unit].process).await, *before[unit]);
     }
     assert_eq!(host.fake.world().starts, 4);
 }

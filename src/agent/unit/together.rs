@@ -13,20 +13,17 @@ use muster_topics::{
     unit::{HoldReason, Phase, Spec},
 };
 
-use super::entry::UnitEntry;
-
-/// All units of the task.
-type Entries = BTreeMap<UnitName, UnitEntry>;
+use super::entry::{Entries, UnitEntry};
 
 /// Returns what becomes of units that want the same.
 pub(super) fn conflicts(entries: &Entries) -> BTreeMap<UnitName, ConflictVerdict> {
-    let claimant = |(name, entry): (&'_ UnitName, &'_ UnitEntry)| -> Option<(UnitName, Spec, u64, Option<Spec>, bool)> {
+    let claimant = |name: &UnitName, entry: &UnitEntry| -> Option<(UnitName, Spec, u64, Option<Spec>, bool)> {
         let unit = &entry.unit;
         let desired = unit.desired.as_ref().filter(|_| unit.is_claiming())?;
         let (spec, earlier) = (desired.spec.clone(), unit.earlier().cloned());
         Some((name.clone(), spec, desired.generation, earlier, unit.is_changing()))
     };
-    let all: Vec<_> = entries.iter().filter_map(claimant).collect();
+    let all: Vec<_> = entries.iter().filter_map(|(name, entry)| claimant(name, entry)).collect();
     let claimants: Vec<Claimant<'_>> = all
         .iter()
         .map(|(unit, spec, generation, earlier, changes)| Claimant {
@@ -62,7 +59,7 @@ pub(super) fn steps(entries: &Entries, known: &mut BTreeSet<UnitName>, now_ms: M
         let differs = |entry: &UnitEntry| {
             entry.unit.group_waits() != step.waits || entry.unit.group_stays() != step.stays.as_deref()
         };
-        step.back.is_some() || entries.get(*unit).is_some_and(differs)
+        step.back.is_some() || entries.get(*unit).is_some_and(|entry| differs(entry))
     };
     let news = steps.into_iter().filter(is_news).map(|(unit, step)| (unit.clone(), step)).collect();
     *known = failed;

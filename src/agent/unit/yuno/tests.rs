@@ -133,9 +133,9 @@ impl Host {
 
     async fn until(&self, unit: &UnitName, what: impl Fn(&UnitState) -> bool) -> UnitState {
         let mut states = self.units.states();
-        let found = states.wait_for(|states| states.get(unit).is_some_and(&what));
+        let found = states.wait_for(|states| states.get(unit).is_some_and(|state| what(state)));
         match tokio::time::timeout(Duration::from_secs(60), found).await {
-            Ok(states) => states.unwrap()[unit].clone(),
+            Ok(states) => states.unwrap()[unit].as_ref().clone(),
             Err(_) => panic!("{unit} is not as it should be: {:#?}", self.units.states().borrow().get(unit)),
         }
     }
