@@ -1,12 +1,18 @@
 //! The embedded store.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
+    ops::RangeInclusive,
     path::Path,
     time::{Duration, Instant},
 };
 
-use muster_series::{GATHER, GATHERED_MAX, Resolution, SeriesColumn, SeriesSelector, SeriesStore, StoreSettings};
+use muster_promql::{Labels, Matchers, NAME, ParsedQuery, QueryLimits, QueryRange, Source, SourceError, TimedValue};
+use muster_series::{
+    ChosenSeries, GATHER, GATHERED_MAX, ReadAhead, Resolution, SeriesColumn, SeriesId, SeriesSelector, SeriesStore,
+    StoreSettings,
+};
 use muster_topics::metric::{self, Point};
 use tokio::sync::mpsc;
 
@@ -231,9 +237,77 @@ async fn questions(table: &mut Table) -> Result<()> {
         fives.push(start.elapsed());
         assert!(averaged > 0.0 && buckets.iter().all(|buckets| buckets.len() == 288));
     }
-    for (row, times) in [(Row::Day, days), (Row::Average, averages), (Row::Fives, fives)] {
+    let mut queries = Vec::new();
+    for _ in 0..21 {
+        let source = StoreSource::new(store.clone());
+        let start = Instant::now();
+        let answer = tokio::task::spawn_blocking(move || {
+            let range = QueryRange { start_ms: BASE_MS, end_ms: BASE_MS + DAY_MS - 1, step_ms: 60_000 };
+            let query = ParsedQuery::parse("avg by (host) (asked_busy_percent)")?;
+            query.range(&source, range, &QueryLimits::default())
+        });
+        let answer = answer.await??;
+        queries.push(start.elapsed());
+        assert!(!answer.is_empty() && answer.iter().all(|(_, samples)| samples.len() == 1_440));
+    }
+    for (row, times) in [(Row::Day, days), (Row::Average, averages), (Row::Query, queries), (Row::Fives, fives)] {
         table.put(Subject::Muster, row, Spread::of(times).median().as_secs_f64() * 1e3);
     }
     store.stop().await;
     Ok(())
+}
+
+/// The store as the console gives it to the query language.
+struct StoreSource {
+    store: SeriesStore,
+    runtime: tokio::runtime::Handle,
+    chosen: RefCell<Vec<SeriesId>>,
+    ahead: RefCell<ReadAhead>,
+}
+
+impl StoreSource {
+    fn new(store: SeriesStore) -> Self {
+        let runtime = tokio::runtime::Handle::current();
+        Self { store, runtime, chosen: RefCell::default(), ahead: RefCell::default() }
+    }
+
+    fn id(&self, series: u64) -> SeriesId {
+        self.chosen.borrow()[series as usize]
+    }
+}
+
+impl Source for StoreSource {
+    fn select(
+        &self,
+        matchers: &Matchers,
+        _: RangeInclusive<i64>,
+        series_max: usize,
+    ) -> std::result::Result<Vec<(Labels, u64)>, SourceError> {
+        let selector = SeriesSelector::of(matchers.iter())?;
+        let found = self.runtime.block_on(self.store.select(selector, series_max))?;
+        let mut chosen = self.chosen.borrow_mut();
+        let mut number = |series: &ChosenSeries| {
+            chosen.push(series.id);
+            let labels = series.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            (labels.chain([(NAME, series.name.as_str())]).collect(), chosen.len() as u64 - 1)
+        };
+        Ok(found.iter().map(&mut number).collect())
+    }
+
+    fn announce(&self, series: &[u64]) {
+        self.ahead.replace(ReadAhead::new(series.iter().map(|series| self.id(*series)).collect()));
+    }
+
+    fn read(
+        &self,
+        series: u64,
+        times: RangeInclusive<i64>,
+        _: usize,
+        into: &mut Vec<TimedValue>,
+    ) -> std::result::Result<(), SourceError> {
+        let mut ahead = self.ahead.borrow_mut();
+        let points = ahead.points(&self.store, self.id(series), (*times.start(), *times.end()));
+        into.extend(self.runtime.block_on(points)?);
+        Ok(())
+    }
 }

@@ -40,11 +40,12 @@ pub(crate) enum Row {
     Fresh,
     Day,
     Average,
+    Query,
     Fives,
 }
 
 impl Row {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Bulk,
         Self::Settle,
         Self::Bytes,
@@ -57,6 +58,7 @@ impl Row {
         Self::Fresh,
         Self::Day,
         Self::Average,
+        Self::Query,
         Self::Fives,
     ];
 
@@ -74,6 +76,7 @@ impl Row {
             Self::Fresh => "  half an hour that is not sealed, us",
             Self::Day => "200 series x 24 h at 1 min, ms",
             Self::Average => "avg by (host) over that, ms",
+            Self::Query => "  the same asked as PromQL, ms",
             Self::Fives => "the same by five minutes, from summaries, ms",
         }
     }

@@ -61,6 +61,10 @@ pub trait Source {
         series_max: usize,
     ) -> Result<Vec<(Labels, u64)>, SourceError>;
 
+    /// Announces that the query will read these series, in this order, each once in the same ranges, so that a source can
+    /// read several at a time. It may still end early.
+    fn announce(&self, _series: &[u64]) {}
+
     /// Appends the samples of a series in this time range, both ends included, sorted by time, with distinct times. If
     /// there are more than `samples_max`, it may stop after `samples_max + 1`.
     ///

@@ -71,6 +71,9 @@ impl Evaluator<'_> {
         let samples_from = self.source.samples_from(&hints, &whole).map_err(unreadable)?;
         let old = whole.start().saturating_sub(STRETCH_MAX_MS)..=(*whole.end()).min(samples_from.saturating_sub(1));
         let marks = purpose.newest;
+        if !apart {
+            self.source.announce(&chosen.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+        }
         let (mut samples, mut stretches) = (Vec::new(), Vec::new());
         for (labels, id) in chosen {
             self.check()?;

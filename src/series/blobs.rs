@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use futures_util::TryStreamExt;
+use futures_util::{TryStreamExt, stream::BoxStream};
 use muster_topics::Millis;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
@@ -23,8 +23,6 @@ use super::{
 const DAMAGED_MAX: i64 = 10_000;
 /// Rows per statement.
 pub(crate) const ROWS: usize = 16;
-/// Number of series whose days are read together: some hundred kB.
-const SERIES: usize = 32;
 /// Content of the pages of a long row, but for its beginning, in a file with pages of 4096 bytes.
 const OVERFLOW_BYTES: usize = 4_092;
 /// The beginning of a long row that fills all these pages, without the head of the row.
@@ -83,7 +81,7 @@ impl BlobTable {
             }
             Self::Day => {
                 let (day, _) = key::of_day(key).ok_or(DecodeError::Content("its key"))?;
-                DayReader::new(key, day, data)?.read(0..u32::MAX).try_for_each(|hour| hour.map(drop))
+                DayReader::new(key, day, data.to_vec())?.read(0..u32::MAX).try_for_each(|hour| hour.map(drop))
             }
             _ => rollup_blob::decode(key, data).map(drop),
         }
@@ -92,6 +90,9 @@ impl BlobTable {
 
 /// Blobs that could not be decoded.
 pub(crate) type UnreadableBlobs = Vec<(BlobTable, i64, DecodeError)>;
+
+/// The key of a row, and its blob.
+pub(crate) type BlobRow = (i64, Vec<u8>);
 
 /// Reads all blobs in a range of keys.
 pub(crate) async fn range(
@@ -161,64 +162,27 @@ pub(crate) async fn points(
     Ok(found)
 }
 
-/// Reads blobs in ranges of keys that begin at the given ones and have the same length.
-pub(crate) async fn ranges(
+/// Reads blobs in ranges of keys that begin at the given ones and have the same length, in the order of these.
+pub(crate) fn ranges(
     connection: &mut SqliteConnection,
     table: BlobTable,
     firsts: impl Iterator<Item = i64>,
     length: i64,
-) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
+) -> BoxStream<'_, Result<BlobRow, sqlx::Error>> {
     let name = table.name();
     let statement = format!(
         "SELECT {name}.key, {name}.data
          FROM json_each($1) AS first CROSS JOIN {name} ON {name}.key BETWEEN first.value AND first.value + $2 - 1"
     );
-    sqlx::query_as(AssertSqlSafe(statement)).bind(list(firsts)).bind(length).fetch_all(connection).await
+    sqlx::query_as(AssertSqlSafe(statement)).bind(list(firsts)).bind(length).fetch(connection)
 }
 
-/// Reads the points of series in consecutive hours, of those days that are sealed as a whole, sorted by time.
-pub(crate) async fn points_of_days(
-    connection: &mut SqliteConnection,
-    series: &[SeriesId],
-    hours: std::ops::Range<u32>,
-    faults: &mut UnreadableBlobs,
-) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
-    let mut found = vec![Vec::new(); series.len()];
-    if hours.is_empty() {
-        return Ok(found);
-    }
-    let days = hours.start / key::DAY_HOURS..=(hours.end - 1) / key::DAY_HOURS;
-    // A statement costs as much as reading some days.
-    for (some, found) in series.chunks(SERIES).zip(found.chunks_mut(SERIES)) {
-        let firsts = some.iter().flat_map(|series| days.clone().map(|day| key::day_key(*series, day)));
-        let rows = ranges(connection, BlobTable::Day, firsts, i64::from(key::SLOTS)).await?;
-        let mut found = some.iter().zip(found).peekable();
-        for pieces in rows.chunk_by(|one, next| key::day_last(one.0) == key::day_last(next.0)) {
-            let Some((day, series)) = pieces.first().and_then(|(key, _)| key::of_day(*key)) else { continue };
-            while found.next_if(|(of, _)| **of != series).is_some() {}
-            let Some((_, points)) = found.peek_mut() else { continue };
-            let (key, bytes) = (key::day_key(series, day), join(pieces));
-            let mut reader = match DayReader::new(key, day, &bytes) {
-                Ok(reader) => reader,
-                Err(fault) => {
-                    faults.push((BlobTable::Day, key, fault));
-                    continue;
-                }
-            };
-            for hour in reader.read(hours.clone()) {
-                match hour {
-                    Ok((_, samples)) => points.extend(samples),
-                    Err(fault) => faults.push((BlobTable::Day, key, fault)),
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Joins the pieces of a day.
-fn join(pieces: &[(i64, Vec<u8>)]) -> Vec<u8> {
-    pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect()
+/// Joins the pieces of a day, with room for what a [`DayReader`] adds.
+pub(crate) fn join(pieces: &[BlobRow]) -> Vec<u8> {
+    let length: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
+    let mut bytes = Vec::with_capacity(length + numbers::PAGE_PADDING);
+    pieces.iter().for_each(|(_, piece)| bytes.extend(piece));
+    bytes
 }
 
 /// Reads the pieces of a day, joined.
@@ -259,7 +223,7 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 async fn take_apart(connection: &mut SqliteConnection, key: i64, bytes: &[u8]) -> Result<(), sqlx::Error> {
     let Some((day, series)) = key::of_day(key) else { return Ok(()) };
     let mut chunks = Vec::new();
-    if let Ok(mut reader) = DayReader::new(key, day, bytes) {
+    if let Ok(mut reader) = DayReader::new(key, day, bytes.to_vec()) {
         for (hour, samples) in reader.read(0..u32::MAX).flatten() {
             let parts = chunk::encode_hour(hour, &samples).into_iter();
             chunks.extend(parts.map(|(slot, body)| (ChunkKey { hour, series, slot }.to_sql(), body)));

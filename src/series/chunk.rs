@@ -82,7 +82,7 @@ pub(crate) fn encode_hour(hour: Hour, samples: &[ThinPoint]) -> Vec<(u16, Vec<u8
 }
 
 /// Merges two lists by time; for equal times the later list counts.
-pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinPoint> {
+pub(crate) fn merge(mut earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinPoint> {
     if later.is_empty() {
         return earlier;
     }
@@ -90,7 +90,8 @@ pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinP
         return later;
     }
     if earlier.last().is_none_or(|last| later.first().is_none_or(|first| last.0 < first.0)) {
-        return earlier.into_iter().chain(later).collect();
+        earlier.extend(later);
+        return earlier;
     }
     let mut merged = Vec::with_capacity(earlier.len() + later.len());
     let mut earlier = earlier.into_iter().peekable();

@@ -8,7 +8,7 @@
 use super::{
     downsample::ThinPoint,
     key::{DAY_HOURS, HOUR_MS, Hour},
-    numbers::{self, DecodeError, PagedColumn, PagedTimes},
+    numbers::{self, DecodeError, PageInput, PagedColumn, PagedTimes},
 };
 
 /// Largest number of points in a day: twice what a series that is measured every second has.
@@ -54,29 +54,37 @@ fn page_key(key: i64, hour: Hour) -> i64 {
     key | i64::from(hour.0 % DAY_HOURS + 1)
 }
 
-/// A page: its hour, the index of its first point in the day, the number of its points, its bytes with their checksum.
-struct DayPage<'a> {
+/// A page: its hour, the index of its first point in the day, the number of its points, where its bytes with their
+/// checksum begin, and their number.
+struct DayPage {
     hour: Hour,
     first: usize,
     count: usize,
-    bytes: &'a [u8],
+    start: usize,
+    length: usize,
 }
 
 /// An encoded day, of which hours can be read.
-pub(crate) struct DayReader<'a> {
+pub(crate) struct DayReader {
     key: i64,
     start_ms: i64,
     times: PagedTimes,
     values: PagedColumn,
-    pages: Vec<DayPage<'a>>,
+    pages: Vec<DayPage>,
+    /// The day's bytes, and padding.
+    bytes: Vec<u8>,
+    /// The number of the day's bytes.
+    length: usize,
+    /// What was last decoded: its memory is used again.
+    decoded: (Vec<i64>, Vec<f64>),
 }
 
-impl<'a> DayReader<'a> {
+impl DayReader {
     /// Reads the header.
-    pub(crate) fn new(key: i64, day: u32, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut rest = bytes;
+    pub(crate) fn new(key: i64, day: u32, mut bytes: Vec<u8>) -> Result<Self, DecodeError> {
+        let mut rest = &bytes[..];
         let length = usize::try_from(numbers::take_varint(&mut rest)?).unwrap_or(usize::MAX);
-        let (header, mut rest) = rest.split_at_checked(length.saturating_add(4)).ok_or(DecodeError::Checksum)?;
+        let (header, rest) = rest.split_at_checked(length.saturating_add(4)).ok_or(DecodeError::Checksum)?;
         let mut header = numbers::checked(header, key)?;
         if numbers::take_byte(&mut header)? != VERSION {
             return Err(DecodeError::Content("a day of no known version"));
@@ -92,15 +100,17 @@ impl<'a> DayReader<'a> {
         let values = PagedColumn::take(&mut header)?;
         let lengths = sizes(&mut header, hours.len())?;
         let (mut pages, mut first) = (Vec::with_capacity(hours.len()), 0);
+        let mut start = bytes.len() - rest.len();
         for ((hour, count), length) in hours.into_iter().zip(counts).zip(lengths) {
             let length = if length == 0 { 0 } else { length.saturating_add(4) };
-            // One that is cut off has a wrong checksum.
-            let (bytes, later) = rest.split_at(length.min(rest.len()));
-            pages.push(DayPage { hour, first, count, bytes: if bytes.len() == length { bytes } else { &[0] } });
+            pages.push(DayPage { hour, first, count, start, length });
             first += count;
-            rest = later;
+            start = start.saturating_add(length);
         }
-        Ok(Self { key, start_ms: Hour(day * DAY_HOURS).start_ms(), times, values, pages })
+        let length = bytes.len();
+        bytes.resize(length + numbers::PAGE_PADDING, 0);
+        let start_ms = Hour(day * DAY_HOURS).start_ms();
+        Ok(Self { key, start_ms, times, values, pages, bytes, length, decoded: Default::default() })
     }
 
     /// The hours that have points.
@@ -113,34 +123,47 @@ impl<'a> DayReader<'a> {
     pub(crate) fn read(
         &mut self,
         hours: std::ops::Range<u32>,
-    ) -> impl Iterator<Item = Result<HourPoints, DecodeError>> + use<'_, 'a> {
-        let Self { key, start_ms, times, values, pages } = self;
-        pages
-            .iter()
-            .filter(move |page| hours.contains(&page.hour.0))
-            .map(|page| Ok((page.hour, page.read(*key, *start_ms, times, values)?)))
+    ) -> impl Iterator<Item = Result<HourPoints, DecodeError>> + use<'_> {
+        self.pages_of(hours).map(|index| {
+            let mut samples = Vec::new();
+            let hour = self.page(index, &mut samples)?;
+            Ok((hour, samples))
+        })
     }
-}
 
-impl DayPage<'_> {
-    fn read(
-        &self,
-        key: i64,
-        start_ms: i64,
-        times: &mut PagedTimes,
-        values: &mut PagedColumn,
-    ) -> Result<Vec<ThinPoint>, DecodeError> {
-        let mut rest = match self.bytes {
-            [] => &[],
-            bytes => numbers::checked(bytes, page_key(key, self.hour))?,
+    /// Appends the points of some hours, sorted by time, without those of hours that cannot be decoded; returns the errors
+    /// of these.
+    pub(crate) fn append_to(&mut self, hours: std::ops::Range<u32>, samples: &mut Vec<ThinPoint>) -> Vec<DecodeError> {
+        let pages = self.pages_of(hours);
+        samples.reserve(pages.clone().filter_map(|index| self.pages.get(index)).map(|page| page.count).sum());
+        pages.filter_map(|index| self.page(index, samples).err()).collect()
+    }
+
+    /// The pages of some hours; they are sorted.
+    fn pages_of(&self, hours: std::ops::Range<u32>) -> std::ops::Range<usize> {
+        let place = |hour: u32| self.pages.partition_point(|page| page.hour.0 < hour);
+        place(hours.start)..place(hours.end)
+    }
+
+    /// Appends the points of a page, and returns its hour.
+    fn page(&mut self, index: usize, samples: &mut Vec<ThinPoint>) -> Result<Hour, DecodeError> {
+        let Self { key, start_ms, times, values, pages, bytes, length, decoded } = self;
+        let page = pages.get(index).ok_or(DecodeError::Content("an hour that it does not have"))?;
+        let end = page.start.checked_add(page.length).filter(|end| end <= length).ok_or(DecodeError::Checksum)?;
+        let body = match bytes.get(page.start..end) {
+            None => return Err(DecodeError::Checksum),
+            Some([]) => end,
+            Some(bytes) => end - numbers::checked(bytes, page_key(*key, page.hour))?.len(),
         };
-        let times = times.page(&mut rest, self.first, self.count)?;
-        let values = values.page(&mut rest, self.count)?;
-        let of_hour = self.hour.start_ms() - start_ms..self.hour.start_ms() - start_ms + HOUR_MS;
-        if times.iter().any(|time| !of_hour.contains(time)) {
+        let mut input = PageInput::new(bytes.get(body..).unwrap_or_default(), end - body);
+        times.page(&mut input, page.first, page.count, &mut decoded.0)?;
+        values.page(&mut input, page.count, &mut decoded.1)?;
+        let of_hour = page.hour.start_ms() - *start_ms..page.hour.start_ms() - *start_ms + HOUR_MS;
+        if decoded.0.iter().any(|time| !of_hour.contains(time)) {
             return Err(DecodeError::Content("a time outside its hour"));
         }
-        Ok(times.into_iter().map(|time| start_ms + time).zip(values).collect())
+        samples.extend(decoded.0.iter().map(|time| *start_ms + time).zip(decoded.1.iter().copied()));
+        Ok(page.hour)
     }
 }
 
@@ -175,7 +198,7 @@ mod tests {
     fn whole(samples: &[ThinPoint]) -> Vec<u8> {
         let hours = by_hours(samples);
         let bytes = encode(KEY, DAY, &hours).unwrap();
-        let mut reader = DayReader::new(KEY, DAY, &bytes).unwrap();
+        let mut reader = DayReader::new(KEY, DAY, bytes.clone()).unwrap();
         assert_eq!(reader.hours().collect::<Vec<_>>(), hours.iter().map(|(hour, _)| *hour).collect::<Vec<_>>());
         let read: Vec<_> = reader.read(0..u32::MAX).collect::<Result<_, _>>().unwrap();
         assert_eq!(bits(&read), bits(&hours));
@@ -184,7 +207,10 @@ mod tests {
             let one: Vec<_> = reader.read(hour.0..hour.0 + 1).collect::<Result<_, _>>().unwrap();
             assert_eq!(bits(&one), bits(&[(*hour, samples.clone())]));
         }
-        assert!(matches!(DayReader::new(KEY + 512, DAY, &bytes), Err(DecodeError::Checksum)), "under another key");
+        assert!(
+            matches!(DayReader::new(KEY + 512, DAY, bytes.clone()), Err(DecodeError::Checksum)),
+            "under another key"
+        );
         bytes
     }
 
@@ -231,7 +257,7 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            match DayReader::new(KEY, DAY, &bad) {
+            match DayReader::new(KEY, DAY, bad) {
                 Err(_) => lost_all += 1,
                 Ok(mut reader) => {
                     let faults = reader.read(0..u32::MAX).filter(Result::is_err).count();
@@ -242,8 +268,8 @@ mod tests {
         }
         assert!(lost_one > lost_all * 5, "{lost_one} and {lost_all}, the header begins with {header}");
         for length in 0..good.len() {
-            let whole =
-                DayReader::new(KEY, DAY, &good[..length]).map(|mut day| day.read(0..u32::MAX).all(|one| one.is_ok()));
+            let whole = DayReader::new(KEY, DAY, good[..length].to_vec())
+                .map(|mut day| day.read(0..u32::MAX).all(|one| one.is_ok()));
             assert!(!matches!(whole, Ok(true)), "{length} bytes");
         }
     }
@@ -284,7 +310,7 @@ mod tests {
             numbers::put_varint(&mut bytes, header.len() as u64);
             bytes.extend(numbers::sealed(&header, KEY));
             bytes.extend(numbers::sealed(&rest, page_key(KEY, Hour(DAY * DAY_HOURS))));
-            for bytes in [&bytes, &header] {
+            for bytes in [bytes, header] {
                 if let Ok(mut day) = DayReader::new(KEY, DAY, bytes) {
                     let _ = day.read(0..u32::MAX).count();
                 }

@@ -3,8 +3,13 @@
 //! Its keys begin with five minutes ([`Slice`]), so the points of a series lie in as many places as there are slices. A query first
 //! finds the slices that have any points: mostly those of the last hour, and a few of hosts that have returned.
 
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
+use futures_util::TryStreamExt;
 use muster_topics::Millis;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
@@ -99,24 +104,34 @@ pub(crate) async fn slices(
     Ok(numbers.into_iter().map(Slice).collect())
 }
 
-/// The points of a series in some slices, which are sorted, as are the points.
+/// The points of some series in some slices, which are sorted, as are the points of each.
 pub(crate) async fn points(
     connection: &mut SqliteConnection,
-    series: SeriesId,
+    series: &[SeriesId],
     slices: &[Slice],
-) -> Result<Vec<ThinPoint>, sqlx::Error> {
+) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
+    let mut found = vec![Vec::new(); series.len()];
     if slices.is_empty() {
-        return Ok(Vec::new());
+        return Ok(found);
     }
-    let rows: Vec<(i64, f64)> = sqlx::query_as(
-        "SELECT head.key, head.value
-         FROM json_each($1) AS first CROSS JOIN head ON head.key BETWEEN first.value AND first.value + $2",
+    let places: HashMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
+    // In the order of the file.
+    let mut rows = sqlx::query_as(
+        "SELECT head.key, head.value FROM json_each($1) AS slice CROSS JOIN json_each($2) AS series CROSS JOIN head
+             ON head.key BETWEEN slice.value + series.value AND slice.value + series.value + $3",
     )
-    .bind(list(slices.iter().map(|slice| slice.first(series))))
+    .bind(list(slices.iter().map(|slice| slice.keys().0)))
+    .bind(list(series.iter().map(|series| series.to_sql() * SLICE_MS)))
     .bind(SLICE_MS - 1)
-    .fetch_all(connection)
-    .await?;
-    Ok(rows.into_iter().map(|(key, value)| (PointKey::from_sql(key).at_ms(), value)).collect())
+    .fetch(connection);
+    while let Some((key, value)) = rows.try_next().await? {
+        let key = PointKey::from_sql(key);
+        let place = key.series().and_then(|series| places.get(&series));
+        if let Some(points) = place.and_then(|place| found.get_mut(*place)) {
+            points.push((key.at_ms(), value));
+        }
+    }
+    Ok(found)
 }
 
 /// Which of the given hours of series have points, as indices into the list.

@@ -17,7 +17,8 @@
 //! - `head`: the table of new points; `blobs`: the tables of blobs, and damaged ones
 //! - `selector`: selects series; pure
 //! - `downsample`: reduces points without hiding peaks; pure
-//! - `view`: a consistent view of the store, and the error bounds of summaries; `reader`: answers queries; `export`: text
+//! - `sealed`: reads days and chunks of many series; `view`: a consistent view of the store, and the error bounds of summaries;
+//!   `reader`: answers queries; `read_ahead`: reads series one after another; `export`: text
 //! - `file`: opens the file, and sets a damaged one aside
 //!
 //! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and survives a power cut. Because of that
@@ -41,11 +42,13 @@ mod key;
 mod maintenance;
 mod numbers;
 mod points;
+mod read_ahead;
 mod reader;
 mod retention;
 mod rollup;
 mod rollup_blob;
 mod seal;
+mod sealed;
 mod selector;
 mod settings;
 mod transaction;
@@ -79,6 +82,7 @@ use self::{
 pub use self::{
     export::LineFormat,
     key::SeriesId,
+    read_ahead::ReadAhead,
     reader::ChosenSeries,
     rollup_blob::Resolution,
     selector::{SelectorError, SeriesSelector},

@@ -184,15 +184,23 @@ impl PagedColumn {
         })
     }
 
-    /// Decodes the next part of a page, of this many numbers.
-    pub(crate) fn page(&mut self, page: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeError> {
+    /// Decodes the next part of a page, of this many numbers, into `values`.
+    pub(crate) fn page(
+        &mut self,
+        page: &mut PageInput<'_>,
+        count: usize,
+        values: &mut Vec<f64>,
+    ) -> Result<(), DecodeError> {
+        values.clear();
         match self {
-            Self::Constant(value) => Ok(vec![*value; count]),
+            Self::Constant(value) => values.resize(count, *value),
             Self::Wholes(scale, wholes) => {
-                Ok(wholes.page(page, count)?.into_iter().map(|whole| from_whole(whole, *scale)).collect())
+                let scale = *scale;
+                values.extend(wholes.page(page, count)?.map(|whole| from_whole(whole, scale)));
             }
-            Self::Floats(chunk) => take_page(chunk, page, count),
+            Self::Floats(chunk) => take_page(chunk, page, count, values)?,
         }
+        Ok(())
     }
 }
 
@@ -227,14 +235,22 @@ impl PagedTimes {
     }
 
     /// As [`PagedColumn::page`]; `index` is that of the page's first time in the column.
-    pub(crate) fn page(&mut self, page: &mut &[u8], index: usize, count: usize) -> Result<Vec<i64>, DecodeError> {
+    pub(crate) fn page(
+        &mut self,
+        page: &mut PageInput<'_>,
+        index: usize,
+        count: usize,
+        times: &mut Vec<i64>,
+    ) -> Result<(), DecodeError> {
+        times.clear();
         match self {
             Self::Regular { first, step } => {
                 let time = |index: usize| first.wrapping_add(step.wrapping_mul(index.cast_signed() as i64));
-                Ok((index..index + count).map(time).collect())
+                times.extend((index..index + count).map(time));
             }
-            Self::Irregular(wholes) => wholes.page(page, count),
+            Self::Irregular(wholes) => times.extend(wholes.page(page, count)?),
         }
+        Ok(())
     }
 }
 
@@ -243,6 +259,8 @@ pub(crate) struct PagedWholes {
     first: i64,
     divisor: i64,
     chunk: ChunkDecompressor<i64>,
+    /// What was last decoded: its memory is used again.
+    distances: Vec<i64>,
 }
 
 impl PagedWholes {
@@ -255,13 +273,40 @@ impl PagedWholes {
 
     fn take(header: &mut &[u8]) -> Result<Self, DecodeError> {
         let first = take_signed(header)?;
-        Ok(Self { first, divisor: take_divisor(header)?, chunk: take_pages(header)? })
+        Ok(Self { first, divisor: take_divisor(header)?, chunk: take_pages(header)?, distances: Vec::new() })
     }
 
-    fn page(&mut self, page: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
-        let mut values = take_page(&mut self.chunk, page, count)?;
-        values.iter_mut().for_each(|value| *value = self.first.wrapping_add(value.wrapping_mul(self.divisor)));
-        Ok(values)
+    fn page(
+        &mut self,
+        page: &mut PageInput<'_>,
+        count: usize,
+    ) -> Result<impl Iterator<Item = i64> + use<'_>, DecodeError> {
+        take_page(&mut self.chunk, page, count, &mut self.distances)?;
+        let (first, divisor) = (self.first, self.divisor);
+        Ok(self.distances.iter().map(move |distance| first.wrapping_add(distance.wrapping_mul(divisor))))
+    }
+}
+
+/// Number of bytes that have to follow the last page, with any content. `pco` reads ahead by up to a batch of its
+/// largest numbers; where there is less, it copies the rest of the page to new memory of twice that size, which takes
+/// longer than decoding an hour.
+pub(crate) const PAGE_PADDING: usize = 256 * (16 + 2) + 64;
+
+/// The largest column that is copied to memory with such padding.
+const PADDED_MAX: usize = 4 * 1024;
+
+/// What is left of a page.
+pub(crate) struct PageInput<'a> {
+    /// Its bytes, and those that follow.
+    bytes: &'a [u8],
+    /// The number of its bytes.
+    length: usize,
+}
+
+impl<'a> PageInput<'a> {
+    /// A page at the beginning of these bytes, of which at least [`PAGE_PADDING`] should follow it.
+    pub(crate) fn new(bytes: &'a [u8], length: usize) -> Self {
+        Self { bytes, length }
     }
 }
 
@@ -293,14 +338,19 @@ fn take_pages<T: Packed>(header: &mut &[u8]) -> Result<ChunkDecompressor<T>, Dec
 
 fn take_page<T: Packed>(
     chunk: &mut ChunkDecompressor<T>,
-    page: &mut &[u8],
+    page: &mut PageInput<'_>,
     count: usize,
-) -> Result<Vec<T>, DecodeError> {
-    let mut values = vec![T::default(); count];
-    let mut reader = chunk.page_decompressor(*page, count).map_err(|_| PACKED)?;
-    let progress = reader.read(&mut values).map_err(|_| PACKED)?;
-    *page = reader.into_src();
-    if progress.n_processed == count { Ok(values) } else { Err(SHORT) }
+    values: &mut Vec<T>,
+) -> Result<(), DecodeError> {
+    values.clear();
+    values.resize(count, T::default());
+    let mut reader = chunk.page_decompressor(page.bytes, count).map_err(|_| PACKED)?;
+    let progress = reader.read(values).map_err(|_| PACKED)?;
+    let rest = reader.into_src();
+    // What follows the page is not its content.
+    page.length = page.length.checked_sub(page.bytes.len() - rest.len()).ok_or(ENDS)?;
+    page.bytes = rest;
+    if progress.n_processed == count { Ok(()) } else { Err(SHORT) }
 }
 
 /// The column as integers with a scale, given by its index; `None` if a number has too many decimals.
@@ -365,6 +415,14 @@ fn pack<T: Packed>(values: &[T], mode: ModeSpec) -> Option<Vec<u8>> {
 
 fn unpack<T: Packed>(bytes: &[u8], count: usize) -> Result<Vec<T>, DecodeError> {
     let mut values = vec![T::default(); count];
+    // See `PAGE_PADDING`.
+    let mut padded = [0; PADDED_MAX + PAGE_PADDING];
+    let bytes = if bytes.len() <= PADDED_MAX {
+        padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        &padded
+    } else {
+        bytes
+    };
     let progress = simple_decompress_into(bytes, &mut values).map_err(|_| PACKED)?;
     if progress.n_processed == count { Ok(values) } else { Err(SHORT) }
 }

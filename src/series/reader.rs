@@ -72,11 +72,17 @@ pub(crate) async fn query(
         let points_max = points_max.min(POINTS_MAX).min(ANSWER_POINTS_MAX / chosen.len().max(1));
         let mut answer = Vec::with_capacity(chosen.len());
         let mut view = StoreView::new(readers).await?;
+        let ids: Vec<SeriesId> = chosen.iter().map(|series| series.id).collect();
+        let mut last = match range {
+            Some(_) => Vec::new(),
+            // Hosts' clocks may be ahead, so the range has no upper end.
+            None => view.points_of(&ids, now_ms - LAST_MAX_AGE_MS..=TIME_LAST_MS).await?,
+        }
+        .into_iter();
         for ChosenSeries { id, name, labels } in chosen {
             let points = match range {
                 Some((start_ms, end_ms)) => thinned(&mut view, id, start_ms..=end_ms, points_max).await?,
-                // Hosts' clocks may be ahead, so the range has no upper end.
-                None => view.points(id, now_ms - LAST_MAX_AGE_MS..=TIME_LAST_MS).await?.pop().into_iter().collect(),
+                None => last.next().and_then(|mut points| points.pop()).into_iter().collect(),
             };
             if !points.is_empty() {
                 answer.push(SeriesPoints { name, labels, points });

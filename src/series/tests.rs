@@ -7,6 +7,7 @@ use super::*;
 
 mod damage;
 mod kept;
+mod many;
 mod model;
 
 const MINUTE_MS: Millis = 60_000;

@@ -17,6 +17,7 @@ use std::{
     ops::RangeInclusive,
 };
 
+use futures_util::TryStreamExt;
 use muster_topics::Millis;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
@@ -28,6 +29,7 @@ use super::{
     key::{self, DAY_HOURS, HOUR_MS, Hour, SLICE_MS, SeriesId, Slice},
     maintenance::{RetentionBounds, kept},
     rollup_blob::{self, FIVE_MS, Resolution, SPAN_HOURS},
+    sealed::{self, SealedRange},
 };
 use muster_promql::StretchSummary;
 
@@ -112,27 +114,29 @@ impl StoreView {
             return Ok(vec![Vec::new(); series.len()]);
         }
         let hours = key::hours(&times);
-        let (first, last) = self.days.unwrap_or((1, 0));
-        let of_days = hours.start.max(first * DAY_HOURS)..hours.end.min((last + 1) * DAY_HOURS);
-        let mut found = blobs::points_of_days(&mut self.tx, series, of_days, &mut self.faults).await?;
-        self.rows += found.iter().filter(|points| !points.is_empty()).count();
-        for (series, points) in series.iter().zip(&mut found) {
-            let sealed = self.sealed(*series, hours.clone()).await?;
-            let mut merged = chunk::merge(std::mem::take(points), sealed);
-            let outside = |sample: &ThinPoint| !times.contains(&sample.0);
-            if merged.first().is_some_and(outside) || merged.last().is_some_and(outside) {
-                merged.retain(|sample| times.contains(&sample.0));
-            }
-            *points = chunk::merge(merged, self.came(*series, &times).await?);
-        }
-        Ok(found)
+        let within = |first: u32, end: u32| hours.start.max(first)..hours.end.min(end);
+        let range = SealedRange {
+            times: times.clone(),
+            of_days: self.days.map_or(0..0, |(first, last)| within(first * DAY_HOURS, (last + 1) * DAY_HOURS)),
+            of_chunks: self.chunks.map_or(0..0, |(first, last)| within(first.0, last.0 + 1)),
+        };
+        let sealed = sealed::points(&mut self.tx, series, range).await?;
+        self.faults.extend(sealed.faults);
+        self.rows += sealed.rows;
+        let came = self.came(series, &times).await?;
+        Ok(sealed.points.into_iter().zip(came).map(|(sealed, came)| chunk::merge(sealed, came)).collect())
     }
 
-    /// The points of a series that are not sealed, sorted by time.
-    async fn came(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<Vec<ThinPoint>, sqlx::Error> {
-        let Some((first, last)) = self.head else { return Ok(Vec::new()) };
+    /// The points of some series that are not sealed, of each sorted by time.
+    async fn came(
+        &mut self,
+        series: &[SeriesId],
+        times: &RangeInclusive<Millis>,
+    ) -> Result<Vec<Vec<ThinPoint>>, sqlx::Error> {
+        let none = || Ok(vec![Vec::new(); series.len()]);
+        let Some((first, last)) = self.head else { return none() };
         if Slice::of(*times.end()) < first || last < Slice::of(*times.start()) {
-            return Ok(Vec::new());
+            return none();
         }
         let slices = match self.slices.take() {
             Some(slices) => slices,
@@ -142,18 +146,11 @@ impl StoreView {
         };
         let slices = self.slices.insert(slices);
         let mut came = head::points(&mut self.tx, series, head::within(slices, times)).await?;
-        self.rows += came.len();
-        came.retain(|sample| times.contains(&sample.0));
+        for points in &mut came {
+            self.rows += points.len();
+            points.retain(|sample| times.contains(&sample.0));
+        }
         Ok(came)
-    }
-
-    /// The points of a series that are sealed by the hour, sorted by time.
-    async fn sealed(&mut self, series: SeriesId, hours: std::ops::Range<u32>) -> Result<Vec<ThinPoint>, sqlx::Error> {
-        let Some((first, last)) = self.chunks else { return Ok(Vec::new()) };
-        let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
-        let found = blobs::points(&mut self.tx, series, hours, &mut self.faults).await?;
-        self.rows += found.len();
-        Ok(found.into_iter().flat_map(|(_, samples)| samples).collect())
     }
 
     /// As [`Self::buckets_of`], of one series.
@@ -204,12 +201,17 @@ impl StoreView {
         Ok(found)
     }
 
-    /// Hours of a range with points that are not sealed.
-    async fn fresh(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<BTreeSet<Hour>, sqlx::Error> {
+    /// Hours of a range in which series have points that are not sealed.
+    async fn fresh(
+        &mut self,
+        series: &[SeriesId],
+        times: &RangeInclusive<Millis>,
+    ) -> Result<Vec<BTreeSet<Hour>>, sqlx::Error> {
         let hours = key::hours(times);
         let whole = Hour(hours.start).start_ms()..=*Hour(hours.end - 1).times().end();
         let came = self.came(series, &whole).await?;
-        Ok(came.into_iter().map(|sample| Hour::of(sample.0)).collect())
+        let of = |points: Vec<ThinPoint>| points.into_iter().map(|sample| Hour::of(sample.0)).collect();
+        Ok(came.into_iter().map(of).collect())
     }
 
     /// Hourly summaries: from the roll-ups, from newly sealed hours, and from points that are not sealed.
@@ -231,7 +233,7 @@ impl StoreView {
             let hour = Hour(key::of_series_first(key).1);
             found.extend(span.into_values().reduce(StretchSummary::join).map(|summary| (hour, summary)));
         }
-        for hour in self.fresh(series, times).await? {
+        for hour in self.fresh(&[series], times).await?.pop().unwrap_or_default() {
             let points = self.points(series, hour.times()).await?;
             found
                 .extend(StretchSummary::over(points.into_iter().map(|sample| sample.1)).map(|summary| (hour, summary)));
@@ -258,7 +260,7 @@ impl StoreView {
         let days = Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last);
         let places: BTreeMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
         let keys = series.iter().flat_map(|series| days.clone().map(|day| rollup_blob::day_key(*series, day)));
-        let rows = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).await?;
+        let rows = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).try_collect::<Vec<_>>().await?;
         self.rows += rows.len();
         for (key, data) in rows {
             let (of, day) = key::of_time_first(key);
@@ -269,30 +271,36 @@ impl StoreView {
             }
         }
         let firsts = series.iter().map(|series| key::series_first(*series, hours.start));
-        let rows =
-            blobs::ranges(&mut self.tx, BlobTable::Summary, firsts, Millis::from(hours.end - hours.start)).await?;
+        let rows: Vec<_> =
+            blobs::ranges(&mut self.tx, BlobTable::Summary, firsts, Millis::from(hours.end - hours.start))
+                .try_collect()
+                .await?;
         self.rows += rows.len();
         let mut behind: BTreeMap<SeriesId, BTreeSet<Hour>> = BTreeMap::new();
         for (key, _) in rows {
             let (of, hour) = key::of_series_first(key);
             of.map(|of| behind.entry(of).or_default().insert(Hour(hour)));
         }
-        for (series, buckets) in series.iter().zip(found) {
-            let mut behind = behind.remove(series).unwrap_or_default();
-            behind.extend(self.fresh(*series, times).await?);
-            // One search for consecutive hours: usually today's.
-            for run in runs(&behind) {
+        // One reading for all series of which the same hours are missing: usually today's of all.
+        let mut alike: BTreeMap<BTreeSet<Hour>, Vec<SeriesId>> = BTreeMap::new();
+        for (series, mut hours) in series.iter().zip(self.fresh(series, times).await?) {
+            hours.append(&mut behind.remove(series).unwrap_or_default());
+            if !hours.is_empty() {
+                alike.entry(hours).or_default().push(*series);
+            }
+        }
+        for (hours, series) in alike {
+            for run in runs(&hours) {
                 let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
-                let points = self.points(*series, whole).await?;
-                for samples in points.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
-                    let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
-                    buckets.retain(|bucket| bucket.width_ms != FIVE_MS || !hour.times().contains(&bucket.start_ms));
-                    let span = rollup_blob::by_fives(hour, samples);
-                    buckets.extend(span.into_iter().map(|(place, summary)| five(hour.day(), place, summary)));
+                let points = self.points_of(&series, whole).await?;
+                for (series, points) in series.iter().zip(points) {
+                    if let Some(buckets) = places.get(series).and_then(|place| found.get_mut(*place)) {
+                        replace_fives(buckets, &points);
+                    }
                 }
             }
-            buckets.sort_by_key(|bucket| bucket.start_ms);
         }
+        found.iter_mut().for_each(|buckets| buckets.sort_by_key(|bucket| bucket.start_ms));
         Ok(())
     }
 
@@ -318,6 +326,16 @@ impl StoreView {
 fn five(day: u32, place: u16, summary: StretchSummary) -> ViewBucket {
     let start_ms = Hour(day * DAY_HOURS).start_ms() + Millis::from(place) * FIVE_MS;
     ViewBucket { start_ms, width_ms: FIVE_MS, summary }
+}
+
+/// Replaces the summaries of hours by those of points.
+fn replace_fives(buckets: &mut Vec<ViewBucket>, points: &[ThinPoint]) {
+    for samples in points.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
+        let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
+        buckets.retain(|bucket| bucket.width_ms != FIVE_MS || !hour.times().contains(&bucket.start_ms));
+        let span = rollup_blob::by_fives(hour, samples);
+        buckets.extend(span.into_iter().map(|(place, summary)| five(hour.day(), place, summary)));
+    }
 }
 
 /// The first and last key of chunks, of days and of `head`.

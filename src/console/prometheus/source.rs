@@ -12,7 +12,9 @@ use std::{
 };
 
 use muster_promql::{Error, Hints, Labels, Matchers, Millis, NAME, SampleStretch, Source, SourceError, TimedValue};
-use muster_series::{Resolution, SelectorError, SeriesError, SeriesId, SeriesSelector, SeriesStore, ViewBucket};
+use muster_series::{
+    ReadAhead, Resolution, SelectorError, SeriesError, SeriesId, SeriesSelector, SeriesStore, ViewBucket,
+};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
 
@@ -41,6 +43,8 @@ pub(crate) struct StoreSource {
     deadline: Instant,
     /// The series that were selected: the query refers to each by its index.
     chosen: RefCell<Vec<SeriesId>>,
+    /// What was read of the next of these.
+    ahead: RefCell<ReadAhead>,
     /// Since when there are points, once read.
     points_from: OnceCell<Option<Millis>>,
     warnings: RefCell<BTreeSet<String>>,
@@ -53,6 +57,7 @@ impl StoreSource {
             runtime: Handle::current(),
             deadline,
             chosen: RefCell::default(),
+            ahead: RefCell::default(),
             points_from: OnceCell::new(),
             warnings: RefCell::default(),
         }
@@ -110,6 +115,11 @@ impl Source for StoreSource {
         Ok(found.iter().zip(first as u64..).map(|(one, place)| (labels(&one.name, &one.labels), place)).collect())
     }
 
+    fn announce(&self, series: &[u64]) {
+        let order = series.iter().filter_map(|series| self.id(*series)).collect();
+        self.ahead.replace(ReadAhead::new(order));
+    }
+
     fn read(
         &self,
         series: u64,
@@ -118,8 +128,9 @@ impl Source for StoreSource {
         into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError> {
         let Some(series) = self.id(series) else { return Ok(()) };
-        let points = self.wait(self.store.points(&[series], (*times.start(), *times.end())))?;
-        into.extend(points.into_iter().flatten().take(samples_max.saturating_add(1)));
+        let mut ahead = self.ahead.borrow_mut();
+        let points = self.wait(ahead.points(&self.store, series, (*times.start(), *times.end())))?;
+        into.extend(points.into_iter().take(samples_max.saturating_add(1)));
         Ok(())
     }
 
@@ -152,9 +163,9 @@ impl Source for StoreSource {
         into: &mut Vec<SampleStretch>,
     ) -> Result<(), SourceError> {
         let Some(series) = self.id(series) else { return Ok(()) };
-        let series = [series];
-        let buckets = self.store.buckets(&series, (*times.start(), *times.end()), resolution(hints));
-        let buckets = self.wait(buckets)?.into_iter().flatten();
+        let mut ahead = self.ahead.borrow_mut();
+        let buckets = ahead.buckets(&self.store, series, (*times.start(), *times.end()), resolution(hints));
+        let buckets = self.wait(buckets)?.into_iter();
         into.extend(buckets.map(stretch).take(stretches_max.saturating_add(1)));
         Ok(())
     }
@@ -274,6 +285,33 @@ mod tests {
         let (answer, _) = ask(&store, "gauge", range, most).await.unwrap();
         assert_eq!(answer[0].1.len(), 365 * 3 + 1);
         assert!(answer[0].1.iter().all(|(_, value)| [287.0, 95.0, 191.0].contains(value)), "the last before each step");
+    }
+
+    #[tokio::test]
+    async fn each_of_many_series_gets_its_own_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
+        // Different lengths, so that some have no values where others have.
+        let column = |number: i64| SeriesColumn {
+            name: "m".to_owned(),
+            labels: vec![("host".to_owned(), format!("h{number}"))],
+            samples: (0..100 + number).map(|i| (BASE_MS + i * 60_000, (1_000 * number + i) as f64)).collect(),
+        };
+        store.append_columns((0..40).map(column).collect()).await.unwrap();
+        let range = QueryRange { start_ms: BASE_MS, end_ms: BASE_MS + 2 * HOUR_MS, step_ms: 60_000 };
+        // The same series twice, in different ranges.
+        for (query, added) in [("m", 0), ("m + m offset 1m", -1)] {
+            let (answer, _) = ask(&store, query, range, 100_000).await.unwrap();
+            assert_eq!(answer.len(), 40, "{query}");
+            for (labels, samples) in answer {
+                let number: i64 = labels.get("host")[1..].parse().unwrap();
+                let (at_ms, value) = samples[50];
+                let step = (at_ms - BASE_MS) / 60_000;
+                let wanted = if added == 0 { 1_000 * number + step } else { 2 * (1_000 * number + step) + added };
+                assert_eq!(value, wanted as f64, "{query} of {labels}");
+                assert_eq!(samples.len() as i64, (100 + number + 5).min(121) + added, "{query} of {labels}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -89,7 +89,8 @@ async fn acknowledged_points_survive_a_kill() {
 }
 
 /// Flips a bit in the middle of a blob.
-async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
+/// Flips a bit of the first blob.
+pub(super) async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
     let select = format!("SELECT key, data FROM {table} {which}");
     let select = sqlx::query_as(sqlx::AssertSqlSafe(select));
     let (key, mut data): (i64, Vec<u8>) = select.fetch_one(&mut *connection).await.unwrap();

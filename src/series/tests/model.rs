@@ -125,6 +125,12 @@ async fn compare(store: &SeriesStore, model: &Model, after: &str) {
             assert_eq!(buckets, model.buckets(series, resolution), "{resolution:?} of {series} after {after}");
         }
     }
+    // All together, backwards.
+    let chosen = store.select(SeriesSelector::parse("m_f").unwrap(), SERIES as usize).await.unwrap();
+    let (ids, hosts): (Vec<_>, Vec<_>) = chosen.iter().rev().map(|one| (one.id, one.labels["host"].clone())).unzip();
+    let series = hosts.iter().map(|name| (0..SERIES).find(|series| host(*series) == *name).unwrap());
+    let points: Vec<_> = series.map(|series| model.points(series)).collect();
+    assert_eq!(store.points(&ids, (0, Millis::MAX)).await.unwrap(), points, "all after {after}");
     assert_eq!(store.damaged().await.unwrap(), []);
 }
 
