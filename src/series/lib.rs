@@ -9,7 +9,7 @@
 //! Modules, in reading order:
 //!
 //! - `key`: a series' number and a time as one integer
-//! - [`summary`](StretchSummary), `numbers`, `chunk`, `day`, `rollup_blob`: summaries of points; compact encodings of points
+//! - [`summary`](StretchSummary), `numbers`, `rice`, `chunk`, `day`, `rollup_blob`: summaries of points; compact encodings of points
 //!   and summaries, each blob with its checksum; pure
 //! - `batch`: incoming points, validated and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `transaction`: its transactions
@@ -45,6 +45,7 @@ mod points;
 mod read_ahead;
 mod reader;
 mod retention;
+mod rice;
 mod rollup;
 mod rollup_blob;
 mod seal;

@@ -104,7 +104,8 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
     }
 }
 
-/// Appends integers, of which all may be equal.
+/// Appends integers, of which all may be equal: as an earlier version did.
+#[cfg(test)]
 pub(crate) fn put_column(out: &mut Vec<u8>, values: &[i64]) {
     let Some(first) = values.first() else { return };
     if values.iter().all(|value| value == first) {
@@ -396,7 +397,7 @@ fn take_divisor(input: &mut &[u8]) -> Result<i64, DecodeError> {
     i64::try_from(take_varint(input)?).map_err(|_| DecodeError::Content("a divisor"))
 }
 
-fn gcd(mut a: u64, mut b: u64) -> u64 {
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
@@ -449,11 +450,11 @@ pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, DecodeError> {
     Err(DecodeError::Content("a number without an end"))
 }
 
-fn put_signed(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, zigzag(value));
 }
 
-fn take_signed(input: &mut &[u8]) -> Result<i64, DecodeError> {
+pub(crate) fn take_signed(input: &mut &[u8]) -> Result<i64, DecodeError> {
     Ok(unzigzag(take_varint(input)?))
 }
 
@@ -486,11 +487,11 @@ pub(crate) fn take_float(input: &mut &[u8]) -> Result<f64, DecodeError> {
     Ok(f64::from_le_bytes(*bytes))
 }
 
-fn zigzag(value: i64) -> u64 {
+pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
-fn unzigzag(value: u64) -> i64 {
+pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 

@@ -7,6 +7,7 @@ use muster_topics::Millis;
 use super::{
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
     numbers::{self, DecodeError},
+    rice,
 };
 use muster_promql::StretchSummary;
 
@@ -93,24 +94,28 @@ const AS_FIRST: u8 = 0;
 const AS_LAST: u8 = 1;
 const ITSELF: u8 = 2;
 
-/// What a blob of related integers begins with, in place of a number of runs: no span has so many.
+/// What a blob of related integers begins with, in place of a number of runs: no span has so many. This one has
+/// columns packed by `pco`; it is read, but no longer written.
 const RELATED: u64 = 1_000;
+/// The same with columns in Golomb-Rice codes.
+const CODED: u64 = 1_001;
+/// Columns of related integers before, without the falls.
+const COLUMNS_BEFORE: usize = 6;
 /// Columns of related integers.
-const COLUMNS: usize = 6;
+const COLUMNS: usize = 7;
 
 /// Encodes a blob, without its checksum.
 pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
-    if let Some((scale, columns)) = related(span) {
-        numbers::put_varint(&mut body, RELATED);
+    let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
+    if let Some((scale, wholes)) = wholes(span) {
+        numbers::put_varint(&mut body, CODED);
         put_places(&mut body, span);
         body.push(scale);
-        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
-        std::iter::once(&counts).chain(&columns).for_each(|column| numbers::put_column(&mut body, column));
+        std::iter::once(&counts).chain(&related(&wholes, &counts)).for_each(|column| rice::put(&mut body, column));
         return body;
     }
     put_places(&mut body, span);
-    let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
     numbers::put_wholes(&mut body, &counts);
     let column = |of: fn(&StretchSummary) -> f64| span.values().map(of).collect::<Vec<f64>>();
     let (first, last) = (column(|summary| summary.first), column(|summary| summary.last));
@@ -127,10 +132,11 @@ pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     body
 }
 
-/// The columns of a span as integers, of which each is what it is more than what others let expect: the first value
-/// follows the last of the summary before, the extremes lie near first and last, and the sum near that of a straight line.
-/// `None` if a number has too many decimals.
-fn related(span: &SummarySpan) -> Option<(u8, [Vec<i64>; COLUMNS])> {
+/// First, last, least, greatest, sum and resets of a summary, as integers of one scale.
+type Wholes = [i64; 6];
+
+/// The summaries of a span as integers with a scale; `None` if a number has too many decimals.
+fn wholes(span: &SummarySpan) -> Option<(u8, Vec<Wholes>)> {
     let numbers: Vec<f64> = span
         .values()
         .flat_map(|one| {
@@ -139,34 +145,70 @@ fn related(span: &SummarySpan) -> Option<(u8, [Vec<i64>; COLUMNS])> {
         })
         .collect();
     let (scale, wholes) = numbers::wholes(&numbers)?;
+    Some((scale, wholes.as_chunks().0.to_vec()))
+}
+
+/// Columns of what each number is more than what others let expect: the first value follows the last of the summary before, the
+/// extremes lie near first and last, the sum near that of values in the middle of the extremes or on a straight line, and resets near a
+/// multiple of the mean, which is the number of falls.
+fn related(wholes: &[Wholes], counts: &[i64]) -> [Vec<i64>; COLUMNS] {
     let mut columns: [Vec<i64>; COLUMNS] = Default::default();
     let mut before = 0;
-    for (one, summary) in wholes.as_chunks::<COLUMNS>().0.iter().zip(span.values()) {
-        let [first, last, min, max, sum, resets] = *one;
-        let expected = line(first, last, summary.count.cast_signed());
+    for ([first, last, min, max, sum, resets], count) in wholes.iter().copied().zip(counts) {
+        let falls = falls(sum, resets, *count);
         let row = [
             first - before,
             last - first,
             first.min(last) - min,
             max - first.max(last),
-            sum.wrapping_sub(expected),
-            resets,
+            sum.wrapping_sub(line(min, max, *count)),
+            falls,
+            resets.wrapping_sub(falls.wrapping_mul(mean(sum, *count))),
         ];
         columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
         before = last;
     }
-    Some((scale, columns))
+    columns
 }
 
-/// The sum of values on a straight line.
+/// The inverse of [`related`].
+fn unrelated(counts: &[i64], columns: &[Vec<i64>; COLUMNS]) -> Vec<Wholes> {
+    let mut before = 0_i64;
+    let rows = counts.iter().enumerate().map(|(row, count)| {
+        let [first, last, min, max, sum, falls, resets] = columns.each_ref().map(|column| column[row]);
+        let first = before.wrapping_add(first);
+        let last = first.wrapping_add(last);
+        before = last;
+        let (min, max) = (first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max));
+        let sum = sum.wrapping_add(line(min, max, *count));
+        [first, last, min, max, sum, resets.wrapping_add(falls.wrapping_mul(mean(sum, *count)))]
+    });
+    rows.collect()
+}
+
+/// The mean of so many values; never 0.
+fn mean(sum: i64, count: i64) -> i64 {
+    let mean = sum.checked_div_euclid(count).unwrap_or(sum);
+    if mean == 0 { 1 } else { mean }
+}
+
+/// How many values resets are likely the sum of.
+fn falls(sum: i64, resets: i64, count: i64) -> i64 {
+    let mean = mean(sum, count);
+    let falls = resets.wrapping_add(mean / 2).wrapping_div(mean);
+    // Others come from values that differ much, which have no mean.
+    if (0..count).contains(&falls) { falls } else { 0 }
+}
+
+/// The sum of values on a straight line, or in the middle of two.
 fn line(first: i64, last: i64, count: i64) -> i64 {
     first.wrapping_add(last).wrapping_mul(count).div_euclid(2)
 }
 
-/// The inverse of [`related`].
-fn unrelated(scale: u8, counts: &[i64], columns: [Vec<i64>; COLUMNS]) -> Result<Vec<StretchSummary>, DecodeError> {
+/// The inverse of what was done before [`related`].
+fn unrelated_before(counts: &[i64], columns: &[Vec<i64>; COLUMNS_BEFORE]) -> Vec<Wholes> {
     let mut before = 0_i64;
-    let wholes = counts.iter().enumerate().flat_map(|(row, count)| {
+    let rows = counts.iter().enumerate().map(|(row, count)| {
         let [first, last, min, max, sum, resets] = columns.each_ref().map(|column| column[row]);
         let first = before.wrapping_add(first);
         let last = first.wrapping_add(last);
@@ -174,8 +216,13 @@ fn unrelated(scale: u8, counts: &[i64], columns: [Vec<i64>; COLUMNS]) -> Result<
         let sum = sum.wrapping_add(line(first, last, *count));
         [first, last, first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max), sum, resets]
     });
-    let numbers = numbers::from_wholes(scale, wholes)?;
-    let rows = numbers.as_chunks::<COLUMNS>().0.iter().zip(counts);
+    rows.collect()
+}
+
+/// Summaries of integers of a scale.
+fn summaries(scale: u8, counts: &[i64], wholes: &[Wholes]) -> Result<Vec<StretchSummary>, DecodeError> {
+    let numbers = numbers::from_wholes(scale, wholes.as_flattened().iter().copied())?;
+    let rows = numbers.as_chunks().0.iter().zip(counts);
     Ok(rows
         .map(|([first, last, min, max, sum, resets], count)| StretchSummary {
             count: count.cast_unsigned(),
@@ -199,16 +246,21 @@ pub(crate) fn decode_sorted(key: i64, bytes: &[u8]) -> Result<Vec<(u16, StretchS
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
     let mut rest = *input;
-    if numbers::take_varint(&mut rest)? == RELATED {
+    let kind = numbers::take_varint(&mut rest)?;
+    if kind == CODED || kind == RELATED {
         *input = rest;
         let places = take_places(input)?;
         let scale = numbers::take_byte(input)?;
-        let counts = numbers::take_column(input, places.len())?;
-        let mut columns: [Vec<i64>; COLUMNS] = Default::default();
-        for column in &mut columns {
-            *column = numbers::take_column(input, places.len())?;
+        let wholes;
+        let counts;
+        if kind == CODED {
+            counts = rice::take(input, places.len())?;
+            wholes = unrelated(&counts, &take_columns(|| rice::take(input, places.len()))?);
+        } else {
+            counts = numbers::take_column(input, places.len())?;
+            wholes = unrelated_before(&counts, &take_columns(|| numbers::take_column(input, places.len()))?);
         }
-        return Ok(places.into_iter().zip(unrelated(scale, &counts, columns)?).collect());
+        return Ok(places.into_iter().zip(summaries(scale, &counts, &wholes)?).collect());
     }
     let places = take_places(input)?;
     let count = places.len();
@@ -227,6 +279,16 @@ pub(crate) fn decode_sorted(key: i64, bytes: &[u8]) -> Result<Vec<(u16, StretchS
         resets: resets[i],
     });
     Ok(places.into_iter().zip(summaries).collect())
+}
+
+fn take_columns<const N: usize>(
+    mut take: impl FnMut() -> Result<Vec<i64>, DecodeError>,
+) -> Result<[Vec<i64>; N], DecodeError> {
+    let mut columns = [const { Vec::new() }; N];
+    for column in &mut columns {
+        *column = take()?;
+    }
+    Ok(columns)
 }
 
 /// Encodes indices as runs: the length of the gap before each, and its own length.
@@ -299,8 +361,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// As an earlier version encoded it.
+    fn encode_before(span: &SummarySpan) -> Option<Vec<u8>> {
+        let (scale, wholes) = wholes(span)?;
+        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
+        let mut columns: [Vec<i64>; COLUMNS_BEFORE] = Default::default();
+        let mut before = 0;
+        for ([first, last, min, max, sum, resets], count) in wholes.into_iter().zip(&counts) {
+            let (least, most, expected) = (first.min(last), first.max(last), line(first, last, *count));
+            let row = [first - before, last - first, least - min, max - most, sum.wrapping_sub(expected), resets];
+            columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+            before = last;
+        }
+        let mut body = Vec::new();
+        numbers::put_varint(&mut body, RELATED);
+        put_places(&mut body, span);
+        body.push(scale);
+        std::iter::once(&counts).chain(&columns).for_each(|column| numbers::put_column(&mut body, column));
+        Some(body)
+    }
+
     fn whole(span: &SummarySpan) -> usize {
         let bytes = numbers::sealed(&encode(span), 7);
+        if let Some(before) = encode_before(span) {
+            assert_eq!(decode(7, &numbers::sealed(&before, 7)), decode(7, &bytes), "of an earlier version");
+        }
         let read = decode(7, &bytes).unwrap();
         assert_eq!(read.keys().collect::<Vec<_>>(), span.keys().collect::<Vec<_>>());
         for (one, other) in read.values().zip(span.values()) {
@@ -320,9 +405,9 @@ mod tests {
                 .collect()
         };
         for (what, span, bytes_max) in [
-            ("constant", day(|_| 4.0), 400),
-            ("counter", day(|i| f64::from(i) * 512.0), 800),
-            ("percents", day(|i| f64::from(i * 7919 % 100) / 100.0), 2_800),
+            ("constant", day(|_| 4.0), 100),
+            ("counter", day(|i| f64::from(i) * 512.0), 100),
+            ("percents", day(|i| f64::from(i * i % 7919 % 100) / 100.0), 2_300),
         ] {
             let bytes = whole(&span);
             assert!(bytes <= bytes_max, "{what}: {bytes}");
@@ -359,7 +444,12 @@ mod tests {
         #[test]
         fn spans_come_back(
             places in proptest::collection::btree_set(0..384_u16, 0..50),
-            values in proptest::collection::vec(-1e6..1e6, 150),
+            values in prop_oneof![
+                proptest::collection::vec(-1e6..1e6, 150),
+                proptest::collection::vec((-9_000..9_000_i32).prop_map(|whole| f64::from(whole) / 100.0), 150),
+                proptest::collection::vec((0..90_i32).prop_map(f64::from), 150),
+                proptest::collection::vec((-9..9_i64).prop_map(|far| (far << 49) as f64), 150),
+            ],
         ) {
             let mut values = values.chunks(3);
             let span: SummarySpan = places
