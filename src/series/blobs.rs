@@ -36,7 +36,9 @@ pub(crate) enum BlobTable {
     Chunk,
     Day,
     Summary,
+    /// Days of five-minute summaries of an earlier version.
     Five,
+    Fives,
     Hourly,
 }
 
@@ -48,15 +50,26 @@ impl BlobTable {
             Self::Day => "day",
             Self::Summary => "summary",
             Self::Five => "five",
+            Self::Fives => "fives",
             Self::Hourly => "hourly",
         }
+    }
+
+    /// As the table `damaged` calls it.
+    fn place(self) -> &'static str {
+        if self == Self::Fives { Self::Five.name() } else { self.name() }
+    }
+
+    /// Whether a blob is in several rows.
+    fn has_pieces(self) -> bool {
+        matches!(self, Self::Day | Self::Fives)
     }
 
     /// The series and the time of a key, for messages.
     fn describe(self, key: i64) -> (Option<i64>, Millis) {
         let (series, hour) = match self {
             Self::Chunk => ChunkKey::from_sql(key).map_or((None, 0), |key| (Some(key.series), key.hour.0)),
-            Self::Day => {
+            Self::Day | Self::Fives => {
                 key::of_day(key).map_or((None, 0), |(day, series)| (Some(series), day.saturating_mul(key::DAY_HOURS)))
             }
             Self::Summary => key::of_series_first(key),
@@ -105,6 +118,7 @@ pub(crate) async fn range(
         BlobTable::Day => "SELECT key, data FROM day WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Fives => "SELECT key, data FROM fives WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
     };
     sqlx::query_as(statement).bind(first).bind(last).fetch_all(connection).await
@@ -185,10 +199,55 @@ pub(crate) fn join(pieces: &[BlobRow]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the pieces of a day, joined.
-async fn day_of(connection: &mut SqliteConnection, key: i64) -> Result<Option<(i64, Vec<u8>)>, sqlx::Error> {
-    let pieces = range(connection, BlobTable::Day, (key, key::day_last(key))).await?;
+/// Reads the pieces of a blob, joined; the first has this key.
+async fn joined(connection: &mut SqliteConnection, table: BlobTable, key: i64) -> Result<Option<BlobRow>, sqlx::Error> {
+    let pieces = range(connection, table, (key, key::day_last(key))).await?;
     Ok((!pieces.is_empty()).then(|| (key, join(&pieces))))
+}
+
+/// Writes a blob in pieces, of which there are none yet.
+async fn put_pieces(
+    connection: &mut SqliteConnection,
+    table: BlobTable,
+    key: i64,
+    bytes: &[u8],
+) -> Result<(), sqlx::Error> {
+    let statement: Arc<str> = format!("INSERT INTO {} (key, data) VALUES ($1, $2)", table.name()).into();
+    for (key, piece) in (key..).zip(pieces(bytes)) {
+        let insert = sqlx::query(AssertSqlSafe(Arc::clone(&statement))).bind(key).bind(piece);
+        insert.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// Reads the five-minute summaries of a series' day, as [`span`].
+pub(crate) async fn fives(
+    connection: &mut SqliteConnection,
+    series: SeriesId,
+    day: u32,
+    faults: &mut UnreadableBlobs,
+) -> Result<SummarySpan, sqlx::Error> {
+    let mut fives = span(connection, BlobTable::Five, rollup_blob::day_key(series, day), faults).await?;
+    if let Some((key, bytes)) = joined(connection, BlobTable::Fives, key::day_key(series, day)).await? {
+        match rollup_blob::decode(key, &bytes) {
+            Ok(found) => fives.extend(found),
+            Err(fault) => faults.push((BlobTable::Fives, key, fault)),
+        }
+    }
+    Ok(fives)
+}
+
+/// Replaces the five-minute summaries of a series' day.
+pub(crate) async fn put_fives(
+    connection: &mut SqliteConnection,
+    series: SeriesId,
+    day: u32,
+    span: &SummarySpan,
+) -> Result<(), sqlx::Error> {
+    let (before, key) = (rollup_blob::day_key(series, day), key::day_key(series, day));
+    delete(connection, BlobTable::Five, (before, before)).await?;
+    delete(connection, BlobTable::Fives, (key, key::day_last(key))).await?;
+    put_pieces(connection, BlobTable::Fives, key, &numbers::sealed(&rollup_blob::encode(span), key)).await
 }
 
 /// Replaces the chunks of a series' day by one blob. It stays as it is if that would be too large.
@@ -200,10 +259,7 @@ pub(crate) async fn put_day(
 ) -> Result<(), sqlx::Error> {
     let key = key::day_key(series, day);
     let Some(bytes) = day::encode(key, day, hours) else { return Ok(()) };
-    for (key, piece) in (key..).zip(pieces(&bytes)) {
-        let insert = sqlx::query("INSERT INTO day (key, data) VALUES ($1, $2)").bind(key).bind(piece);
-        insert.execute(&mut *connection).await?;
-    }
+    put_pieces(connection, BlobTable::Day, key, &bytes).await?;
     for (hour, _) in hours {
         delete(connection, BlobTable::Chunk, key::chunks_of(series, *hour)).await?;
     }
@@ -250,7 +306,7 @@ pub(crate) async fn take_days_apart(
         return Ok(());
     }
     for series in series {
-        let Some((key, bytes)) = day_of(connection, key::day_key(series, day)).await? else { continue };
+        let Some((key, bytes)) = joined(connection, BlobTable::Day, key::day_key(series, day)).await? else { continue };
         if BlobTable::Day.check(key, &bytes).is_ok() {
             take_apart(connection, key, &bytes).await?;
         } else {
@@ -325,6 +381,7 @@ pub(crate) async fn delete(
         BlobTable::Day => "DELETE FROM day WHERE key BETWEEN $1 AND $2",
         BlobTable::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
         BlobTable::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
+        BlobTable::Fives => "DELETE FROM fives WHERE key BETWEEN $1 AND $2",
         BlobTable::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
     };
     Ok(sqlx::query(statement).bind(first).bind(last).execute(connection).await?.rows_affected())
@@ -337,21 +394,22 @@ pub(crate) async fn set_aside(
     now_ms: Millis,
 ) -> Result<(), sqlx::Error> {
     for (table, key, _) in faults {
-        let found = match table {
-            BlobTable::Day => day_of(connection, key).await?.into_iter().collect(),
-            _ => range(connection, table, (key, key)).await?,
+        let found = if table.has_pieces() {
+            joined(connection, table, key).await?.into_iter().collect()
+        } else {
+            range(connection, table, (key, key)).await?
         };
         for (key, data) in found {
             let Err(fault) = table.check(key, &data) else { continue };
             let (series, from_ms) = table.describe(key);
             tracing::error!(
-                place = table.name(), key, series, from_ms, bytes = data.len(), reason = %fault,
+                place = table.place(), key, series, from_ms, bytes = data.len(), reason = %fault,
                 consequence = "the rest is as it was",
                 hint = "check this machine's disk and memory",
                 "a damaged piece of the time-series store was set aside, in its table `damaged`",
             );
             sqlx::query("INSERT INTO damaged (place, key, found_ms, reason, data) VALUES ($1, $2, $3, $4, $5)")
-                .bind(table.name())
+                .bind(table.place())
                 .bind(key)
                 .bind(now_ms)
                 .bind(fault.to_string())
@@ -362,7 +420,7 @@ pub(crate) async fn set_aside(
                 // What is sound goes on as chunks.
                 take_apart(connection, key, &data).await?;
             } else {
-                delete(connection, table, (key, key)).await?;
+                delete(connection, table, (key, if table.has_pieces() { key::day_last(key) } else { key })).await?;
             }
         }
         sqlx::query("DELETE FROM damaged WHERE id <= (SELECT MAX(id) FROM damaged) - $1")

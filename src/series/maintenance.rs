@@ -328,12 +328,19 @@ impl Upkeep {
         let chunks = key::chunks_from(raw);
         // A day that is sealed as a whole goes with its last hour.
         let whole_days = key::days_from(raw.day());
-        let days = key::time_from(i64::from(Hour::of(self.wanted.five_ms).day()));
+        let fives = Hour::of(self.wanted.five_ms).day();
         let mut deleted = 0;
         for (statement, before) in [
             ("DELETE FROM chunk WHERE key IN (SELECT key FROM chunk WHERE key < $1 ORDER BY key LIMIT $2)", chunks),
             ("DELETE FROM day WHERE key IN (SELECT key FROM day WHERE key < $1 ORDER BY key LIMIT $2)", whole_days),
-            ("DELETE FROM five WHERE key IN (SELECT key FROM five WHERE key < $1 ORDER BY key LIMIT $2)", days),
+            (
+                "DELETE FROM five WHERE key IN (SELECT key FROM five WHERE key < $1 ORDER BY key LIMIT $2)",
+                key::time_from(i64::from(fives)),
+            ),
+            (
+                "DELETE FROM fives WHERE key IN (SELECT key FROM fives WHERE key < $1 ORDER BY key LIMIT $2)",
+                key::days_from(fives),
+            ),
         ] {
             let done = sqlx::query(statement).bind(before).bind(DELETED).execute(&mut *tx).await?;
             deleted = deleted.max(done.rows_affected());

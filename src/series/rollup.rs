@@ -30,9 +30,8 @@ pub(crate) async fn roll(
     let hours = if over { hours } else { key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1 };
     let mut faults = UnreadableBlobs::new();
     let points = blobs::points(tx, series, hours, &mut faults).await?;
-    let (day_key, hourly_key) =
-        (rollup_blob::day_key(series, day), rollup_blob::hourly_key(series, Hour(day * DAY_HOURS)));
-    let mut fives = blobs::span(tx, BlobTable::Five, day_key, &mut faults).await?;
+    let hourly_key = rollup_blob::hourly_key(series, Hour(day * DAY_HOURS));
+    let mut fives = blobs::fives(tx, series, day, &mut faults).await?;
     let mut hourly = blobs::span(tx, BlobTable::Hourly, hourly_key, &mut faults).await?;
     for (key, data) in &rows {
         let hour = Hour(key::of_series_first(*key).1);
@@ -55,7 +54,7 @@ pub(crate) async fn roll(
     }
     blobs::set_aside(tx, faults, now_ms).await?;
     if !fives.is_empty() {
-        blobs::put(tx, BlobTable::Five, &[(day_key, rollup_blob::encode(&fives))]).await?;
+        blobs::put_fives(tx, series, day, &fives).await?;
     }
     if !hourly.is_empty() {
         blobs::put(tx, BlobTable::Hourly, &[(hourly_key, rollup_blob::encode(&hourly))]).await?;

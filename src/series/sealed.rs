@@ -1,6 +1,6 @@
 //! Reads the sealed points of series, from days and from chunks.
 //!
-//! One statement each reads those of all series. Decoding takes most of the time, so while the rows arrive, groups of them
+//! One statement each reads those of all series, and so it is for five-minute summaries. Decoding takes most of the time, so while the rows arrive, groups of them
 //! are decoded on other threads, and here as long as these are busy.
 
 use std::{
@@ -84,33 +84,9 @@ async fn read(
         BlobTable::Day => hours.start / DAY_HOURS..hours.end.div_ceil(DAY_HOURS),
         _ => hours.clone(),
     };
-    let helpers = thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(HELPERS_MAX);
-    let mut groups: Vec<Group> = Vec::new();
-    let (mut rows, mut bytes): (Vec<BlobRow>, usize) = (Vec::new(), 0);
-    // Keys of both tables begin with the hour or the day, and are alike.
-    let keys = series.iter().flat_map(|series| stretches.clone().map(|first| key::chunks_of(*series, Hour(first)).0));
-    let mut stream = blobs::ranges(connection, table, keys, i64::from(key::SLOTS));
-    while let Some(row) = stream.try_next().await? {
-        let is_next = |last: &BlobRow| key::of_day(last.0).map(|of| of.1) != key::of_day(row.0).map(|of| of.1);
-        if bytes >= GROUP_BYTES && rows.last().is_some_and(is_next) {
-            let (rows, hours) = (std::mem::take(&mut rows), hours.clone());
-            bytes = 0;
-            groups.push(if groups.iter().filter(|group| group.is_busy()).count() < helpers {
-                Group::There(spawn_blocking(move || decode(table, &rows, &hours)))
-            } else {
-                Group::Here(decode(table, &rows, &hours))
-            });
-        }
-        bytes += row.1.len();
-        rows.push(row);
-    }
-    groups.push(Group::Here(decode(table, &rows, &hours)));
     let places: HashMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
+    let groups = groups(connection, table, series, stretches, move |rows| decode(table, rows, &hours)).await?;
     for group in groups {
-        let group = match group {
-            Group::Here(done) => done,
-            Group::There(running) => running.await.map_err(|error| sqlx::Error::Io(io::Error::other(error)))?,
-        };
         for (series, points) in group.points {
             if let Some(before) = places.get(&series).and_then(|place| found.points.get_mut(*place)) {
                 *before = chunk::merge(std::mem::take(before), points);
@@ -122,18 +98,59 @@ async fn read(
     Ok(())
 }
 
-/// Rows that are decoded together: those of some series.
-enum Group {
-    Here(DecodedGroup),
-    There(JoinHandle<DecodedGroup>),
+/// Reads the blobs of series in consecutive hours or days, and decodes them in groups, each of whole series.
+pub(crate) async fn groups<T: Send + 'static>(
+    connection: &mut SqliteConnection,
+    table: BlobTable,
+    series: &[SeriesId],
+    stretches: Range<u32>,
+    decode: impl Fn(&[BlobRow]) -> T + Clone + Send + 'static,
+) -> Result<Vec<T>, sqlx::Error> {
+    let helpers = thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(HELPERS_MAX);
+    let mut groups: Vec<Group<T>> = Vec::new();
+    let (mut rows, mut bytes): (Vec<BlobRow>, usize) = (Vec::new(), 0);
+    // Keys of these tables begin with the hour or the day, and are alike.
+    let keys = series.iter().flat_map(|series| stretches.clone().map(|first| key::chunks_of(*series, Hour(first)).0));
+    let mut stream = blobs::ranges(connection, table, keys, i64::from(key::SLOTS));
+    while let Some(row) = stream.try_next().await? {
+        let of = |row: &BlobRow| key::of_day(row.0).map(|(_, series)| series);
+        if bytes >= GROUP_BYTES && rows.last().is_some_and(|last| of(last) != of(&row)) {
+            let rows = std::mem::take(&mut rows);
+            bytes = 0;
+            groups.push(if groups.iter().filter(|group| group.is_busy()).count() < helpers {
+                let decode = decode.clone();
+                Group::There(spawn_blocking(move || decode(&rows)))
+            } else {
+                Group::Here(decode(&rows))
+            });
+        }
+        bytes += row.1.len();
+        rows.push(row);
+    }
+    groups.push(Group::Here(decode(&rows)));
+    let mut decoded = Vec::with_capacity(groups.len());
+    for group in groups {
+        decoded.push(match group {
+            Group::Here(done) => done,
+            Group::There(running) => running.await.map_err(|error| sqlx::Error::Io(io::Error::other(error)))?,
+        });
+    }
+    Ok(decoded)
 }
 
-impl Group {
+/// Rows that are decoded together: those of some series.
+enum Group<T> {
+    Here(T),
+    There(JoinHandle<T>),
+}
+
+impl<T> Group<T> {
     fn is_busy(&self) -> bool {
         matches!(self, Self::There(running) if !running.is_finished())
     }
 }
 
+/// The points of some series.
 #[derive(Default)]
 struct DecodedGroup {
     points: Vec<(SeriesId, Vec<ThinPoint>)>,

@@ -22,7 +22,7 @@ use muster_topics::Millis;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use super::{
-    blobs::{self, BlobTable, UnreadableBlobs},
+    blobs::{self, BlobRow, BlobTable, UnreadableBlobs},
     chunk,
     downsample::ThinPoint,
     head,
@@ -250,25 +250,23 @@ impl StoreView {
         found: &mut [Vec<ViewBucket>],
     ) -> Result<(), sqlx::Error> {
         let hours = key::hours(times);
-        let bounds: (Option<i64>, Option<i64>) =
-            sqlx::query_as("SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five)")
-                .fetch_one(&mut *self.tx)
-                .await?;
-        let day = |key: Option<i64>| key.map(|key| key::of_time_first(key).1);
-        // An empty range, if there are no hours.
-        let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
-        let days = Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last);
+        let [before, now] = fives_bounds(&mut self.tx).await?;
+        let within = |bounds: Option<(u32, u32)>| {
+            // An empty range, if there are no days.
+            let (first, last) = bounds.unwrap_or((1, 0));
+            Hour(hours.start).day().max(first)..Hour(hours.end - 1).day().min(last) + 1
+        };
         let places: BTreeMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
-        let keys = series.iter().flat_map(|series| days.clone().map(|day| rollup_blob::day_key(*series, day)));
-        let rows = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).try_collect::<Vec<_>>().await?;
-        self.rows += rows.len();
-        for (key, data) in rows {
-            let (of, day) = key::of_time_first(key);
-            let Some(buckets) = of.and_then(|of| found.get_mut(*places.get(&of)?)) else { continue };
-            match rollup_blob::decode_sorted(key, &data) {
-                Ok(span) => buckets.extend(span.into_iter().map(|(place, summary)| five(day, place, summary))),
-                Err(fault) => self.faults.push((BlobTable::Five, key, fault)),
-            }
+        let days = within(before);
+        if !days.is_empty() {
+            let keys = series.iter().flat_map(|series| days.clone().map(|day| rollup_blob::day_key(*series, day)));
+            let rows: Vec<BlobRow> = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).try_collect().await?;
+            let of_time_first = |key| Some(key::of_time_first(key)).and_then(|(series, day)| Some((day, series?)));
+            self.keep_fives(decode_fives(BlobTable::Five, &rows, of_time_first), &places, found);
+        }
+        let decode = |rows: &[BlobRow]| decode_fives(BlobTable::Fives, rows, key::of_day);
+        for group in sealed::groups(&mut self.tx, BlobTable::Fives, series, within(now), decode).await? {
+            self.keep_fives(group, &places, found);
         }
         let firsts = series.iter().map(|series| key::series_first(*series, hours.start));
         let rows: Vec<_> =
@@ -304,6 +302,19 @@ impl StoreView {
         Ok(())
     }
 
+    fn keep_fives(&mut self, fives: DecodedFives, places: &BTreeMap<SeriesId, usize>, found: &mut [Vec<ViewBucket>]) {
+        for (series, buckets) in fives.buckets {
+            if let Some(before) = places.get(&series).and_then(|place| found.get_mut(*place)) {
+                match before.is_empty() {
+                    true => *before = buckets,
+                    false => before.extend(buckets),
+                }
+            }
+        }
+        self.faults.extend(fives.faults);
+        self.rows += fives.rows;
+    }
+
     async fn spans(
         &mut self,
         table: BlobTable,
@@ -336,6 +347,46 @@ fn replace_fives(buckets: &mut Vec<ViewBucket>, points: &[ThinPoint]) {
         let span = rollup_blob::by_fives(hour, samples);
         buckets.extend(span.into_iter().map(|(place, summary)| five(hour.day(), place, summary)));
     }
+}
+
+/// Five-minute summaries of some series, and what could not be decoded.
+struct DecodedFives {
+    buckets: Vec<(SeriesId, Vec<ViewBucket>)>,
+    faults: UnreadableBlobs,
+    rows: usize,
+}
+
+/// Decodes days of five-minute summaries, of which each may be in several rows; `of` says of which day and series a row is.
+fn decode_fives(table: BlobTable, rows: &[BlobRow], of: fn(i64) -> Option<(u32, SeriesId)>) -> DecodedFives {
+    let mut decoded = DecodedFives { buckets: Vec::new(), faults: UnreadableBlobs::new(), rows: 0 };
+    for pieces in rows.chunk_by(|one, next| of(one.0) == of(next.0)) {
+        let Some((key, (day, series))) = pieces.first().and_then(|(key, _)| Some((*key, of(*key)?))) else { continue };
+        decoded.rows += 1;
+        match rollup_blob::decode_sorted(key, &blobs::join(pieces)) {
+            Ok(span) => {
+                let buckets = span.into_iter().map(|(place, summary)| five(day, place, summary));
+                match decoded.buckets.last_mut() {
+                    Some((last, before)) if *last == series => before.extend(buckets),
+                    _ => decoded.buckets.push((series, buckets.collect())),
+                }
+            }
+            // The key of the whole blob, also if its first piece is missing.
+            Err(fault) => decoded.faults.push((table, key, fault)),
+        }
+    }
+    decoded
+}
+
+/// The first and last day with five-minute summaries: those of an earlier version, and the others.
+async fn fives_bounds(connection: &mut SqliteConnection) -> Result<[Option<(u32, u32)>; 2], sqlx::Error> {
+    let (first, last, first_piece, last_piece): (Option<i64>, Option<i64>, Option<i64>, Option<i64>) = sqlx::query_as(
+        "SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five),
+                (SELECT MIN(key) FROM fives), (SELECT MAX(key) FROM fives)",
+    )
+    .fetch_one(connection)
+    .await?;
+    let before = both((first, last), |key| Some(key::of_time_first(key).1));
+    Ok([before, both((first_piece, last_piece), |key| Some(key::of_day(key)?.0))])
 }
 
 /// The first and last key of chunks, of days and of `head`.

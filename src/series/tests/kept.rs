@@ -218,6 +218,50 @@ async fn a_day_is_sealed_as_a_whole_and_taken_apart_for_late_points() {
     assert_eq!(count(&scratch.path(), "chunk").await, 0, "the days are whole again");
 }
 
+/// Moves all days of five-minute summaries to where an earlier version had them.
+async fn as_before(path: &Path, series: SeriesId) -> i64 {
+    let mut other = file::open(path, 0).await.unwrap().writer;
+    let keys: Vec<i64> = sqlx::query_scalar("SELECT key FROM fives").fetch_all(&mut other).await.unwrap();
+    let days: std::collections::BTreeSet<u32> = keys.into_iter().map(|key| key::of_day(key).unwrap().0).collect();
+    for day in &days {
+        let mut faults = UnreadableBlobs::new();
+        let span = blobs::fives(&mut other, series, *day, &mut faults).await.unwrap();
+        let row = (rollup_blob::day_key(series, *day), rollup_blob::encode(&span));
+        blobs::put(&mut other, blobs::BlobTable::Five, &[row]).await.unwrap();
+    }
+    sqlx::query("DELETE FROM fives").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    days.len() as i64
+}
+
+#[tokio::test]
+async fn five_minute_summaries_of_an_earlier_version_are_read_and_replaced() {
+    let scratch = Scratch::new();
+    let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
+    store.append_columns(vec![column("a", BASE_MS, BASE_MS + 4 * DAY_MS + HOUR_MS)]).await.unwrap();
+    store.settle().await;
+    let id = store.select(SeriesSelector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
+    let fives = store.buckets(&[id], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
+    assert_eq!(as_before(&scratch.path(), id).await, 4);
+    let read = async || store.buckets(&[id], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
+    assert_eq!(read().await, fives);
+    // A late point in the second day: it is rolled up again, the others stay where they are.
+    store.append(&[Point::new("m", &[("host", "a")], BASE_MS + DAY_MS + 1).field("f", -1.0)]).await.unwrap();
+    store.settle().await;
+    let changed = read().await;
+    let differing = fives.iter().zip(&changed).filter(|(one, other)| one != other).count();
+    assert_eq!((changed.len(), differing, changed[288].summary.min), (fives.len(), 1, -1.0));
+    assert_eq!(store.damaged().await.unwrap(), []);
+    store.stop().await;
+    assert_eq!(count(&scratch.path(), "five").await, 3);
+    // All are deleted when their time is over.
+    let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
+    store.append_columns(vec![column("a", BASE_MS + 30 * DAY_MS, BASE_MS + 31 * DAY_MS)]).await.unwrap();
+    store.settle().await;
+    store.stop().await;
+    assert_eq!(count(&scratch.path(), "five").await, 0);
+}
+
 #[tokio::test]
 async fn text_is_written_piece_by_piece() {
     let scratch = Scratch::new();
