@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     io,
     ops::{Range, RangeInclusive},
+    sync::LazyLock,
     thread,
 };
 
@@ -27,6 +28,9 @@ use super::{
 const GROUP_BYTES: usize = 16 * 1024;
 /// The most other threads that one question uses, if there are as many processors.
 const HELPERS_MAX: usize = 3;
+/// Their number. It is found once: that reads several files, which takes as long as reading a series.
+static HELPERS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(HELPERS_MAX));
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -106,7 +110,6 @@ pub(crate) async fn groups<T: Send + 'static>(
     stretches: Range<u32>,
     decode: impl Fn(&[BlobRow]) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, sqlx::Error> {
-    let helpers = thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(HELPERS_MAX);
     let mut groups: Vec<Group<T>> = Vec::new();
     let (mut rows, mut bytes): (Vec<BlobRow>, usize) = (Vec::new(), 0);
     // Keys of these tables begin with the hour or the day, and are alike.
@@ -117,7 +120,7 @@ pub(crate) async fn groups<T: Send + 'static>(
         if bytes >= GROUP_BYTES && rows.last().is_some_and(|last| of(last) != of(&row)) {
             let rows = std::mem::take(&mut rows);
             bytes = 0;
-            groups.push(if groups.iter().filter(|group| group.is_busy()).count() < helpers {
+            groups.push(if groups.iter().filter(|group| group.is_busy()).count() < *HELPERS {
                 let decode = decode.clone();
                 Group::There(spawn_blocking(move || decode(&rows)))
             } else {
