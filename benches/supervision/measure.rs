@@ -31,6 +31,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// The work that follows kills is finished after this time: muster reports each restart, and ten stable seconds after
 /// it.
 const REST_AFTER: Duration = Duration::from_secs(20);
+/// How often memory is looked at while it rests.
+const LOOKS: u32 = 30;
 /// Long enough for each of the four to start what it is going to start.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
@@ -83,8 +85,16 @@ fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
 
 fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
     let before: BTreeMap<i32, Threads> = subject.processes().into_iter().map(|pid| (pid, threads(pid))).collect();
+    let kilobytes =
+        |pids: &[i32]| pids.iter().map(|pid| usage::pss_bytes(*pid).unwrap_or_default()).sum::<u64>() as f64 / 1024.0;
     let since = Instant::now();
-    thread::sleep(Duration::from_secs(options.rest_s));
+    let (mut memory, mut direct) = (Vec::new(), Vec::new());
+    for _ in 0..LOOKS {
+        thread::sleep(Duration::from_secs(options.rest_s) / LOOKS);
+        memory.push(kilobytes(&subject.processes()) / options.yunos as f64);
+        direct.push(kilobytes(&subject.direct()) / options.yunos as f64);
+    }
+    let (memory, direct) = (Spread::of(memory), Spread::of(direct));
     let seconds = since.elapsed().as_secs_f64();
     let processes = subject.processes();
     ensure!(!processes.is_empty(), "the supervisor is gone");
@@ -94,16 +104,14 @@ fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
         all.busy += taken.busy;
         all.wakes += taken.wakes;
     }
-    let kilobytes =
-        |pids: &[i32]| pids.iter().map(|pid| usage::pss_bytes(*pid).unwrap_or_default()).sum::<u64>() as f64 / 1024.0;
     let mut rows = vec![
-        (Row::Memory, kilobytes(&processes) / options.yunos as f64),
+        (Row::Memory, memory.mean()),
+        (Row::MemoryMost, memory.most()),
         (Row::Processor, all.busy.as_secs_f64() / seconds * 100.0),
         (Row::Wakes, all.wakes as f64 / seconds),
     ];
-    let direct = subject.direct();
-    if !direct.is_empty() {
-        rows.push((Row::Direct, kilobytes(&direct) / options.yunos as f64));
+    if direct.most() > 0.0 {
+        rows.push((Row::Direct, direct.mean()));
     }
     Ok(rows)
 }
