@@ -35,9 +35,10 @@ impl Net {
     fn new(hosts: usize) -> Self {
         assert!(geteuid().is_root(), "this test makes network namespaces, which takes root: run it as root");
         let (pid, count) = (std::process::id(), NETS.fetch_add(1, Ordering::Relaxed));
-        // Addresses for benchmarks of networks (RFC 2544): nobody's. 32 for each of a process's nets, of which there are
-        // two; 2,048 processes later they come again.
-        let block = (pid % 2_048) * 64 + (count % 2) * 32;
+        // Addresses for benchmarks of networks (RFC 2544): nobody's. 32 for each of a process's nets, which may all be
+        // there at once; 1,024 processes later they come again.
+        assert!(count < 4, "this process has made as many nets as it has addresses for");
+        let block = (pid % 1_024) * 128 + count * 32;
         let at =
             |n: u32| format!("198.{}.{}.{}", 18 + ((block + n) >> 16), ((block + n) >> 8) & 255, (block + n) & 255);
         let net = Self { tag: format!("mst{}x{count}", pid % 100_000), address: at(1), hosts };
