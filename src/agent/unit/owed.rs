@@ -112,8 +112,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Waits until a look may find something else: when a unit has changed or more is owed; and while something is to be done, from time to time.
-    /// Breaks if the units have ended.
+    /// Waits until a look may find something else: when a unit has changed or more is owed, and while something is to be
+    /// done, from time to time. Breaks if the units have ended.
     async fn next(&mut self, is_open: bool) -> ControlFlow<()> {
         tokio::select! {
             // Cancel-safe: a change that was not seen is seen by the next look.
