@@ -1,7 +1,8 @@
 //! What was measured, beside what it should be.
 
-/// Budgets: of memory for each program, of all together at rest, and against runit.
+/// Budgets: of memory for each program, of that the direct supervisor's, of all together at rest, and against runit.
 const MEMORY_MAX_KB: f64 = 190.0;
+const SHIM_MAX_KB: f64 = 250.0;
 const CPU_MAX_PERCENT: f64 = 0.05;
 const WAKES_MAX: f64 = 1.0;
 const SLOWER_THAN_RUNIT_MAX: f64 = 1.2;
@@ -93,6 +94,7 @@ fn verdict(row: Row, own: f64, runit: Option<f64>) -> Option<(bool, String)> {
             Some((own <= bound, format!("≤ {bound:.2} ({SLOWER_THAN_RUNIT_MAX} × runit)")))
         }
         Row::Memory => Some((own <= MEMORY_MAX_KB, format!("≤ {MEMORY_MAX_KB:.0}"))),
+        Row::Direct => Some((own <= SHIM_MAX_KB, format!("≤ {SHIM_MAX_KB:.0}"))),
         Row::Processor => Some((own <= CPU_MAX_PERCENT, format!("≤ {CPU_MAX_PERCENT}"))),
         Row::Wakes => Some((own <= WAKES_MAX, format!("≤ {WAKES_MAX}"))),
         Row::Copies | Row::SamePid => Some((own == 1.0, "= 1".to_owned())),

@@ -48,11 +48,11 @@ const QUIET: Duration = Duration::from_millis(250);
 pub fn release_when_idle(runtime: &mut Builder) {
     let turns = Arc::new(Turns::default());
     let seen = turns.clone();
-    let worked = || -> io::Result<_> {
+    let begin = || -> io::Result<_> {
         let pages = CleanPages::of_this_program()?;
         thread::Builder::new().name("memory".to_owned()).spawn(move || release_after(&seen, &pages))
     };
-    match worked() {
+    match begin() {
         Ok(thread) => {
             let thread = thread.thread().clone();
             runtime.on_thread_unpark(move || {

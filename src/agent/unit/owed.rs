@@ -343,8 +343,8 @@ impl OwedWorker {
         let Ok(owed) = self.store.owed().await else { return };
         let Ok(folders) = fs::read_dir(&self.folder) else { return };
         for folder in folders.filter_map(Result::ok).map(|entry| entry.path()) {
-            let is_open = owed.iter().any(|one| self.folder_of(one) == folder);
-            if !is_open && !matches!(self.shims.adopt(&folder).await, Ok(AdoptedShim::Alive(_)) | Err(_)) {
+            let is_owed = owed.iter().any(|one| self.folder_of(one) == folder);
+            if !is_owed && !matches!(self.shims.adopt(&folder).await, Ok(AdoptedShim::Alive(_)) | Err(_)) {
                 let _ = fs::remove_dir_all(&folder);
             }
         }
