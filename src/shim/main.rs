@@ -40,6 +40,7 @@ mod sys;
 
 use std::{
     env,
+    ffi::OsStr,
     fs::File,
     io::{self, Write},
     os::{fd::OwnedFd, unix::net::UnixStream},
@@ -75,10 +76,7 @@ fn main() -> ExitCode {
     };
     let Ok((connection, lock)) = detach() else { return ExitCode::FAILURE };
     let Ok(mut agent) = AgentPeer::new(connection) else { return ExitCode::FAILURE };
-    let begun = env::set_current_dir(folder)
-        .map_err(SpawnError::from)
-        .and_then(|()| if adopt { Supervisor::adopt(lock) } else { Supervisor::launch(lock) });
-    match begun {
+    match begin(folder, adopt, lock) {
         Ok(shim) => {
             shim.run(agent);
             ExitCode::SUCCESS
@@ -90,7 +88,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Starts the program, or takes over one.
+//
+// Not inlined: what stands in the frames of `main` and of the loop stays in memory, of this process and of each that it forks.
+#[inline(never)]
+fn begin(folder: &OsStr, adopt: bool, lock: File) -> Result<Box<Supervisor>, SpawnError> {
+    env::set_current_dir(folder)?;
+    let shim = if adopt { Supervisor::adopt(lock) } else { Supervisor::launch(lock) };
+    shim.map(Box::new)
+}
+
 /// Detaches from the agent, except for the connection and the lock, which are passed as standard input and output.
+#[inline(never)]
 fn detach() -> io::Result<(UnixStream, File)> {
     close_inherited()?;
     let connection: OwnedFd = clone(io::stdin())?;

@@ -75,6 +75,7 @@ pub(crate) struct PendingChild {
 }
 
 /// Replaces the empty standard input by the file that the launch brought, if there is one.
+#[inline(never)]
 fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
     let stdin = match launch.output {
         OutputMode::Capture(CaptureResult { stdin: true, .. }) if launch.inside.is_some() => {

@@ -99,7 +99,7 @@ struct PollReady {
 
 impl Supervisor {
     /// Runs until the program is over, and until its output is drained.
-    pub(crate) fn run(mut self, agent: AgentPeer) {
+    pub(crate) fn run(mut self: Box<Self>, agent: AgentPeer) {
         self.agent = Some(agent);
         let report = if self.life.is_over() { StartReport::Over } else { StartReport::Started };
         self.tell(|agent, shim| agent.report(&report).and_then(|()| agent.state(&shim.state)));
@@ -439,6 +439,7 @@ impl Supervisor {
         }
     }
 
+    #[inline(never)]
     fn serve(&mut self) {
         let Some(agent) = &mut self.agent else { return };
         match agent.flush().and_then(|()| agent.receive()) {
@@ -467,6 +468,7 @@ impl Supervisor {
     }
 
     /// Reads the messages of the program.
+    #[inline(never)]
     fn hear(&mut self) {
         for _ in 0..MESSAGES_MAX {
             let Some((sender, words)) = self.notify.as_ref().and_then(NotifySocket::receive) else { return };

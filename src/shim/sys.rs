@@ -177,38 +177,46 @@ pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
-/// Returns memory that was only needed for the start: free pages of the heap, and pages of the program's code and
-/// constants, which are read from the file again when they are needed. An idle shim uses few of them.
+/// Returns memory that is not needed while this process sleeps: free pages of the heap, the stack below the caller, and the
+/// pages of the program's code and constants, which are read from the file again when they are needed. An idle shim uses
+/// few of them.
+#[inline(never)]
 pub(crate) fn shrink() {
     #[cfg(target_env = "gnu")]
     // SAFETY: releases free memory only.
     unsafe {
         libc::malloc_trim(0);
     }
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut ranges = [(0, 0); 8];
-    ranges.iter_mut().zip(maps.lines().filter_map(unwritten)).for_each(|(place, range)| *place = range);
-    // Freeing runs code as well, which would load pages again.
-    drop(maps);
-    for (start, len) in ranges {
-        let start = std::ptr::without_provenance_mut(start);
-        // SAFETY: the range, if not empty, is mapped from a file and was never written to, so the kernel
-        // reads the same again from the file.
-        unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
-    }
+    let frame = 0_u8;
+    let stack_end = (&raw const frame).addr().saturating_sub(FRAMES_MAX_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    release(stack_end.saturating_sub(STACK_MAX_BYTES), stack_end);
+    let (start, end) = (&raw const EXECUTABLE_START, &raw const TEXT_END);
+    release(start.addr(), end.addr());
 }
 
-/// Start and length of a mapping, `START-END MODE OFFSET … /path`, if it is the code or the beginning of a file. (Other
-/// read-only mappings were written to by relocation.)
-fn unwritten(line: &str) -> Option<(usize, usize)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let unwritten = match (fields.next()?, fields.next()?) {
-        ("r-xp", _) | ("r--p", "00000000") => line.contains('/'),
-        _ => false,
-    };
-    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-    unwritten.then(|| (start, end.saturating_sub(start)))
+/// The size of a page, or a multiple of it.
+const PAGE_BYTES: usize = 4096;
+/// More than the frames of `shrink` and of what it calls.
+const FRAMES_MAX_BYTES: usize = 1024;
+/// More of the stack than the deepest call needs, and less than the distance that the kernel keeps between a stack and other mappings
+/// (a megabyte).
+const STACK_MAX_BYTES: usize = 256 * 1024;
+
+unsafe extern "C" {
+    // The linker defines both: the beginning of the program in memory, and the end of its code.
+    #[link_name = "__executable_start"]
+    static EXECUTABLE_START: u8;
+    #[link_name = "etext"]
+    static TEXT_END: u8;
+}
+
+/// Has the kernel drop the pages between two addresses. Those that are not mapped are left out.
+fn release(start: usize, end: usize) {
+    let len = end.saturating_sub(start);
+    let start = std::ptr::without_provenance_mut(start);
+    // SAFETY: only `shrink` calls this, with two ranges. One is the stack below all frames in use. The other was mapped from the
+    // program's file and is never written to, so that the kernel reads the same again.
+    unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
 }
 
 /// Opens a handle of a process, which never refers to another one.
