@@ -14,9 +14,9 @@ use super::{
     procfs::ProcReader,
     unit,
 };
+use crate::store::metric::StoreFigures;
 
 pub(super) use super::figures::MetricSources;
-pub(super) use super::figures::StoreFigures;
 
 /// The lengths of the loop's queues, when it last reported them.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl OwnSampler {
         labelled: &PointWriter,
         reader: &mut ProcReader,
         sources: &MetricSources,
-        stored: StoreFigures,
+        stored: Option<StoreFigures>,
         processors: u64,
         at_ms: Millis,
     ) -> Vec<Point> {
@@ -65,13 +65,13 @@ impl OwnSampler {
         for (queue, length) in [
             ("commands", Some(load(&sources.queues.commands))),
             ("alerts", Some(load(&sources.queues.alerts))),
-            ("outbox", stored.outbox),
-            ("metrics", stored.metrics),
+            ("outbox", stored.map(|stored| stored.outbox)),
+            ("metrics", stored.map(|stored| stored.metrics)),
         ] {
             let point = labelled.point("muster_agent_queue", &[("queue", queue)], at_ms);
             points.extend(length.map(|length| bytes(point, &[("length", length)])));
         }
-        points.extend(stored.size_bytes.map(|size| bytes(point("muster_agent_store"), &[("size_bytes", size)])));
+        points.extend(stored.map(|stored| bytes(point("muster_agent_store"), &[("size_bytes", stored.size_bytes)])));
         // The first connection is not a reconnect.
         let reconnects = load(&sources.meter.connects).saturating_sub(1);
         points.push(bytes(point("muster_agent_link"), &[("reconnects_total", reconnects)]));

@@ -6,11 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::agent_metrics::QueueLengths;
-use crate::{
-    link::TrafficMeter,
-    store::{Store, metric, outbox},
-    unit::Units,
-};
+use crate::{link::TrafficMeter, unit::Units};
 
 /// The sources of measurements, beside the kernel.
 #[derive(Clone, Debug)]
@@ -30,24 +26,5 @@ impl MetricSources {
     #[must_use]
     pub fn new(keeper: Units, meter: Arc<TrafficMeter>, queues: Arc<QueueLengths>) -> Self {
         Self { units: keeper.states(), keeper: Some(keeper), meter, queues }
-    }
-}
-
-/// The store's own figures. Missing ones are left out; failures of the store are reported elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct StoreFigures {
-    pub(super) outbox: Option<u64>,
-    pub(super) metrics: Option<u64>,
-    pub(super) size_bytes: Option<u64>,
-}
-
-impl StoreFigures {
-    /// Counts them.
-    pub(super) async fn count(store: &Store) -> Self {
-        Self {
-            outbox: outbox::count(store).await.ok(),
-            metrics: metric::count(store).await.ok(),
-            size_bytes: metric::store_size_bytes(store).await.ok(),
-        }
     }
 }

@@ -70,7 +70,6 @@ use self::{
     container_disk_usage::WrittenSampler,
     container_filesystem::ContainerSpace,
     disk::DiskSampler,
-    figures::StoreFigures,
     group::{DueGroups, GroupSchedule},
     resource::ResourceSampler,
     sample::{CollectedInputs, Sampler},
@@ -302,7 +301,8 @@ impl SamplingLoop {
             asked.written_by_others = self.written_by_others.take(&others).await;
         }
         if due.has(MetricGroup::Agent) {
-            asked.stored = StoreFigures::count(&self.store).await;
+            // Failures of the store are reported elsewhere.
+            asked.stored = buffer::figures(&self.store).await.ok();
         }
         if due.has(MetricGroup::Stats) {
             asked.stats = self.sources.keeper.as_ref().map(super::unit::Units::stats).unwrap_or_default();

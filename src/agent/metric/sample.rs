@@ -25,7 +25,7 @@ use super::{
     container::ContainerSampler,
     container_filesystem::ContainerSpace,
     disk::DiskUsage,
-    figures::{MetricSources, StoreFigures},
+    figures::MetricSources,
     group::DueGroups,
     io_pressure::{DiskIo, PressureStall},
     process_figures::HostTime,
@@ -35,7 +35,7 @@ use super::{
     time,
     unit::{self, UnitSampler},
 };
-use crate::cgroup::Hierarchies;
+use crate::{cgroup::Hierarchies, store::metric::StoreFigures};
 
 pub(super) use super::point_writer::{PointWriter, bytes, ratio, seconds};
 
@@ -72,7 +72,7 @@ pub(super) struct CollectedInputs {
     /// The same for containers that are not units, by name.
     pub(super) written_by_others: BTreeMap<String, u64>,
     /// The store's figures.
-    pub(super) stored: StoreFigures,
+    pub(super) stored: Option<StoreFigures>,
     /// Statistics that yunos reported.
     pub(super) stats: BTreeMap<UnitName, ToldStats>,
 }
@@ -489,9 +489,7 @@ pub(super) mod tests {
                 let values = BTreeMap::from([("requests".to_owned(), json!(7))]);
                 asked.stats = BTreeMap::from([("default/hello".parse().unwrap(), ToldStats::new(5, values))]);
             }
-            MetricGroup::Agent => {
-                asked.stored = StoreFigures { outbox: Some(1), metrics: Some(1), size_bytes: Some(1) }
-            }
+            MetricGroup::Agent => asked.stored = Some(StoreFigures { outbox: 1, metrics: 1, size_bytes: 1 }),
             _ => {}
         }
         asked

@@ -26,7 +26,7 @@ pub struct BacklogLimits {
 /// # Errors
 /// If the database fails.
 pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Millis) -> Result<(), StoreError> {
-    let mut tx = store.begin().await?;
+    let mut tx = store.begin_metrics().await?;
     for (id, payload) in messages {
         let (epoch, seq) = key(*id);
         sqlx::query!(
@@ -57,15 +57,6 @@ pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u
     Ok(rows.into_iter().map(|row| (Numbered { epoch: number(row.epoch), seq: number(row.seq) }, row.payload)).collect())
 }
 
-/// Returns the number of waiting messages.
-///
-/// # Errors
-/// If the database fails.
-pub async fn count(store: &Store) -> Result<u64, StoreError> {
-    let count = sqlx::query_scalar!(r#"SELECT count(*) AS "count!: i64" FROM metric_batch"#).fetch_one(&store.pool);
-    Ok(u64::try_from(count.await?).unwrap_or_default())
-}
-
 /// Returns the largest sequence number of an epoch that waits; 0 if there is none.
 ///
 /// # Errors
@@ -83,7 +74,7 @@ pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
 /// # Errors
 /// If the database fails.
 pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
-    let mut tx = store.begin().await?;
+    let mut tx = store.begin_metrics().await?;
     for id in ids {
         let (epoch, seq) = key(*id);
         sqlx::query!("DELETE FROM metric_batch WHERE epoch = ? AND seq = ?", epoch, seq).execute(&mut *tx).await?;
@@ -100,7 +91,7 @@ pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
 pub async fn trim(store: &Store, limits: BacklogLimits, now_ms: Millis) -> Result<u64, StoreError> {
     let max_bytes = i64::try_from(limits.max_bytes).unwrap_or(i64::MAX);
     let first_ms = now_ms.saturating_sub(Millis::try_from(limits.max_age.as_millis()).unwrap_or(Millis::MAX));
-    let mut tx = store.begin().await?;
+    let mut tx = store.begin_metrics().await?;
     // 24 bytes: key, time and the row's header.
     let done = sqlx::query!(
         "DELETE FROM metric_batch WHERE created_ms < ? OR (epoch, seq) IN (
@@ -118,17 +109,30 @@ pub async fn trim(store: &Store, limits: BacklogLimits, now_ms: Millis) -> Resul
     Ok(done.rows_affected())
 }
 
-/// Returns the size of the whole store's file.
+/// Figures of the store itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// Messages about commands that wait for the console.
+    pub outbox: u64,
+    /// Metric messages that wait for the console.
+    pub metrics: u64,
+    /// The size of the store's file.
+    pub size_bytes: u64,
+}
+
+/// Returns the figures of the store.
 ///
 /// # Errors
 /// If the database fails.
-pub async fn store_size_bytes(store: &Store) -> Result<u64, StoreError> {
-    let size = sqlx::query_scalar!(
-        r#"SELECT page_count * page_size AS "bytes!: i64" FROM pragma_page_count(), pragma_page_size()"#
+pub async fn figures(store: &Store) -> Result<StoreFigures, StoreError> {
+    let row = sqlx::query!(
+        r#"SELECT (SELECT count(*) FROM outbox) AS "outbox!: i64", (SELECT count(*) FROM metric_batch) AS "metrics!: i64",
+                  page_count * page_size AS "size_bytes!: i64" FROM pragma_page_count(), pragma_page_size()"#
     )
     .fetch_one(&store.pool)
     .await?;
-    Ok(u64::try_from(size).unwrap_or_default())
+    let number = |n: i64| u64::try_from(n).unwrap_or_default();
+    Ok(StoreFigures { outbox: number(row.outbox), metrics: number(row.metrics), size_bytes: number(row.size_bytes) })
 }
 
 /// Converts to SQLite's signed integers. A larger number from outside names no message.
@@ -172,11 +176,12 @@ mod tests {
         delete(&store, &[id(1, 2), id(1, 9), id(u64::MAX, u64::MAX)]).await.unwrap();
         delete(&store, &[id(1, 2)]).await.unwrap();
         assert_eq!(waiting(&store).await, [(2, 1), (1, 3), (1, 1)]);
-        assert_eq!(count(&store).await.unwrap(), 3);
+        let StoreFigures { outbox, metrics, size_bytes } = figures(&store).await.unwrap();
+        assert_eq!((outbox, metrics), (0, 3));
+        assert!(size_bytes >= 4096);
         for (epoch, seq) in [(1, 3), (2, 1), (3, 0), (u64::MAX, 0)] {
             assert_eq!(last_seq(&store, epoch).await.unwrap(), seq, "{epoch}");
         }
-        assert!(store_size_bytes(&store).await.unwrap() >= 4096);
     }
 
     #[tokio::test]

@@ -45,15 +45,6 @@ pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreE
     rows.into_iter().map(|row| Ok(ReportAck { command: id(&row.command)?, seq: from_sql(row.seq) })).collect()
 }
 
-/// Returns the number of waiting messages.
-///
-/// # Errors
-/// If the database fails.
-pub async fn count(store: &Store) -> Result<u64, StoreError> {
-    let count = sqlx::query_scalar!("SELECT count(*) AS 'count!: i64' FROM outbox");
-    Ok(from_sql(count.fetch_one(&store.pool).await?))
-}
-
 /// Returns the total length of all messages.
 ///
 /// # Errors

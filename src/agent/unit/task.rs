@@ -100,6 +100,8 @@ pub(super) struct UnitsTask {
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
+    /// The number of commits to the store when all units were last read from it; `None` if they are to be read again.
+    read_at: Option<u64>,
     /// Units from the start that have not been looked up yet.
     to_look_up: BTreeSet<UnitName>,
     looked_up: watch::Sender<bool>,
@@ -142,6 +144,7 @@ impl UnitsTask {
             work,
             next_tick,
             ticks,
+            read_at: None,
             to_look_up,
             looked_up,
             reconciled: watch::Sender::new(None),
@@ -264,10 +267,17 @@ impl UnitsTask {
 
     /// Reads the desired state.
     async fn sync(&mut self) {
+        let commits = self.store.commits();
         match self.store.units().await {
-            Ok(stored) => self.take_in(stored).await,
+            Ok(stored) => {
+                self.read_at = Some(commits);
+                self.take_in(stored).await;
+            }
             // The next tick tries again; instances continue.
-            Err(error) => tracing::error!(%error, "what units should be cannot be read"),
+            Err(error) => {
+                self.read_at = None;
+                tracing::error!(%error, "what units should be cannot be read");
+            }
         }
     }
 
@@ -282,6 +292,7 @@ impl UnitsTask {
             }
         }
         if let Err(error) = self.store.intent().keep_realms(&realms).await {
+            self.read_at = None;
             tracing::error!(%error, "realms cannot be written down a second time");
         }
         for (name, entry) in &mut self.entries {
@@ -436,7 +447,13 @@ impl UnitsTask {
             if self.ticks.is_multiple_of(SWEEP_TICKS) {
                 self.sweep().await;
             }
-            self.sync().await;
+            if self.read_at != Some(self.store.commits()) {
+                self.sync().await;
+            } else {
+                for name in self.settle_conflicts() {
+                    self.drive(&name).await;
+                }
+            }
             for (name, entry) in &self.entries {
                 entry.check_watched_files(name, &self.reports, &mut self.work);
             }

@@ -17,24 +17,20 @@ use super::entry::{Entries, UnitEntry};
 
 /// Returns what becomes of units that want the same.
 pub(super) fn conflicts(entries: &Entries) -> BTreeMap<UnitName, ConflictVerdict> {
-    let claimant = |name: &UnitName, entry: &UnitEntry| -> Option<(UnitName, Spec, u64, Option<Spec>, bool)> {
-        let unit = &entry.unit;
-        let desired = unit.desired.as_ref().filter(|_| unit.is_claiming())?;
-        let (spec, earlier) = (desired.spec.clone(), unit.earlier().cloned());
-        Some((name.clone(), spec, desired.generation, earlier, unit.is_changing()))
-    };
-    let all: Vec<_> = entries.iter().filter_map(|(name, entry)| claimant(name, entry)).collect();
-    let claimants: Vec<Claimant<'_>> = all
-        .iter()
-        .map(|(unit, spec, generation, earlier, changes)| Claimant {
-            unit,
-            spec,
-            generation: *generation,
-            earlier: earlier.as_ref(),
-            changes: *changes,
-        })
-        .collect();
+    let claimants: Vec<Claimant<'_>> = entries.iter().filter_map(|(name, entry)| claimant(name, entry)).collect();
     conflict::resolve(&claimants).into_iter().map(|(unit, verdict)| (unit.clone(), verdict)).collect()
+}
+
+fn claimant<'a>(name: &'a UnitName, entry: &'a UnitEntry) -> Option<Claimant<'a>> {
+    let unit = &entry.unit;
+    let desired = unit.desired.as_ref().filter(|_| unit.is_claiming())?;
+    Some(Claimant {
+        unit: name,
+        spec: &desired.spec,
+        generation: desired.generation,
+        earlier: unit.earlier(),
+        changes: unit.is_changing(),
+    })
 }
 
 /// Returns the specs of the units that have their resources, for [`super::owners::Owners`]: a unit that is held has them only if
