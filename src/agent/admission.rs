@@ -298,7 +298,7 @@ impl AgentLoop {
             let stored = unit::all(tx).await?;
             let limit_ms = |row: &AdmissionRow| {
                 let units = stored.units.iter().filter(|unit| row.units.contains_key(&unit.name));
-                now_ms.saturating_add(change::limit_ms(units.map(|unit| &unit.desired.spec)))
+                now_ms.saturating_add(change::limit_ms(units.map(|unit| &*unit.desired.spec)))
             };
             self.admission.set_begun(&rows, limit_ms);
             // Its units may have come up before it was known here that it was begun, such as before a restart.

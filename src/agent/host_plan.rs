@@ -178,9 +178,9 @@ impl Planner {
     ) -> UnitPlan {
         let stored = rehearsal.stored.units.iter().find(|row| row.name == one.unit);
         let state = states.get(&one.unit);
-        let after = (&one.desired.spec, one.desired.run);
+        let after = (&*one.desired.spec, one.desired.run);
         // A unit that was rolled back runs as something else than was desired of it.
-        let before = stored.map(|row| (state.map_or(&row.desired.spec, |state| state.spec()), row.desired.run));
+        let before = stored.map(|row| (state.map_or(&*row.desired.spec, |state| state.spec()), row.desired.run));
         let observed = state.map(|state| &state.observed);
         let is_so = is_so(stored, one, observed);
         let fields = before.map(|before| known_fields(before, after)).unwrap_or_default();
@@ -276,7 +276,7 @@ fn conflicts(rehearsal: &DocumentRehearsal) -> Vec<(UnitName, String)> {
             unit: &one.unit,
             spec: &one.desired.spec,
             generation: one.desired.generation,
-            earlier: earlier.map(|verified| &verified.spec),
+            earlier: earlier.map(|verified| &*verified.spec),
             changes: row.is_none_or(|row| row.desired.revision != one.desired.revision),
         }
     });

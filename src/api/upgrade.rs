@@ -171,7 +171,7 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
     let steps = configs.iter().map(|(has, found)| step(has.id.to_string(), &has.version, &found.version)).collect();
     let wanted = artifact.map(|(_, found)| artifact_ref(found));
     let configs: Vec<ConfigRef> = configs.iter().map(|(_, found)| config_ref(found)).collect();
-    let mut after = spec.clone();
+    let mut after = spec.as_ref().clone();
     if let (Some(place), Some(wanted)) = (after.artifact_mut(), &wanted) {
         place.clone_from(wanted);
     }
@@ -228,7 +228,8 @@ mod tests {
     #[track_caller]
     fn check(has: &str, offered: &[&str], force: bool, planned: Option<&str>) {
         let spec = Spec::Yuno(YunoSpec::new(artifact_ref(&artifact(has))));
-        let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
+        let desired =
+            Desired { generation: 1, revision: Digest::of(b"r"), spec: spec.into(), run: Run::Running, frozen: false };
         let offered: Vec<Artifact> = offered.iter().zip(1..).map(|(version, at_ms)| added(version, at_ms)).collect();
         let offer = match (force, &offered[..]) {
             (true, [one]) => Offer::named(vec![one.clone()], Vec::new(), (&offered, &[]), true),
@@ -255,7 +256,8 @@ mod tests {
         let mut yuno = YunoSpec::new(artifact_ref(&artifact("1")));
         yuno.secrets = vec![SecretRef { name: "db".parse().unwrap(), version: 2 }];
         let spec = Spec::Yuno(yuno);
-        let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
+        let desired =
+            Desired { generation: 1, revision: Digest::of(b"r"), spec: spec.into(), run: Run::Running, frozen: false };
         let planned = |secrets: Vec<(Name, SecretRef)>| {
             let plan = upgrade(&"prod/web".parse().unwrap(), &desired, &Offer::default().with_secrets(secrets))?;
             Some((plan.secrets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "), plan.cost))

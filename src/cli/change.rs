@@ -210,7 +210,7 @@ impl UnitAction {
         match self {
             Self::Quota(quota) => {
                 // The spec as it is shown has no secrets: the host keeps them.
-                let mut spec = there.desired.spec.clone();
+                let mut spec = Spec::clone(&there.desired.spec);
                 if let Some(limits) = spec.limits_mut() {
                     *limits = quota.of(*limits);
                 }
@@ -338,7 +338,7 @@ fn waves<'a>(action: &UnitAction, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit
         if !matches!(action, UnitAction::Stop(_) | UnitAction::Retire(_)) {
             return vec![units];
         }
-        let specs = units.iter().map(|unit| (&unit.unit, &unit.desired.spec)).collect();
+        let specs = units.iter().map(|unit| (&unit.unit, &*unit.desired.spec)).collect();
         let waves = start_order::stop_waves(&specs).into_iter();
         waves.map(|wave| units.iter().copied().filter(|unit| wave.contains(&&unit.unit)).collect()).collect()
     };

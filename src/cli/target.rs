@@ -218,7 +218,7 @@ mod tests {
             host: HostId(uuid::Uuid::from_u128(host)),
             hostname: hostname.to_owned(),
             unit: name.parse().unwrap(),
-            desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped, frozen: false },
+            desired: Desired { generation: 1, revision: digest, spec: spec.into(), run: Run::Stopped, frozen: false },
             observed: Observed::absent(0),
             hold: None,
             owner: None,

@@ -487,7 +487,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let error = Diagnostic::parse(observed.error.as_deref().unwrap_or_default());
-        let spec = &desired.spec;
+        let spec = desired.spec.as_ref();
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
         let [image, inside, mounts, network, may_use] = container_text::facts(spec);
         let artifact =

@@ -265,7 +265,7 @@ mod tests {
         };
         assert_eq!(verb(&failed), "yuno logs");
         let image = Image::Name("docker.io/library/nginx:1".to_owned());
-        failed.desired.spec = Spec::Container(ContainerSpec::new(image));
+        failed.desired.spec = Spec::Container(ContainerSpec::new(image)).into();
         assert_eq!(verb(&failed), "container logs");
     }
 
@@ -274,7 +274,7 @@ mod tests {
         let mut job = unit("1.0.0");
         (job.observed.phase, job.observed.exit) = (Phase::Stopped, Some(Exit::Code(0)));
         let again = |job: &mut Unit, restart| {
-            let Spec::Yuno(spec) = &mut job.desired.spec else { panic!("it is a yuno") };
+            let Spec::Yuno(spec) = std::sync::Arc::make_mut(&mut job.desired.spec) else { panic!("it is a yuno") };
             spec.restart = restart;
         };
         for restart in [Restart::Never, Restart::OnFailure] {

@@ -444,7 +444,7 @@ fn crowds(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) {
     for host in hosts {
         let there = known.units.iter().filter(|((of, _), _)| *of == host);
         let mut specs: BTreeMap<&UnitName, &Spec> =
-            there.map(|((_, unit), there)| (unit, &there.desired.spec)).collect();
+            there.map(|((_, unit), there)| (unit, &*there.desired.spec)).collect();
         specs
             .extend(goals.iter().filter(|goal| goal.hosts.contains(&host)).map(|goal| (&goal.wanted.unit, &goal.spec)));
         if specs.len() > UNITS_MAX {
@@ -641,7 +641,7 @@ impl FleetState {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         };
         // An unchanged document does not request another attempt.
-        if *after == desired.spec && run == desired.run {
+        if after == desired.spec && run == desired.run {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         }
         let mut differences = spec_comparison::fields(Some((&desired.spec, desired.run)), Some((&after, run)));

@@ -13,7 +13,7 @@
 //! **Invariant: an operator's hold ends by `unhold` alone**, or with the unit. `stop` never holds, `hold` never
 //! stops, `retire` does both, and `rm` needs both.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{
     canonical::CanonicalError,
@@ -46,7 +46,7 @@ pub enum UnitEdit {
     /// A new desired state, under the next generation.
     Set {
         /// The new spec.
-        spec: Box<Spec>,
+        spec: Arc<Spec>,
         /// The revision of `spec`.
         revision: Digest,
         /// Whether the unit should run.
@@ -167,7 +167,7 @@ impl CurrentUnit<'_> {
 
 /// Changes whether the unit should run. A stopped unit is not frozen any more.
 fn set(desired: &Desired, run: Run, holding: HoldChange) -> UnitEdit {
-    let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
+    let (spec, revision) = (desired.spec.clone(), desired.revision.clone());
     UnitEdit::Set { spec, revision, run, frozen: desired.frozen && run == Run::Running, holding }
 }
 
@@ -191,7 +191,7 @@ fn hold(current: CurrentUnit<'_>, run: Run, note: Option<&str>) -> Result<UnitEd
 }
 
 fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Result<UnitEdit, CommandRefusal> {
-    let mut spec = desired.spec.clone();
+    let mut spec = Spec::clone(&desired.spec);
     for (name, value) in labels {
         match value {
             Some(value) => spec.labels_mut().insert(name.clone(), value.clone()),
@@ -199,12 +199,12 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
         };
     }
     check(&spec).map_err(|message| CommandRefusal::new(RefusalCode::Invalid, message))?;
-    if spec == desired.spec {
+    if spec == *desired.spec {
         return Ok(UnitEdit::Keep);
     }
     let revision = desired.revision.clone();
     Ok(UnitEdit::Set {
-        spec: Box::new(spec),
+        spec: spec.into(),
         revision,
         run: desired.run,
         frozen: desired.frozen,
@@ -215,7 +215,7 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
 /// Changes the content of a unit. `from` is the revision that the requester has seen.
 fn upgrade(unit: &UnitName, desired: &Desired, from: &Digest, verb: &Verb) -> Result<UnitEdit, CommandRefusal> {
     let spec = upgraded(unit, &desired.spec, verb)?;
-    if spec == desired.spec {
+    if spec == *desired.spec {
         return Ok(UnitEdit::Keep);
     }
     if *from != desired.revision {
@@ -227,7 +227,7 @@ fn upgrade(unit: &UnitName, desired: &Desired, from: &Digest, verb: &Verb) -> Re
     }
     let revision = revision(&spec)?;
     Ok(UnitEdit::Set {
-        spec: Box::new(spec),
+        spec: spec.into(),
         revision,
         run: desired.run,
         frozen: desired.frozen,
@@ -277,7 +277,7 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
         let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster {kind} run {unit}`");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
-    let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
+    let (spec, revision) = (desired.spec.clone(), desired.revision.clone());
     Ok(UnitEdit::Set { spec, revision, run: desired.run, frozen, holding: HoldChange::Keep })
 }
 
@@ -329,7 +329,7 @@ fn apply(
         wrong => return Err(CommandRefusal::new(RefusalCode::Invalid, wrong.join("; "))),
     }
     let mut spec = spec.clone();
-    keep_secrets(current.map(|current| &current.desired.spec), &mut spec)?;
+    keep_secrets(current.map(|current| &*current.desired.spec), &mut spec)?;
     if let Some(current) = current {
         if current.desired.spec.kind() != spec.kind() {
             return Err(CommandRefusal::new(
@@ -341,7 +341,7 @@ fn apply(
                 ),
             ));
         }
-        if let (Spec::Container(before), Spec::Container(after)) = (&current.desired.spec, &spec) {
+        if let (Spec::Container(before), Spec::Container(after)) = (&*current.desired.spec, &spec) {
             container::check_change(before, after)
                 .map_err(|why| CommandRefusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
         }
@@ -360,7 +360,8 @@ fn apply(
         Some(Run::Running) => running(kept),
         run => run.unwrap_or(kept),
     };
-    if let Some(current) = current.filter(|current| current.desired.spec == spec && current.desired.run == run_wanted) {
+    if let Some(current) = current.filter(|current| *current.desired.spec == spec && current.desired.run == run_wanted)
+    {
         // Nothing changes, but an explicit request for a running unit is a request to try again, as `run` is.
         let verb = if run.is_some_and(Run::is_running) {
             Verb::UnitRun { unit: unit.clone() }
@@ -370,7 +371,7 @@ fn apply(
         return edit(unit, Some(current), &verb);
     }
     let frozen = run_wanted.is_running() && current.is_some_and(|current| current.desired.frozen);
-    Ok(UnitEdit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: HoldChange::Keep })
+    Ok(UnitEdit::Set { spec: spec.into(), revision, run: run_wanted, frozen, holding: HoldChange::Keep })
 }
 
 fn check(spec: &Spec) -> Result<(), String> {
@@ -423,12 +424,12 @@ fn keep_restarts(before: &Spec, after: &mut Spec) {
 }
 
 fn restart(desired: &Desired) -> Result<UnitEdit, CommandRefusal> {
-    let mut spec = desired.spec.clone();
+    let mut spec = Spec::clone(&desired.spec);
     let epoch = spec.restart_epoch_mut();
     *epoch = epoch.saturating_add(1);
     let revision = revision(&spec)?;
     Ok(UnitEdit::Set {
-        spec: Box::new(spec),
+        spec: spec.into(),
         revision,
         run: running(desired.run),
         frozen: false,
@@ -489,7 +490,7 @@ mod tests {
 
     fn desired(run: Run, change: impl FnOnce(&mut YunoSpec)) -> Desired {
         let spec = *yuno(change);
-        Desired { generation: 7, revision: spec.revision().unwrap(), spec, run, frozen: false }
+        Desired { generation: 7, revision: spec.revision().unwrap(), spec: spec.into(), run, frozen: false }
     }
 
     fn seen(phase: Phase) -> Observed {

@@ -70,7 +70,7 @@ pub fn masked(field: String) -> FieldDifference {
 pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key: &RevisionKey) -> Option<String> {
     let Desired { spec: before, revision, .. } = before;
     let known = {
-        let mut with = before.clone();
+        let mut with = Spec::clone(before);
         let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
         if let Some(env) = with.env_mut() {
             env.extend(shared.map(|(name, value)| (name.clone(), value.clone())));
@@ -78,7 +78,7 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
         with
     };
     if key.is_of(unit, &known, revision) {
-        *before = known;
+        *before = known.into();
         return None;
     }
     let is_told = |name: &String| after.env().get(name).is_some_and(|value| value != MASK);
@@ -182,7 +182,8 @@ mod tests {
         let there = spec(|_| ());
         let other_key = RevisionKey::from_bytes([2; 32]);
         let differences = |revision: Digest, after: &Spec| {
-            let before = Desired { generation: 1, revision, spec: there.masked(), run: Run::Running, frozen: false };
+            let before =
+                Desired { generation: 1, revision, spec: there.masked().into(), run: Run::Running, frozen: false };
             let fields = compare((&unit, &before), after, None, &key).into_iter();
             fields.map(|difference| difference.field).collect::<Vec<_>>()
         };

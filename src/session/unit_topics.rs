@@ -89,7 +89,7 @@ impl UnitTopics {
             seq: self.seq + 1,
             at_ms,
             unit: unit.clone(),
-            desired: Desired { spec: state.desired.spec.masked(), ..state.desired.clone() },
+            desired: Desired { spec: state.desired.spec.masked().into(), ..state.desired.clone() },
             observed: state.observed.clone(),
             hold: state.hold.clone(),
             owner: state.owner.clone(),

@@ -97,7 +97,7 @@ impl Machine {
             let desired = Desired {
                 generation: *generation,
                 revision: Digest::of(b""),
-                spec: self.spec.clone(),
+                spec: self.spec.clone().into(),
                 run: *run,
                 frozen: false,
             };

@@ -1,6 +1,6 @@
 //! Units: spec, desired state, and observed state.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -1055,7 +1055,7 @@ pub struct Desired {
     /// is keyed for its host, so that it confirms no guess at masked values.
     pub revision: Digest,
     /// The spec. In reports and lists the values of its environment are masked.
-    pub spec: Spec,
+    pub spec: Arc<Spec>,
     /// Whether it should run.
     pub run: Run,
     /// Whether it should be frozen while it runs.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use muster_topics::{Millis, ack::Numbered};
 
-use super::{Store, error::StoreError};
+use super::{Store, columns::to_json, error::StoreError};
 
 /// The limits of waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +74,15 @@ pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
 /// # Errors
 /// If the database fails.
 pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
-    let mut tx = store.begin_metrics().await?;
-    for id in ids {
-        let (epoch, seq) = key(*id);
-        sqlx::query!("DELETE FROM metric_batch WHERE epoch = ? AND seq = ?", epoch, seq).execute(&mut *tx).await?;
-    }
-    super::commit(tx, "forget metrics").await
+    let keys = to_json("numbers of messages", &ids.iter().copied().map(key).collect::<Vec<_>>())?;
+    store.make_room();
+    sqlx::query!(
+        "DELETE FROM metric_batch WHERE (epoch, seq) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+        keys
+    )
+    .execute(&store.pool)
+    .await?;
+    Ok(())
 }
 
 /// Removes messages that are too old, and the oldest beyond the limit; returns their number.

@@ -201,7 +201,7 @@ pub async fn activate(
             return Ok(Err(refusal));
         }
         let before = unit::find(connection, &row.unit).await?.map(|row| row.desired);
-        let goal = row.then.after(before.as_ref().map(|before| &before.spec));
+        let goal = row.then.after(before.as_ref().map(|before| &*before.spec));
         let generation = match set(connection, &row.unit, goal, asker).await? {
             Ok(generation) => generation,
             Err(refusal) => return Ok(Err(refusal)),
@@ -344,7 +344,7 @@ async fn now(connection: &mut SqliteConnection) -> SnapshotResult<BTreeMap<UnitN
 }
 
 fn pin(desired: &Desired) -> SnapshotUnit {
-    SnapshotUnit { spec: desired.spec.clone(), run: desired.run }
+    SnapshotUnit { spec: Spec::clone(&desired.spec), run: desired.run }
 }
 
 async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<SnapshotRow>, StoreError> {

@@ -11,7 +11,7 @@
 //! **Invariant: a hold made by the agent belongs to a generation.** If a verb has made the next generation before it is written,
 //! it is dropped. An operator's hold is desired state: only verbs write it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_rules::{
     CommandRefusal,
@@ -231,6 +231,12 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, Store
         match raw.read() {
             Ok(mut unit) => {
                 unit.kept.verified = verified.remove(&name);
+                if let Some(verified) = &mut unit.kept.verified
+                    && verified.spec == unit.desired.spec
+                {
+                    // One and the same in memory, too.
+                    Arc::make_mut(verified).spec = unit.desired.spec.clone();
+                }
                 unit.owner = owners.remove(&name);
                 stored.units.push(unit);
             }
@@ -280,7 +286,7 @@ pub async fn edit(
             }
         }
     }
-    let filled = match fill(connection, unit, verb, row.as_ref().map(|row| &row.desired.spec), asker).await? {
+    let filled = match fill(connection, unit, verb, row.as_ref().map(|row| &*row.desired.spec), asker).await? {
         Ok(filled) => filled,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -324,11 +330,11 @@ pub async fn edit(
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
                 Ok(leases) => leases,
                 // Nothing may prevent a stop.
-                Err(_) if run == Run::Stopped && row.as_ref().is_some_and(|row| row.desired.spec == *spec) => None,
+                Err(_) if run == Run::Stopped && row.as_ref().is_some_and(|row| row.desired.spec == spec) => None,
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let hold = held(holding, row.and_then(|row| row.hold), asker);
-            let wish = DesiredUnit { spec: *spec, revision: &revision, run, frozen, hold: hold.as_ref() };
+            let wish = DesiredUnit { spec, revision: &revision, run, frozen, hold: hold.as_ref() };
             let generation = set(connection, name, wish, asker.now_ms).await?;
             if let Some(leases) = leases {
                 port_lease::set(connection, unit, &leases).await?;
@@ -405,7 +411,8 @@ pub async fn refresh_values(
             .zip(asker.values)
             .map(|(owner, values)| values.clone().with_deployment(owner.deployment.as_str(), owner.version));
         let asker = ChangeContext { values: with_deployment.as_ref().or(asker.values), ..asker };
-        let verb = Verb::UnitApply { unit: row.name.clone(), spec: Box::new(row.desired.spec.clone()), run: None };
+        let verb =
+            Verb::UnitApply { unit: row.name.clone(), spec: Box::new(Spec::clone(&row.desired.spec)), run: None };
         match edit(connection, &row.name, &verb, asker).await? {
             Ok(Some(applied)) => is_changed |= applied.generation != row.desired.generation,
             Ok(None) => {}
@@ -483,7 +490,7 @@ fn held(holding: HoldChange, before: Option<Hold>, asker: ChangeContext<'_>) -> 
 
 /// The desired state to store.
 struct DesiredUnit<'a> {
-    spec: Spec,
+    spec: Arc<Spec>,
     revision: &'a Digest,
     run: Run,
     frozen: bool,

@@ -211,7 +211,7 @@ mod tests {
                 at_ms: 5,
                 last_lines: None,
             });
-            let verified = Some(Arc::new(VerifiedRevision { revision, spec: spec.clone(), since_ms: 5 }));
+            let verified = Some(Arc::new(VerifiedRevision { revision, spec: spec.clone().into(), since_ms: 5 }));
             let kept = RestoredUnit { verified, ..RestoredUnit::new(Observed { rolled_back, ..Observed::absent(5) }) };
             self.store.keep_unit(&name(), self.generation, &kept, None).await.unwrap();
             let found = self.store.units().await.unwrap().units.into_iter().find(|row| row.name == name());

@@ -230,7 +230,7 @@ fn state(
         return Some(UnitState { observed, slot, process, ..before?.clone() });
     };
     let other = unit.desired.as_ref().filter(|is| is.revision != desired.revision);
-    let spec = other.map(|is| Arc::new(is.spec.clone()));
+    let spec = other.map(|is| is.spec.clone());
     Some(UnitState {
         desired,
         spec,

@@ -11,7 +11,7 @@ use muster_topics::{name::UnitName, task::Resource, unit::Spec};
 /// The units of the host that have resources, each with its spec. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owners {
-    specs: Arc<RwLock<BTreeMap<UnitName, Vec<Spec>>>>,
+    specs: Arc<RwLock<BTreeMap<UnitName, Vec<Arc<Spec>>>>>,
 }
 
 impl Owners {
@@ -26,7 +26,7 @@ impl Owners {
     pub(super) fn packages_of_others(&self, unit: &UnitName) -> BTreeSet<String> {
         let specs = self.specs.read().unwrap_or_else(PoisonError::into_inner);
         let others = specs.iter().filter(|(owner, _)| *owner != unit).flat_map(|(_, specs)| specs);
-        let owned = others.flat_map(Spec::resources).filter_map(|resource| match resource {
+        let owned = others.flat_map(|spec| spec.resources()).filter_map(|resource| match resource {
             Resource::Package { name, version } if version.as_deref() != Some("") => Some(name),
             _ => None,
         });
@@ -34,7 +34,7 @@ impl Owners {
     }
 
     /// Replaces all.
-    pub(super) fn set(&self, specs: BTreeMap<UnitName, Vec<Spec>>) {
+    pub(super) fn set(&self, specs: BTreeMap<UnitName, Vec<Arc<Spec>>>) {
         *self.specs.write().unwrap_or_else(PoisonError::into_inner) = specs;
     }
 }

@@ -550,7 +550,7 @@ impl UnitsTask {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
             let desired = desired.filter_map(|entry| entry.unit.asked().cloned());
             // A verified revision is needed as much as the desired one.
-            let verified = units().filter_map(|entry| entry.unit.verified()).map(|verified| &verified.spec);
+            let verified = units().filter_map(|entry| entry.unit.verified()).map(|verified| &*verified.spec);
             let kept = snapshots.iter().chain(verified).filter(|spec| spec.kind() == kind.name()).map(pinned);
             let desired = desired.chain(kept).collect();
             if let Err(error) = kind.sweep(desired).await {
@@ -563,7 +563,7 @@ impl UnitsTask {
 /// The desired state that a snapshot pins, as far as the clean-up needs it.
 fn pinned(spec: &Spec) -> Desired {
     let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
-    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
+    Desired { generation: 0, revision, spec: spec.clone().into(), run: Run::Stopped, frozen: false }
 }
 
 /// Returns what snapshots need of a unit beyond its desired state. Unreadable ones may need anything.
@@ -585,7 +585,7 @@ fn wire_all(
     let specs = || {
         entries.iter().filter_map(move |(name, entry)| {
             let desired = entry.unit.desired.as_ref()?;
-            Some((name, SpecEndpoints::from(&desired.spec)))
+            Some((name, SpecEndpoints::from(&*desired.spec)))
         })
     };
     let provision = PortProvision::new(specs(), leases);

@@ -1,7 +1,10 @@
 //! Units of this host that depend on each other's content: those that want the same ([`muster_rules::conflict`]), and those of one
 //! version of a deployment ([`muster_rules::desired::together`]). Applies these rules to the task's entries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_rules::{
     conflict::{self, Claimant, ConflictVerdict},
@@ -28,15 +31,15 @@ fn claimant<'a>(name: &'a UnitName, entry: &'a UnitEntry) -> Option<Claimant<'a>
         unit: name,
         spec: &desired.spec,
         generation: desired.generation,
-        earlier: unit.earlier(),
+        earlier: unit.earlier().map(Arc::as_ref),
         changes: unit.is_changing(),
     })
 }
 
 /// Returns the specs of the units that have their resources, for [`super::owners::Owners`]: a unit that is held has them only if
 /// it is in effect.
-pub(super) fn owners(entries: &Entries) -> BTreeMap<UnitName, Vec<Spec>> {
-    let specs = |entry: &UnitEntry| -> Vec<Spec> {
+pub(super) fn owners(entries: &Entries) -> BTreeMap<UnitName, Vec<Arc<Spec>>> {
+    let specs = |entry: &UnitEntry| -> Vec<Arc<Spec>> {
         let unit = &entry.unit;
         let desired = unit.desired.as_ref().filter(|_| unit.is_claiming() && unit.conflict().is_none());
         desired.map(|desired| &desired.spec).into_iter().chain(unit.earlier()).cloned().collect()

@@ -235,7 +235,7 @@ pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result
 
 /// The spec of the new container.
 fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
-    let mut spec = from.desired.spec.clone();
+    let mut spec = Spec::clone(&from.desired.spec);
     let Spec::Container(container) = &mut spec else {
         let kind = spec.kind();
         return Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a container", from.unit))

@@ -71,7 +71,7 @@ async fn report(fixture: &Fixture, host: HostId, spec: YunoSpec) {
 /// And that snapshots need something of it.
 async fn report_with(fixture: &Fixture, host: HostId, spec: YunoSpec, pins: Pins) {
     let mut sample = sample_unit();
-    sample.desired.spec = Spec::Yuno(spec);
+    sample.desired.spec = Spec::Yuno(spec).into();
     let muster_api::Unit { desired, observed, hold, .. } = sample;
     let unit = "default/till".parse().unwrap();
     // Each supersedes the one before.

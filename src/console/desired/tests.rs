@@ -150,7 +150,7 @@ async fn report_unit(fixture: &Fixture, host: HostId, name: &str, owner: Option<
         seq: u64::try_from(now_ms()).unwrap(),
         at_ms: 1,
         unit: unit(name),
-        desired: Desired { generation: 1, revision, spec, run: Run::Running, frozen: false },
+        desired: Desired { generation: 1, revision, spec: spec.into(), run: Run::Running, frozen: false },
         observed,
         hold: None,
         owner,

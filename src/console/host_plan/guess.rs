@@ -61,7 +61,7 @@ pub(super) fn guess(request: &PlanRequest, name: &DeploymentName, units: &[Unit]
                 after.set_secrets(secrets.clone());
             }
             let fields = compare((&unit, &there.desired), &after, Some(listed.run), key);
-            let before = (&there.desired.spec, there.desired.run);
+            let before = (&*there.desired.spec, there.desired.run);
             let action = match fields.is_empty() {
                 true => UnitAction::Unchanged,
                 false if matches!(after, Spec::Files(_) | Spec::Packages(_)) => UnitAction::Change,

@@ -1,7 +1,10 @@
 //! Fills in what the console alone knows of a unit's configs: their templates, and which version of each secret that they name
 //! the unit gets, the newest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_rules::{config, render};
 use muster_topics::{
@@ -110,7 +113,7 @@ pub(crate) async fn resolve(
         };
         let documents = console.documents(&all_configs).await?;
         let templates = templates_of(&all_configs, &documents)?;
-        let mut after = desired.clone();
+        let mut after = desired.as_deref().cloned();
         after.iter_mut().for_each(|spec| spec.set_config_templates(templates.clone()));
         let realm = unit.realm();
         let found = secrets_named(console, &realm, &documents, after.as_ref()).await?;
@@ -137,7 +140,7 @@ async fn desired_of(
     unit: &UnitName,
     hosts: impl Iterator<Item = HostId>,
     revision: &Digest,
-) -> Result<Option<Spec>, Error> {
+) -> Result<Option<Arc<Spec>>, Error> {
     for host in hosts {
         let found = host::units(console.shared.store.read(), Some(host), Some(unit)).await?.into_iter().next();
         if let Some(found) = found.filter(|found| found.desired.revision == *revision) {

@@ -64,7 +64,7 @@ async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<YunoSp
 /// A host says that it has the unit.
 async fn report(fixture: &Fixture, host: HostId, seq: u64, spec: &YunoSpec) -> muster_topics::name::Digest {
     let mut sample = sample_unit();
-    sample.desired.spec = Spec::Yuno(spec.clone());
+    sample.desired.spec = Spec::Yuno(spec.clone()).into();
     sample.desired.revision = sample.desired.spec.revision().unwrap();
     let revision = sample.desired.revision.clone();
     let muster_api::Unit { desired, observed, hold, .. } = sample;

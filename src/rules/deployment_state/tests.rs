@@ -20,7 +20,7 @@ fn desired() -> Desired {
         version: "1".parse().unwrap(),
         manifest: None,
     }));
-    Desired { generation: 3, revision: Digest::of(b"new"), spec, run: Run::Running, frozen: false }
+    Desired { generation: 3, revision: Digest::of(b"new"), spec: spec.into(), run: Run::Running, frozen: false }
 }
 
 fn running() -> Observed {

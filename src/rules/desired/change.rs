@@ -159,7 +159,7 @@ mod tests {
                 ..Observed::absent(0)
             };
             let owner = UnitOwner { deployment: "d/x".parse().unwrap(), version: 2, orphan: false };
-            let desired = Desired { generation: 2, revision, spec, run: Run::Running, frozen: false };
+            let desired = Desired { generation: 2, revision, spec: spec.into(), run: Run::Running, frozen: false };
             Self { desired, observed, hold: None, owner: Some(owner) }
         }
 

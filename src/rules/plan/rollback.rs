@@ -41,7 +41,7 @@ pub struct VerifiedRevision {
     /// Its id.
     pub revision: Digest,
     /// Its complete spec.
-    pub spec: Spec,
+    pub spec: Arc<Spec>,
     /// When it was verified.
     pub since_ms: Millis,
 }
@@ -124,9 +124,9 @@ impl PlannedUnit {
 
     /// Returns the spec of a revision, if it is still known.
     pub(super) fn spec_of(&self, revision: &Digest) -> Option<&Spec> {
-        let asked = self.asked().filter(|asked| asked.revision == *revision).map(|asked| &asked.spec);
+        let asked = self.asked().filter(|asked| asked.revision == *revision).map(|asked| &*asked.spec);
         let verified = self.verified().filter(|verified| verified.revision == *revision);
-        asked.or(verified.map(|verified| &verified.spec))
+        asked.or(verified.map(|verified| &*verified.spec))
     }
 
     /// Whether its ports and connections have to be computed before it can start.
@@ -194,7 +194,7 @@ impl PlannedUnit {
 
     /// The spec that it goes back to, or goes on as, if the desired one gives way.
     #[must_use]
-    pub fn earlier(&self) -> Option<&Spec> {
+    pub fn earlier(&self) -> Option<&Arc<Spec>> {
         let desired = self.desired.as_ref().filter(|_| !self.is_back())?;
         let verified = self.trial.verified.as_ref().filter(|verified| verified.revision != desired.revision)?;
         Some(&verified.spec)

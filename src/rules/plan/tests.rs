@@ -36,7 +36,7 @@ fn spec(artifact: &str, change: impl FnOnce(&mut YunoSpec)) -> Spec {
 }
 
 fn desired(generation: u64, spec: Spec, run: Run) -> Desired {
-    Desired { generation, revision: spec.revision().unwrap(), spec, run, frozen: false }
+    Desired { generation, revision: spec.revision().unwrap(), spec: spec.into(), run, frozen: false }
 }
 
 /// What asks to end; `own` is what the program says itself.

@@ -88,10 +88,10 @@ impl Bench {
 
     async fn args(&self, name: &str) -> Vec<String> {
         let units = self.store.units().await.unwrap().units;
-        let Spec::Yuno(spec) = units.into_iter().find(|row| row.name == unit(name)).unwrap().desired.spec else {
+        let Spec::Yuno(spec) = &*units.into_iter().find(|row| row.name == unit(name)).unwrap().desired.spec else {
             panic!("a yuno")
         };
-        spec.args
+        spec.args.clone()
     }
 
     async fn ports(&self) -> Vec<String> {

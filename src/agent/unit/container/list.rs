@@ -115,7 +115,7 @@ impl Containers {
 /// Waits until the next list is due.
 async fn wait(states: &mut watch::Receiver<UnitStates>) {
     let next = Instant::now() + LIST_EVERY;
-    let is_container = |state: &Arc<UnitState>| matches!(state.desired.spec, Spec::Container(_));
+    let is_container = |state: &Arc<UnitState>| matches!(*state.desired.spec, Spec::Container(_));
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(next) => return,

@@ -70,7 +70,7 @@ impl Bench {
     async fn start(&self, spec: FilesSpec) -> Result<FilesInstance, String> {
         let spec = Spec::Files(spec);
         let revision = spec.revision().unwrap();
-        let desired = Desired { generation: 1, revision, spec, run: Run::Running, frozen: false };
+        let desired = Desired { generation: 1, revision, spec: spec.into(), run: Run::Running, frozen: false };
         self.files.0.install(&unit(), &desired, None, &|_| ()).await.map_err(|failure| failure.error)?;
         let (slot, wiring) = (Slot::First, EndpointWiring::default());
         let order = StartOrder { slot, desired, keep: None, wiring, attempts: 0, beside: false };
@@ -136,7 +136,13 @@ async fn changes_are_what_an_apply_then_makes() {
     ];
     let desired = |entries: &[(&str, Value)]| {
         let spec = Spec::Files(bench.spec(entries, json!({})));
-        Desired { generation: 1, revision: spec.revision().unwrap(), spec, run: Run::Running, frozen: false }
+        Desired {
+            generation: 1,
+            revision: spec.revision().unwrap(),
+            spec: spec.into(),
+            run: Run::Running,
+            frozen: false,
+        }
     };
     let changes = bench.files.0.changes(&unit(), Some(&desired(&entries))).await.unwrap();
     let told: Vec<String> = changes.iter().map(|one| one.sentence()).collect();

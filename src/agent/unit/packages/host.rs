@@ -199,6 +199,6 @@ impl Host {
     pub(super) async fn desired(&self, unit: &UnitName, revision: &Digest) -> Option<PackagesSpec> {
         let stored = self.store.units().await.ok()?;
         let row = stored.units.into_iter().find(|row| row.name == *unit && row.desired.revision == *revision)?;
-        if let Spec::Packages(spec) = row.desired.spec { Some(spec) } else { None }
+        if let Spec::Packages(spec) = &*row.desired.spec { Some(spec.clone()) } else { None }
     }
 }

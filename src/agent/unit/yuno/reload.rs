@@ -186,7 +186,7 @@ impl Yunos {
 
 /// Whether it differs from what was started in more than its limits.
 fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -> bool {
-    let mut before = desired.spec.clone();
+    let mut before = desired.spec.as_ref().clone();
     if let Some(before) = before.limits_mut() {
         *before = limits;
     }
@@ -263,7 +263,7 @@ mod tests {
         let desired = |spec: muster_topics::unit::Spec| Desired {
             generation: 1,
             revision: key.revision(&unit, &spec).unwrap(),
-            spec,
+            spec: spec.into(),
             run: muster_topics::unit::Run::Running,
             frozen: false,
         };

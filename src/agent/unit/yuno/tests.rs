@@ -396,7 +396,7 @@ async fn a_change_that_fails_goes_back_to_what_was_verified() {
     );
     assert_eq!((Some(back.to), back.revision), (before.observed.revision, after.desired.revision.clone()));
     assert!(back.error.contains("exit code 4") && back.last_lines.unwrap().ends_with("no such table\n"));
-    assert_eq!(after.spec.as_deref(), Some(&before.desired.spec));
+    assert_eq!(after.spec.as_deref(), Some(&*before.desired.spec));
     host.stop(&unit).await;
 }
 

@@ -154,7 +154,7 @@ impl UnitView {
 
     /// Whether its host changes it by tasks: what belongs to the host itself, and what was asked for.
     fn has_tasks(&self) -> bool {
-        matches!(self.unit.desired.spec, Spec::Files(_) | Spec::Packages(_)) || self.tasks.asked.is_some()
+        matches!(*self.unit.desired.spec, Spec::Files(_) | Spec::Packages(_)) || self.tasks.asked.is_some()
     }
 
     /// The deployment that it belongs to, and that alone may change it.
@@ -182,7 +182,7 @@ impl UnitView {
                     (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
-                @if let Spec::Container(_) = &self.unit.desired.spec {
+                @if let Spec::Container(_) = &*self.unit.desired.spec {
                     a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
                 }
             }
@@ -295,10 +295,10 @@ impl UnitView {
                 }
                 @if let Some(end) = observed.last_end() { div { dt { "Last exit" } dd { (end) } } }
                 @if let Some(status) = &observed.status {
-                    div { dt { @if let Spec::Packages(_) = desired.spec { "Differs" } @else { "Says" } } dd { (status) } }
+                    div { dt { @if let Spec::Packages(_) = *desired.spec { "Differs" } @else { "Says" } } dd { (status) } }
                 }
                 @if !observed.missing.is_empty() {
-                    div { dt { @if let Spec::Files(_) = desired.spec { "Others changed" } @else { "Does without" } }
+                    div { dt { @if let Spec::Files(_) = *desired.spec { "Others changed" } @else { "Does without" } }
                           dd { ul.plain { @for one in &observed.missing { li { (one) } } } } }
                 }
                 @if !observed.owed.is_empty() {

@@ -90,7 +90,7 @@ fn labels_change_in_place() {
     else {
         panic!("should be a change")
     };
-    let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
+    let Spec::Yuno(spec) = &*spec else { panic!("a yuno") };
     let labels: Vec<_> = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!((labels, revision), (vec!["a=b".to_owned(), "tier=tin".to_owned()], before.revision.clone()));
     let many: Vec<String> = (0..40).map(|number| format!("l{number}")).collect();
@@ -109,7 +109,7 @@ fn upgrade_changes_only_content() {
         spec.configs = vec![config("1")];
         spec.env.insert("SECRET".to_owned(), "x".to_owned());
     });
-    let Spec::Yuno(spec) = &before.spec else { panic!("a yuno") };
+    let Spec::Yuno(spec) = &*before.spec else { panic!("a yuno") };
     let newer = ArtifactRef { sha256: Digest::of(b"new"), version: "2".parse().unwrap(), ..spec.artifact.clone() };
     let observed = seen(Phase::Running);
     let upgraded = |from: &Digest, artifact: Option<&ArtifactRef>, configs: Vec<ConfigRef>| {
@@ -127,7 +127,7 @@ fn upgrade_changes_only_content() {
     let Ok(UnitEdit::Set { spec: after, revision, .. }) = upgraded(&right, Some(&newer), vec![config("2")]) else {
         panic!("should be a change")
     };
-    let Spec::Yuno(after) = *after else { panic!("a yuno") };
+    let Spec::Yuno(after) = &*after else { panic!("a yuno") };
     assert_eq!(after.configs.iter().map(|config| config.version.as_str()).collect::<Vec<_>>(), ["2"]);
     assert_eq!((&after.artifact, &after.env), (&newer, &spec.env));
     assert_ne!(revision, right);

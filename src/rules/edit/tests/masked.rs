@@ -8,7 +8,7 @@ fn with(value: &str) -> Box<Spec> {
 
 #[test]
 fn mask_keeps_the_present_value() {
-    let before = Desired { spec: *with("hunter2"), ..desired(Run::Running, |_| ()) };
+    let before = Desired { spec: (*with("hunter2")).into(), ..desired(Run::Running, |_| ()) };
     let observed = seen(Phase::Running);
     let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
     assert_eq!(edit(&unit(), current, &applied(with(MASK), None)), Ok(UnitEdit::Keep));
@@ -19,7 +19,7 @@ fn mask_keeps_the_present_value() {
     let Ok(UnitEdit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else {
         panic!("should be a change")
     };
-    let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
+    let Spec::Yuno(spec) = &*spec else { panic!("a yuno") };
     assert_eq!((&spec.env["TOKEN"][..], &spec.env["PORT"][..]), ("hunter2", "1"));
 }
 

@@ -18,7 +18,7 @@ impl World {
         }
         let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
         if is_up && !side.was_up && alive.revision == desired.revision {
-            let Spec::Yuno(spec) = &desired.spec else { panic!("a yuno") };
+            let Spec::Yuno(spec) = &*desired.spec else { panic!("a yuno") };
             let [started, ready] = side.passed;
             assert!(started || spec.probes.start.is_none(), "up without its start probe");
             assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");

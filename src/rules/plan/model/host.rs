@@ -153,7 +153,7 @@ impl World {
                 };
                 let Spec::Yuno(yuno) = &*spec else { panic!("a yuno") };
                 self.speaking.insert(revision.clone(), speaks(&yuno.artifact.sha256));
-                let desired = Desired { generation: self.generation, revision, spec: *spec, run, frozen };
+                let desired = Desired { generation: self.generation, revision, spec, run, frozen };
                 self.row = Some((desired, hold));
             }
         }

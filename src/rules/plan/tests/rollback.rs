@@ -258,13 +258,13 @@ fn rollback_restores_in_place_settings() {
     let mut bench = verified();
     let patient = with("a", |spec| spec.grace_ms = 7);
     bench.see(wants(desired(2, patient.clone(), Run::Running)));
-    assert_eq!(bench.unit.verified().map(|verified| &verified.spec), Some(&patient));
+    assert_eq!(bench.unit.verified().map(|verified| &*verified.spec), Some(&patient));
     bench.see(wants(desired(3, with("b", |spec| spec.restart = Restart::Never), Run::Running)));
     bench.install();
     bench.end(0);
     bench.start();
     bench.end(1);
-    assert_eq!(bench.unit.desired.as_ref().map(|desired| &desired.spec), Some(&patient));
+    assert_eq!(bench.unit.desired.as_ref().map(|desired| &*desired.spec), Some(&patient));
 }
 
 #[test]

@@ -160,7 +160,7 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("container", &|| frame().page(&UnitView { unit: container("shop-7"), ..unit_view("shop-7", "") }));
     add("container-adopted", &|| {
         let mut unit = container("shop-7");
-        unit.desired.spec = Spec::Container(ContainerSpec::new(Image::Existing("old-web".to_owned())));
+        unit.desired.spec = Spec::Container(ContainerSpec::new(Image::Existing("old-web".to_owned()))).into();
         frame().page(&UnitView { unit, ..unit_view("shop-7", "") })
     });
     add("container-hostile", &|| frame().page(&UnitView { unit: container(HOSTILE), ..unit_view(HOSTILE, HOSTILE) }));

@@ -34,7 +34,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
         desired: Desired {
             generation: 4,
             revision: Digest::of(b"new"),
-            spec: Spec::Yuno(spec),
+            spec: Spec::Yuno(spec).into(),
             run: Run::Running,
             frozen: !failed,
         },
@@ -116,7 +116,7 @@ pub(in crate::web) fn container(hostname: &str) -> Unit {
         },
         ..ContainerSpec::new(Image::Rootfs(image))
     };
-    let desired = Desired { spec: Spec::Container(spec), ..unit.desired };
+    let desired = Desired { spec: Spec::Container(spec).into(), ..unit.desired };
     Unit { desired, ..unit }
 }
 
