@@ -8,9 +8,9 @@
 //! supervisor was killed and is there again. `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How: the program is a few lines of C, whose `main` writes the time into a FIFO (`program.c`). Each peer does what it
-//! does as Debian packages it, with its own logger (svlogd, s6-log; supervisord and muster log by themselves). runit and
-//! supervisord are unpacked below `target/tools`, so that no service of this host is touched (`apt-get download` has to
-//! work for that once); s6 has to be installed. muster is the agent as packages ship it, and its shims, with TLS and its
+//! does as Debian packages it, with its own logger (svlogd, s6-log; supervisord and muster log by themselves). They are
+//! unpacked below `target/tools`, so that no service of this host is touched (`apt-get download` has to
+//! work for that once, and s6 needs root for a `/usr/bin` of its own). muster is the agent as packages ship it, and its shims, with TLS and its
 //! store (`--program` takes another one that was built before); broker and console are processes of their own, and not
 //! counted. Each program is killed once, when it has been up for more than a second. One that cannot be measured is
 //! named, does not keep the others from it, and makes the exit code 1.

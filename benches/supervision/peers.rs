@@ -16,11 +16,16 @@ use nix::{
 use crate::{Subject, common::family::family};
 
 /// Packages, with dependencies that not every host has.
-const PACKAGES: [&str; 3] = ["runit", "supervisor", "python3-pkg-resources"];
-
-/// The folder of s6's programs, which call each other by absolute paths, so that s6 must be installed. Its package
-/// starts nothing.
-const S6: &str = "/usr/bin";
+const PACKAGES: [&str; 8] = [
+    "runit",
+    "supervisor",
+    "python3-pkg-resources",
+    "s6",
+    "execline",
+    "libs6-2.11",
+    "libexecline2.9",
+    "libskarnet2.13",
+];
 
 /// A peer.
 pub(crate) struct Peer {
@@ -53,19 +58,22 @@ pub(crate) fn runit(folder: &Path, program: &Path, names: &[String]) -> Result<P
 /// s6-supervise.)
 pub(crate) fn s6(folder: &Path, program: &Path, names: &[String]) -> Result<Peer> {
     let tools = tools()?;
-    let bin = Path::new(S6);
-    ensure!(bin.join("s6-supervise").exists(), "s6 is not installed\nhint: apt-get install s6");
     let services = folder.join("services");
-    let logger = bin.join("s6-log");
     for name in names {
         let service = services.join(name);
         fs::create_dir_all(service.join("log/main"))?;
         symlink(program, service.join("run"))?;
-        script(&service.join("log/run"), &format!("exec {} n3 s100000 ./main", logger.display()))?;
+        script(&service.join("log/run"), "exec s6-log n3 s100000 ./main")?;
     }
     let most = (names.len() * 2 + 10).to_string();
-    let scan = bin.join("s6-svscan").display().to_string();
-    let command = vec![scan, "-c".to_owned(), most, services.display().to_string()];
+    let bin = tools.join("usr/bin");
+    // It calls /usr/bin/s6-supervise, so that it has a /usr/bin of its own, with its programs beside this host's.
+    let beside = format!(
+        "mount -t overlay overlay -o lowerdir={}:/usr/bin /usr/bin && exec s6-svscan -c {most} {}",
+        bin.display(),
+        services.display()
+    );
+    let command = ["unshare", "--mount", "sh", "-c", &beside].map(str::to_owned).into();
     Ok(Peer { name: "s6", services, command, direct: Some("s6-supervise"), tools, child: None })
 }
 
@@ -102,7 +110,8 @@ fn script(path: &Path, line: &str) -> Result<()> {
 /// Unpacks the packages, once.
 fn tools() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/supervisors");
-    if folder.join("complete").exists() {
+    let (complete, all) = (folder.join("complete"), PACKAGES.join(" "));
+    if fs::read_to_string(&complete).is_ok_and(|unpacked| unpacked == all) {
         return Ok(folder);
     }
     fs::create_dir_all(&folder)?;
@@ -116,7 +125,7 @@ fn tools() -> Result<PathBuf> {
             ensure!(unpacked.success(), "{} cannot be unpacked", path.display());
         }
     }
-    fs::write(folder.join("complete"), "")?;
+    fs::write(complete, all)?;
     Ok(folder)
 }
 
