@@ -11,7 +11,7 @@ use muster_base::chance;
 use muster_topics::{
     Millis,
     ack::Numbered,
-    metric::{Point, Shared},
+    metric::{Point, PointLine, Shared},
     name::HostId,
 };
 
@@ -131,7 +131,9 @@ impl HostMetrics {
         let values = points.iter().map(|point| point.fields.len() as u64).sum();
         let first = Numbered { seq: self.last.seq + 1, ..self.last };
         let shared = Shared { host: &self.host, hostname: &self.hostname };
-        let (id, payload) = metric::batch::messages(first, points, Some(shared)).into_iter().next()?;
+        let mut lines: Vec<_> =
+            points.iter().filter_map(|point| PointLine::new(point, Some(shared), |_, _| true)).collect();
+        let (id, payload) = metric::batch::messages(first, &mut lines, Some(shared)).into_iter().next()?;
         self.last = id;
         Some((id, PackedBatch { payload, values }))
     }

@@ -3,21 +3,21 @@
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     ack::Numbered,
-    metric::{Point, Shared, UNPACKED_MAX_BYTES, encode, encode_short, pack},
+    metric::{PointLine, Shared, UNPACKED_MAX_BYTES, encode_lines, pack},
 };
 
 /// A message, with the number by which the console acknowledges it.
 pub type BatchMessage = (Numbered, Vec<u8>);
 
 /// Puts points into as many messages as needed, numbered from `first`. Points of one series are adjacent, because
-/// similar neighbours compress best. Compressed messages have the `shared` tags once.
-pub fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<BatchMessage> {
-    points.sort_by(|a, b| (&a.measurement, &a.tags, a.at_ms).cmp(&(&b.measurement, &b.tags, b.at_ms)));
+/// similar neighbours compress best. Compressed messages have the `shared` tags once; lines were written without them.
+pub fn messages(first: Numbered, lines: &mut [PointLine], shared: Option<Shared<'_>>) -> Vec<BatchMessage> {
+    lines.sort_by(|a, b| (a.series(), a.at_ms()).cmp(&(b.series(), b.at_ms())));
     let mut messages = Vec::new();
-    let mut pieces = vec![&points[..]];
+    let mut pieces = vec![&*lines];
     while let Some(piece) = pieces.pop() {
         let id = Numbered { epoch: first.epoch, seq: first.seq + messages.len() as u64 };
-        let text = shared.map_or_else(|| encode(id, piece), |shared| encode_short(id, shared, piece));
+        let text = encode_lines(id, shared, piece);
         let fits = text.len() <= UNPACKED_MAX_BYTES;
         let payload = if shared.is_some() && fits { pack(&text) } else { text.into_bytes() };
         if fits && payload.len() <= PAYLOAD_MAX_BYTES {
@@ -28,7 +28,8 @@ pub fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'
             let (left, right) = piece.split_at(piece.len() / 2);
             pieces.extend([right, left]);
         } else {
-            tracing::warn!(point = ?piece.first().map(|point| &point.measurement), "a point is too large for a message");
+            let measurement = piece.first().and_then(|line| line.series().split(',').next());
+            tracing::warn!(measurement, "a point is too large for a message");
         }
     }
     messages
@@ -36,7 +37,10 @@ pub fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::{Millis, metric::decode};
+    use muster_topics::{
+        Millis,
+        metric::{Point, decode},
+    };
 
     use super::{
         super::{sample::tests::labels, value_filter::ThinFilter},
@@ -153,13 +157,21 @@ mod tests {
         points
     }
 
-    /// The lengths of text and message, and the number of values.
-    fn lengths(points: Vec<Point>) -> (usize, usize, usize) {
+    /// The lengths of text and message, and the number of values, of those that `is_sent`.
+    fn lengths(points: &[Point], mut is_sent: impl FnMut(&Point, &str, f64) -> bool) -> (usize, usize, usize) {
         let (host, hostname) = shared();
-        let shared = Shared { host: &host, hostname: &hostname };
-        let values = points.iter().map(|point| point.fields.len()).sum();
-        let text = encode_short(FIRST, shared, &points);
-        let messages = messages(FIRST, points, Some(shared));
+        let shared = Some(Shared { host: &host, hostname: &hostname });
+        let mut values = 0;
+        let mut line = |point: &Point| {
+            PointLine::new(point, shared, |field, value| {
+                let is_sent = is_sent(point, field, value);
+                values += usize::from(is_sent);
+                is_sent
+            })
+        };
+        let mut lines: Vec<_> = points.iter().filter_map(&mut line).collect();
+        let messages = messages(FIRST, &mut lines, shared);
+        let text = encode_lines(FIRST, shared, &lines);
         let [(_, packed)] = &messages[..] else { panic!("{} messages", messages.len()) };
         (text.len(), packed.len(), values)
     }
@@ -167,7 +179,7 @@ mod tests {
     #[test]
     fn batch_of_three_samples_is_small() {
         let points: Vec<_> = (0..3).flat_map(|i| quiet_host(i, false)).collect();
-        let (text, packed, values) = lengths(points);
+        let (text, packed, values) = lengths(&points, |_, _, _| true);
         println!("{values} values: {text} bytes, {packed} packed");
         assert!(values >= 55, "{values}");
         assert!(packed <= THREE_SAMPLES_MAX_BYTES, "{packed} bytes for {values} values");
@@ -179,8 +191,8 @@ mod tests {
         let (mut bytes, mut count) = (0, 0);
         // Eight minutes, after the first message, which has everything.
         for message in 0..17 {
-            let samples = (3 * message..3 * message + 3).flat_map(|i| quiet_host(i, true)).collect();
-            let (text, packed, values) = lengths(thin.thin(samples));
+            let samples: Vec<_> = (3 * message..3 * message + 3).flat_map(|i| quiet_host(i, true)).collect();
+            let (text, packed, values) = lengths(&samples, |point, field, value| thin.is_sent(point, field, value));
             println!("message {message}: {values} values: {text} bytes, {packed} packed");
             assert!(packed <= EACH_MAX_BYTES, "{packed} bytes for {values} values");
             if message > 0 {
@@ -202,7 +214,9 @@ mod tests {
         {
             let points: Vec<_> = (0..count).map(point).collect();
             let shared = packed.then_some(Shared { host: "", hostname: "" });
-            let messages = messages(FIRST, points.clone(), shared);
+            let mut lines: Vec<_> =
+                points.iter().filter_map(|point| PointLine::new(point, shared, |_, _| true)).collect();
+            let messages = messages(FIRST, &mut lines, shared);
             assert!(messages.len() >= least && messages.len() <= 1.max(4 * least), "{count}: {}", messages.len());
             let mut found = Vec::new();
             for (index, (id, payload)) in messages.iter().enumerate() {
@@ -216,7 +230,10 @@ mod tests {
             assert_eq!(found, points);
         }
         let huge = Point::new("m", &[("t", &"x".repeat(2 * UNPACKED_MAX_BYTES))], 1).field("f", 1.0);
-        let messages = messages(FIRST, vec![point(1), huge, point(2)], Some(Shared { host: "", hostname: "" }));
+        let shared = Some(Shared { host: "", hostname: "" });
+        let points = [point(1), huge, point(2)];
+        let mut lines: Vec<_> = points.iter().filter_map(|point| PointLine::new(point, shared, |_, _| true)).collect();
+        let messages = messages(FIRST, &mut lines, shared);
         let kept: usize = messages.iter().map(|(_, payload)| decode(payload).unwrap().1.len()).sum();
         assert_eq!(kept, 2);
     }

@@ -50,7 +50,7 @@ use muster_topics::{
     Millis,
     ack::Numbered,
     catalogue::{MetricGroup, SAMPLE_S},
-    metric::{Point, Shared},
+    metric::{Point, PointLine, Shared},
     name::HostId,
 };
 use tokio::{
@@ -90,8 +90,9 @@ const SAMPLE_MIN: Duration = Duration::from_millis(10);
 const GRAIN: Millis = 100;
 /// Messages between two checks of the buffer's size: ten minutes, or 1.3 MB of the largest ones.
 const TRIM_EVERY: u64 = 20;
-/// Points that are kept in memory while the store fails: half an hour of a quiet host, about a megabyte.
-const POINTS_MAX: usize = 2_000;
+/// Points that are kept in memory while the store fails: two hours of a quiet host, or three messages of one with the most units; about a
+/// megabyte.
+const POINTS_MAX: usize = 8_192;
 
 /// Settings of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,7 +201,7 @@ struct SamplingLoop {
     written_by_others: WrittenSampler,
     thin: ThinFilter,
     /// Points that are not stored yet.
-    points: Vec<Point>,
+    lines: Vec<PointLine>,
     epoch: u64,
     /// The number of the last message, once it is known.
     last_seq: Option<u64>,
@@ -221,7 +222,7 @@ impl SamplingLoop {
             written: WrittenSampler::default(),
             written_by_others: WrittenSampler::default(),
             thin: ThinFilter::default(),
-            points: Vec::new(),
+            lines: Vec::new(),
             epoch,
             last_seq: None,
             store,
@@ -266,13 +267,17 @@ impl SamplingLoop {
         let due = self.schedule.take(self.began.elapsed());
         let asked = self.ask(due).await;
         let at_ms = rounded(clock::now_ms(), self.settings.sample);
-        let points = self.sampler.sample(due, &self.sources, &asked, at_ms);
-        self.newest.send_replace(points.as_slice().into());
-        self.points.extend(self.thin.thin(points));
-        let surplus = self.points.len().saturating_sub(POINTS_MAX);
+        let points: Arc<[Point]> = self.sampler.sample(due, &self.sources, &asked, at_ms).into();
+        self.newest.send_replace(points.clone());
+        let host = self.labels.host.to_string();
+        let shared = shared(&self.settings, &host, &self.labels);
+        for point in points.iter() {
+            self.lines.extend(PointLine::new(point, shared, |field, value| self.thin.is_sent(point, field, value)));
+        }
+        let surplus = self.lines.len().saturating_sub(POINTS_MAX);
         if surplus > 0 {
             tracing::warn!(points = surplus, "the store takes no measurements, and the oldest are given up");
-            self.points.drain(..surplus);
+            self.lines.drain(..surplus);
         }
     }
 
@@ -313,12 +318,12 @@ impl SamplingLoop {
     /// Stores the points. If that fails they wait for the next time.
     async fn flush(&mut self) {
         // On a full disk they wait in memory: the reserve is for commands.
-        if self.points.is_empty() || self.store.is_short_of_room() {
+        if self.lines.is_empty() || self.store.is_short_of_room() {
             return;
         }
         match self.store_points().await {
             Ok(count) => {
-                self.points.clear();
+                self.lines = Vec::new();
                 let before = *self.told.borrow();
                 self.told.send_modify(|stored| *stored += count);
                 if before / TRIM_EVERY != (before + count) / TRIM_EVERY || before == 0 {
@@ -338,11 +343,9 @@ impl SamplingLoop {
             Some(seq) => seq,
             None => buffer::last_seq(&self.store, self.epoch).await?,
         };
-        let points = self.points.clone();
         let first = Numbered { epoch: self.epoch, seq: last_seq + 1 };
         let host = self.labels.host.to_string();
-        let shared = Shared { host: &host, hostname: &self.labels.hostname };
-        let messages = batch::messages(first, points, self.settings.pack.then_some(shared));
+        let messages = batch::messages(first, &mut self.lines, shared(&self.settings, &host, &self.labels));
         buffer::insert(&self.store, &messages, clock::now_ms()).await?;
         let count = messages.len() as u64;
         self.last_seq = Some(last_seq + count);
@@ -357,6 +360,11 @@ impl SamplingLoop {
             Err(error) => tracing::warn!(%error, "the buffer of measurements cannot be trimmed now"),
         }
     }
+}
+
+/// The tags that compressed messages have once.
+fn shared<'a>(settings: &MetricSettings, host: &'a str, labels: &'a HostTags) -> Option<Shared<'a>> {
+    settings.pack.then_some(Shared { host, hostname: &labels.hostname })
 }
 
 #[cfg(test)]
@@ -466,12 +474,13 @@ mod tests {
         assert_eq!((id.seq, *task.told.borrow()), (1, 1), "one message, and no number left out");
         let (_, points) = decode(payload).unwrap();
         let count = |name| points.iter().filter(|point| point.measurement == name).count();
-        assert_eq!((count("muster_host_load"), count("muster_agent_store")), (3, 1));
+        assert_eq!((count("muster_host_load"), count("muster_agent_link")), (3, 1));
         assert!(count("muster_host_disk") > 0, "the very first sample is among them");
 
-        task.points = points.into_iter().cycle().take(POINTS_MAX).collect();
+        let lines = points.iter().filter_map(|point| PointLine::new(point, None, |_, _| true));
+        task.lines = lines.collect::<Vec<_>>().into_iter().cycle().take(POINTS_MAX).collect();
         task.sample().await;
-        assert_eq!(task.points.len(), POINTS_MAX, "memory is bounded");
+        assert_eq!(task.lines.len(), POINTS_MAX, "memory is bounded");
     }
 
     /// One value in each batch.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::{
     Millis,
-    catalogue::{Measurement, Writing, measurement},
+    catalogue::{Writing, measurement},
     metric::Point,
 };
 
@@ -21,25 +21,10 @@ pub(super) struct ThinFilter {
 }
 
 impl ThinFilter {
-    /// Removes values that need not be sent, and points without values.
-    pub(super) fn thin(&mut self, mut points: Vec<Point>) -> Vec<Point> {
-        if self.gone.len() > REMEMBERED_MAX {
-            self.gone.clear();
-        }
-        for point in &mut points {
-            let found = measurement(&point.measurement);
-            let mut fields = std::mem::take(&mut point.fields);
-            fields.retain(|(field, value)| self.goes(found, point, field, *value));
-            point.fields = fields;
-        }
-        points.retain(|point| !point.fields.is_empty());
-        points
-    }
-
-    /// Whether a value is sent.
-    fn goes(&mut self, found: Option<&Measurement>, point: &Point, field: &str, value: f64) -> bool {
-        let Some(writing @ (Writing::Changed(_) | Writing::Slow(_))) = found.and_then(|found| found.writing(field))
-        else {
+    /// Whether a value of a point is sent; if so, it was sent last.
+    pub(super) fn is_sent(&mut self, point: &Point, field: &str, value: f64) -> bool {
+        let found = measurement(&point.measurement).and_then(|found| found.writing(field));
+        let Some(writing @ (Writing::Changed(_) | Writing::Slow(_))) = found else {
             return true;
         };
         let key = key(point, field);
@@ -50,6 +35,9 @@ impl ThinFilter {
             is_recent && (matches!(writing, Writing::Slow(_)) || last.total_cmp(&value).is_eq())
         });
         if !stays {
+            if self.gone.len() >= REMEMBERED_MAX {
+                self.gone.clear();
+            }
             self.gone.insert(key, (value, point.at_ms));
         }
         !stays
@@ -70,8 +58,9 @@ mod tests {
         Point::new("muster_host_disk", &[("mount", mount)], at_ms).field("total_bytes", total).field("used_bytes", used)
     }
 
-    fn fields(points: &[Point]) -> Vec<&str> {
-        points.iter().flat_map(|point| point.fields.iter().map(|(field, _)| field.as_str())).collect()
+    fn sent<'a>(thin: &mut ThinFilter, point: &'a Point) -> Vec<&'a str> {
+        let fields = point.fields.iter().filter(|(field, value)| thin.is_sent(point, field, *value));
+        fields.map(|(field, _)| field.as_str()).collect()
     }
 
     #[test]
@@ -87,12 +76,12 @@ mod tests {
             // The clock was set back.
             (5, 11.0, &["total_bytes", "used_bytes"]),
         ] {
-            assert_eq!(fields(&thin.thin(vec![disk("/", total, 5.0, at_ms)])), wanted, "{at_ms}");
+            assert_eq!(sent(&mut thin, &disk("/", total, 5.0, at_ms)), wanted, "{at_ms}");
         }
-        assert_eq!(thin.thin(vec![disk("/data", 11.0, 5.0, 6)])[0].fields.len(), 2, "another disk is another series");
+        assert_eq!(sent(&mut thin, &disk("/data", 11.0, 5.0, 6)).len(), 2, "another disk is another series");
         let length = |at_ms| Point::new("muster_agent_queue", &[("queue", "outbox")], at_ms).field("length", 0.0);
-        assert_eq!(thin.thin(vec![length(0)]).len(), 1);
-        assert_eq!(thin.thin(vec![length(10_000)]), [], "a point without values is none");
+        assert_eq!(sent(&mut thin, &length(0)), ["length"]);
+        assert_eq!(sent(&mut thin, &length(10_000)), [""; 0]);
     }
 
     #[test]
@@ -100,7 +89,7 @@ mod tests {
         let mut thin = ThinFilter::default();
         let load = |at_ms| Point::new("muster_host_load", &[], at_ms).field("1m", 0.5).field("15m", at_ms as f64);
         for (at_ms, wanted) in [(0, 2), (10_000, 1), (59_999, 1), (60_000, 2), (70_000, 1)] {
-            assert_eq!(fields(&thin.thin(vec![load(at_ms)])).len(), wanted, "{at_ms}");
+            assert_eq!(sent(&mut thin, &load(at_ms)).len(), wanted, "{at_ms}");
         }
     }
 
@@ -108,8 +97,8 @@ mod tests {
     fn memory_is_bounded() {
         let mut thin = ThinFilter::default();
         for i in 0..3 * REMEMBERED_MAX {
-            thin.thin(vec![disk(&i.to_string(), 1.0, 1.0, 0)]);
-            assert!(thin.gone.len() <= REMEMBERED_MAX + 1);
+            sent(&mut thin, &disk(&i.to_string(), 1.0, 1.0, 0));
+            assert!(thin.gone.len() <= REMEMBERED_MAX);
         }
     }
 }
