@@ -407,6 +407,44 @@ mod tests {
         }
     }
 
+    #[test]
+    fn content_that_makes_no_sense_is_an_error() {
+        let samples: Vec<ThinPoint> = (0..300).map(|i| (at(i * 280_000 + i * i % 7), (i * 17 % 23) as f64)).collect();
+        let good = encode_in_pages(KEY, DAY, &by_hours(&samples), 100).unwrap();
+        let length = usize::from(good[0]);
+        assert!((20..128).contains(&length), "{length}");
+        let (header, pages) = (&good[5..5 + length], &good[5 + length..]);
+        let with = |header: &[u8]| {
+            let mut bytes = Vec::new();
+            numbers::put_varint(&mut bytes, header.len() as u64);
+            bytes.extend(numbers::sealed(header, KEY));
+            bytes.extend(pages);
+            bytes
+        };
+        assert_eq!(with(header), good);
+        let mut found = 0;
+        for bit in 0..length * 8 {
+            let mut bad = header.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // The checksum is right, so it is other points or an error, but no panic.
+            match DayReader::new(KEY, DAY, with(&bad)) {
+                Ok(mut day) => found += usize::from(day.read(0..u32::MAX).iter().any(Result::is_err)),
+                Err(fault) => found += usize::from(matches!(fault, DecodeError::Content(_))),
+            }
+        }
+        assert!(found > length, "{found} of {length} bytes");
+        let one_hour_late: Vec<HourPoints> = by_hours(&samples)
+            .into_iter()
+            .map(|(hour, samples)| (Hour((hour.0 + 1).min(DAY * 24 + 23)), samples))
+            .collect();
+        let mut day = DayReader::new(KEY, DAY, encode(KEY, DAY, &one_hour_late[..20]).unwrap()).unwrap();
+        assert_eq!(day.read(0..u32::MAX), [Err(DecodeError::Content("a time outside its hour"))]);
+        let mut other = header.to_vec();
+        other[0] = 3;
+        let fault = DayReader::new(KEY, DAY, with(&other)).err();
+        assert_eq!(fault, Some(DecodeError::Content("a day of no known version")));
+    }
+
     fn number() -> impl Strategy<Value = f64> {
         prop_oneof![
             any::<f64>(),

@@ -233,11 +233,7 @@ pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError>
 }
 
 /// Decodes a blob into summaries with their index, sorted. After an error, what came before it is not valid.
-pub(crate) fn decode_each(
-    key: i64,
-    bytes: &[u8],
-    found: impl FnMut(u16, StretchSummary),
-) -> Result<(), DecodeError> {
+pub(crate) fn decode_each(key: i64, bytes: &[u8], found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
     let mut rest = *input;
@@ -444,6 +440,30 @@ mod tests {
         }
         whole(&SummarySpan::new());
         whole(&SummarySpan::from([(383, StretchSummary::of(-0.5))]));
+    }
+
+    #[test]
+    fn content_that_makes_no_sense_is_named() {
+        let summary = |five: u16| StretchSummary::over((0..30).map(|i| f64::from(five % 17 * i % 7))).unwrap();
+        let good = encode(&(0..288).map(|five| (five, summary(five))).collect());
+        let read = |body: &[u8]| decode(7, &numbers::sealed(body, 7));
+        assert_eq!(read(&good).unwrap().len(), 288);
+        for cut in 0..good.len() {
+            assert!(matches!(read(&good[..cut]), Err(DecodeError::Content(_))), "{cut} of {}", good.len());
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // Other numbers, or an error.
+            let _ = read(&bad);
+        }
+        // Of columns with fewer numbers than places, more would be read than there is.
+        let mut short = Vec::new();
+        numbers::put_varint(&mut short, APART);
+        put_places(&mut short, &(0..100).map(|five| (five, summary(five))).collect());
+        short.push(0);
+        (0..=COLUMNS).for_each(|_| rice::put_apart(&mut short, &[1, 2, 9]));
+        assert_eq!(read(&short), Err(DecodeError::Content("a column that ends elsewhere")));
     }
 
     #[test]

@@ -430,3 +430,37 @@ fn runs(hours: &BTreeSet<Hour>) -> Vec<std::ops::Range<u32>> {
     }
     runs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers;
+
+    #[test]
+    fn nothing_of_a_damaged_day_is_kept() {
+        let series = SeriesId::new(3).unwrap();
+        let span = (0..288).map(|five| (five, StretchSummary::of(f64::from(u32::from(five) * 7_919 % 101)))).collect();
+        let good = rollup_blob::encode(&span);
+        // A code is longer than what was written, which is noticed at the end.
+        let flipped = (0..good.len() * 8).map(|bit| {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            bad
+        });
+        let late = |bad: &Vec<u8>| {
+            let mut count = 0;
+            rollup_blob::decode_each(7, &numbers::sealed(bad, 7), |_, _| count += 1).is_err() && count > 0
+        };
+        let bad = flipped.into_iter().find(late).unwrap();
+        let bodies = [&good, &bad, &good];
+        let rows: Vec<BlobRow> = bodies
+            .iter()
+            .zip(100..)
+            .map(|(body, day)| (key::day_key(series, day), numbers::sealed(body, key::day_key(series, day))))
+            .collect();
+        let decoded = decode_fives(BlobTable::Fives, &rows, key::of_day);
+        assert_eq!(decoded.faults.iter().map(|fault| fault.1).collect::<Vec<_>>(), [rows[1].0]);
+        let days: Vec<u32> = decoded.buckets[0].1.iter().map(|bucket| Hour::of(bucket.start_ms).day()).collect();
+        assert_eq!((decoded.buckets.len(), days), (1, [[100; 288], [102; 288]].concat()));
+    }
+}

@@ -62,6 +62,7 @@ async fn many_series_are_read_as_each_alone() {
     let backwards: Vec<SeriesId> = ids.iter().rev().copied().collect();
     for (from_ms, to_ms) in [
         (BASE_MS, end_ms()),
+        (BASE_MS, BASE_MS + 90 * MINUTE_MS),
         (BASE_MS + 90 * MINUTE_MS, BASE_MS + 100 * MINUTE_MS),
         (BASE_MS + DAY_MS - 7 * MINUTE_MS, end_ms() - 3 * MINUTE_MS),
     ] {
@@ -74,6 +75,8 @@ async fn many_series_are_read_as_each_alone() {
             for (id, buckets) in backwards.iter().zip(together).step_by(17) {
                 let alone = store.buckets(&[*id], (from_ms, to_ms - 1), resolution).await.unwrap().remove(0);
                 assert!(buckets == alone && !alone.is_empty(), "{resolution:?} from {from_ms} to {to_ms}");
+                let overlaps = |one: &ViewBucket| one.start_ms < to_ms && one.start_ms + one.width_ms > from_ms;
+                assert!(alone.iter().all(overlaps), "{resolution:?} from {from_ms} to {to_ms}");
             }
         }
     }
