@@ -15,6 +15,7 @@ use super::{
     downsample::ThinPoint,
     key::{self, CHUNK_STRIDE, ChunkKey, Hour, SeriesId},
     numbers::{self, DecodeError},
+    pieces::{self, LastPage},
     rollup_blob::{self, SummarySpan},
 };
 
@@ -23,12 +24,6 @@ use super::{
 const DAMAGED_MAX: i64 = 10_000;
 /// Rows per statement.
 pub(crate) const ROWS: usize = 16;
-/// Content of the pages of a long row, but for its beginning, in a file with pages of 4096 bytes.
-const OVERFLOW_BYTES: usize = 4_092;
-/// The beginning of a long row that fills all these pages, without the head of the row.
-const LOCAL_BYTES: usize = 485;
-/// Largest piece of what is left of a day's blob: short ones leave little of a page empty.
-const PIECE_BYTES: usize = 500;
 
 /// A table of blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,7 +89,10 @@ impl BlobTable {
             }
             Self::Day => {
                 let (day, _) = key::of_day(key).ok_or(DecodeError::Content("its key"))?;
-                DayReader::new(key, day, data.to_vec())?.read(0..u32::MAX).try_for_each(|hour| hour.map(drop))
+                DayReader::new(key, day, data.to_vec())?
+                    .read(0..u32::MAX)
+                    .into_iter()
+                    .try_for_each(|hour| hour.map(drop))
             }
             _ => rollup_blob::decode(key, data).map(drop),
         }
@@ -205,21 +203,6 @@ async fn joined(connection: &mut SqliteConnection, table: BlobTable, key: i64) -
     Ok((!pieces.is_empty()).then(|| (key, join(&pieces))))
 }
 
-/// Writes a blob in pieces, of which there are none yet.
-async fn put_pieces(
-    connection: &mut SqliteConnection,
-    table: BlobTable,
-    key: i64,
-    bytes: &[u8],
-) -> Result<(), sqlx::Error> {
-    let statement: Arc<str> = format!("INSERT INTO {} (key, data) VALUES ($1, $2)", table.name()).into();
-    for (key, piece) in (key..).zip(pieces(bytes)) {
-        let insert = sqlx::query(AssertSqlSafe(Arc::clone(&statement))).bind(key).bind(piece);
-        insert.execute(&mut *connection).await?;
-    }
-    Ok(())
-}
-
 /// Reads the five-minute summaries of a series' day, as [`span`].
 pub(crate) async fn fives(
     connection: &mut SqliteConnection,
@@ -243,11 +226,13 @@ pub(crate) async fn put_fives(
     series: SeriesId,
     day: u32,
     span: &SummarySpan,
+    last_page: &mut LastPage,
 ) -> Result<(), sqlx::Error> {
     let (before, key) = (rollup_blob::day_key(series, day), key::day_key(series, day));
     delete(connection, BlobTable::Five, (before, before)).await?;
     delete(connection, BlobTable::Fives, (key, key::day_last(key))).await?;
-    put_pieces(connection, BlobTable::Fives, key, &numbers::sealed(&rollup_blob::encode(span), key)).await
+    let bytes = numbers::sealed(&rollup_blob::encode(span), key);
+    pieces::put(connection, BlobTable::Fives, key, &bytes, last_page).await
 }
 
 /// Replaces the chunks of a series' day by one blob. It stays as it is if that would be too large.
@@ -256,22 +241,15 @@ pub(crate) async fn put_day(
     series: SeriesId,
     day: u32,
     hours: &[HourPoints],
+    last_page: &mut LastPage,
 ) -> Result<(), sqlx::Error> {
     let key = key::day_key(series, day);
     let Some(bytes) = day::encode(key, day, hours) else { return Ok(()) };
-    put_pieces(connection, BlobTable::Day, key, &bytes).await?;
+    pieces::put(connection, BlobTable::Day, key, &bytes, last_page).await?;
     for (hour, _) in hours {
         delete(connection, BlobTable::Chunk, key::chunks_of(series, *hour)).await?;
     }
     Ok(())
-}
-
-/// Divides a day's blob into rows: a long one that fills pages of its own, and short ones, of which several are on a page.
-fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
-    let pages = bytes.len().saturating_sub(LOCAL_BYTES) / OVERFLOW_BYTES;
-    let long = if pages == 0 { 0 } else { LOCAL_BYTES + pages * OVERFLOW_BYTES };
-    let (long, rest) = bytes.split_at(long);
-    Some(long).filter(|long| !long.is_empty()).into_iter().chain(rest.chunks(PIECE_BYTES)).collect()
 }
 
 /// Takes a day apart into the chunks of its hours, so that points can be merged into these. Hours that cannot be decoded are
@@ -280,7 +258,7 @@ async fn take_apart(connection: &mut SqliteConnection, key: i64, bytes: &[u8]) -
     let Some((day, series)) = key::of_day(key) else { return Ok(()) };
     let mut chunks = Vec::new();
     if let Ok(mut reader) = DayReader::new(key, day, bytes.to_vec()) {
-        for (hour, samples) in reader.read(0..u32::MAX).flatten() {
+        for (hour, samples) in reader.read(0..u32::MAX).into_iter().flatten() {
             let parts = chunk::encode_hour(hour, &samples).into_iter();
             chunks.extend(parts.map(|(slot, body)| (ChunkKey { hour, series, slot }.to_sql(), body)));
         }

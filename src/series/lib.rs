@@ -14,7 +14,7 @@
 //! - `batch`: incoming points, validated and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `transaction`: its transactions
 //! - `maintenance`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`retention`)
-//! - `head`: the table of new points; `blobs`: the tables of blobs, and damaged ones
+//! - `head`: the table of new points; `blobs`: the tables of blobs, and damaged ones; `pieces`: long blobs as rows that fill pages
 //! - `selector`: selects series; pure
 //! - `downsample`: reduces points without hiding peaks; pure
 //! - `sealed`: reads days and chunks of many series; `view`: a consistent view of the store, and the error bounds of summaries;
@@ -41,6 +41,7 @@ mod head;
 mod key;
 mod maintenance;
 mod numbers;
+mod pieces;
 mod points;
 mod read_ahead;
 mod reader;

@@ -22,7 +22,8 @@ use sqlx::SqliteConnection;
 use super::{
     head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId, TIME_FIRST_MS},
-    retention, rollup,
+    retention,
+    rollup::{self, LastPages},
     rollup_blob::SPAN_HOURS,
     seal,
     settings::StoreSettings,
@@ -45,8 +46,8 @@ const ROLL_AFTER_MS: Millis = 10 * 60 * 1000;
 const LOOKED_AT: i64 = 512;
 /// Number of hours that one step rolls up, about ten milliseconds of work.
 const ROLLED: usize = 4 * DAY_HOURS as usize;
-/// Number of chunks or days that one step deletes: some hundred pages.
-const DELETED: i64 = 1_000;
+/// Number of chunks or pieces that one step deletes: some hundred pages.
+const DELETED: i64 = 500;
 /// Number of hours that are deleted when the file is too large.
 const PLACE_HOURS: u32 = 6;
 /// Number of hours that are always kept, however large the file is: a smaller store would be useless.
@@ -118,6 +119,7 @@ pub(crate) struct Upkeep {
     rolled: Option<(u32, Millis)>,
     /// Whether days were sealed since it was last examined whether the file should shrink.
     sealed_days: bool,
+    last_pages: LastPages,
 }
 
 impl Upkeep {
@@ -135,6 +137,7 @@ impl Upkeep {
             unrolled: true,
             rolled: None,
             sealed_days: false,
+            last_pages: LastPages::default(),
         }
     }
 
@@ -294,7 +297,7 @@ impl Upkeep {
             let day_end_ms = Hour((hour / DAY_HOURS + 1) * DAY_HOURS).start_ms();
             let over = day_end_ms + ROLL_AFTER_MS <= now_ms;
             if over || Hour(hour).start_ms() < self.wanted.raw_ms {
-                rolled += rollup::roll(tx, series, Hour(hour).day(), over, now_ms).await?;
+                rolled += rollup::roll(tx, series, Hour(hour).day(), over, now_ms, &mut self.last_pages).await?;
                 again = true;
                 self.sealed_days |= over;
             }

@@ -72,9 +72,9 @@ pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeEr
         kind => {
             let (base, index) =
                 if kind < DISTANCES { (0, kind.wrapping_sub(WHOLE)) } else { (take_signed(input)?, kind - DISTANCES) };
-            let scale = SCALES.get(usize::from(index)).ok_or(UNKNOWN)?;
+            let scale = scale(index)?;
             let wholes = take_wholes(input, count)?.into_iter();
-            Ok(wholes.map(|whole| from_whole(base.wrapping_add(whole), *scale)).collect())
+            Ok(wholes.map(|whole| from_whole(base.wrapping_add(whole), scale)).collect())
         }
     }
 }
@@ -365,10 +365,9 @@ pub(crate) fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
     None
 }
 
-/// Integers of [`wholes`] as numbers.
-pub(crate) fn from_wholes(index: u8, wholes: impl Iterator<Item = i64>) -> Result<Vec<f64>, DecodeError> {
-    let scale = SCALES.get(usize::from(index)).ok_or(UNKNOWN)?;
-    Ok(wholes.map(|whole| from_whole(whole, *scale)).collect())
+/// The scale of this index.
+pub(crate) fn scale(index: u8) -> Result<f64, DecodeError> {
+    SCALES.get(usize::from(index)).copied().ok_or(UNKNOWN)
 }
 
 fn to_whole(value: f64, scale: f64) -> Option<i64> {
@@ -382,7 +381,7 @@ fn to_whole(value: f64, scale: f64) -> Option<i64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "what `to_whole` gives is exact")]
-fn from_whole(whole: i64, scale: f64) -> f64 {
+pub(crate) fn from_whole(whole: i64, scale: f64) -> f64 {
     whole as f64 / scale
 }
 

@@ -16,8 +16,14 @@ const ABOVE: u8 = 1;
 const AROUND: u8 = 2;
 /// A run of this many zeros is followed by a whole number.
 const ESCAPE: u32 = 24;
-/// The largest power: with the longest run and seven bits before, a code has at most 64 bits.
-const POWER_MAX: u32 = 32;
+/// The largest power: with the longest run and seven bits before, a code has at most 64 bits. A column's first byte has its
+/// kind in the lowest bits, whether there is a divisor in the next, and the power above.
+const POWER_MAX: u32 = 31;
+const POWER_SHIFT: u32 = 3;
+/// There is a common divisor.
+const DIVISOR: u8 = 4;
+/// The largest power of an earlier version, which had power and divisor in bytes of their own.
+const POWER_MAX_BEFORE: u32 = 32;
 
 /// Appends a column.
 pub(crate) fn put(out: &mut Vec<u8>, values: &[i64]) {
@@ -44,10 +50,12 @@ pub(crate) fn put(out: &mut Vec<u8>, values: &[i64]) {
     let cheapest =
         choices.into_iter().map(|(kind, base, codes)| (power(&codes), kind, base, codes)).min_by_key(|one| one.0.0);
     let Some(((_, power), kind, base, codes)) = cheapest else { return };
-    out.push(kind);
+    let has_divisor = if divisor == 1 { 0 } else { DIVISOR };
+    out.push(kind | has_divisor | u8::try_from(power).unwrap_or_default() << POWER_SHIFT);
     numbers::put_signed(out, base);
-    numbers::put_varint(out, divisor);
-    numbers::put_varint(out, u64::from(power));
+    if divisor != 1 {
+        numbers::put_varint(out, divisor);
+    }
     let mut bits = BitWriter { out, pending: 0, count: 0 };
     codes.into_iter().for_each(|code| bits.put(code, power));
     bits.finish();
@@ -65,31 +73,164 @@ fn power(codes: &[u64]) -> (u64, u32) {
     (0..=POWER_MAX).map(|power| (cost(power), power)).min().unwrap_or_default()
 }
 
+/// Appends a column after its length, so that others can be read beside it.
+pub(crate) fn put_apart(out: &mut Vec<u8>, values: &[i64]) {
+    let mut column = Vec::with_capacity(values.len());
+    put(&mut column, values);
+    numbers::put_varint(out, column.len() as u64);
+    out.extend(column);
+}
+
 /// Decodes a column of this many numbers.
 pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+    take_after(ColumnReader::head, input, count)
+}
+
+/// As [`take`], of an earlier version.
+pub(crate) fn take_before(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+    take_after(ColumnReader::head_before, input, count)
+}
+
+fn take_after(
+    head: fn(&mut &[u8]) -> Result<ColumnReader, DecodeError>,
+    input: &mut &[u8],
+    count: usize,
+) -> Result<Vec<i64>, DecodeError> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    let kind = numbers::take_byte(input)?;
-    let base = numbers::take_signed(input)?;
-    if kind == EQUAL {
-        return Ok(vec![base; count]);
-    }
-    let divisor = numbers::take_varint(input)?.cast_signed();
-    let power = u32::try_from(numbers::take_varint(input)?).ok().filter(|power| *power <= POWER_MAX);
-    let (ABOVE | AROUND, Some(power)) = (kind, power) else { return Err(UNKNOWN) };
-    let mut bits = BitReader { bytes: input, at: 0 };
-    let mut next = || {
-        let code = bits.take(power);
-        let distance = if kind == ABOVE { code.cast_signed() } else { numbers::unzigzag(code) };
-        base.wrapping_add(distance.wrapping_mul(divisor))
-    };
-    let values = (0..count).map(|_| next()).collect();
-    *input = input.get(bits.at.div_ceil(8)..).ok_or(ENDS)?;
+    let mut column = head(input)?;
+    let values = (0..count).map(|_| column.next(input)).collect();
+    *input = input.get(column.at.div_ceil(8)..).ok_or(ENDS)?;
     Ok(values)
 }
 
-const ENDS: DecodeError = DecodeError::Content("a column that ends early");
+/// Columns that are read side by side, which takes less time than one after the other: a processor need not
+/// wait for the end of a code of one to begin with the next of another.
+pub(crate) struct ColumnsReader<'a, const N: usize> {
+    bytes: &'a [u8],
+    columns: [ColumnReader; N],
+}
+
+impl<'a, const N: usize> ColumnsReader<'a, N> {
+    /// Begins to read what [`put_apart`] wrote, to the end of the input.
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut input = bytes;
+        let mut columns = [ColumnReader::EMPTY; N];
+        for column in &mut columns {
+            let length = usize::try_from(numbers::take_varint(&mut input)?).unwrap_or(usize::MAX);
+            let (mut own, behind) = input.split_at_checked(length).ok_or(ENDS)?;
+            if !own.is_empty() {
+                *column = ColumnReader::head(&mut own)?;
+            }
+            column.at = (bytes.len() - behind.len() - own.len()) * 8;
+            column.end = column.at.div_ceil(8) + own.len();
+            input = behind;
+        }
+        Ok(Self { bytes, columns })
+    }
+
+    /// The next number of each column; any numbers behind the last ones.
+    #[inline]
+    pub(crate) fn next(&mut self) -> [i64; N] {
+        let mut row = [0; N];
+        for (value, column) in row.iter_mut().zip(&mut self.columns) {
+            *value = column.next(self.bytes);
+        }
+        row
+    }
+
+    /// Whether each column ends here.
+    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
+        if self.columns.iter().all(|column| column.at.div_ceil(8) == column.end) { Ok(()) } else { Err(ENDS) }
+    }
+}
+
+/// How a column is coded, and what was read of it.
+struct ColumnReader {
+    kind: u8,
+    power: u32,
+    base: i64,
+    divisor: i64,
+    /// The place of the next code, in bits from the beginning of the input.
+    at: usize,
+    /// Where the column ends, in bytes.
+    end: usize,
+}
+
+impl ColumnReader {
+    const EMPTY: Self = Self { kind: EQUAL, power: 0, base: 0, divisor: 1, at: 0, end: 0 };
+
+    /// Reads what is before the codes.
+    fn head(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let head = numbers::take_byte(input)?;
+        let (kind, base) = (head & (DIVISOR - 1), numbers::take_signed(input)?);
+        if kind == EQUAL {
+            return Ok(Self { base, ..Self::EMPTY });
+        }
+        let divisor = if head & DIVISOR == 0 { 1 } else { numbers::take_varint(input)? };
+        Self::coded(kind, base, divisor, u32::from(head >> POWER_SHIFT))
+    }
+
+    fn head_before(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let (kind, base) = (numbers::take_byte(input)?, numbers::take_signed(input)?);
+        if kind == EQUAL {
+            return Ok(Self { base, ..Self::EMPTY });
+        }
+        let divisor = numbers::take_varint(input)?;
+        let power = u32::try_from(numbers::take_varint(input)?).ok().filter(|power| *power <= POWER_MAX_BEFORE);
+        Self::coded(kind, base, divisor, power.ok_or(UNKNOWN)?)
+    }
+
+    fn coded(kind: u8, base: i64, divisor: u64, power: u32) -> Result<Self, DecodeError> {
+        let column = Self { kind, power, base, divisor: divisor.cast_signed(), ..Self::EMPTY };
+        if matches!(kind, ABOVE | AROUND) { Ok(column) } else { Err(UNKNOWN) }
+    }
+
+    #[inline]
+    fn next(&mut self, bytes: &[u8]) -> i64 {
+        if self.kind == EQUAL {
+            return self.base;
+        }
+        // At least 57 bits, as many as the longest code with a run has.
+        let next = bits(bytes, self.at);
+        let run = next.trailing_zeros();
+        let code = if run < ESCAPE {
+            self.at += (run + 1 + self.power) as usize;
+            u64::from(run) << self.power | next >> (run + 1) & ((1 << self.power) - 1)
+        } else {
+            self.at += (ESCAPE + 64) as usize;
+            whole(bytes, self.at - 64)
+        };
+        // As `unzigzag` where codes have a sign, without a branch.
+        let signed = u64::from(self.kind == AROUND);
+        let distance = (code >> signed).cast_signed() ^ -(code & signed).cast_signed();
+        self.base.wrapping_add(distance.wrapping_mul(self.divisor))
+    }
+}
+
+/// The bits from a place on; behind the last there are zeros.
+#[inline]
+fn bits(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at / 8..).and_then(|rest| rest.first_chunk::<8>());
+    word.map_or_else(|| last_bits(bytes, at), |word| u64::from_le_bytes(*word)) >> (at % 8)
+}
+
+#[cold]
+fn last_bits(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.iter_mut().zip(bytes.get(at / 8..).unwrap_or_default()).for_each(|(to, from)| *to = *from);
+    u64::from_le_bytes(word)
+}
+
+/// A whole number.
+#[cold]
+fn whole(bytes: &[u8], at: usize) -> u64 {
+    let half = |at| bits(bytes, at) & u64::from(u32::MAX);
+    half(at + 32) << 32 | half(at)
+}
+
+const ENDS: DecodeError = DecodeError::Content("a column that ends elsewhere");
 const UNKNOWN: DecodeError = DecodeError::Content("a coded column of no known kind");
 
 /// Writes bits, the lowest first.
@@ -131,47 +272,59 @@ impl BitWriter<'_> {
     }
 }
 
-/// Reads bits; behind the last there are zeros.
-struct BitReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl BitReader<'_> {
-    fn take(&mut self, power: u32) -> u64 {
-        // At least 57 bits, as many as the longest code with a run has.
-        let next = self.load();
-        let run = next.trailing_zeros();
-        if run < ESCAPE {
-            self.at += (run + 1 + power) as usize;
-            return u64::from(run) << power | next >> (run + 1) & ((1 << power) - 1);
-        }
-        self.at += ESCAPE as usize;
-        let low = self.load() & u64::from(u32::MAX);
-        self.at += 32;
-        let high = self.load() & u64::from(u32::MAX);
-        self.at += 32;
-        high << 32 | low
-    }
-
-    /// The next bits.
-    fn load(&self) -> u64 {
-        let rest = self.bytes.get(self.at / 8..).unwrap_or_default();
-        let word = rest.first_chunk::<8>().copied().unwrap_or_else(|| {
-            let mut word = [0; 8];
-            word.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-            word
-        });
-        u64::from_le_bytes(word) >> (self.at % 8)
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Appends a column as an earlier version did.
+    pub(crate) fn put_before(out: &mut Vec<u8>, values: &[i64]) {
+        let mut bytes = Vec::new();
+        put(&mut bytes, values);
+        let Some(head) = bytes.first().copied() else { return };
+        let mut rest = &bytes[1..];
+        out.push(head & 3);
+        numbers::put_signed(out, numbers::take_signed(&mut rest).unwrap());
+        if head & 3 != EQUAL {
+            let divisor = if head & DIVISOR == 0 { 1 } else { numbers::take_varint(&mut rest).unwrap() };
+            numbers::put_varint(out, divisor);
+            numbers::put_varint(out, u64::from(head >> POWER_SHIFT));
+        }
+        out.extend(rest);
+    }
+
+    /// Reads a column beside another.
+    fn beside(values: &[i64]) {
+        let other: Vec<i64> = values.iter().map(|value| value.wrapping_mul(31) % 97).collect();
+        let mut bytes = Vec::new();
+        put_apart(&mut bytes, values);
+        put_apart(&mut bytes, &other);
+        let mut columns = ColumnsReader::<2>::new(&bytes).unwrap();
+        for (value, other) in values.iter().zip(&other) {
+            assert_eq!(columns.next(), [*value, *other]);
+        }
+        assert_eq!(columns.finish(), Ok(()));
+        if columns.columns[0].kind != EQUAL {
+            (0..64).for_each(|_| _ = columns.next());
+            assert_eq!(columns.finish(), Err(ENDS), "more was read than there is");
+        }
+        for cut in 0..bytes.len() {
+            let faulty = ColumnsReader::<2>::new(&bytes[..cut]).and_then(|mut columns| {
+                values.iter().for_each(|_| _ = columns.next());
+                columns.finish()
+            });
+            assert!(faulty.is_err(), "{cut} of {}", bytes.len());
+        }
+    }
+
     fn packed(values: &[i64]) -> usize {
+        let mut before = Vec::new();
+        put_before(&mut before, values);
+        before.push(0xff);
+        let mut rest = &before[..];
+        assert_eq!(take_before(&mut rest, values.len()).unwrap(), values);
+        assert_eq!(rest, [0xff]);
+        beside(values);
         let mut bytes = Vec::new();
         put(&mut bytes, values);
         let length = bytes.len();
@@ -231,6 +384,11 @@ mod tests {
         #[test]
         fn no_bytes_panic_the_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..100), count in 0..400_usize) {
             let _ = take(&mut &bytes[..], count);
+            let _ = take_before(&mut &bytes[..], count);
+            if let Ok(mut columns) = ColumnsReader::<3>::new(&bytes) {
+                (0..count).for_each(|_| _ = columns.next());
+                let _ = columns.finish();
+            }
         }
     }
 }

@@ -11,9 +11,17 @@ use sqlx::SqliteConnection;
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
     key::{self, DAY_HOURS, Hour, SeriesId},
+    pieces::LastPage,
     rollup_blob,
 };
 use muster_promql::StretchSummary;
+
+/// The last pages of the tables that roll-ups append to.
+#[derive(Debug, Default)]
+pub(crate) struct LastPages {
+    day: LastPage,
+    fives: LastPage,
+}
 
 /// Rolls up the new hours of a series' day, and if it is over, seals it as a whole. Returns how many hours were new.
 pub(crate) async fn roll(
@@ -22,12 +30,13 @@ pub(crate) async fn roll(
     day: u32,
     over: bool,
     now_ms: Millis,
+    last: &mut LastPages,
 ) -> Result<usize, sqlx::Error> {
     let hours = day * DAY_HOURS..(day + 1) * DAY_HOURS;
     let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
     let rows = blobs::range(tx, BlobTable::Summary, stretch).await?;
-    let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(0) };
-    let hours = if over { hours } else { key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1 };
+    let (Some(first), Some(latest)) = (rows.first(), rows.last()) else { return Ok(0) };
+    let hours = if over { hours } else { key::of_series_first(first.0).1..key::of_series_first(latest.0).1 + 1 };
     let mut faults = UnreadableBlobs::new();
     let points = blobs::points(tx, series, hours, &mut faults).await?;
     let hourly_key = rollup_blob::hourly_key(series, Hour(day * DAY_HOURS));
@@ -54,14 +63,14 @@ pub(crate) async fn roll(
     }
     blobs::set_aside(tx, faults, now_ms).await?;
     if !fives.is_empty() {
-        blobs::put_fives(tx, series, day, &fives).await?;
+        blobs::put_fives(tx, series, day, &fives, &mut last.fives).await?;
     }
     if !hourly.is_empty() {
         blobs::put(tx, BlobTable::Hourly, &[(hourly_key, rollup_blob::encode(&hourly))]).await?;
     }
     blobs::delete(tx, BlobTable::Summary, stretch).await?;
     if over {
-        blobs::put_day(tx, series, day, &points).await?;
+        blobs::put_day(tx, series, day, &points, &mut last.day).await?;
     }
     Ok(rows.len())
 }

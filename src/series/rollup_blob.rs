@@ -7,7 +7,7 @@ use muster_topics::Millis;
 use super::{
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
     numbers::{self, DecodeError},
-    rice,
+    rice::{self, ColumnsReader},
 };
 use muster_promql::StretchSummary;
 
@@ -97,8 +97,10 @@ const ITSELF: u8 = 2;
 /// What a blob of related integers begins with, in place of a number of runs: no span has so many. This one has
 /// columns packed by `pco`; it is read, but no longer written.
 const RELATED: u64 = 1_000;
-/// The same with columns in Golomb-Rice codes.
+/// The same with columns in Golomb-Rice codes, one after the other; it is read, but no longer written.
 const CODED: u64 = 1_001;
+/// The same with the length of each column before it.
+const APART: u64 = 1_002;
 /// Columns of related integers before, without the falls.
 const COLUMNS_BEFORE: usize = 6;
 /// Columns of related integers.
@@ -109,10 +111,12 @@ pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
     let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
     if let Some((scale, wholes)) = wholes(span) {
-        numbers::put_varint(&mut body, CODED);
+        numbers::put_varint(&mut body, APART);
         put_places(&mut body, span);
         body.push(scale);
-        std::iter::once(&counts).chain(&related(&wholes, &counts)).for_each(|column| rice::put(&mut body, column));
+        std::iter::once(&counts)
+            .chain(&related(&wholes, &counts))
+            .for_each(|column| rice::put_apart(&mut body, column));
         return body;
     }
     put_places(&mut body, span);
@@ -171,19 +175,18 @@ fn related(wholes: &[Wholes], counts: &[i64]) -> [Vec<i64>; COLUMNS] {
     columns
 }
 
-/// The inverse of [`related`].
-fn unrelated(counts: &[i64], columns: &[Vec<i64>; COLUMNS]) -> Vec<Wholes> {
-    let mut before = 0_i64;
-    let rows = counts.iter().enumerate().map(|(row, count)| {
-        let [first, last, min, max, sum, falls, resets] = columns.each_ref().map(|column| column[row]);
-        let first = before.wrapping_add(first);
-        let last = first.wrapping_add(last);
-        before = last;
-        let (min, max) = (first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max));
-        let sum = sum.wrapping_add(line(min, max, *count));
-        [first, last, min, max, sum, resets.wrapping_add(falls.wrapping_mul(mean(sum, *count)))]
-    });
-    rows.collect()
+/// The inverse of [`related`], of one summary; `before` is the last value of the one before.
+#[inline]
+fn unrelated(before: &mut i64, count: i64, columns: [i64; COLUMNS]) -> Wholes {
+    let [first, last, min, max, sum, falls, resets] = columns;
+    let first = before.wrapping_add(first);
+    let last = first.wrapping_add(last);
+    *before = last;
+    let (min, max) = (first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max));
+    let sum = sum.wrapping_add(line(min, max, count));
+    // A division takes longer than all the rest.
+    let expected = if falls == 0 { 0 } else { falls.wrapping_mul(mean(sum, count)) };
+    [first, last, min, max, sum, resets.wrapping_add(expected)]
 }
 
 /// The mean of so many values; never 0.
@@ -206,62 +209,79 @@ fn line(first: i64, last: i64, count: i64) -> i64 {
 }
 
 /// The inverse of what was done before [`related`].
-fn unrelated_before(counts: &[i64], columns: &[Vec<i64>; COLUMNS_BEFORE]) -> Vec<Wholes> {
-    let mut before = 0_i64;
-    let rows = counts.iter().enumerate().map(|(row, count)| {
-        let [first, last, min, max, sum, resets] = columns.each_ref().map(|column| column[row]);
-        let first = before.wrapping_add(first);
-        let last = first.wrapping_add(last);
-        before = last;
-        let sum = sum.wrapping_add(line(first, last, *count));
-        [first, last, first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max), sum, resets]
-    });
-    rows.collect()
+fn unrelated_before(before: &mut i64, count: i64, columns: [i64; COLUMNS_BEFORE]) -> Wholes {
+    let [first, last, min, max, sum, resets] = columns;
+    let first = before.wrapping_add(first);
+    let last = first.wrapping_add(last);
+    *before = last;
+    let sum = sum.wrapping_add(line(first, last, count));
+    [first, last, first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max), sum, resets]
 }
 
-/// Summaries of integers of a scale.
-fn summaries(scale: u8, counts: &[i64], wholes: &[Wholes]) -> Result<Vec<StretchSummary>, DecodeError> {
-    let numbers = numbers::from_wholes(scale, wholes.as_flattened().iter().copied())?;
-    let rows = numbers.as_chunks().0.iter().zip(counts);
-    Ok(rows
-        .map(|([first, last, min, max, sum, resets], count)| StretchSummary {
-            count: count.cast_unsigned(),
-            min: *min,
-            max: *max,
-            sum: *sum,
-            first: *first,
-            last: *last,
-            resets: *resets,
-        })
-        .collect())
+/// The summary of integers of a scale.
+#[inline]
+fn summary(scale: f64, count: i64, wholes: Wholes) -> StretchSummary {
+    let [first, last, min, max, sum, resets] = wholes.map(|whole| numbers::from_whole(whole, scale));
+    StretchSummary { count: count.cast_unsigned(), min, max, sum, first, last, resets }
 }
 
 /// Decodes a blob.
 pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError> {
-    Ok(decode_sorted(key, bytes)?.into_iter().collect())
+    let mut span = SummarySpan::new();
+    decode_each(key, bytes, |place, summary| _ = span.insert(place, summary))?;
+    Ok(span)
 }
 
-/// Decodes a blob into summaries by their index, sorted.
-pub(crate) fn decode_sorted(key: i64, bytes: &[u8]) -> Result<Vec<(u16, StretchSummary)>, DecodeError> {
+/// Decodes a blob into summaries with their index, sorted. After an error, what came before it is not valid.
+pub(crate) fn decode_each(key: i64, bytes: &[u8], found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
     let mut rest = *input;
-    let kind = numbers::take_varint(&mut rest)?;
-    if kind == CODED || kind == RELATED {
-        *input = rest;
-        let places = take_places(input)?;
-        let scale = numbers::take_byte(input)?;
-        let wholes;
-        let counts;
-        if kind == CODED {
-            counts = rice::take(input, places.len())?;
-            wholes = unrelated(&counts, &take_columns(|| rice::take(input, places.len()))?);
-        } else {
-            counts = numbers::take_column(input, places.len())?;
-            wholes = unrelated_before(&counts, &take_columns(|| numbers::take_column(input, places.len()))?);
-        }
-        return Ok(places.into_iter().zip(summaries(scale, &counts, &wholes)?).collect());
+    match numbers::take_varint(&mut rest)? {
+        APART => apart(rest, found),
+        CODED => one_by_one(rest, rice::take_before, unrelated, found),
+        RELATED => one_by_one(rest, numbers::take_column, unrelated_before, found),
+        _ => unscaled(input, found),
     }
+}
+
+/// Decodes related columns that are read side by side.
+fn apart(mut input: &[u8], mut found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
+    let places = take_places(&mut input)?;
+    let scale = numbers::scale(numbers::take_byte(&mut input)?)?;
+    let mut columns = ColumnsReader::<{ 1 + COLUMNS }>::new(input)?;
+    let mut before = 0;
+    for place in places {
+        let [count, values @ ..] = columns.next();
+        found(place, summary(scale, count, unrelated(&mut before, count, values)));
+    }
+    columns.finish()
+}
+
+/// Decodes related columns of an earlier version.
+fn one_by_one<const N: usize>(
+    mut input: &[u8],
+    take: fn(&mut &[u8], usize) -> Result<Vec<i64>, DecodeError>,
+    unrelated: fn(&mut i64, i64, [i64; N]) -> Wholes,
+    mut found: impl FnMut(u16, StretchSummary),
+) -> Result<(), DecodeError> {
+    let places = take_places(&mut input)?;
+    let scale = numbers::scale(numbers::take_byte(&mut input)?)?;
+    let counts = take(&mut input, places.len())?;
+    let mut columns = [const { Vec::new() }; N];
+    for column in &mut columns {
+        *column = take(&mut input, places.len())?;
+    }
+    let mut before = 0;
+    for ((row, place), count) in places.into_iter().enumerate().zip(counts) {
+        let values = columns.each_ref().map(|column| column[row]);
+        found(place, summary(scale, count, unrelated(&mut before, count, values)));
+    }
+    Ok(())
+}
+
+/// Decodes columns of numbers that are no integers of one scale.
+fn unscaled(input: &mut &[u8], mut found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
     let places = take_places(input)?;
     let count = places.len();
     let counts = numbers::take_wholes(input, count)?;
@@ -269,26 +289,19 @@ pub(crate) fn decode_sorted(key: i64, bytes: &[u8]) -> Result<Vec<(u16, StretchS
     let last = take_column(input, &first, None)?;
     let mut column = || take_column(input, &first, Some(&last));
     let (min, max, sum, resets) = (column()?, column()?, column()?, column()?);
-    let summaries = (0..count).map(|i| StretchSummary {
-        count: counts[i].cast_unsigned(),
-        min: min[i],
-        max: max[i],
-        sum: sum[i],
-        first: first[i],
-        last: last[i],
-        resets: resets[i],
-    });
-    Ok(places.into_iter().zip(summaries).collect())
-}
-
-fn take_columns<const N: usize>(
-    mut take: impl FnMut() -> Result<Vec<i64>, DecodeError>,
-) -> Result<[Vec<i64>; N], DecodeError> {
-    let mut columns = [const { Vec::new() }; N];
-    for column in &mut columns {
-        *column = take()?;
+    for (i, place) in places.into_iter().enumerate() {
+        let summary = StretchSummary {
+            count: counts[i].cast_unsigned(),
+            min: min[i],
+            max: max[i],
+            sum: sum[i],
+            first: first[i],
+            last: last[i],
+            resets: resets[i],
+        };
+        found(place, summary);
     }
-    Ok(columns)
+    Ok(())
 }
 
 /// Encodes indices as runs: the length of the gap before each, and its own length.
@@ -361,6 +374,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// As the version before encoded it.
+    fn encode_one_by_one(span: &SummarySpan) -> Option<Vec<u8>> {
+        let (scale, wholes) = wholes(span)?;
+        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
+        let mut body = Vec::new();
+        numbers::put_varint(&mut body, CODED);
+        put_places(&mut body, span);
+        body.push(scale);
+        let columns = related(&wholes, &counts);
+        std::iter::once(&counts).chain(&columns).for_each(|column| rice::tests::put_before(&mut body, column));
+        Some(body)
+    }
+
     /// As an earlier version encoded it.
     fn encode_before(span: &SummarySpan) -> Option<Vec<u8>> {
         let (scale, wholes) = wholes(span)?;
@@ -383,7 +409,7 @@ mod tests {
 
     fn whole(span: &SummarySpan) -> usize {
         let bytes = numbers::sealed(&encode(span), 7);
-        if let Some(before) = encode_before(span) {
+        for before in encode_before(span).into_iter().chain(encode_one_by_one(span)) {
             assert_eq!(decode(7, &numbers::sealed(&before, 7)), decode(7, &bytes), "of an earlier version");
         }
         let read = decode(7, &bytes).unwrap();
@@ -414,6 +440,30 @@ mod tests {
         }
         whole(&SummarySpan::new());
         whole(&SummarySpan::from([(383, StretchSummary::of(-0.5))]));
+    }
+
+    #[test]
+    fn content_that_makes_no_sense_is_named() {
+        let summary = |five: u16| StretchSummary::over((0..30).map(|i| f64::from(five % 17 * i % 7))).unwrap();
+        let good = encode(&(0..288).map(|five| (five, summary(five))).collect());
+        let read = |body: &[u8]| decode(7, &numbers::sealed(body, 7));
+        assert_eq!(read(&good).unwrap().len(), 288);
+        for cut in 0..good.len() {
+            assert!(matches!(read(&good[..cut]), Err(DecodeError::Content(_))), "{cut} of {}", good.len());
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // Other numbers, or an error.
+            let _ = read(&bad);
+        }
+        // Of columns with fewer numbers than places, more would be read than there is.
+        let mut short = Vec::new();
+        numbers::put_varint(&mut short, APART);
+        put_places(&mut short, &(0..100).map(|five| (five, summary(five))).collect());
+        short.push(0);
+        (0..=COLUMNS).for_each(|_| rice::put_apart(&mut short, &[1, 2, 9]));
+        assert_eq!(read(&short), Err(DecodeError::Content("a column that ends elsewhere")));
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for StoreSettings {
     /// Points for two weeks, five-minute summaries for a quarter, hourly ones for two years: for a thousand hosts with
-    /// twenty series each, measured every ten seconds, about 4, 5 and 15 GB.
+    /// twenty series each, measured every ten seconds, about 1, 2.5 and 3 GB. (Of the bench's series, a day takes 3.9 kB of
+    /// points, 1.4 kB of five minutes and 0.2 kB of hours.)
     fn default() -> Self {
         Self { raw: DAY * 14, five_minutes: DAY * 90, hours: DAY * 730, size_max_bytes: 32 << 30 }
     }

@@ -28,13 +28,16 @@ use super::{
     head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SLICE_MS, SeriesId, Slice},
     maintenance::{RetentionBounds, kept},
-    rollup_blob::{self, FIVE_MS, Resolution, SPAN_HOURS},
+    rollup_blob::{self, FIVE_MS, FIVES, Resolution, SPAN_HOURS},
     sealed::{self, SealedRange},
 };
 use muster_promql::StretchSummary;
 
 /// Number of slices in three hours: usually all rows of `head` are in fewer.
 const SLICES_FEW: i64 = 36;
+
+/// Number of five minutes in a day.
+const FIVES_OF_DAY: usize = FIVES as usize * DAY_HOURS as usize;
 
 /// The summary of a series in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -195,8 +198,13 @@ impl StoreView {
             self.fives(series, &fine, &mut found).await?;
         }
         for buckets in &mut found {
-            buckets
-                .retain(|bucket| bucket.start_ms + bucket.width_ms > *times.start() && bucket.start_ms <= *times.end());
+            let outside = |bucket: &ViewBucket| {
+                bucket.start_ms + bucket.width_ms <= *times.start() || bucket.start_ms > *times.end()
+            };
+            // They are sorted.
+            if buckets.first().is_some_and(outside) || buckets.last().is_some_and(outside) {
+                buckets.retain(|bucket| !outside(bucket));
+            }
         }
         Ok(found)
     }
@@ -287,6 +295,8 @@ impl StoreView {
                 alike.entry(hours).or_default().push(*series);
             }
         }
+        // Days of one table come in order.
+        let sorted = days.is_empty() && alike.is_empty();
         for (hours, series) in alike {
             for run in runs(&hours) {
                 let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
@@ -298,7 +308,9 @@ impl StoreView {
                 }
             }
         }
-        found.iter_mut().for_each(|buckets| buckets.sort_by_key(|bucket| bucket.start_ms));
+        if !sorted {
+            found.iter_mut().for_each(|buckets| buckets.sort_by_key(|bucket| bucket.start_ms));
+        }
         Ok(())
     }
 
@@ -362,16 +374,16 @@ fn decode_fives(table: BlobTable, rows: &[BlobRow], of: fn(i64) -> Option<(u32, 
     for pieces in rows.chunk_by(|one, next| of(one.0) == of(next.0)) {
         let Some((key, (day, series))) = pieces.first().and_then(|(key, _)| Some((*key, of(*key)?))) else { continue };
         decoded.rows += 1;
-        match rollup_blob::decode_sorted(key, &blobs::join(pieces)) {
-            Ok(span) => {
-                let buckets = span.into_iter().map(|(place, summary)| five(day, place, summary));
-                match decoded.buckets.last_mut() {
-                    Some((last, before)) if *last == series => before.extend(buckets),
-                    _ => decoded.buckets.push((series, buckets.collect())),
-                }
-            }
+        if decoded.buckets.last().is_none_or(|(last, _)| *last != series) {
+            decoded.buckets.push((series, Vec::with_capacity(FIVES_OF_DAY)));
+        }
+        let Some((_, buckets)) = decoded.buckets.last_mut() else { continue };
+        let before = buckets.len();
+        let keep = |place, summary| buckets.push(five(day, place, summary));
+        if let Err(fault) = rollup_blob::decode_each(key, &blobs::join(pieces), keep) {
+            buckets.truncate(before);
             // The key of the whole blob, also if its first piece is missing.
-            Err(fault) => decoded.faults.push((table, key, fault)),
+            decoded.faults.push((table, key, fault));
         }
     }
     decoded
@@ -417,4 +429,38 @@ fn runs(hours: &BTreeSet<Hour>) -> Vec<std::ops::Range<u32>> {
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers;
+
+    #[test]
+    fn nothing_of_a_damaged_day_is_kept() {
+        let series = SeriesId::new(3).unwrap();
+        let span = (0..288).map(|five| (five, StretchSummary::of(f64::from(u32::from(five) * 7_919 % 101)))).collect();
+        let good = rollup_blob::encode(&span);
+        // A code is longer than what was written, which is noticed at the end.
+        let flipped = (0..good.len() * 8).map(|bit| {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            bad
+        });
+        let late = |bad: &Vec<u8>| {
+            let mut count = 0;
+            rollup_blob::decode_each(7, &numbers::sealed(bad, 7), |_, _| count += 1).is_err() && count > 0
+        };
+        let bad = flipped.into_iter().find(late).unwrap();
+        let bodies = [&good, &bad, &good];
+        let rows: Vec<BlobRow> = bodies
+            .iter()
+            .zip(100..)
+            .map(|(body, day)| (key::day_key(series, day), numbers::sealed(body, key::day_key(series, day))))
+            .collect();
+        let decoded = decode_fives(BlobTable::Fives, &rows, key::of_day);
+        assert_eq!(decoded.faults.iter().map(|fault| fault.1).collect::<Vec<_>>(), [rows[1].0]);
+        let days: Vec<u32> = decoded.buckets[0].1.iter().map(|bucket| Hour::of(bucket.start_ms).day()).collect();
+        assert_eq!((decoded.buckets.len(), days), (1, [[100; 288], [102; 288]].concat()));
+    }
 }

@@ -88,8 +88,7 @@ async fn acknowledged_points_survive_a_kill() {
     }
 }
 
-/// Flips a bit in the middle of a blob.
-/// Flips a bit of the first blob.
+/// Flips a bit in the middle of the first blob.
 pub(super) async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
     let select = format!("SELECT key, data FROM {table} {which}");
     let select = sqlx::query_as(sqlx::AssertSqlSafe(select));
@@ -104,23 +103,21 @@ pub(super) async fn flip(connection: &mut SqliteConnection, table: &str, which: 
 async fn damaged_chunk_is_set_aside() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    // Six hours, of a day that is over, and a day of another host, its rollups, and the hours of its next day.
+    // Twelve hours, of a day that is over, in two pages, and a day of another host, its rollups, and the hours of its next day.
     let noise = |i: i64| (i * i * 7_919 % 8_191) as f64;
-    store.append_columns(vec![column("a", 0, 6 * 360, noise)]).await.unwrap();
+    store.append_columns(vec![column("a", 0, 12 * 360, noise)]).await.unwrap();
     store.append_columns(vec![column("b", 0, 30 * 360, |i| (i % 7) as f64)]).await.unwrap();
     store.settle().await;
     let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
-    // An hour within the day of the first series, one hour of the second, and the rollups of its first day.
-    flip(&mut other, "day", "ORDER BY key LIMIT 1 OFFSET 3").await;
+    // A page of the day of the first series, one hour of the second, and the rollups of its first day.
+    flip(&mut other, "day", "ORDER BY key LIMIT 1 OFFSET 1").await;
     flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 1").await;
     flip(&mut other, "fives", "ORDER BY key DESC LIMIT 1").await;
     let host = |name| SeriesSelector::parse(&format!("{{host={}}}", quote(name))).unwrap();
     let b = store.select(host("b"), 1).await.unwrap()[0].id;
 
     let points = everything(&store, "a").await;
-    assert_eq!(points.len(), 5 * 360);
-    let hour = |point: &(Millis, f64)| (point.0 - BASE_MS) / (60 * MINUTE_MS);
-    let lost = (0..6).find(|lost| points.iter().all(|point| hour(point) != *lost)).unwrap();
+    assert_eq!(points, column("a", 0, 6 * 360, noise).samples, "the second page is lost");
     assert_eq!(everything(&store, "b").await.len(), 29 * 360);
     // Days that were not rolled up yet are read from their points; that of the damaged blob is gone.
     let fives = store.buckets(&[b], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
@@ -132,11 +129,11 @@ async fn damaged_chunk_is_set_aside() {
     let wrong = "its checksum is wrong";
     assert_eq!(damaged, ["chunk", "day", "five"].map(|place| (place.to_owned(), wrong.to_owned())));
     assert_eq!(everything(&store, "a").await, points, "what is sound of the day stays");
-    // What comes for that hour again is taken.
-    store.append_columns(vec![column("a", lost * 360, 360, noise)]).await.unwrap();
+    // What comes for one of these hours again is taken.
+    store.append_columns(vec![column("a", 7 * 360, 360, noise)]).await.unwrap();
     store.stop().await;
     let store = scratch.open().await;
-    assert_eq!(everything(&store, "a").await.len(), 6 * 360);
+    assert_eq!(everything(&store, "a").await.len(), 7 * 360);
     assert_eq!(store.damaged().await.unwrap().len(), 3);
 }
 

@@ -173,6 +173,23 @@ async fn a_store_of_an_earlier_version_keeps_its_points() {
 }
 
 #[tokio::test]
+async fn a_store_of_a_later_version_is_not_opened() {
+    let scratch = Scratch::new();
+    scratch.open().await.stop().await;
+    let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
+    let last: i64 =
+        sqlx::query_scalar("SELECT MAX(version) FROM _sqlx_migrations").fetch_one(&mut other).await.unwrap();
+    assert_eq!(last, 6, "blobs of day.rs and rollup_blob.rs that an earlier version cannot read");
+    let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 SELECT version + 1, 'later', success, checksum, execution_time FROM _sqlx_migrations WHERE version = $1";
+    sqlx::query(later).bind(last).execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    let opened = SeriesStore::open(&scratch.path()).await;
+    assert!(matches!(opened, Err(SeriesError::Migrate(_))), "{opened:?}");
+    assert_eq!(scratch.files(), ["series.db"], "it is not taken for damaged");
+}
+
+#[tokio::test]
 async fn a_day_is_sealed_as_a_whole_and_taken_apart_for_late_points() {
     let scratch = Scratch::new();
     let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
