@@ -27,7 +27,7 @@ use nix::{
 
 use crate::line::{self, ChannelHello, ChannelLine};
 
-/// Size of one read, into a buffer on the stack, whose memory is never returned.
+/// Size of one read, into a buffer on the stack.
 const PIECE_BYTES: usize = 4 * 1024;
 /// Longest amount that is read from a connection before other work gets a turn.
 const TURN_BYTES: usize = SAID_MAX_BYTES;

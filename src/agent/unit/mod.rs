@@ -12,6 +12,8 @@
 //! 30 s, jittered, and WaitUntil ─── tick ───────┘
 //! ```
 //!
+//! The store is read again by a tick as well, if anything was committed to it meanwhile ([`crate::store::Store::commits`]).
+//!
 //! Modules, in reading order: [`kind`] (the trait of a kind), [`task`] (the loop), [`entry`] (a unit in it), [`start_order`] (the order of
 //! starts), [`step`] (runs the steps and watches an instance while it lives), [`health`] (probes) and [`probe`] (tries one), [`yuno`] (processes) with its [`log`], [`container`],
 //! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`] and [`failure`] (what kinds have in common).
