@@ -278,7 +278,7 @@ struct Host {
     store: Store,
     units: Units,
     shutdown: CancellationToken,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Host {
@@ -287,7 +287,7 @@ impl Host {
         let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
         let fake = Fake::new();
         let (units, shutdown) = Self::agent(&store, &fake).await;
-        Self { fake, store, units, shutdown, _folder: folder }
+        Self { fake, store, units, shutdown, folder }
     }
 
     async fn agent(store: &Store, fake: &Arc<Fake>) -> (Units, CancellationToken) {
@@ -313,6 +313,13 @@ impl Host {
     }
 
     async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
+        let result = self.edit(verb).await;
+        self.units.desired_changed();
+        result
+    }
+
+    /// Changes the store, and tells nobody.
+    async fn edit(&self, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator: Name = "anna".parse().unwrap();
         let asker = store::unit::ChangeContext {
             operator: &operator,
@@ -324,8 +331,15 @@ impl Host {
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         tx.commit().await.unwrap();
-        self.units.desired_changed();
         result
+    }
+
+    /// Has all units looked at, and waits until they are.
+    async fn tick(&self) {
+        let mut reconciled = self.units.reconciled();
+        reconciled.mark_unchanged();
+        self.units.look();
+        reconciled.changed().await.unwrap();
     }
 
     /// Waits until a unit is like this.
@@ -363,6 +377,31 @@ fn apply(unit: &UnitName, artifact: &str, run: Run) -> Verb {
         "started_after_ms": 1,
     });
     Verb::UnitApply { unit: unit.clone(), spec: Box::new(serde_json::from_value(spec).unwrap()), run: Some(run) }
+}
+
+#[tokio::test]
+async fn tick_reads_units_after_a_commit_that_nobody_told_of() {
+    let host = Host::start().await;
+    let unit = unit("hello");
+    host.edit(&apply(&unit, "a", Run::Stopped)).await.unwrap();
+    host.tick().await;
+    host.until_phase(&unit, Phase::Stopped).await;
+    // What the task itself has stored was read again, and now there is nothing new.
+    host.tick().await;
+
+    // A change that no commit of the agent has made shows that nothing is read.
+    let other = sqlx::SqlitePool::connect(host.folder.path().join("agent.db").to_str().unwrap()).await.unwrap();
+    let change = "UPDATE unit SET run = 'running', generation = generation + 1";
+    sqlx::query(change).execute(&other).await.unwrap();
+    let generation = |host: &Host| host.units.states().borrow()[&unit].desired.generation;
+    let before = generation(&host);
+    host.tick().await;
+    assert_eq!(generation(&host), before);
+
+    host.store.begin().await.unwrap().commit().await.unwrap();
+    host.tick().await;
+    host.until_phase(&unit, Phase::Running).await;
+    assert_eq!(generation(&host), before + 1);
 }
 
 #[tokio::test]
