@@ -14,6 +14,14 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 
+/// The size of a page. Where pages are larger, the kernel refuses to release a part of one.
+const PAGE_BYTES: usize = 4096;
+/// More than the frames of `shrink` and of what it calls.
+const FRAMES_MAX_BYTES: usize = 1024;
+/// More of the stack than the deepest call needs, and less than the distance that the kernel keeps between a stack and other mappings
+/// (a megabyte).
+const STACK_MAX_BYTES: usize = 256 * 1024;
+
 /// The result of looking for children to reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReapedChild {
@@ -196,14 +204,6 @@ pub(crate) fn shrink() {
     let (start, end) = (&raw const EXECUTABLE_START, &raw const TEXT_END);
     release(start.addr(), end.addr());
 }
-
-/// The size of a page, or a multiple of it.
-const PAGE_BYTES: usize = 4096;
-/// More than the frames of `shrink` and of what it calls.
-const FRAMES_MAX_BYTES: usize = 1024;
-/// More of the stack than the deepest call needs, and less than the distance that the kernel keeps between a stack and other mappings
-/// (a megabyte).
-const STACK_MAX_BYTES: usize = 256 * 1024;
 
 unsafe extern "C" {
     // The linker defines both: the beginning of the program in memory, and the end of its code.

@@ -75,14 +75,14 @@ pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
 /// If the database fails.
 pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
     let keys = to_json("numbers of messages", &ids.iter().copied().map(key).collect::<Vec<_>>())?;
-    store.make_room();
+    let mut tx = store.begin_metrics().await?;
     sqlx::query!(
         "DELETE FROM metric_batch WHERE (epoch, seq) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
         keys
     )
-    .execute(&store.pool)
+    .execute(&mut *tx)
     .await?;
-    Ok(())
+    super::commit(tx, "forget metrics").await
 }
 
 /// Removes messages that are too old, and the oldest beyond the limit; returns their number.
