@@ -243,7 +243,7 @@ fn failed_candidate_leaves_old_process() {
     let fleet = fleet(&[&speaks, ends, WAITS, "no program\n", &speaks], &["--notify", "--healthy-within", "3s"]);
     let before = settled(&fleet);
     for (version, why) in
-        [("2", "exit code 2"), ("3", "it was not up within 3 s"), ("4", "no program for this machine")]
+        [("2", "exit code 2"), ("3", "it did not come up within 3 s"), ("4", "no program for this machine")]
     {
         upgrade(&fleet, version, &[]).expect_code(1).expect_stderr("it went back to revision");
         let unit = settled(&fleet);

@@ -146,7 +146,7 @@ fn revision_without_readiness_rolls_back() {
         let why = if more[0] == "--start-timeout" {
             "did not say within its start timeout that it is up"
         } else {
-            "it was not up within 1 s"
+            "it did not come up within 1 s"
         };
         check_back(&fleet, &before, why);
         // Its shim may start it once more before the agent ends that.
@@ -198,11 +198,11 @@ fn killed_agent_completes_rollback() {
     // Perhaps before the good one runs again.
     fleet.kill();
     fleet.again();
-    let unit = check_back(&fleet, &before, "it was not up within 3 s");
+    let unit = check_back(&fleet, &before, "it did not come up within 3 s");
     // What runs is known again, and nothing is tried again.
     fleet.kill();
     fleet.again();
-    let after = check_back(&fleet, &before, "it was not up within 3 s");
+    let after = check_back(&fleet, &before, "it did not come up within 3 s");
     assert_eq!(after["observed"]["pid"], unit["observed"]["pid"]);
     assert_eq!(starts(&fleet, "bad"), 1);
 }

@@ -422,7 +422,7 @@ impl PlannedUnit {
         let EffectiveInstance::Alive(alive) = &self.instance else { return false };
         let within_s = self.policy.healthy_within_ms / 1_000;
         let probed = alive.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
-        self.go_back(&format!("it was not up within {within_s} s{probed}"), now_ms)
+        self.go_back(&format!("it did not come up within {within_s} s{probed}"), now_ms)
     }
 
     /// When to check again. A plan is made a moment after the last check: a verification that became due in between is due

@@ -366,7 +366,7 @@ impl PlannedUnit {
         } else if is_late {
             let probed = beside.health().and_then(Health::unready).map(|why| format!(": {why}")).unwrap_or_default();
             let within_s = policy.healthy_within_ms / 1_000;
-            self.candidate_failed(&format!("it was not up within {within_s} s{probed}"), now_ms);
+            self.candidate_failed(&format!("it did not come up within {within_s} s{probed}"), now_ms);
         }
     }
 

@@ -143,7 +143,7 @@ fn start_timeout_rolls_back() {
     bench.install();
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
-    check_back(&mut bench, "was not up within 20 s");
+    check_back(&mut bench, "did not come up within 20 s");
 }
 
 #[test]

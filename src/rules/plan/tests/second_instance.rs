@@ -123,7 +123,7 @@ fn failed_candidate_leaves_old_instance_running() {
     // It ends for good, is not up in time, cannot be started.
     let cases: [Case; 4] = [
         ("ended by itself: exit code 3", |bench| bench.second_ends(3)),
-        ("it was not up within 20 s", |bench| {
+        ("it did not come up within 20 s", |bench| {
             // It begins anew again and again.
             for count in 1..=21 {
                 bench.pass(SECOND - 1);
