@@ -201,7 +201,7 @@ const WALLS: [(&str, &[&str]); 22] = [
     ("src/session", &["fault", "rules", "topics"]),
     ("src/base", &["rules", "topics"]),
     ("src/backup", &["base", "rules", "topics"]),
-    ("src/net", &["base"]),
+    ("src/net", &[]),
     ("src/bus", &["topics"]),
     ("src/sqlite", &["base"]),
     ("src/guard", &[]),
