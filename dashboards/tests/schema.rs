@@ -9,10 +9,10 @@ use std::{
 #[test]
 fn every_dashboard_matches_grafanas_types() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = here.join("../target/grafana");
+    let target = here.join("../target/tools/grafana");
     assert!(
-        target.join("installed").exists(),
-        "{} is not there. hint: dashboards/tests/schema/install makes it, as tests/run does",
+        target.exists(),
+        "{} is not there. hint: `tests/tools grafana` provides it, as tests/run does",
         target.display()
     );
     let in_folder = |flavour: &str| {

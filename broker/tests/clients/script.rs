@@ -26,10 +26,10 @@ pub(crate) struct Script {
 
 /// Where `tests/run` installs what these clients need.
 fn installed(what: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/clients").join(what);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/clients").join(what);
     assert!(
         path.exists(),
-        "{} is not there. hint: broker/tests/clients/install makes it, as tests/run does",
+        "{} is not there. hint: `tests/tools clients` provides it, as tests/run does",
         path.display()
     );
     path

@@ -40,7 +40,7 @@ impl Docker {
                 Err(why) => why,
             }
         } else {
-            "there is no dockerd, which tests/e2e/containers/unpack unpacks".to_owned()
+            "there is no dockerd, which `tests/tools docker` provides".to_owned()
         };
         eprintln!("skipped: {why_not}");
         None

@@ -111,7 +111,7 @@ impl Podman {
         );
         let path = self.folder.path().join("registry.yml");
         fs::write(&path, config).unwrap();
-        let program = unpacked("docker-registry").expect("docker-registry is unpacked by tests/e2e/containers/unpack");
+        let program = unpacked("docker-registry").expect("docker-registry is provided by `tests/tools docker`");
         let registry = Running::start(Command::new(program).arg("serve").arg(&path));
         eventually("the registry", || TcpStream::connect(&address).map(drop).map_err(|error| error.to_string()));
         registry
@@ -208,9 +208,9 @@ impl Drop for Podman {
     }
 }
 
-/// A program of one of the packages that `unpack` has unpacked, or that this machine has.
+/// A program of one of the packages that `tests/tools docker` unpacks, or that this machine has.
 pub(crate) fn unpacked(program: &str) -> Option<PathBuf> {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/debian/usr");
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/docker/usr");
     let all = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect::<Vec<_>>();
     [ours.join("bin"), ours.join("sbin")].into_iter().chain(all).map(|at| at.join(program)).find(|path| path.is_file())
 }
