@@ -61,7 +61,7 @@ impl Bench {
         let machine = "hostname \"$0\" && mount --bind \"$0.os\" /etc/os-release && exec \"$@\"";
         let mut command = Command::new("unshare");
         self.roles.home.dress(&mut command);
-        command.args(["--uts", "--mount", "sh", "-c", machine, name, crate::fleet::MUSTER, "agent", "--config"]);
+        command.args(["--uts", "--mount", "sh", "-c", machine, name, crate::fleet::muster(), "agent", "--config"]);
         Running::start(command.arg(self.path(&format!("{name}.toml"))).args(more))
     }
 

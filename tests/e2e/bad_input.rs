@@ -33,7 +33,7 @@ use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
 use crate::{
-    fleet::{Fleet, Home, MUSTER, Running, eventually, file},
+    fleet::{Fleet, Home, Running, eventually, file, muster},
     roles::Roles,
 };
 
@@ -158,7 +158,7 @@ impl SmallDisk {
         let mut command = Command::new("unshare");
         roles.home.dress(&mut command);
         command.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);
-        command.arg(roles.home.path().join("agent")).args([size, MUSTER, &config, &roles.token()]);
+        command.arg(roles.home.path().join("agent")).args([size, muster(), &config, &roles.token()]);
         Self { agent: Running::start(&mut command) }
     }
 

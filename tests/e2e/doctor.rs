@@ -46,7 +46,7 @@ impl Examined {
 
 /// `muster doctor` of the three roles in a home.
 fn doctor(home: &Home) -> Command {
-    let mut command = home.command();
+    let mut command = home.command_with_clock();
     command.arg("doctor");
     for role in ["agent", "console", "broker"] {
         let path = home.path().join(format!("{role}.toml"));

@@ -17,7 +17,7 @@ use std::{
 
 use crate::{
     channel::rust_sample,
-    fleet::{Fleet, Home, MUSTER, Run, Running, eventually},
+    fleet::{Fleet, Home, Run, Running, eventually, muster},
 };
 
 /// What people read besides README and the pages below `docs`. Decisions are dated records, and not among it.
@@ -155,8 +155,8 @@ impl Sandbox {
         for folder in ["bin", "target/release/examples"] {
             fs::create_dir_all(home.join(folder)).unwrap();
         }
-        symlink(MUSTER, home.join("bin/muster")).unwrap();
-        symlink(MUSTER, home.join("target/release/muster")).unwrap();
+        symlink(muster(), home.join("bin/muster")).unwrap();
+        symlink(muster(), home.join("target/release/muster")).unwrap();
         symlink(rust_sample(), home.join("target/release/examples/yuno")).unwrap();
         symlink(root().join("examples"), home.join("examples")).unwrap();
         Self { fleet, others: Vec::new() }

@@ -9,7 +9,7 @@ use nix::{
 };
 
 use crate::{
-    fleet::{MUSTER, Running, eventually},
+    fleet::{Running, eventually, muster},
     roles::Roles,
 };
 
@@ -34,7 +34,7 @@ fn init_reaps_orphans_and_stops_cleanly() {
     let roles = Roles::start();
     let mut command = Command::new("unshare");
     roles.home.dress(&mut command);
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", MUSTER, "agent", "--config"]);
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", muster(), "agent", "--config"]);
     let mut agent = Running::start(command.arg(roles.agent_config()).arg(format!("--join={}", roles.token())));
     roles.wait_for_host("online");
     let first = eventually("the first process", || match children(agent.pid().as_raw()).as_slice() {

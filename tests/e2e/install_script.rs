@@ -14,7 +14,7 @@ use std::{
 use nix::unistd::geteuid;
 
 use crate::{
-    fleet::{Home, MUSTER, Run, eventually, file, machine::Machine},
+    fleet::{Home, Run, eventually, file, machine::Machine, muster},
     roles::Roles,
 };
 
@@ -313,7 +313,7 @@ fn agent_service_is_installed_joins_and_is_removed() {
     let roles = Roles::start();
     let Some(machine) = Machine::boot(&roles.home) else { return };
     let name = format!("muster-agent-{}-linux", machine_name());
-    let release = Release::new(&roles.home, &[(&name, Path::new(MUSTER))]);
+    let release = Release::new(&roles.home, &[(&name, Path::new(muster()))]);
     let url = serve(&release.folder);
     fs::copy(SCRIPT, machine.path("/root/install.sh")).unwrap();
     fs::copy(&release.key, machine.path("/root/key.pem")).unwrap();

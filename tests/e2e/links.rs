@@ -12,10 +12,11 @@ use std::{
     time::Duration,
 };
 
+use muster_test_support::slot::slot;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::fleet::{Fleet, Home, MUSTER, Run, Running, eventually};
+use crate::fleet::{Fleet, Home, Run, Running, eventually, muster};
 
 static NETS: AtomicU32 = AtomicU32::new(0);
 
@@ -36,9 +37,9 @@ impl Net {
         assert!(geteuid().is_root(), "this test makes network namespaces, which takes root: run it as root");
         let (pid, count) = (std::process::id(), NETS.fetch_add(1, Ordering::Relaxed));
         // Addresses for benchmarks of networks (RFC 2544): nobody's. 32 for each of a process's nets, which may all be
-        // there at once; 1,024 processes later they come again.
+        // there at once.
         assert!(count < 4, "this process has made as many nets as it has addresses for");
-        let block = (pid % 1_024) * 128 + count * 32;
+        let block = slot(1_024) * 128 + count * 32;
         let at =
             |n: u32| format!("198.{}.{}.{}", 18 + ((block + n) >> 16), ((block + n) >> 8) & 255, (block + n) & 255);
         let net = Self { tag: format!("mst{}x{count}", pid % 100_000), address: at(1), hosts };
@@ -146,7 +147,7 @@ impl Site {
         let config = crate::fleet::file(&home, "agent.toml", &text);
         let mut command = Command::new("ip");
         home.dress(&mut command);
-        command.args(["netns", "exec", &self.net.namespace(host), MUSTER, "agent", "--config", &config]);
+        command.args(["netns", "exec", &self.net.namespace(host), muster(), "agent", "--config", &config]);
         command.args(["--join", &token]);
         let agent = Running::start(&mut command);
         let id = eventually("its id", || fs::read_to_string(data.join("host")).map_err(|error| error.to_string()));

@@ -10,7 +10,7 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    fleet::{Fleet, MUSTER, Running, eventually, file},
+    fleet::{Fleet, Running, eventually, file, muster},
     local::on_socket,
     roles::Roles,
 };
@@ -370,7 +370,7 @@ fn fact_that_changes_the_result_is_a_change_of_the_unit() {
     let machine = "mount --bind \"$0\" /etc/os-release && exec \"$@\"";
     let mut command = Command::new("unshare");
     roles.home.dress(&mut command);
-    command.args(["--mount", "sh", "-c", machine, &at("os"), MUSTER, "agent", "--config", &roles.agent_config()]);
+    command.args(["--mount", "sh", "-c", machine, &at("os"), muster(), "agent", "--config", &roles.agent_config()]);
     let agent = Running::start(command.args(["--join", &roles.token()]));
     roles.wait_for_host("online");
     let program = file(&roles.home, "program", PROGRAM);

@@ -85,6 +85,7 @@ while True: time.sleep(1)
 /// is its version.
 fn fleet(programs: &[&str], more: &[&str]) -> Fleet {
     let fleet = Fleet::start();
+    fleet.lease_own_ports();
     for (index, program) in programs.iter().enumerate() {
         let version = (index + 1).to_string();
         let path = file(&fleet.home, &format!("till{version}"), &program.replace("VERSION", &version));

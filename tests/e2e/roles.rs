@@ -6,6 +6,7 @@ use std::{
     process::Command,
 };
 
+use muster_test_support::slot::slot;
 use muster_topics::{join::JoinToken, name::Digest};
 use serde_json::Value;
 
@@ -139,8 +140,14 @@ impl Roles {
     }
 
     fn run_console(&self, config: &Path) -> Running {
-        let mut command = self.home.command();
-        self.clock.iter().for_each(|clock| clock.give_to(&mut command));
+        let mut command = match &self.clock {
+            Some(clock) => {
+                let mut command = self.home.command_with_clock();
+                clock.give_to(&mut command);
+                command
+            }
+            None => self.home.command(),
+        };
         if let Some(point) = &self.crash {
             command.env("MUSTER_TEST_CRASH", point);
         }
@@ -343,19 +350,9 @@ fn answers(roles: &Roles) -> Result<(), String> {
     if run.code == 0 { Ok(()) } else { Err(run.stderr) }
 }
 
-/// Whether at least `count` batches wait in the agent's store. (Read as a file: the agent has it open.)
+/// Whether at least `count` batches wait in the agent's store.
 fn pending_batches(roles: &Roles, count: i64) -> Result<(), String> {
-    let store = roles.home.path().join("agent/agent.db");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let waiting = runtime.block_on(async {
-        use sqlx::Connection;
-        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&store).read_only(true);
-        let mut connection = sqlx::SqliteConnection::connect_with(&options).await.map_err(|error| error.to_string())?;
-        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM metric_batch")
-            .fetch_one(&mut connection)
-            .await
-            .map_err(|error| error.to_string())
-    })?;
+    let waiting: i64 = roles.home.stored("agent/agent.db", "SELECT count(*) FROM metric_batch")?;
     if waiting >= count { Ok(()) } else { Err(format!("{waiting} wait")) }
 }
 
@@ -419,8 +416,8 @@ impl Namespace {
 
     fn new() -> Self {
         let tag = std::process::id() % 10_000;
-        // Documentation addresses (RFC 5737): nobody's. Four for each link, so that several runs may be under way.
-        let addresses = [1, 2].map(|host| format!("198.51.100.{}", 4 * (tag % 64) + host));
+        // Documentation addresses (RFC 5737): nobody's. Four for each link, so that several tests may be under way.
+        let addresses = [1, 2].map(|host| format!("198.51.100.{}", 4 * slot(64) + host));
         let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}"), addresses };
         let [here, there] = namespace.addresses.each_ref().map(|address| format!("{address}/30"));
         let (name, link, peer) = (&namespace.name, &namespace.link, format!("{}p", namespace.link));
@@ -437,7 +434,7 @@ impl Namespace {
     fn run(&self, home: &Home, args: &[&str]) -> Running {
         let mut command = Command::new("ip");
         home.dress(&mut command);
-        command.args(["netns", "exec", &self.name, crate::fleet::MUSTER]).args(args);
+        command.args(["netns", "exec", &self.name, crate::fleet::muster()]).args(args);
         Running::start(&mut command)
     }
 

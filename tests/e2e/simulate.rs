@@ -31,6 +31,18 @@ impl<'a> Simulation<'a> {
         running
     }
 
+    /// The same, and until the console has heard that of each.
+    fn start_and_be_heard(&self, hosts: usize) -> Running {
+        let running = self.start(hosts, &[]);
+        eventually("all hosts to be online in the console", || {
+            let shown = self.roles.json(&["host", "ls"]);
+            let is_online = |host: &&Value| host["presence"]["state"] == "online";
+            let online = shown.as_array().unwrap().iter().filter(is_online).count();
+            if online == hosts { Ok(()) } else { Err(format!("{online} of {hosts}")) }
+        });
+        running
+    }
+
     fn begin(&self, hosts: usize, more: &[&str]) -> Running {
         let (data, hosts) = (self.data.to_str().unwrap(), hosts.to_string());
         let args = ["-o", "json", "simulate", "--hosts", &hosts, "--data", data, "--ramp", "0s", "--every", "1s"];
@@ -69,7 +81,7 @@ fn order(roles: &Roles) -> String {
 fn fifty_simulated_hosts_lose_and_repeat_nothing() {
     let mut roles = Roles::start();
     let data = Simulation::new(&roles, "simulation").data;
-    let running = Simulation { roles: &roles, data: data.clone() }.start(HOSTS, &[]);
+    let running = Simulation { roles: &roles, data: data.clone() }.start_and_be_heard(HOSTS);
     roles.ok(&["exec", "--all", "--", "true"]);
     let hosts = roles.json(&["host", "ls"]);
     let hosts = hosts.as_array().unwrap();
@@ -165,7 +177,7 @@ fn simulated_hosts_fail_leave_and_come_back() {
 fn simulated_hosts_take_part_in_a_rotation_and_have_the_key_after_a_restart() {
     let roles = Roles::start();
     let simulation = Simulation::new(&roles, "simulation");
-    let running = simulation.start(HOSTS, &[]);
+    let running = simulation.start_and_be_heard(HOSTS);
     roles.ok(&["authority", "rotate", "signing"]);
     let having = |of: &str, count: usize| {
         eventually("hosts with the key", || {
@@ -179,7 +191,7 @@ fn simulated_hosts_take_part_in_a_rotation_and_have_the_key_after_a_restart() {
     having("last_rotation", HOSTS);
     // Killed, it has stored the key.
     running.kill();
-    let running = simulation.start(HOSTS, &[]);
+    let running = simulation.start_and_be_heard(HOSTS);
     roles.ok(&["exec", "--all", "--", "true"]);
     assert_eq!(summary(running)["rejected"], 0);
 }

@@ -76,6 +76,15 @@ fn told(hook: &Hook, unit: &str) -> Vec<(u64, String)> {
         .collect()
 }
 
+/// Waits until the console has stored that the webhook was told of every task.
+fn wait_until_noted(roles: &Roles) {
+    let question = "SELECT count(*) FROM task_end_told WHERE n = (SELECT max(n) FROM task_end)";
+    eventually("what the webhook was told", || match roles.home.stored::<i64>("console/console.db", question)? {
+        1 => Ok(()),
+        noted => Err(format!("{noted} outlets")),
+    });
+}
+
 #[test]
 fn webhook_is_told_of_ended_tasks_whoever_is_killed() {
     let home = Home::new();
@@ -91,6 +100,7 @@ fn webhook_is_told_of_ended_tasks_whoever_is_killed() {
         told => Ok(told),
     });
     assert!(first.iter().all(|(_, state)| state == "changed"), "{first:?}");
+    wait_until_noted(&roles);
 
     // The console is killed, a change is put right, and the agent is killed before anybody was told.
     roles.kill_console();
@@ -109,7 +119,8 @@ fn webhook_is_told_of_ended_tasks_whoever_is_killed() {
     });
     assert!(second[first.len()..].iter().all(|(number, _)| first.iter().all(|(before, _)| before != number)));
 
-    // A console that is killed right after it was told says it no second time.
+    // A console that is killed right after it has noted that says it no second time.
+    wait_until_noted(&roles);
     roles.restart_console();
     roles.wait_for_host("online");
     fs::write(&path, "wrong again\n").unwrap();

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use serde_json::Value;
 
-use crate::fleet::{Fleet, MUSTER, Run, eventually, file};
+use crate::fleet::{Fleet, Run, eventually, file, muster};
 
 const PROGRAM: &str =
     "#!/bin/sh\necho version 1 reads $(cat $MUSTER_CONFIG)\ntrap 'exit 0' TERM\nwhile :; do sleep 0.1; done\n";
@@ -13,7 +13,7 @@ const PROGRAM: &str =
 fn ycommand(fleet: &Fleet, line: &str) -> Run {
     let link = fleet.home.path().join("ycommand");
     if !link.exists() {
-        symlink(MUSTER, &link).unwrap();
+        symlink(muster(), &link).unwrap();
     }
     let mut command = Command::new(link);
     fleet.home.dress(&mut command);

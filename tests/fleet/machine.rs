@@ -15,7 +15,7 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 
-use super::{Home, MUSTER, Run, eventually};
+use super::{Home, Run, eventually, muster};
 
 const SCRIPT: &str = include_str!("machine.sh");
 
@@ -70,7 +70,7 @@ impl Machine {
         let script = self.folder.with_file_name("machine.sh");
         let mut init = quiet("setpriv");
         init.args(["--pdeathsig", "KILL", "nsenter", "--mount", "--target", &self.holder.id().to_string(), "bash"]);
-        init.arg(script).arg(&self.folder).arg(boot_id).env("MUSTER", MUSTER).env("CGROUP", &self.name);
+        init.arg(script).arg(&self.folder).arg(boot_id).env("MUSTER", muster()).env("CGROUP", &self.name);
         self.init = Some(init.spawn().unwrap());
         eventually("a started system", || {
             if let Some(ended) = self.init.as_mut().unwrap().try_wait().unwrap() {

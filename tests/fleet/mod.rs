@@ -15,6 +15,7 @@
     reason = "each test program uses a part of the harness; a test that cannot go on has failed"
 )]
 
+pub(crate) mod api;
 pub(crate) mod machine;
 
 use std::{
@@ -24,11 +25,12 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use muster_test_support::slot::slot;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -36,23 +38,39 @@ use nix::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program under test.
-pub(crate) const MUSTER: &str = env!("CARGO_BIN_EXE_muster");
+/// The program under test: the one that `TESTS_MUSTER` names, such as the static one of `tests/run`, or a copy, which a build
+/// meanwhile does not replace; otherwise the one that was built with this test.
+pub(crate) fn muster() -> &'static str {
+    static PROGRAM: LazyLock<String> =
+        LazyLock::new(|| std::env::var("TESTS_MUSTER").unwrap_or_else(|_| LINKED.to_owned()));
+    &PROGRAM
+}
+
+/// The program that was built with this test, which loads this machine's C library and so can be given a clock.
+pub(crate) const LINKED: &str = env!("CARGO_BIN_EXE_muster");
 
 /// How long anything may take before a test gives up on it: far more than it needs on two busy cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Between two probes at least so long, and at most.
+const PROBES_APART: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
 /// Waits until `probe` gives something; fails with what it last said otherwise.
+///
+/// It sleeps four times as long as the probe took: a test that waits takes a fifth of a processor at most, and less of a
+/// busy one, whether it looks at a file or starts a program.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
     let started = Instant::now();
-    loop {
-        match probe() {
+    for repeated in 0.. {
+        let began = Instant::now();
+        match api::probing(repeated, &mut probe) {
             Ok(value) => return value,
             Err(last) if started.elapsed() > PATIENCE => panic!("{what}: not within {PATIENCE:?}; last: {last}"),
-            Err(_) => thread::sleep(Duration::from_millis(50)),
+            Err(_) => thread::sleep((began.elapsed() * 4).clamp(PROBES_APART.0, PROBES_APART.1)),
         }
     }
+    unreachable!("a probe is repeated until it gives something")
 }
 
 /// A folder that plays a user's home. Processes that still run from below it are ended with it.
@@ -85,10 +103,18 @@ impl Home {
     }
 
     /// `muster` with this home, and nothing else of the environment but the search path.
-    ///
-    /// `TESTS_MUSTER` names another one: a copy, which a build meanwhile does not replace.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(std::env::var_os("TESTS_MUSTER").unwrap_or_else(|| MUSTER.into()));
+        let preloads = self.env.iter().any(|(name, _)| name == "LD_PRELOAD");
+        self.command_of(if preloads { LINKED } else { muster() })
+    }
+
+    /// The same, to which a clock can be given.
+    pub(crate) fn command_with_clock(&self) -> Command {
+        self.command_of(LINKED)
+    }
+
+    fn command_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         self.dress(&mut command);
         command
     }
@@ -107,9 +133,33 @@ impl Home {
         }
     }
 
-    /// Runs `muster` with `args` to its end.
+    /// Runs `muster` with `args` to its end. What is asked again and again is asked without a process: see [`api`].
     pub(crate) fn muster(&self, args: &[&str]) -> Run {
-        Run::of(args, self.command().args(args))
+        match api::repeated_answer(&self.context_file(), args) {
+            Some(stdout) => Run { args: args.join(" "), code: 0, stdout, stderr: String::new() },
+            None => Run::of(args, self.command().args(args)),
+        }
+    }
+
+    /// The one value that a question to a store gives, by the store's path below this home. (Read as a file: its owner has
+    /// it open.)
+    pub(crate) fn stored<T>(&self, store: &str, question: &str) -> Result<T, String>
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        use sqlx::Connection;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.path().join(store)).read_only(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answer = runtime.block_on(async {
+            let mut connection = sqlx::SqliteConnection::connect_with(&options).await?;
+            sqlx::query_scalar(sqlx::AssertSqlSafe(question)).fetch_one(&mut connection).await
+        });
+        answer.map_err(|error| error.to_string())
+    }
+
+    /// Where the command line finds its console.
+    fn context_file(&self) -> PathBuf {
+        self.path().join(if self.names_folders { "config" } else { ".config" }).join("muster/context.toml")
     }
 
     /// Processes whose working folder or program lies below this home: shims and what they run.
@@ -427,6 +477,14 @@ impl Fleet {
         }
     }
 
+    /// Has units of the default realm lease ports that no other test's units lease: each host begins with the lowest.
+    #[track_caller]
+    pub(crate) fn lease_own_ports(&self) {
+        const COUNT: u16 = 10;
+        let first = free_ports(COUNT);
+        self.ok(&["realm", "update", "default", "--ports", &format!("{first}-{}", first + COUNT - 1)]);
+    }
+
     /// A unit of the one host, as the console shows it, once `wanted` holds.
     #[track_caller]
     pub(crate) fn unit(&self, unit: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
@@ -449,14 +507,19 @@ pub(crate) fn waits(pid: i32) -> bool {
     muster_shim::process_identity::name(pid).is_some_and(|name| name == muster_shim::NEXT)
 }
 
-/// Ports in a row that nobody has now, and no other test here is given.
+/// Ports in a row that nobody has now, and no other test is given.
 pub(crate) fn free_ports(count: u16) -> u16 {
+    /// So many processes that run at the same time have ports of their own: more than a runner starts.
+    const PROCESSES: u16 = 120;
+    /// So many each.
+    const EACH: u16 = 100;
     static GIVEN: Mutex<u16> = Mutex::new(0);
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // From where the process begins to look the ranges of test processes that run beside differ.
-    let begin = 20_000 + u16::try_from(std::process::id() % 5_000).unwrap();
-    let first = (begin.max(*given)..32_000).find(|first| (*first..first + count).all(is_free)).unwrap();
+    // Below those that the system gives to whoever wants any.
+    let begin = 20_000 + u16::try_from(slot(PROCESSES.into())).unwrap() * EACH;
+    let first = (begin.max(*given)..begin + EACH - count).find(|first| (*first..first + count).all(is_free));
+    let first = first.expect("free ports among those of this process");
     *given = first + count;
     first
 }

@@ -7,12 +7,18 @@ use muster_shim::{
     attributes::{LimitResource, ResourceLimit},
 };
 
+use muster_test_support::slot::slot;
+
 use super::*;
 
-/// One installation for all tests, beside what the build script built.
+/// One installation for all tests of a process, beside what the build script built.
 pub(crate) fn shims() -> Shims {
     static SHIMS: OnceLock<Shims> = OnceLock::new();
-    let install = || Shims::install(Path::new(env!("MUSTER_SHIM_PROGRAM")).parent().unwrap()).unwrap();
+    let install = || {
+        let folder = Path::new(env!("MUSTER_SHIM_PROGRAM")).with_file_name(format!("installed-{}", slot(1_000)));
+        std::fs::create_dir_all(&folder).unwrap();
+        Shims::install(&folder).unwrap()
+    };
     SHIMS.get_or_init(install).clone()
 }
 

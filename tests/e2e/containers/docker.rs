@@ -115,7 +115,9 @@ impl Docker {
     }
 
     fn fleet(&self) -> Fleet {
-        Fleet::start_with(&["--no-sample", "--podman-socket", self.socket().to_str().unwrap()])
+        let fleet = Fleet::start_with(&["--no-sample", "--podman-socket", self.socket().to_str().unwrap()]);
+        fleet.lease_own_ports();
+        fleet
     }
 }
 

@@ -244,6 +244,7 @@ fn probe_connects_to_the_published_port() {
 #[test]
 fn lxc_probe_on_host_network_uses_its_port() {
     let fleet = Fleet::start();
+    fleet.lease_own_ports();
     add_rootfs(&fleet);
     let lxc = Lxc::of(&fleet);
     fleet.ok(&[

@@ -9,6 +9,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use muster_test_support::slot::slot;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -184,7 +185,9 @@ impl Podman {
 
     /// A fleet whose host keeps its containers here.
     pub(crate) fn fleet(&self) -> Fleet {
-        Fleet::start_with(&["--no-sample", "--podman-socket", self.socket().to_str().unwrap()])
+        let fleet = Fleet::start_with(&["--no-sample", "--podman-socket", self.socket().to_str().unwrap()]);
+        fleet.lease_own_ports();
+        fleet
     }
 }
 
@@ -283,8 +286,10 @@ fn network(folder: &Path) -> String {
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     // At most 15 characters.
     let name = format!("mp{process}x{count}");
-    // A net of 254 addresses in 10.64.0.0/10, which few use, and those that run at the same time do not share.
-    let place = process.wrapping_mul(7).wrapping_add(count) % (64 * 256);
+    // A net of 254 addresses in 10.64.0.0/10, which few use, and those that run at the same time do not share: 64 for each
+    // process.
+    assert!(count < 64, "this process has made as many nets as it has addresses for");
+    let place = slot(256) * 64 + count;
     let net = format!("10.{}.{}", 64 + place / 256, place % 256);
     let ipam = json!({
         "type": "host-local", "dataDir": folder.join("ipam"), "routes": [{"dst": "0.0.0.0/0"}],

@@ -207,7 +207,7 @@ impl Bus {
             }
             Kind::RabbitMq => self.rabbitmq(),
             Kind::Own => {
-                let mut command = Command::new(crate::fleet::MUSTER);
+                let mut command = Command::new(crate::fleet::LINKED);
                 command.args(["broker", "--config"]).arg(file("broker.toml"));
                 command
             }

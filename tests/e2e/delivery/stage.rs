@@ -3,7 +3,6 @@
 
 use std::{
     fmt, fs,
-    io::{Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::Command,
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use super::bus::{Bus, Kind, free_address};
 use crate::{
     clock::{self, Clock},
-    fleet::{Home, MUSTER, Run, Running, eventually, file},
+    fleet::{Home, Run, Running, api, eventually, file, muster},
 };
 
 /// Who can be killed.
@@ -128,7 +127,7 @@ impl Stage {
                 let mut command = Command::new("nsenter");
                 self.home.dress(&mut command);
                 let pid = self.console.as_ref().unwrap().pid().to_string();
-                command.args(["--mount", "--target", &pid, MUSTER]);
+                command.args(["--mount", "--target", &pid, muster()]);
                 command
             }
         };
@@ -173,7 +172,10 @@ impl Stage {
         let config = self.home.path().join(format!("{role}.toml"));
         let mut command = match self.special.console_disk_mib.filter(|_| role == "console") {
             None => {
-                let mut command = self.home.command();
+                let mut command = match self.clocks {
+                    Some(_) => self.home.command_with_clock(),
+                    None => self.home.command(),
+                };
                 command.arg(role).arg("--config").arg(config);
                 command
             }
@@ -181,7 +183,7 @@ impl Stage {
                 let mut command = Command::new("unshare");
                 self.home.dress(&mut command);
                 command.args(["--mount", "--propagation", "private", "sh", "-ec", SMALL_DISK, "sh"]);
-                command.arg(self.home.path().join("console")).arg(format!("{size_mib}m")).arg(MUSTER).arg(config);
+                command.arg(self.home.path().join("console")).arg(format!("{size_mib}m")).arg(muster()).arg(config);
                 command
             }
         };
@@ -244,23 +246,8 @@ impl Stage {
     /// Asks the API; what is wrong if there is no answer of success.
     pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let mut stream = TcpStream::connect(self.web).map_err(|error| error.to_string())?;
-        write!(
-            stream,
-            "{method} /api/v1{path} HTTP/1.0\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            self.web,
-            self.token,
-            body.len(),
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer}"));
-        if !head.starts_with("HTTP/1.0 2") {
-            return Err(format!("{method} {path}: {answer}"));
-        }
-        Ok(serde_json::from_str(body).unwrap_or(Value::Null))
+        let answer = api::ask(&self.web.to_string(), &self.token, method, path, &body)?;
+        Ok(serde_json::from_str(&answer).unwrap_or(Value::Null))
     }
 
     /// Orders something of the host; gives the command's id.
@@ -349,19 +336,13 @@ impl Stage {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// The one value that a question to a store gives. (Read as a file: its owner has it open.)
+    /// The one value that a question to a store gives.
     #[track_caller]
     pub(super) fn query<T>(&self, store: &str, question: &str) -> T
     where
         T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
     {
-        use sqlx::Connection;
-        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.home.path().join(store)).read_only(true);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
-            sqlx::query_scalar(sqlx::AssertSqlSafe(question)).fetch_one(&mut connection).await.unwrap()
-        })
+        self.home.stored(store, question).unwrap()
     }
 
     /// A topic of the host.
