@@ -6,7 +6,7 @@ use muster_broker::BrokerLimits;
 use tokio::time::Instant;
 
 use crate::{
-    ALONE, Witnesses, event,
+    Witnesses, event,
     rig::{
         OTHER,
         child::OursApart,
@@ -51,7 +51,6 @@ async fn live(place: &Place, worker: usize, number: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn traffic_survives_connection_churn() {
     let lasts = Duration::from_secs(size(5, 60));
-    let _alone = ALONE.lock().await;
     let limits = BrokerLimits { connections_per_identity_max: 100, ..BrokerLimits::default() };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;

@@ -5,7 +5,6 @@ use muster_broker::BrokerLimits;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
-    ALONE,
     rig::{
         child::{OursApart, rss_bytes},
         client::Mqtt,
@@ -27,7 +26,6 @@ fn host(number: usize) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_client_gets_a_broadcast() {
     let count = size(1_000, 9_500);
-    let _alone = ALONE.lock().await;
     // The broker's process inherits it.
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(20_000)), hard).unwrap();

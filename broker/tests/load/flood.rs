@@ -6,7 +6,7 @@ use muster_broker::BrokerLimits;
 use tokio::time::Instant;
 
 use crate::{
-    ALONE, Witnesses,
+    Witnesses,
     rig::{
         OTHER,
         child::{OursApart, rss_bytes},
@@ -39,7 +39,6 @@ async fn flood(place: Place, lasts: Duration) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_past_a_slow_reader_stays_within_bounds() {
     let lasts = Duration::from_secs(size(5, 30));
-    let _alone = ALONE.lock().await;
     // The pace of an identity is no part of this.
     let limits =
         BrokerLimits { queue_max_bytes: QUEUE_BYTES, bytes_per_second_per_identity: 0, ..BrokerLimits::default() };

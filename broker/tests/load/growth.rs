@@ -5,7 +5,6 @@ use std::time::Duration;
 use muster_broker::BrokerLimits;
 
 use crate::{
-    ALONE,
     rig::{
         OTHER,
         child::{OursApart, rss_bytes},
@@ -57,7 +56,6 @@ async fn cycle(place: &Place, number: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unused_names_are_freed() {
-    let _alone = ALONE.lock().await;
     // The router's log reaches its full size, which has a bound, soon.
     let mut ours = OursApart::start(&BrokerLimits { intake_max_bytes: 65_536, ..BrokerLimits::default() });
     let (warm, cycles) = (8, size(8, 100));

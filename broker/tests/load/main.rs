@@ -1,6 +1,8 @@
 //! The embedded broker under load: many clients, clients that come and go, clients that mean harm, and what is left in its
 //! memory afterwards. It runs in a process of its own, with the threads that it has in earnest.
 //!
+//! These tests use what there is of the machine: `.config/nextest.toml` runs each alone.
+//!
 //! `tests/run --long` (`TESTS_LONG=1`) asks for all of it: 9,500 clients rather than 1,000, a minute rather than seconds.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -34,9 +36,6 @@ use tokio::task::JoinHandle;
 fn child() {
     rig::child::play(&[("muster", OursApart::run)]);
 }
-
-/// These tests use what there is of the machine: one at a time.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Which of two sizes this run has.
 fn size<T>(normal: T, long: T) -> T {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_broker::BrokerLimits;
 
 use crate::{
-    ALONE, Witnesses, event,
+    Witnesses, event,
     rig::{
         HOST, OTHER,
         child::{OursApart, rss_bytes},
@@ -41,7 +41,6 @@ async fn most_rss(ours: &OursApart) -> u64 {
 async fn filter_repeated_20_000_times_brings_retained_once() {
     const FILTERS: usize = 20_000;
     const RETAINED: usize = 250;
-    let _alone = ALONE.lock().await;
     let mut ours = OursApart::start(&BrokerLimits::default());
     let mut host = client(&ours.place, Version::V5, OTHER, "1").await;
     for index in 0..RETAINED {
@@ -90,7 +89,6 @@ async fn unread_wide_subscription_takes_no_memory() {
     const HOSTS: usize = 20;
     const UNITS: usize = 250;
     const READERS: usize = 8;
-    let _alone = ALONE.lock().await;
     let ours = OursApart::start(&BrokerLimits::default());
     for host in 0..HOSTS {
         let name = format!("{host:08x}-6a61-4a1c-9d0f-0d6d5a8f1f52");
@@ -124,7 +122,6 @@ async fn unread_wide_subscription_takes_no_memory() {
 /// A console that does not read for a moment keeps its whole queue, whatever one identity subscribes to.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_queued_4_000_times_is_charged_to_its_identity() {
-    let _alone = ALONE.lock().await;
     let mut ours = OursApart::start(&BrokerLimits::default());
     let presence = format!("muster/h/{OTHER}/presence");
     let mut host = client(&ours.place, Version::V4, OTHER, "1").await;
@@ -157,7 +154,6 @@ async fn message_queued_4_000_times_is_charged_to_its_identity() {
 async fn host_retaining_67_mb_is_limited_to_its_share() {
     const COUNT: usize = 305;
     const BYTES: usize = 220_000;
-    let _alone = ALONE.lock().await;
     let limits = BrokerLimits::default();
     let mut ours = OursApart::start(&limits);
     let before = rss_bytes(ours.child.pid());

@@ -7,7 +7,7 @@ use muster_broker::BrokerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    ALONE, Witnesses, event,
+    Witnesses, event,
     rig::{
         HOST, OTHER,
         child::{OursApart, rss_bytes},
@@ -64,7 +64,6 @@ async fn slow_to_connect(place: Place) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_handshakes_do_not_delay_others() {
     let count = size(150, 1_000);
-    let _alone = ALONE.lock().await;
     let limits = BrokerLimits {
         handshake_timeout_ms: 3_000,
         connect_timeout_ms: 3_000,
@@ -104,7 +103,6 @@ async fn deaf(place: &Place, number: usize) -> Mqtt {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_never_read_do_not_affect_others() {
     const DEAF: usize = 10;
-    let _alone = ALONE.lock().await;
     let limits = BrokerLimits { write_timeout_ms: 5_000, queue_max_bytes: 1 << 20, ..BrokerLimits::default() };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
