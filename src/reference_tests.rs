@@ -508,3 +508,11 @@ fn reference_of_enums_has_descriptions() {
     let statuses = described(schema_for!(Status).as_value());
     assert!(statuses.len() >= 10 && statuses.iter().all(|(_, about)| !about.is_empty()), "{statuses:?}");
 }
+
+#[test]
+fn first_command_of_the_readme_parses() {
+    use clap::Parser;
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let line = readme.lines().find_map(|line| line.strip_prefix("$ cargo run --release -- ")).unwrap();
+    super::Cli::try_parse_from(std::iter::once("muster").chain(line.split(' '))).unwrap();
+}

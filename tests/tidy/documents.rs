@@ -186,3 +186,17 @@ fn wrong_link_is_found() {
         assert_eq!(check_link(&document, right), Ok(()), "{right}");
     }
 }
+
+#[test]
+fn readmes_first_commands_start_muster_and_run_what_ci_runs() {
+    let readme = read("README.md").text;
+    let (_, section) = readme.split_once("\n## Two commands\n").expect("a section of its own");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let commands: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    assert_eq!(commands, ["cargo run --release -- up", "tests/run"]);
+    let heading = readme.lines().position(|line| line == "## Two commands").unwrap();
+    assert!(heading < 12, "they stand in line {heading} rather than near the top");
+    let ci = read(".ci/run").text;
+    let steps: Vec<&str> = ci.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    assert_eq!(steps, ["set -euo pipefail", r#"exec "$(dirname "$0")/../tests/run" "$@""#]);
+}
