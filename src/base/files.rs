@@ -86,9 +86,19 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     replace_file(path, mode, |file| file.write_all(content))
 }
 
+/// Waits until nobody else replaces a file in a folder: a console and a verb that works on its folder would write the same
+/// new file, and one would rename it away from under the other. Nothing if the folder cannot be locked.
+fn lock_folder(folder: &Path) -> Option<File> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let lock = File::open(folder).ok()?;
+    lock.lock().ok()?;
+    Some(lock)
+}
+
 /// Writes a new file and renames it to `path`.
 fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
+    let _lock = lock_folder(folder);
     let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
     let _ = fs::remove_file(&beside);
@@ -226,6 +236,24 @@ mod tests {
         fs::write(folder.path().join("file"), "").unwrap();
         assert!(make_folder(&folder.path().join("file"), PRIVATE_FOLDER).is_err());
         assert!(make_folder(&folder.path().join("file/c"), PRIVATE_FOLDER).is_err());
+    }
+
+    #[test]
+    fn file_that_several_replace_at_once_is_always_that_of_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("register");
+        std::thread::scope(|scope| {
+            for writer in 0..4_u8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        replace(path, &[writer; 5_000], SECRET_MODE).unwrap();
+                        let content = fs::read(path).unwrap();
+                        assert!(content.len() == 5_000 && content.iter().all(|byte| *byte == content[0]));
+                    }
+                });
+            }
+        });
     }
 
     #[test]
