@@ -560,11 +560,12 @@ mod tests {
         std::fs::rename(path(0), path(1)).unwrap();
         add("e\n");
         assert_eq!([read(100), read(100), read(100), read(100)], ["c\n", "d\n", "e\n", ""]);
-        // The file being read is gone.
-        std::fs::remove_file(path(0)).unwrap();
+        // The file being read is gone. The next one is there before, or it might get the inode of that, by which the follower
+        // tells them apart.
+        std::fs::write(path(3), "f\n").unwrap();
         std::fs::remove_file(path(1)).unwrap();
         std::fs::remove_file(path(2)).unwrap();
-        std::fs::write(path(0), "f\n").unwrap();
+        std::fs::rename(path(3), path(0)).unwrap();
         assert_eq!([read(100), read(100)], ["f\n", ""]);
         assert_eq!(notes.get(), 1, "one file was gone");
         // The file was truncated, and has grown since.
