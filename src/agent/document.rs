@@ -385,7 +385,7 @@ impl AgentLoop {
             let unit = &one.unit;
             match turns.get(unit) {
                 Some(RemovalTurn::Now(_)) => {
-                    tracing::info!(%unit, is_approved = one.is_approved, "a unit that is to go is stopped");
+                    tracing::info!(%unit, is_counted = one.is_counted(), "a unit that is to go is stopped");
                     let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
                     let asker =
                         ChangeContext { operator: &operator, now_ms, key: None, is_document: true, values: None };

@@ -642,6 +642,16 @@ impl Cordon {
             Self::Drained => "drained",
         }
     }
+
+    /// Returns what a host is that has yet to remove `leaving` units, for people.
+    #[must_use]
+    pub fn words(self, leaving: u64) -> String {
+        match (self, leaving) {
+            (Self::Drained, 1) => "draining, 1 unit to go".to_owned(),
+            (Self::Drained, many @ 2..) => format!("draining, {many} units to go"),
+            (cordon, _) => cordon.word().to_owned(),
+        }
+    }
 }
 
 /// That a host gets no new deployments, or none at all.
@@ -666,12 +676,18 @@ impl CordonInfo {
     /// Returns what it is, for people.
     #[must_use]
     pub fn words(&self) -> String {
-        match (self.cordon, self.to_remove) {
-            (Cordon::Drained, 1) => "draining, 1 unit to go".to_owned(),
-            (Cordon::Drained, many @ 2..) => format!("draining, {many} units to go"),
-            (cordon, _) => cordon.word().to_owned(),
-        }
+        self.cordon.words(self.to_remove)
     }
+}
+
+/// A unit that a host is to remove, and that is there yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeavingUnit {
+    /// The unit.
+    pub unit: UnitName,
+    /// Whether that waits for an operator: a hold or a snapshot keeps it, or the host's policy lets nothing go.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_kept: bool,
 }
 
 /// Whether a host carries deployments.
@@ -685,6 +701,11 @@ pub struct HostCordon {
     pub cordon: Cordon,
     /// The number of deployments that it carries.
     pub deployments: u64,
+    /// Whether it is online.
+    pub is_online: bool,
+    /// The units that it has yet to remove.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<LeavingUnit>,
     /// Who set it; `null` for a host that is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<Name>,

@@ -50,9 +50,9 @@ pub use deployment::{
     AppliedDeployment, AppliedDeployments, ApplyDeployments, CompareVersions, ConfirmAction, ConfirmDocuments,
     ConfirmedDocuments, Cordon, CordonHosts, CordonInfo, Deployment, DeploymentDetail, DeploymentDifferences,
     DeploymentEvent, DeploymentHost, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo, HostCordon,
-    InstancePlace, NamedHost, NewVar, PlacementObstacleCount, RemoveDeployment, RemovedDeployment, RollBack,
-    SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind, SyncReport, SyncRun, UnconfirmedDeployment, UnconfirmedHost,
-    UnconfirmedLabels, UnitChange, UnitOnHosts, UnitPlacement, Var, VarLayer, VarName,
+    InstancePlace, LeavingUnit, NamedHost, NewVar, PlacementObstacleCount, RemoveDeployment, RemovedDeployment,
+    RollBack, SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind, SyncReport, SyncRun, UnconfirmedDeployment,
+    UnconfirmedHost, UnconfirmedLabels, UnitChange, UnitOnHosts, UnitPlacement, Var, VarLayer, VarName,
 };
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};

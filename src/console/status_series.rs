@@ -98,7 +98,7 @@ async fn look(
     // Without a connection to the broker it is unknown which hosts are online.
     let hosts = match shared.hosts.link.lost_ms() {
         Some(_) => None,
-        None => Some(host::standing(shared.store.read()).await?),
+        None => Some(host::standing(shared.store.read(), None).await?),
     };
     let mut alerts = alert::standing(shared.store.read(), ALERTS_MAX).await?;
     for host in changed {

@@ -31,10 +31,7 @@ impl Bench {
         for place in 0..hosts {
             let data = bench.roles.home.path().join(format!("h{place}"));
             let site = if place.is_multiple_of(2) { "north" } else { "south" };
-            let text = format!(
-                "data_dir = \"{}\"\n[labels]\nhost = \"h{place}\"\nsite = \"{site}\"\n[removals]\nparallel_max = 8\nday_share = 1.0\n",
-                data.display()
-            );
+            let text = format!("data_dir = \"{}\"\n[labels]\nhost = \"h{place}\"\nsite = \"{site}\"\n", data.display());
             file(&bench.roles.home, &format!("h{place}.toml"), &text);
             bench.agents.push(None);
             bench.run_agent(place, &["--join", &bench.roles.token()]);
@@ -204,8 +201,10 @@ fn cordon_keeps_a_drain_moves_and_an_absence_reschedules() {
     let six = bench.settled();
     assert_eq!((six.len(), on(&six, "h0"), on(&six, "h0").len()), (6, on(&first, "h0"), 1), "{six:?}");
 
-    // A drained one has none, and the others keep theirs.
+    // A drained one has none as soon as the verb ends, and the others keep theirs.
     bench.roles.ok(&["host", "drain", &ids["h0"], "--yes"]);
+    let left = bench.running();
+    assert!(left.keys().all(|(_, host)| host != "h0"), "{left:?}");
     let drained = bench.settled();
     assert_eq!((drained.len(), on(&drained, "h0").len()), (6, 0), "{drained:?}");
     assert!(six.iter().filter(|(_, host)| *host != "h0").all(|(name, host)| drained[name] == *host), "{drained:?}");
@@ -229,6 +228,20 @@ fn cordon_keeps_a_drain_moves_and_an_absence_reschedules() {
     bench.run_agent(1, &[]);
     bench.settled();
     assert_eq!(bench.places(), moved, "it gives up what has moved, and nothing moves back");
+
+    // What is asked for does not wait for the hosts' policies, by which one unit of each may go in a day.
+    bench.apply(2, &rules);
+    assert_eq!(bench.settled().len(), 2);
+    bench.apply(7, &rules);
+    let kept = bench.settled();
+    let (held, host) = kept.iter().next().unwrap();
+    bench.roles.ok(&["unit", "stop", &format!("{}:{held}", ids[host])]);
+    let said = bench.roles.home.muster(&["host", "drain", "--all", "--yes"]).expect_code(1).stderr;
+    assert!(said.contains(&format!("{held} (kept until an operator removes it)")), "{said}");
+    assert_eq!(bench.running(), BTreeMap::new());
+    let all = bench.roles.json(&["host", "cordon"]);
+    let leaving: Vec<&Value> = all.as_array().unwrap().iter().filter_map(|host| host["leaving"].get(0)).collect();
+    assert_eq!(leaving, [&json!({"unit": held, "is_kept": true})], "{all}");
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl Documents {
                 deployment: deployment.parse().unwrap(),
                 version: 1,
                 purge: false,
+                at_once: permille(300),
             })
             .collect();
         let deployments = deployments.into_iter().chain(rolled_out.map(rollouts::version)).collect();

@@ -129,7 +129,7 @@ pub struct DesiredBody {
     /// The deployments that the host carries, by name; at most [`DEPLOYMENTS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<DesiredDeployment>,
-    /// What is to go. The host chooses when, by its own policy.
+    /// What is to go. The host chooses when, by its own policy, unless it [goes at once](UnitRemoval::at_once).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<UnitRemoval>,
     /// The variables of the host, in all their layers; at most [`VARS_MAX`].
@@ -361,6 +361,10 @@ pub struct UnitRemoval {
     /// Whether its data goes, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purge: bool,
+    /// Whether it goes at once: an operator has lowered its count or drained the host, or the console has moved it to
+    /// another host. Otherwise the host's policy says when.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
 }
 
 /// The deployment that a unit belongs to; a unit without one was made by a verb.

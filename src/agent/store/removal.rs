@@ -58,12 +58,15 @@ pub async fn set(
     .execute(&mut *connection)
     .await?;
     for removal in removals {
-        let (unit, purge) = (removal.unit.as_str(), i64::from(removal.purge));
+        let unit = removal.unit.as_str();
+        let (purge, at_once) = (i64::from(removal.purge), i64::from(removal.at_once));
         sqlx::query!(
-            "INSERT INTO removal (unit, purge, asked_ms) VALUES (?, ?, ?)
-             ON CONFLICT (unit) DO UPDATE SET purge = excluded.purge WHERE purge <> excluded.purge",
+            "INSERT INTO removal (unit, purge, at_once, asked_ms) VALUES (?, ?, ?, ?)
+             ON CONFLICT (unit) DO UPDATE SET purge = excluded.purge, at_once = excluded.at_once
+             WHERE purge <> excluded.purge OR at_once <> excluded.at_once",
             unit,
             purge,
+            at_once,
             now_ms
         )
         .execute(&mut *connection)
@@ -99,7 +102,7 @@ pub(super) async fn approve(
 /// If the database fails.
 pub async fn leaving(connection: &mut SqliteConnection) -> Result<Vec<LeavingUnit>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT removal.unit AS "unit!", asked_ms, approved, begun_ms, unit.held_by
+        r#"SELECT removal.unit AS "unit!", asked_ms, approved, at_once, begun_ms, unit.held_by
            FROM removal JOIN unit ON unit.name = removal.unit ORDER BY removal.unit"#
     )
     .fetch_all(&mut *connection)
@@ -108,8 +111,14 @@ pub async fn leaving(connection: &mut SqliteConnection) -> Result<Vec<LeavingUni
     for row in rows {
         let Ok(unit) = row.unit.parse::<UnitName>() else { continue };
         let is_kept = row.held_by.is_some() || snapshot::needs(connection, &unit).await?.is_some();
-        let (begun_ms, is_approved) = (row.begun_ms, row.approved != 0);
-        leaving.push(LeavingUnit { unit, asked_ms: row.asked_ms, begun_ms, is_approved, is_kept });
+        leaving.push(LeavingUnit {
+            unit,
+            asked_ms: row.asked_ms,
+            begun_ms: row.begun_ms,
+            is_approved: row.approved != 0,
+            is_at_once: row.at_once != 0,
+            is_kept,
+        });
     }
     Ok(leaving)
 }
@@ -138,7 +147,7 @@ pub async fn begin(connection: &mut SqliteConnection, leaving: &LeavingUnit, now
     let (unit, day_ago_ms) = (leaving.unit.as_str(), now_ms.saturating_sub(DAY_MS));
     sqlx::query!("UPDATE removal SET begun_ms = ? WHERE unit = ?", now_ms, unit).execute(&mut *connection).await?;
     sqlx::query!("DELETE FROM past_removal WHERE at_ms <= ?", day_ago_ms).execute(&mut *connection).await?;
-    if !leaving.is_approved {
+    if leaving.is_counted() {
         sqlx::query!("INSERT INTO past_removal (unit, at_ms) VALUES (?, ?) ON CONFLICT DO NOTHING", unit, now_ms)
             .execute(connection)
             .await?;

@@ -81,7 +81,11 @@ const TABLES: [SealedTable; 26] = [
         columns: &["version", "refused_version", "refused_message", "may_pass"],
     },
     SealedTable { name: "unit_owner", keys: &["unit"], columns: &["deployment", "version", "orphan"] },
-    SealedTable { name: "removal", keys: &["unit"], columns: &["purge", "asked_ms", "approved", "begun_ms"] },
+    SealedTable {
+        name: "removal",
+        keys: &["unit"],
+        columns: &["purge", "asked_ms", "approved", "at_once", "begun_ms"],
+    },
     SealedTable { name: "past_removal", keys: &["unit", "at_ms"], columns: &[] },
     SealedTable {
         name: "admission",

@@ -103,10 +103,10 @@ impl Console {
     }
 
     async fn shown_cordons(&self, hosts: &[HostId]) -> Result<Vec<HostCordon>, Error> {
-        let names = host::names_of(self.shared.store.read(), hosts).await?;
+        let standing = host::standing(self.shared.store.read(), Some(hosts)).await?;
         let table = self.shared.hosts.desired.table();
         let shown = |host: &HostId| {
-            let (entry, hostname) = (table.hosts.get(host)?, names.get(host)?.clone());
+            let (entry, (hostname, is_online)) = (table.hosts.get(host)?, standing.get(host)?.clone());
             let cordon = entry.cordon.as_ref();
             Some(HostCordon {
                 host: *host,
@@ -117,6 +117,8 @@ impl Console {
                     Some(_) => Cordon::Cordoned,
                 },
                 deployments: entry.assigned.len() as u64,
+                is_online,
+                leaving: entry.leaving(),
                 operator: cordon.map(|cordon| cordon.operator.clone()),
                 set_ms: cordon.map(|cordon| cordon.set_ms),
             })

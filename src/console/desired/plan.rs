@@ -14,8 +14,8 @@ use muster_rules::{
 use muster_topics::{
     Millis, V1,
     desired::{
-        Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, Instances, PlanRequest,
-        UnitRemoval,
+        Admission, BODY_MAX_BYTES, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, DesiredMark,
+        Instances, PlanRequest, UnitRemoval,
     },
     name::{Digest, HostId, Name, UnitName},
     realm::Realm,
@@ -270,7 +270,8 @@ fn instances(
 }
 
 /// Returns the units that a host is to remove: those of deployments that it loses, those that a new version has no more, and
-/// those of before that it has not reported gone.
+/// those of before that it has not reported gone. An instance that another host has now, or none any more, goes at once, and
+/// so does all that a drained host has to lose.
 fn removals(
     host: HostId,
     entry: &HostEntry,
@@ -287,6 +288,20 @@ fn removals(
         let version = row.and_then(|row| Some((row, version(table, deployments, row)?)));
         version.is_some_and(|(row, version)| version.units_with(&row.instances).contains(&removal.unit))
     };
+    let places = |deployment: &DeploymentName, unit: &DeploymentUnit| {
+        let present = deployments.iter().find(|one| one.name() == deployment);
+        let present = present.and_then(|one| one.row.content.units.iter().find(|one| one.unit == unit.unit));
+        present.is_some_and(|present| present.placement.is_some())
+    };
+    let is_given_up = |row: &AssignmentRow, unit: &UnitName| {
+        let Some(version) = table.versions.get(&(row.deployment.clone(), row.version)) else { return false };
+        let placed = version.row.content.units.iter().filter(|placed| row.instances.contains_key(&placed.unit));
+        let is_instance_of = |placed: &&DeploymentUnit| {
+            let numbers = row.instances.get(&placed.unit).into_iter().flatten();
+            numbers.into_iter().any(|number| placed.unit.instance(*number) == *unit)
+        };
+        placed.filter(is_instance_of).any(|placed| places(&row.deployment, placed))
+    };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();
     // A host that was never sent a document has nothing to remove.
     for before in entry.assigned.iter().filter(|_| entry.document.is_some()) {
@@ -298,7 +313,8 @@ fn removals(
             let is_detached = entry.detached.iter().any(|(of, one)| *of == before.deployment && *one == unit);
             let (deployment, version) = (before.deployment.clone(), before.version);
             if !is_detached {
-                removals.push(UnitRemoval { unit, deployment, version, purge });
+                let at_once = is_given_up(before, &unit);
+                removals.push(UnitRemoval { unit, deployment, version, purge, at_once });
             }
         }
     }
@@ -307,6 +323,9 @@ fn removals(
     removals.sort();
     // One at a time of those that claim a unit: a host that has it from another one reports it gone.
     removals.dedup_by(|later, first| later.unit == first.unit);
+    if entry.cordon.as_ref().is_some_and(|cordon| cordon.is_drained) {
+        removals.iter_mut().for_each(|removal| removal.at_once = true);
+    }
     removals
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::Var;
+use muster_api::{LeavingUnit, Var};
 use muster_base::clock::now_ms;
 use muster_rules::{
     assignment::{AssignmentConflict, HostGate},
@@ -163,6 +163,15 @@ impl HostEntry {
             Some(cordon) if cordon.is_drained => HostGate::Drained,
             Some(_) => HostGate::Cordoned,
         }
+    }
+
+    /// The units that it has yet to remove.
+    pub(super) fn leaving(&self) -> Vec<LeavingUnit> {
+        let turns = self.report.known().map(|report| &report.removals);
+        let is_kept = |unit: &UnitName| turns.and_then(|turns| turns.get(unit)).is_some_and(Option::is_none);
+        let leaving =
+            |removal: &UnitRemoval| LeavingUnit { unit: removal.unit.clone(), is_kept: is_kept(&removal.unit) };
+        self.removals.iter().map(leaving).collect()
     }
 
     /// The mark of its present document.

@@ -292,7 +292,8 @@ pub async fn unassign(db: &mut SqliteConnection, hosts: &[HostId], deployment: &
 /// Returns the units that hosts are to remove.
 pub async fn removals(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitRemoval>>> {
     let rows = sqlx::query!(
-        r#"SELECT host, unit, deployment, version, purge AS "purge: bool" FROM unit_removal ORDER BY host, unit, deployment"#
+        r#"SELECT host, unit, deployment, version, purge AS "purge: bool", at_once AS "at_once: bool"
+           FROM unit_removal ORDER BY host, unit, deployment"#
     )
     .fetch_all(db)
     .await?;
@@ -303,6 +304,7 @@ pub async fn removals(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitRe
             deployment: parsed("deployment", &row.deployment)?,
             version: number("version", row.version)?,
             purge: row.purge,
+            at_once: row.at_once,
         };
         found.entry(parsed("host id", &row.host)?).or_default().push(removal);
     }
@@ -317,12 +319,13 @@ pub async fn set_removals(db: &mut SqliteConnection, hosts: &[HostId], removals:
         .await?;
     for removal in removals {
         sqlx::query!(
-            "INSERT INTO unit_removal (host, unit, deployment, version, purge)
-             SELECT value, $1, $2, $3, $4 FROM json_each($5)",
+            "INSERT INTO unit_removal (host, unit, deployment, version, purge, at_once)
+             SELECT value, $1, $2, $3, $4, $5 FROM json_each($6)",
             removal.unit.as_str(),
             removal.deployment.as_str(),
             i64::from(removal.version),
             i64::from(removal.purge),
+            i64::from(removal.at_once),
             &hosts
         )
         .execute(&mut *db)

@@ -405,11 +405,13 @@ pub async fn own_labels(
     rows.into_iter().map(|row| Ok((parsed("host id", &row.id)?, (row.hostname, json("labels", &row.own)?)))).collect()
 }
 
-/// Returns the names of all hosts, and whether each is online.
-pub async fn standing(db: &SqlitePool) -> StoreResult<BTreeMap<HostId, (String, bool)>> {
+/// Returns the names of hosts, of all if none are given, and whether each is online.
+pub async fn standing(db: &SqlitePool, hosts: Option<&[HostId]>) -> StoreResult<BTreeMap<HostId, (String, bool)>> {
     let rows = sqlx::query!(
         r#"SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE) AS "is_online!: bool"
-           FROM host LEFT JOIN presence ON presence.host = host.id"#
+           FROM host LEFT JOIN presence ON presence.host = host.id
+           WHERE $1 IS NULL OR host.id IN (SELECT value FROM json_each($1))"#,
+        hosts.map(|hosts| to_json("hosts", &hosts)).transpose()?
     )
     .map(|row| (row.id, row.hostname, row.is_online))
     .fetch_all(db)

@@ -162,7 +162,7 @@ pub fn plan<'a>(
         let absent = present.iter().filter(|(unit, _)| !listed.contains(unit));
         removals.extend(absent.filter_map(|(unit, there)| {
             let deployment = there.deployment.clone()?;
-            Some(UnitRemoval { unit: unit.clone(), deployment, version: 0, purge: false })
+            Some(UnitRemoval { unit: unit.clone(), deployment, version: 0, purge: false, at_once: false })
         }));
     }
     let goes_on = |unit: &UnitName| !listed.contains(unit) && removals.iter().all(|removal| removal.unit != *unit);

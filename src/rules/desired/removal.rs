@@ -1,7 +1,8 @@
 //! When units that are to go may go.
 //!
 //! A mistake in one document could remove all units of a fleet within seconds. So each host lets its units go slowly, by its own
-//! policy, unless an operator removes one by name.
+//! policy, unless an operator removes one by name. The policy is for what is gone from the documents without being asked for:
+//! an instance that was moved, a lowered count and a drained host go at once.
 
 use std::collections::BTreeMap;
 
@@ -44,11 +45,21 @@ pub struct LeavingUnit {
     pub begun_ms: Option<Millis>,
     /// Whether an operator has removed it.
     pub is_approved: bool,
+    /// Whether its document says that it goes at once.
+    pub is_at_once: bool,
     /// Whether something keeps it from going without an operator: a hold, or a snapshot.
     pub is_kept: bool,
 }
 
-/// A removal that the policy counts: one that began lately, and not by an operator.
+impl LeavingUnit {
+    /// Whether it goes by the host's policy, which counts it.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        !self.is_approved && !self.is_at_once
+    }
+}
+
+/// A removal that the policy counts: one that began lately, and that it has let go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastRemoval {
     /// When it began.
@@ -97,7 +108,7 @@ pub fn turns(
     starts_ms.sort_unstable();
     let gone = recent().filter(|past| !past.is_there).count();
     let quota = quota(units.saturating_add(gone), policy);
-    let mut running = leaving.iter().filter(|leaving| leaving.begun_ms.is_some()).count();
+    let mut running = leaving.iter().filter(|leaving| leaving.begun_ms.is_some() && leaving.is_counted()).count();
     let mut waiting: Vec<&LeavingUnit> = leaving.iter().collect();
     waiting.sort_by_key(|leaving| (leaving.asked_ms, &leaving.unit));
     let mut turns = BTreeMap::new();
@@ -106,6 +117,7 @@ pub fn turns(
             LeavingUnit { begun_ms: Some(begun_ms), .. } => RemovalTurn::Begun(*begun_ms),
             LeavingUnit { is_approved: true, asked_ms, .. } => RemovalTurn::Now(*asked_ms),
             LeavingUnit { is_kept: true, .. } => RemovalTurn::Operator,
+            LeavingUnit { is_at_once: true, asked_ms, .. } => RemovalTurn::Now(*asked_ms),
             LeavingUnit { asked_ms, .. } => match place_ms(&starts_ms, quota) {
                 None => RemovalTurn::Operator,
                 Some(place_ms) => {
@@ -172,6 +184,7 @@ mod tests {
             asked_ms: 1_000,
             begun_ms: None,
             is_approved: false,
+            is_at_once: false,
             is_kept: false,
         }
     }
@@ -228,6 +241,21 @@ mod tests {
         let mut all: Vec<LeavingUnit> = (0..2).map(leaving).collect();
         all[0].is_kept = true;
         assert_eq!(in_order(&all, 2, &[], 5_000), [RemovalTurn::Operator, RemovalTurn::Now(1_000)]);
+    }
+
+    #[test]
+    fn what_is_asked_for_goes_at_once_and_counts_for_nothing() {
+        use RemovalTurn::{Begun, Now, Operator};
+        let policy = RemovalPolicy { day_share: 0.0, parallel_max: 0 };
+        let mut all: Vec<LeavingUnit> = (0..4).map(leaving).collect();
+        all[..3].iter_mut().for_each(|leaving| leaving.is_at_once = true);
+        all[1].is_kept = true;
+        // Neither the policy nor its number holds it back; what keeps a unit does.
+        let turned: Vec<RemovalTurn> = turns(&all, 4, &[], &policy, 5_000).into_values().collect();
+        assert_eq!(turned, [Now(1_000), Operator, Now(1_000), Operator]);
+        // One of them is stopping: the one that the policy lets go does not wait for it.
+        all[0].begun_ms = Some(4_000);
+        assert_eq!(in_order(&all, 4, &[], 5_000), [Begun(4_000), Operator, Now(1_000), Now(1_000)]);
     }
 
     proptest! {

@@ -286,6 +286,24 @@ async fn removal_that_began_counts_for_a_day() {
 }
 
 #[tokio::test]
+async fn what_goes_at_once_is_not_counted() {
+    let mut bench = Bench::new().await;
+    bench.document(&body(vec![deployment("d/x", 1, vec![listed("d/a", "1", None)])], &[])).await;
+    let mut removes = body(vec![], &[("d/a", "d/x")]);
+    bench.document(&removes).await;
+    assert!(bench.leaving().await[0].is_counted());
+    // It becomes urgent only later, when its host is drained.
+    removes["remove"][0]["at_once"] = json!(true);
+    bench.document(&removes).await;
+    bench.reopen().await;
+    let leaving = bench.leaving().await.remove(0);
+    assert!(leaving.is_at_once && leaving.asked_ms == 1_000, "{leaving:?}");
+    let mut tx = bench.store.begin().await.unwrap();
+    removal::begin(&mut tx, &leaving, 5_000).await.unwrap();
+    assert_eq!(removal::past(&mut tx, 6_000).await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn verbs_change_no_unit_of_a_deployment() {
     let mut bench = Bench::new().await;
     bench.document(&body(vec![deployment("d/x", 1, vec![listed("d/a", "1", None)])], &[])).await;

@@ -85,7 +85,7 @@ impl DeploymentsView {
                         @for host in self.cordoned.iter().take(CORDONED_MAX) {
                             li {
                                 a href=(elements::host_url(host.host)) { (names.show(host.host, &host.hostname)) } " "
-                                (state(Tone::Busy, host.cordon.word()))
+                                (state(Tone::Busy, &host.cordon.words(host.leaving.len() as u64)))
                                 @if let Some(set_ms) = host.set_ms { " " (ago(set_ms, frame.now_ms)) }
                                 @if let Some(operator) = &host.operator { " by " (operator) }
                             }

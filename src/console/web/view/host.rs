@@ -360,7 +360,8 @@ impl PageView for DrainView {
                         li { a href=(deployment::url(name)) { (name) } ": " @for unit in units { code { (unit) } " " } }
                     }
                 }
-                p.note { "The host removes units as its own policy says, one after the other; their data stays. Units that verbs made stay, too." }
+                p.note { "The host removes them at once; their data stays. Units that verbs made stay, too, and so do those that a hold or a \
+                    snapshot keeps." }
             }
             (frame.form(&format!("{url}/cordon"), html! {
                 input type="hidden" name="cordon" value=(Cordon::Drained.word());

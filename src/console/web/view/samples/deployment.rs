@@ -72,6 +72,8 @@ pub(super) fn deployments() -> DeploymentsView {
         hostname: HOSTILE.to_owned(),
         cordon: Cordon::Cordoned,
         deployments: 2,
+        is_online: true,
+        leaving: Vec::new(),
         operator: Some("anna".parse().unwrap()),
         set_ms: Some(ago(90)),
     };
