@@ -450,7 +450,7 @@ impl AgentLoop {
             let (_, turns) = self.turns(&mut tx, clock::now_ms()).await?;
             let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
             self.observe_admissions(&mut tx, &mut report).await?;
-            report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.from_ms())).collect();
+            report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.time())).collect();
             Ok::<_, StoreError>((report, is_stopping, !deployment::passing(&mut tx).await?.is_empty()))
         };
         let (report, is_stopping, is_passing) = match report.await {

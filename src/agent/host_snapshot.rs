@@ -222,7 +222,7 @@ fn fitted(mut state: HostState) -> HostState {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
-        desired::{DeploymentRefusal, DeploymentReport, DesiredMark},
+        desired::{DeploymentRefusal, DeploymentReport, DesiredMark, RemovalTime},
         label::HOST_LABELS_MAX,
     };
     use serde_json::json;
@@ -280,7 +280,9 @@ mod tests {
             let desired = DesiredReport {
                 mark: DesiredMark { epoch: 1, generation: 7 },
                 deployments: (0..count).map(|index| (unit(index).parse().unwrap(), report.clone())).collect(),
-                removals: (0..count).map(|index| (unit(index).parse().unwrap(), Some(i64::MAX))).collect(),
+                removals: (0..count)
+                    .map(|index| (unit(index).parse().unwrap(), RemovalTime { from_ms: Some(i64::MAX) }))
+                    .collect(),
                 ..DesiredReport::default()
             };
             state.desired = Some(desired);

@@ -184,9 +184,9 @@ fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
         there.is_none_or(|there| there.owner.is_some_and(|owner| owner.deployment == *one.deployment))
     };
     let waits = one.report.iter().flat_map(|report| &report.removals).filter(|(unit, _)| is_of(unit));
-    let mut why = waits.map(|(unit, from_ms)| match from_ms {
+    let mut why = waits.map(|(unit, time)| match time.from_ms {
         None => format!("{unit} waits for an operator's word (`muster unit rm`)"),
-        Some(from_ms) => format!("{unit} waits for the host's policy, which lets it go from {}", minute(*from_ms)),
+        Some(from_ms) => format!("{unit} waits for the host's policy, which lets it go from {}", minute(from_ms)),
     });
     (DeploymentState::Removing, why.next())
 }

@@ -290,7 +290,10 @@ fn json(state: &HostState) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::heartbeat::Facts;
+    use muster_topics::{
+        desired::{DesiredReport, RemovalTime},
+        heartbeat::Facts,
+    };
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -307,6 +310,22 @@ mod tests {
             [true, true, false]
         );
         assert!(!is_fresh(6, seq, 1_000) && !is_fresh(7, seq + 1, 1_000));
+    }
+
+    #[test]
+    fn change_of_a_removal_arrives_whatever_it_waits_for() {
+        let with = |time: Option<RemovalTime>| {
+            let removals = time.map(|time| ("shop/till".parse().unwrap(), time)).into_iter().collect();
+            HostState { desired: Some(DesiredReport { removals, ..DesiredReport::default() }), ..state(0) }
+        };
+        // One for an operator, one for the policy, and none.
+        let all = [Some(None), Some(Some(5)), None].map(|time| with(time.map(|from_ms| RemovalTime { from_ms })));
+        for (old, new) in all.iter().flat_map(|old| all.iter().map(move |new| (old, new))) {
+            let mut held = serde_json::to_value(old).unwrap();
+            let patch = merge_patch::diff(&held, &serde_json::to_value(new).unwrap());
+            merge_patch::apply(&mut held, patch);
+            assert_eq!(serde_json::from_value::<HostState>(held).unwrap(), *new);
+        }
     }
 
     const PERIODS: HeartbeatPeriods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };

@@ -407,10 +407,18 @@ pub struct DesiredReport {
     /// What became of each deployment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deployments: BTreeMap<DeploymentName, DeploymentReport>,
-    /// Units that are to go and are there yet, with the time from which the host's policy lets them go; null if that
-    /// waits for an operator.
+    /// Units that are to go and are there yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub removals: BTreeMap<UnitName, Option<Millis>>,
+    pub removals: BTreeMap<UnitName, RemovalTime>,
+}
+
+/// When a unit may go that is to go. An object, because a null would remove the unit from a state of which only changes are
+/// sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemovalTime {
+    /// The time from which it may go; left out if that waits for an operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ms: Option<Millis>,
 }
 
 /// A document that a host has refused.

@@ -256,9 +256,9 @@ async fn units_go_one_at_a_time_and_no_more_in_a_day_than_the_policy_allows() {
     console.publish_document(&fleet, 2, &body(&[], &["default/a", "default/b"])).await;
     let waits = |report: &DesiredReport| report.mark.generation == 2 && report.removals.len() == 1;
     let report = console.desired(waits).await;
-    let (unit, from_ms) = report.removals.into_iter().next().unwrap();
+    let (unit, time) = report.removals.into_iter().next().unwrap();
     assert_eq!(unit.as_str(), "default/b");
-    assert!(from_ms.unwrap() > clock::now_ms() + 23 * 3_600_000, "{from_ms:?}");
+    assert!(time.from_ms.unwrap() > clock::now_ms() + 23 * 3_600_000, "{time:?}");
     let is_there =
         |agent: &crate::RunningAgent, unit: &str| agent.units().borrow().contains_key(&unit.parse().unwrap());
     agent.units().wait_for(|units| !units.contains_key(&"default/a".parse().unwrap())).await.unwrap();

@@ -168,7 +168,8 @@ impl HostEntry {
     /// The units that it has yet to remove.
     pub(super) fn leaving(&self) -> Vec<LeavingUnit> {
         let turns = self.report.known().map(|report| &report.removals);
-        let is_kept = |unit: &UnitName| turns.and_then(|turns| turns.get(unit)).is_some_and(Option::is_none);
+        let is_kept =
+            |unit: &UnitName| turns.and_then(|turns| turns.get(unit)).is_some_and(|time| time.from_ms.is_none());
         let leaving =
             |removal: &UnitRemoval| LeavingUnit { unit: removal.unit.clone(), is_kept: is_kept(&removal.unit) };
         self.removals.iter().map(leaving).collect()

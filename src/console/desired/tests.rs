@@ -12,7 +12,7 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     V1,
     desired::{
-        DeploymentName, DeploymentReport, DesiredBody, DesiredHead, DesiredMark, DesiredReport, HandedIn,
+        DeploymentName, DeploymentReport, DesiredBody, DesiredHead, DesiredMark, DesiredReport, HandedIn, RemovalTime,
         StoredDocument, UnitOwner,
     },
     envelope::Envelope,
@@ -127,7 +127,7 @@ async fn store_document(fixture: &Fixture, host: HostId) {
     let version = |number| DeploymentReport { version: number, refused: None, waits: None };
     let deployments =
         body.deployments.iter().map(|one| (one.version.deployment.clone(), version(one.version.number))).collect();
-    let removals = body.remove.iter().map(|removal| (removal.unit.clone(), None)).collect();
+    let removals = body.remove.iter().map(|removal| (removal.unit.clone(), RemovalTime::default())).collect();
     let report =
         DesiredReport { mark: row.mark, digest: Some(row.digest), deployments, removals, ..DesiredReport::default() };
     heard(fixture, host, Some(report)).await;

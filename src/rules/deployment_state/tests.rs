@@ -1,7 +1,7 @@
 //! Tests of the state of a deployment on a host.
 
 use muster_topics::{
-    desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal},
+    desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal, RemovalTime},
     name::Digest,
     unit::{ArtifactRef, Run, Spec, YunoSpec},
 };
@@ -147,7 +147,8 @@ fn units_decide_once_the_document_is_stored() {
 fn removal_says_what_it_waits_for() {
     let (desired, observed) = (desired(), running());
     let why = |removals: &[(&str, Option<Millis>)]| {
-        let removals = removals.iter().map(|(unit, from_ms)| (unit.parse().unwrap(), *from_ms)).collect();
+        let removals =
+            removals.iter().map(|(unit, from_ms)| (unit.parse().unwrap(), RemovalTime { from_ms: *from_ms })).collect();
         let report = DesiredReport { removals, ..stored(0) };
         let gone = |one: &mut DeploymentOnHost<'_>| (one.wanted, one.removes) = (None, true);
         found(gone, Some(&report), (&desired, &observed, None)).unwrap().1.unwrap()
@@ -158,7 +159,8 @@ fn removal_says_what_it_waits_for() {
     assert!(why(&[("shop/till", Some(Millis::MAX))]).contains(&Millis::MAX.to_string()));
     // Units of other deployments wait, too.
     let other = UnitOwner { deployment: "shop/other".parse().unwrap(), version: 1, orphan: false };
-    let report = DesiredReport { removals: [("shop/till".parse().unwrap(), None)].into(), ..stored(0) };
+    let report =
+        DesiredReport { removals: [("shop/till".parse().unwrap(), RemovalTime::default())].into(), ..stored(0) };
     let (unit, deployment) = ("shop/till".parse().unwrap(), name());
     let units = [UnitOnHost { unit: &unit, desired: &desired, observed: &observed, hold: None, owner: Some(&other) }];
     let one = DeploymentOnHost {
@@ -183,7 +185,8 @@ fn what_is_to_go_is_removed_and_what_is_forgotten_is_an_orphan() {
     use DeploymentState::{Away, Orphan, Pending, Removing};
     let (desired, observed) = (desired(), running());
     let unit = (&desired, &observed, None);
-    let waits = DesiredReport { removals: [("shop/till".parse().unwrap(), None)].into(), ..stored(0) };
+    let waits =
+        DesiredReport { removals: [("shop/till".parse().unwrap(), RemovalTime::default())].into(), ..stored(0) };
     let gone = |one: &mut DeploymentOnHost<'_>| (one.wanted, one.removes) = (None, true);
     check(gone, Some(&waits), unit, Some(Removing));
     check(|one| (one.wanted, one.removes, one.is_away) = (None, true, true), Some(&waits), unit, Some(Away));

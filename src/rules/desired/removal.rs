@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::{
     Millis,
+    desired::RemovalTime,
     name::UnitName,
     unit::{Observed, Phase},
 };
@@ -82,13 +83,14 @@ pub enum RemovalTurn {
 }
 
 impl RemovalTurn {
-    /// The time from which the unit may go, for the host's report.
+    /// When the unit may go, for the host's report.
     #[must_use]
-    pub fn from_ms(self) -> Option<Millis> {
-        match self {
+    pub fn time(self) -> RemovalTime {
+        let from_ms = match self {
             Self::Begun(at_ms) | Self::Now(at_ms) | Self::From(at_ms) => Some(at_ms),
             Self::Operator => None,
-        }
+        };
+        RemovalTime { from_ms }
     }
 }
 
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(of(&policy), [RemovalTurn::Operator, RemovalTurn::Now(1_000), RemovalTurn::Operator]);
         let none = RemovalPolicy { parallel_max: 0, ..RemovalPolicy::default() };
         assert_eq!(of(&none), [RemovalTurn::Operator, RemovalTurn::Now(1_000), RemovalTurn::Operator]);
-        assert_eq!(RemovalTurn::Operator.from_ms(), None);
+        assert_eq!(RemovalTurn::Operator.time(), RemovalTime::default());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use muster_api::{Alert, Cordon, Host, HostConnection, HostLabel, LabelOrigin, Ro
 use muster_topics::{
     Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
-    desired::{DeploymentName, DeploymentReport},
+    desired::{DeploymentName, DeploymentReport, RemovalTime},
     name::{NAME_MAX_BYTES, UnitName},
 };
 
@@ -386,17 +386,17 @@ fn waits(wait: &AdmissionWait, frame: &PageFrame) -> Markup {
 }
 
 /// Renders units that are to go, and what that waits for.
-fn removals(removals: &BTreeMap<UnitName, Option<Millis>>, frame: &PageFrame) -> Markup {
+fn removals(removals: &BTreeMap<UnitName, RemovalTime>, frame: &PageFrame) -> Markup {
     html! {
         @if !removals.is_empty() {
             h3 { "To be removed" }
             ul.plain {
-                @for (unit, from_ms) in removals {
+                @for (unit, time) in removals {
                     li {
                         code { (unit) } " "
-                        @match from_ms {
-                            Some(from_ms) if *from_ms > frame.now_ms => {
-                                (state(Tone::Busy, "waits")) " for the host's policy, which allows it " (elements::due(*from_ms, frame.now_ms))
+                        @match time.from_ms {
+                            Some(from_ms) if from_ms > frame.now_ms => {
+                                (state(Tone::Busy, "waits")) " for the host's policy, which allows it " (elements::due(from_ms, frame.now_ms))
                             }
                             Some(_) => { (state(Tone::Busy, "removing")) }
                             None => { (state(Tone::Busy, "waits")) " for an operator's word: retire it and remove it on its page" }

@@ -1,6 +1,6 @@
 //! Deployments.
 
-use muster_topics::desired::{DeploymentName, DeploymentRefusal};
+use muster_topics::desired::{DeploymentName, DeploymentRefusal, RemovalTime};
 
 use muster_api::{
     DeploymentPlan, FilePlan, PlacementObstacleCount, Plan, PlanFailure, PlanGroup, PlannedDeployment, UnitAction,
@@ -36,7 +36,9 @@ pub(super) fn desired_report(text: &str) -> DesiredReport {
             ("shop/scanner".parse().unwrap(), DeploymentReport { version: 2, refused: None, waits: None }),
         ]
         .into(),
-        removals: [(name(0), None), (name(1), Some(ago(-3_600))), (name(2), Some(ago(5)))].into(),
+        removals: [(name(0), None), (name(1), Some(ago(-3_600))), (name(2), Some(ago(5)))]
+            .map(|(unit, from_ms)| (unit, RemovalTime { from_ms }))
+            .into(),
     }
 }
 
