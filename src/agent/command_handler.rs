@@ -165,8 +165,8 @@ impl AgentLoop {
                 }
                 Ok(StoreReply::Done)
             }
-            StoreRequest::NoteOlderDisk { lost_ms, clock_ms } => {
-                self.store.note_older_disk(*lost_ms, *clock_ms).await.map(|()| StoreReply::Done)
+            StoreRequest::NoteOlderDisk { epoch, lost_ms, clock_ms } => {
+                self.store.note_older_disk(*epoch, *lost_ms, *clock_ms).await.map(|()| StoreReply::Done)
             }
             StoreRequest::Prune { signed_ms } => self.prune(*signed_ms).await.map(|()| StoreReply::Done),
             StoreRequest::Admission(change) => self.admission_answered(change).await.map(StoreReply::Admission),

@@ -245,6 +245,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
             created_ms: life.created_ms,
             lost_ms: life.lost_ms,
             last_epoch: life.last_epoch,
+            lives: store.lives().await?,
             kept_ms: bounds.kept_ms(),
             policy,
             user: facts::own_user(),

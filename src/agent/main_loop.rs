@@ -346,6 +346,10 @@ impl AgentLoop {
                 }
             }
             Notice::Refused(id, reason) => tracing::info!(command.id = %id, reason, "refused"),
+            Notice::Unheard(id) => tracing::info!(
+                command.id = %id,
+                "left until the console has answered the first heartbeat, and said of which lives of this host it knows"
+            ),
             Notice::Later(id) => tracing::info!(
                 command.id = %id,
                 "left unanswered until the console has said what time it is: what it has signed so far lies ahead of this host's clock"

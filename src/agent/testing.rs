@@ -14,10 +14,10 @@ use muster_bus::address;
 use muster_net::pki;
 use muster_topics::{
     Millis, V1,
-    ack::{Ack, Numbered, ReportAck},
+    ack::{Ack, HostLives, Numbered, ReportAck},
     command::{Command, Exec, Target, Verb},
     envelope::{Body, PublicKey, Signer},
-    heartbeat::Heartbeat,
+    heartbeat::{self, Heartbeat},
     join::Membership,
     metric::{self, Point},
     name::{CommandId, HostId},
@@ -84,7 +84,7 @@ pub(super) struct Fleet {
     pub(super) folder: tempfile::TempDir,
     pub(super) host: HostId,
     authority: Authority,
-    signer: Signer,
+    signer: Arc<Signer>,
     port: u16,
     broker: Option<Child>,
 }
@@ -98,7 +98,7 @@ impl Fleet {
             std::fs::write(folder.path().join(name), content).unwrap();
         }
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        let signer = Arc::new(Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap());
         let mut fleet = Self { folder, host: HostId::random(), authority, signer, port, broker: None };
         fleet.start_broker();
         fleet
@@ -219,6 +219,7 @@ impl Fleet {
         eventloop.set_network_options(network);
         client.subscribe(format!("muster/h/{}/#", self.host), QoS::AtLeastOnce).await.unwrap();
         let (sender, messages) = mpsc::unbounded_channel();
+        let (signer, host, answers) = (Arc::clone(&self.signer), self.host, client.clone());
         let (subscribed, until_subscribed) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let mut subscribed = Some(subscribed);
@@ -226,6 +227,9 @@ impl Fleet {
                 match event {
                     Event::Incoming(Incoming::Publish(publish)) => {
                         let Ok(Topic::Host(_, topic)) = Prefix::default().parse(&publish.topic) else { continue };
+                        if let (HostTopic::Heartbeat, Ok(beat)) = (&topic, serde_json::from_slice(&publish.payload)) {
+                            answer_lives(&answers, &signer, host, &beat);
+                        }
                         let _ = sender.send((topic, publish.payload.to_vec()));
                     }
                     Event::Incoming(Incoming::SubAck(_)) => drop(subscribed.take().map(|sender| sender.send(()))),
@@ -278,17 +282,7 @@ impl Fleet {
     }
 
     fn ack(&self) -> Ack {
-        let issued_ms = clock::now_ms();
-        Ack {
-            v: V1,
-            host: self.host,
-            issued_ms,
-            reports: vec![],
-            heartbeat: None,
-            metrics: vec![],
-            alerts: vec![],
-            tasks: vec![],
-        }
+        ack(self.host)
     }
 
     pub(super) async fn acknowledge_report(&self, console: &Console, report: &Report) {
@@ -299,6 +293,33 @@ impl Fleet {
     pub(super) async fn acknowledge_heartbeat(&self, console: &Console, heartbeat: &Heartbeat) {
         let id = Numbered { epoch: heartbeat.epoch, seq: heartbeat.seq };
         console.publish(HostTopic::Ack, false, self.sign(&Ack { heartbeat: Some(id), ..self.ack() })).await;
+    }
+}
+
+/// As a console that has heard of no other life of the host.
+fn answer_lives(client: &AsyncClient, signer: &Signer, host: HostId, heartbeat: &Heartbeat) {
+    if !matches!(heartbeat.content, heartbeat::Content::Full { .. }) {
+        return;
+    }
+    let lives = HostLives { asked_by: heartbeat.epoch, heard: vec![heartbeat.epoch] };
+    let payload = signer.sign(&Ack { lives: Some(lives), ..ack(host) }).unwrap();
+    let topic = Topic::Host(host, HostTopic::Ack);
+    // The connection goes on only when this has returned.
+    client.try_publish(Prefix::default().topic(&topic), address::qos(&topic), false, payload).unwrap();
+}
+
+fn ack(host: HostId) -> Ack {
+    let issued_ms = clock::now_ms();
+    Ack {
+        v: V1,
+        host,
+        issued_ms,
+        reports: vec![],
+        heartbeat: None,
+        metrics: vec![],
+        alerts: vec![],
+        tasks: vec![],
+        lives: None,
     }
 }
 

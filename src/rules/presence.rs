@@ -21,6 +21,7 @@
 use muster_fault::planted;
 use muster_topics::{
     Millis,
+    ack::LIVES_MAX,
     presence::{Presence, PresenceState},
 };
 use uuid::Uuid;
@@ -38,6 +39,22 @@ pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
     // Between 1 and 1,000.
     let step = 1 + (share * (EPOCH_STEP_MAX - 1.0)) as Millis;
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(step))).max(0)
+}
+
+/// Returns the epoch of the last life of a host that the console has `heard` of and the disk does not know: then the disk is
+/// a copy that is older than that life, or was cloned. `known` are the epochs of the last lives that it knows; the console
+/// may remember some of before them.
+#[must_use]
+pub fn unknown_life(heard: &[u64], known: &[u64]) -> Option<u64> {
+    let first = known.iter().min()?;
+    heard.iter().filter(|epoch| *epoch > first && !known.contains(epoch)).max().copied()
+}
+
+/// Returns the epochs of the last lives of a host, with one more, the last one first.
+#[must_use]
+pub fn with_life(lives: &[u64], epoch: u64) -> Vec<u64> {
+    let before = lives.iter().copied().filter(|life| *life != epoch);
+    std::iter::once(epoch).chain(before).take(LIVES_MAX).collect()
 }
 
 /// How long a host whose connection broke counts as one that reconnects shortly: a service manager restarts a killed
@@ -396,6 +413,36 @@ mod tests {
             let presence = Presence { epoch, ..presence(instance, 1, Offline) };
             assert_eq!(standing().is_unknown_later_life(&presence, 5), wanted, "{presence:?}");
         }
+    }
+
+    #[test]
+    fn life_that_the_disk_does_not_know_is_told_from_an_old_one() {
+        for (heard, known, wanted) in [
+            // A first start, and others in their order.
+            (&[5][..], &[5][..], None),
+            (&[9, 7, 5], &[9, 7, 5], None),
+            // One whose heartbeats were all lost.
+            (&[9, 5], &[9, 7, 5], None),
+            // The console remembers more than the disk, and a store that was lost begins anew.
+            (&[9, 7, 5, 3], &[9, 7, 5], None),
+            (&[9, 7], &[9], None),
+            // Its disk was put back to that of 5; also if it has begun again since, and if it began with an earlier clock.
+            (&[9, 7, 5], &[9, 5], Some(7)),
+            (&[7, 5], &[10, 9, 5], Some(7)),
+            (&[7, 5], &[6, 5], Some(7)),
+            (&[12, 7, 5], &[9, 5], Some(12)),
+        ] {
+            assert_eq!(unknown_life(heard, known), wanted, "{heard:?} {known:?}");
+        }
+        assert_eq!(unknown_life(&[9], &[]), None);
+    }
+
+    #[test]
+    fn last_lives_are_remembered() {
+        let lives = (1..=LIVES_MAX as u64 + 3).fold(Vec::new(), |lives, epoch| with_life(&lives, epoch));
+        assert_eq!((lives.len(), lives[0], lives.last()), (LIVES_MAX, 19, Some(&4)));
+        assert_eq!(with_life(&lives, 19), lives);
+        assert_eq!(with_life(&lives, 17)[..3], [17, 19, 18]);
     }
 
     #[test]

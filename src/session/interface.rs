@@ -144,6 +144,8 @@ pub enum Notice {
     Busy(CommandId),
     /// An instance of this host with this epoch is unknown here: the disk is an older copy, or was cloned.
     OlderDisk(u64),
+    /// A command waits until the console has said which lives of this host it knows.
+    Unheard(CommandId),
     /// The console has confirmed an earlier time.
     WentBack(TimeBack),
     /// A message is signed with a key that is not pinned here: the keys may have been replaced while this host was away.
@@ -187,6 +189,8 @@ pub struct SessionParts {
     pub lost_ms: Option<Millis>,
     /// The epoch of the last known instance of this host's agent.
     pub last_epoch: u64,
+    /// The epochs of its last lives, this one among them.
+    pub lives: Vec<u64>,
     /// How long a command is remembered after its expiry.
     pub kept_ms: Millis,
     /// What may be done here.

@@ -9,8 +9,9 @@
 //! begins, and its outcome is stored before it is published. (A message that is held back during a claim is acknowledged
 //! to the broker before: the console repeats it.)
 //!
-//! **Invariant: only the sole agent of a host takes commands.** Until the claim of a connection is settled, messages are
-//! held back, a limited number of them.
+//! **Invariant: only the sole agent of a host takes commands, and only if its disk knows what was done.** Until the claim of
+//! a connection is settled, messages are held back, a limited number of them; and commands until the console has said in
+//! this life of which lives of the host it has heard.
 
 mod admission;
 mod claim;
@@ -65,6 +66,8 @@ pub struct Session<R, W> {
     pub publisher: Publisher,
     local: LocalState,
     has_worked: bool,
+    /// Whether the console has said of which lives of this host it has heard.
+    is_told: bool,
     desired: DesiredInbox,
     admission: AdmissionOutbox,
     connection: Option<Connection>,
@@ -96,6 +99,7 @@ struct LocalState {
     created_ms: Millis,
     lost_ms: Option<Millis>,
     last_epoch: u64,
+    lives: Vec<u64>,
     kept_ms: Millis,
     /// The stored signed time.
     kept_signed_ms: Millis,
@@ -151,8 +155,8 @@ impl<R: Debug, W: Debug> Session<R, W> {
     /// Creates it without a connection.
     #[must_use]
     pub fn new(parts: SessionParts, random: fn() -> f64) -> Self {
-        let SessionParts { me, former, time, created_ms, lost_ms, last_epoch, kept_ms, policy, user, realms, .. } =
-            parts;
+        let SessionParts { me, former, time, created_ms, lost_ms, last_epoch, lives, .. } = parts;
+        let SessionParts { kept_ms, policy, user, realms, .. } = parts;
         Self {
             admission: AdmissionOutbox::new(me.epoch, parts.admissions),
             publisher: Publisher::new(me.epoch, parts.beats, parts.backlog_gap_ms),
@@ -163,6 +167,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 created_ms,
                 lost_ms,
                 last_epoch,
+                lives,
                 kept_ms,
                 kept_signed_ms: time.signed_ms(),
                 policy,
@@ -175,6 +180,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 document: parts.document,
             },
             has_worked: false,
+            is_told: false,
             desired: DesiredInbox::default(),
             connection: None,
             running: RunningCommands::default(),
@@ -347,10 +353,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
             Input::Disconnected => self.disconnected(),
             Input::Presence(presence, receipt) => self.presence(presence.as_ref(), receipt, now),
             Input::Message(source, message, receipt) => {
-                // Earlier messages that still wait go first.
-                if self.is_sole() && self.held.is_empty() {
+                // Earlier messages that still wait go first, unless they wait for what this one says.
+                if self.is_sole() && self.may_take(&message) && (self.held.is_empty() || !self.is_told) {
                     self.take_message(source, message, receipt, now, host);
                 } else {
+                    let unheard = message.command().filter(|_| self.is_sole() && !self.is_told);
+                    self.effects.extend(unheard.map(|id| Effect::Notice(Notice::Unheard(id))));
                     self.hold(source, message, receipt);
                 }
             }

@@ -13,6 +13,7 @@ use muster_topics::{
     desired::{DesiredHead, DocumentRequest},
     envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
     label::HostLabels,
+    name::CommandId,
 };
 
 /// A message on a topic of signed messages.
@@ -58,6 +59,16 @@ impl fmt::Debug for SignedText {
 }
 
 impl SignedMessage {
+    /// Returns the id of a command.
+    #[must_use]
+    pub fn command(&self) -> Option<CommandId> {
+        match self {
+            Self::Command(command) => Some(command.id),
+            Self::UnknownCommand(head, _) => Some(head.id),
+            _ => None,
+        }
+    }
+
     /// Verifies and parses a payload; `keys` are those that the console may sign with.
     #[must_use]
     pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {

@@ -76,6 +76,8 @@ pub enum StoreRequest<W> {
     },
     /// Remember that the store was found to be an older copy, at this time.
     NoteOlderDisk {
+        /// The epoch of the life that it does not know, and knows from now on.
+        epoch: u64,
         /// Commands issued until then that the journal does not have are refused.
         lost_ms: Millis,
         /// The wall clock.

@@ -161,6 +161,7 @@ impl HostRunner {
                 lost_ms: None,
                 // Former instances are known without it.
                 last_epoch: life.epoch,
+                lives: vec![life.epoch],
                 kept_ms: KEPT_AFTER_EXPIRY_MS,
                 policy: self.common.manner.policy.clone(),
                 user: self.common.manner.user.clone(),

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::{
     fleet::{eventually, file},
+    stores::copy,
     survival::Site,
 };
 
@@ -59,7 +60,7 @@ fn exec(site: &Site, script: &str) -> String {
     site.roles.ok(&["exec", "--no-wait", "--", "sh", "-c", script]).trim().to_owned()
 }
 
-fn wait_for_file(path: &std::path::Path) {
+fn wait_for_file(path: &Path) {
     eventually("a file", || if path.exists() { Ok(()) } else { Err(path.display().to_string()) });
 }
 
@@ -90,6 +91,46 @@ fn command_lost_with_the_log_is_not_repeated() {
     site.kill_agent();
     delete(&site, &["-wal", "-shm"]);
     fs::copy(&older, store(&site, "")).unwrap();
+    site.roles.start_console();
+    site.start_agent();
+
+    let refused = outcome(&site, &id);
+    assert_eq!(fs::read_to_string(&marks).unwrap(), "x\ny\n", "it was done once: {refused}");
+    assert!(refused.to_string().contains("set_back"), "{refused}");
+    eventually("the alert", || {
+        let alerts = site.roles.json(&["alert", "ls"]).to_string();
+        if alerts.contains("store-lost") { Ok(()) } else { Err(alerts) }
+    });
+    assert!(site.roles.ok(&["exec", "--", "echo", "goes on"]).contains("goes on"), "what is issued now is done");
+}
+
+/// The agent's whole folder is put back to before a command that nobody else heard the end of, and the broker has lost what
+/// it retained, so that only the console knows of the agent that did it.
+#[test]
+fn command_is_not_repeated_by_a_disk_that_only_the_console_knows_to_be_older() {
+    let mut site = Site::start();
+    let home = site.roles.home.path().to_owned();
+    let (agent, older, marks, go) = (home.join("agent"), home.join("older"), home.join("marks"), home.join("go"));
+    site.kill_agent();
+    copy(&agent, &older);
+    site.start_agent();
+    let script = format!(
+        "echo x >> {marks}; while ! [ -e {go} ]; do sleep 0.05; done; echo y >> {marks}",
+        marks = marks.display(),
+        go = go.display()
+    );
+    let id = exec(&site, &script);
+    wait_for_file(&marks);
+    site.roles.stop_console();
+    fs::write(&go, "").unwrap();
+    let exec_folder = agent.join("exec").join(&id);
+    eventually("the agent's knowing of its end", || {
+        if exec_folder.exists() { Err(exec_folder.display().to_string()) } else { Ok(()) }
+    });
+    site.kill_agent();
+    site.roles.restart_broker();
+    fs::remove_dir_all(&agent).unwrap();
+    fs::rename(&older, &agent).unwrap();
     site.roles.start_console();
     site.start_agent();
 

@@ -301,7 +301,8 @@ fn within<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> Result
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Copies a file or a folder with all that it has.
+pub(crate) fn copy(from: &Path, to: &Path) {
     let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(copied.success(), "{} to {}", from.display(), to.display());
 }

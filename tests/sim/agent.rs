@@ -164,6 +164,7 @@ impl Agent {
             created_ms: life.created_ms,
             lost_ms: life.lost_ms,
             last_epoch: life.last_epoch,
+            lives: machine.disk.read(|tables| tables.lives.clone()),
             kept_ms: KEPT_AFTER_EXPIRY_MS,
             policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
             user: "root".to_owned(),

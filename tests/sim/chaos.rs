@@ -312,6 +312,7 @@ impl World {
                     metrics: Vec::new(),
                     alerts: Vec::new(),
                     tasks: Vec::new(),
+                    lives: None,
                 })
             }
             2 => Order::Head(muster_topics::desired::DesiredHead {

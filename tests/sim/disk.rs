@@ -53,6 +53,8 @@ pub(super) struct Tables {
     pub(super) admission: StoredAdmission,
     /// Which commands have edited units, as often as they did: the effects of edits.
     pub(super) edits: Vec<CommandId>,
+    /// The epochs of the last lives.
+    pub(super) lives: Vec<u64>,
     /// The lines of the file `instances`.
     pub(super) instances: String,
 }
@@ -163,6 +165,7 @@ impl Transaction<'_> {
             })
         };
         self.tables.life = Some(life);
+        self.tables.lives = presence::with_life(&self.tables.lives, epoch);
         life
     }
 
@@ -247,8 +250,10 @@ impl Transaction<'_> {
     }
 
     /// See [`muster_agent::store::Store::note_older_disk`].
-    pub(super) fn note_older_disk(&mut self, lost_ms: Millis) {
+    pub(super) fn note_older_disk(&mut self, epoch: u64, lost_ms: Millis) {
+        self.tables.lives = presence::with_life(&self.tables.lives, epoch);
         if let Some(life) = &mut self.tables.life {
+            life.epoch = life.epoch.max(epoch);
             life.lost_ms = life.lost_ms.max(Some(lost_ms));
         }
     }

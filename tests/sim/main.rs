@@ -70,7 +70,7 @@ use self::{
 const SEEDS: u64 = 500;
 const SEEDS_LONG: u64 = 100_000;
 /// One of so many has to find each planted fault.
-const SEEDS_PLANTED: u64 = 1_000;
+const SEEDS_PLANTED: u64 = 3_000;
 /// Once all is well, everything comes right within this: a digest each ten minutes and a quarter finds what differs.
 const CONVERGED_MS: Millis = 15 * 60_000;
 /// So much of a trace is shown.

@@ -38,6 +38,22 @@ pub struct Ack {
     /// Stored ends of tasks. An agent that sends none knows no such key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskAck>,
+    /// The answer to a heartbeat with the whole state: an agent takes no command before its first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lives: Option<HostLives>,
+}
+
+/// The most lives of a host that the console remembers: see [`HostLives`].
+pub const LIVES_MAX: usize = 16;
+
+/// Which lives of a host the console has heard of: a host whose disk does not know the later ones has an older copy of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostLives {
+    /// The epoch of the heartbeat that this answers, so that an earlier answer cannot be repeated.
+    pub asked_by: u64,
+    /// The epochs of those lives of which a heartbeat was stored, the last one first; at most [`LIVES_MAX`].
+    pub heard: Vec<u64>,
 }
 
 impl Body for Ack {

@@ -218,6 +218,8 @@ async fn lost_write_ahead_log_is_noticed() {
     let (bench, life) = bench.reopened(|bench| bench.restore_from(kept.path())).await;
     assert!(bench.knows(first).await && !bench.knows(second).await);
     assert_eq!(life.lost_ms, Some(bench.issued_ms), "up to the last command that was ever taken in");
+    // So no life of before is one that nobody knew of.
+    assert_eq!(bench.store.lives().await.unwrap(), [life.epoch, life.last_epoch]);
     assert_eq!(bench.units().await, before, "what units should be is that of the second copy");
 }
 

@@ -58,7 +58,7 @@ use muster_sqlite::{
     one_writer,
     room::{self, Reserve},
 };
-use muster_topics::Millis;
+use muster_topics::{Millis, ack::LIVES_MAX};
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
@@ -362,6 +362,14 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        if let Some(last) = last.filter(|last| *last > 0) {
+            // If the mark knows a later life than the store, the store's loss was noticed, and covers all until then.
+            sqlx::query!("DELETE FROM life WHERE NOT EXISTS (SELECT 1 FROM life WHERE epoch = ?)", last)
+                .execute(&mut *tx)
+                .await?;
+            note_life(&mut tx, last).await?;
+        }
+        note_life(&mut tx, epoch).await?;
         let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&mut *tx).await?;
         commit(tx, "begin life").await?;
         let value = |key| rows.iter().find(|row| row.key == key).map(|row| row.value);
@@ -375,12 +383,28 @@ impl Store {
         })
     }
 
-    /// Records that the store is older than what this host has done, because its whole disk was restored.
+    /// Returns the epochs of the last lives, this one among them.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn note_older_disk(&self, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
+    pub async fn lives(&self) -> Result<Vec<u64>, StoreError> {
+        let lives = sqlx::query_scalar!("SELECT epoch FROM life ORDER BY epoch DESC");
+        Ok(lives.fetch_all(&self.pool).await?.into_iter().map(from_sql).collect())
+    }
+
+    /// Records that the store is older than what this host has done, because its whole disk was restored: it did not know of
+    /// the life with this epoch.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn note_older_disk(&self, epoch: u64, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
+        let epoch = to_sql(epoch);
+        note_life(&mut tx, epoch).await?;
+        // The next life is later than that one: the console takes nothing of an earlier one.
+        sqlx::query!("UPDATE meta SET value = ? WHERE key = 'epoch' AND value < ?", epoch, epoch)
+            .execute(&mut *tx)
+            .await?;
         note_loss(&mut tx, HighWaterMark::default(), lost_ms, now_ms).await?;
         commit(tx, "note older disk").await
     }
@@ -462,6 +486,16 @@ pub(super) async fn step(tx: &mut SqliteConnection, issued_ms: Millis) -> Result
     )
     .execute(tx)
     .await?;
+    Ok(())
+}
+
+/// Records that there was a life with this epoch, and forgets those that are long over.
+async fn note_life(tx: &mut SqliteConnection, epoch: i64) -> Result<(), StoreError> {
+    let kept = LIVES_MAX as i64;
+    sqlx::query!("INSERT INTO life (epoch) VALUES (?) ON CONFLICT DO NOTHING", epoch).execute(&mut *tx).await?;
+    sqlx::query!("DELETE FROM life WHERE epoch NOT IN (SELECT epoch FROM life ORDER BY epoch DESC LIMIT ?)", kept)
+        .execute(tx)
+        .await?;
     Ok(())
 }
 
@@ -559,7 +593,7 @@ fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod loss_tests;
 
-use columns::from_sql;
+use columns::{from_sql, to_sql};
 
 pub use error::StoreError;
 
@@ -600,6 +634,25 @@ mod tests {
         drop(store);
         let back = Store::open(&path).await.unwrap().begin_life(9_500_000).await.unwrap();
         assert_eq!((back.signed_ms, back.created_ms), (55, 4_000_000));
+    }
+
+    #[tokio::test]
+    async fn lives_are_known_and_so_is_one_that_the_disk_had_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+        store.begin_life(5_000_000).await.unwrap();
+        store.begin_life(7_000_000).await.unwrap();
+        assert_eq!(store.lives().await.unwrap(), [7_000_000, 5_000_000]);
+        // That life had a clock that was ahead: what begins after it is later all the same.
+        store.note_older_disk(9_000_000, 8_000_000, 8_000_000).await.unwrap();
+        let next = store.begin_life(8_000_000).await.unwrap();
+        assert!(next.epoch > 9_000_000 && next.last_epoch == 9_000_000, "{next:?}");
+        assert_eq!(store.lives().await.unwrap(), [next.epoch, 9_000_000, 7_000_000, 5_000_000]);
+        for minute in 1..=20 {
+            store.begin_life(10_000_000 + minute * 60_000).await.unwrap();
+        }
+        let lives = store.lives().await.unwrap();
+        assert_eq!((lives.len(), lives[0], lives[15]), (LIVES_MAX, 11_200_000, 10_300_000));
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ struct SealedTable {
     columns: &'static [&'static str],
 }
 
-const TABLES: [SealedTable; 26] = [
+const TABLES: [SealedTable; 27] = [
     SealedTable { name: "meta", keys: &["key"], columns: &["value"] },
     SealedTable {
         name: "journal",
@@ -86,6 +86,7 @@ const TABLES: [SealedTable; 26] = [
         keys: &["unit"],
         columns: &["purge", "asked_ms", "approved", "at_once", "begun_ms"],
     },
+    SealedTable { name: "life", keys: &["epoch"], columns: &[] },
     SealedTable { name: "past_removal", keys: &["unit", "at_ms"], columns: &[] },
     SealedTable {
         name: "admission",

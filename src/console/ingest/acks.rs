@@ -90,7 +90,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<HashSet<HostId>, Sto
 
 /// Returns the acknowledgements of a host, in as many messages as needed.
 pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
-    let HostAcks { reports, heartbeat, metrics, alerts, tasks } = acks;
+    let HostAcks { reports, heartbeat, lives, metrics, alerts, tasks } = acks;
     let (alerts, tasks): (Vec<_>, Vec<_>) = (alerts.into_iter().collect(), tasks.into_iter().collect());
     let empty = || Ack {
         v: V1,
@@ -101,14 +101,17 @@ pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
         metrics: Vec::new(),
         alerts: Vec::new(),
         tasks: Vec::new(),
+        lives: None,
     };
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
-    let count = reports.len().max(metrics.len()).div_ceil(REPORTS_MAX).max(usize::from(heartbeat.is_some()));
+    let is_any = heartbeat.is_some() || lives.is_some();
+    let count = reports.len().max(metrics.len()).div_ceil(REPORTS_MAX).max(usize::from(is_any));
     let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
     (0..count)
         .map(|index| Ack {
             reports: reports[part(index, reports.len())].to_vec(),
             heartbeat: heartbeat.filter(|_| index == 0),
+            lives: lives.clone().filter(|_| index == 0),
             metrics: metrics[part(index, metrics.len())].to_vec(),
             ..empty()
         })
@@ -124,7 +127,7 @@ mod tests {
 
     use super::*;
     use muster_topics::{
-        ack::{Numbered, ReportAck},
+        ack::{HostLives, LIVES_MAX, Numbered, ReportAck},
         alert::AlertAck,
         event::TaskAck,
     };
@@ -145,11 +148,13 @@ mod tests {
         let alerts: BTreeSet<_> = (0..700).map(id).collect();
         let tasks: BTreeSet<_> = (0..700).map(|number| TaskAck { number, began_ms: i64::MAX >> 10 }).collect();
         let host = HostId::random();
+        let lives = Some(HostLives { asked_by: u64::MAX, heard: vec![u64::MAX; LIVES_MAX] });
         let acks = messages(
             host,
             HostAcks {
                 reports: reports.clone(),
                 heartbeat,
+                lives: lives.clone(),
                 metrics: metrics.clone(),
                 alerts: alerts.clone(),
                 tasks: tasks.clone(),
@@ -165,6 +170,10 @@ mod tests {
         let sent_tasks: BTreeSet<_> = acks.iter().flat_map(|ack| ack.tasks.clone()).collect();
         assert_eq!((sent, sent_metrics, sent_alerts, sent_tasks), (reports, metrics, alerts, tasks));
         assert_eq!(acks.iter().filter(|ack| ack.heartbeat.is_some()).count(), 1);
+        assert_eq!(acks.iter().filter(|ack| ack.lives.is_some()).count(), 1);
+        // An agent whose heartbeats are too old to be stored is told of it.
+        let alone = messages(host, HostAcks { lives: lives.clone(), ..HostAcks::default() }, 0);
+        assert!(matches!(&alone[..], [ack] if ack.lives == lives), "{alone:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use muster_api::CommandState;
 use muster_fault::planted;
-use muster_rules::{hostname, merge_patch};
+use muster_rules::{hostname, merge_patch, presence};
 use muster_topics::{
     V1,
     heartbeat::{Content, Heartbeat, HostState},
@@ -97,6 +97,7 @@ pub(super) enum HeartbeatVerdict {
 /// Applies a heartbeat to the stored state of its host.
 pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Result<HeartbeatVerdict, FaultyMessage> {
     let Heartbeat { epoch, seq, content, .. } = heartbeat;
+    let lives = presence::with_life(held.as_ref().map_or(&[], |held| &held.lives), epoch);
     let (state, base) = match (content, passed(held.as_ref(), epoch, seq)) {
         (Content::Digest { digest }, _) => return Ok(compared(held, epoch, seq, digest)),
         (_, Some(passed)) => return Ok(passed),
@@ -112,7 +113,7 @@ pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Resu
     let mut parsed: HostState = serde_json::from_value(state.clone())?;
     // An odd hostname must not hide a host. The stored state keeps it, because the next delta refers to that.
     parsed.hostname = hostname::cleaned(&parsed.hostname);
-    Ok(HeartbeatVerdict::Store { held: StoredState { epoch, seq, state, base }, state: Box::new(parsed) })
+    Ok(HeartbeatVerdict::Store { held: StoredState { epoch, lives, seq, state, base }, state: Box::new(parsed) })
 }
 
 /// Returns the verdict on a heartbeat that is not new.
@@ -246,7 +247,7 @@ mod tests {
         let digest = Digest::of(b"");
         let content = || Content::Digest { digest: digest.clone() };
         let about = |epoch, seq| Heartbeat { content: content(), ..delta(epoch, seq, 0, json!({})) };
-        let held = || Some(StoredState { epoch: 2, seq: 7, state: json!({"a": 1}), base: None });
+        let held = || Some(StoredState { epoch: 2, lives: vec![2], seq: 7, state: json!({"a": 1}), base: None });
         assert!(
             matches!(heartbeat(held(), about(2, 7)), Ok(HeartbeatVerdict::Digest { state, digest: of }) if state == json!({"a": 1}) && of == digest)
         );

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_topics::{
-    ack::{Numbered, ReportAck},
+    ack::{HostLives, Numbered, ReportAck},
     alert::AlertAck,
     event::TaskAck,
     name::HostId,
@@ -20,6 +20,8 @@ pub struct HostAcks {
     pub reports: BTreeSet<ReportAck>,
     /// The latest heartbeat.
     pub heartbeat: Option<Numbered>,
+    /// The lives of the host, as the latest heartbeat with a whole state asks.
+    pub lives: Option<HostLives>,
     /// Batches of measurements.
     pub metrics: BTreeSet<Numbered>,
     /// Alerts.
@@ -36,6 +38,7 @@ impl HostAcks {
         self.alerts.extend(later.alerts);
         self.tasks.extend(later.tasks);
         self.heartbeat = later.heartbeat.or(self.heartbeat);
+        self.lives = later.lives.or(self.lives.take());
     }
 }
 

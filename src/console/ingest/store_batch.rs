@@ -7,7 +7,7 @@ use muster_fault::planted;
 use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
-    ack::{Numbered, ReportAck},
+    ack::{HostLives, Numbered, ReportAck},
     admission::{AdmissionReport, AdmissionStage, REASON_MAX_BYTES},
     alert::Alert,
     command_keys::KnownKeys,
@@ -162,6 +162,7 @@ impl IngestBatch {
 
     async fn heartbeat(&mut self, db: &mut impl Tables, id: HostId, heartbeat: Heartbeat) -> ApplyResult<()> {
         let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
+        let is_full = matches!(heartbeat.content, heartbeat::Content::Full { .. });
         let verdict = decide::heartbeat(self.known.held.get(&id).cloned(), heartbeat).inspect_err(|_| {
             // The host's idea of the stored state is wrong: it has to send everything.
             self.effects.refresh.insert(id);
@@ -193,7 +194,7 @@ impl IngestBatch {
                 self.states.insert(id, NewState { host: id, held, hostname: state.hostname });
             }
             HeartbeatVerdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
-            HeartbeatVerdict::Old => (),
+            HeartbeatVerdict::Old => {}
             HeartbeatVerdict::Gap => drop(self.effects.refresh.insert(id)),
             HeartbeatVerdict::Digest { state, digest } => {
                 self.effects.clocks.push((id, made_ms));
@@ -217,6 +218,10 @@ impl IngestBatch {
                     self.effects.refresh.insert(id);
                 }
             }
+        }
+        // Also to an agent whose heartbeats are older than a stored one: its clock is behind that of a life it does not know.
+        if is_full && let Some(held) = self.known.held.get(&id) {
+            self.effects.acks(id).lives = Some(HostLives { asked_by: epoch, heard: held.lives.clone() });
         }
         Ok(())
     }

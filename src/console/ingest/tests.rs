@@ -1,7 +1,7 @@
 use muster_api::{CommandState, HostConnection, NewCommand, NewTarget};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
-    ack::{Numbered, ReportAck},
+    ack::{HostLives, Numbered, ReportAck},
     name::{CommandId, HostId},
     topic::HostTopic,
 };
@@ -225,6 +225,31 @@ async fn hosts_of_one_batch_are_separate() {
     // There is no broker, so that nobody knows.
     let status = fixture.console.status().await.unwrap();
     assert_eq!((status.hosts_online, status.hosts_unknown), (0, 70));
+}
+
+#[tokio::test]
+async fn heartbeat_with_the_whole_state_is_told_which_lives_were_heard_of() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("till-7").await.id;
+    let lives = async |epoch, seq| {
+        let beat = heartbeat(epoch, seq, &json!({}));
+        let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &beat)]).await;
+        effects.acks(host).lives.take()
+    };
+    let said = |asked_by, heard: &[u64]| Some(HostLives { asked_by, heard: heard.to_vec() });
+    assert_eq!(lives(5, 1).await, said(5, &[5]));
+    assert_eq!(lives(7, 1).await, said(7, &[7, 5]));
+    // Each time that it asks, also if the answer was lost.
+    assert_eq!(lives(7, 1).await, said(7, &[7, 5]));
+    assert_eq!(lives(7, 2).await, said(7, &[7, 5]));
+    // A life whose clock is behind is none that the console takes anything of; it hears why.
+    assert_eq!(lives(6, 1).await, said(6, &[7, 5]));
+    // What has changed is no question.
+    let mut delta = heartbeat(7, 3, &json!({}));
+    (delta["kind"], delta["base_seq"], delta["patch"]) = (json!("delta"), json!(2), json!({}));
+    let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &delta)]).await;
+    assert_eq!(effects.acks(host).lives, None);
+    fixture.running.stop().await;
 }
 
 #[tokio::test]

@@ -715,6 +715,8 @@ pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> Sto
 pub struct StoredState {
     /// The epoch of the agent.
     pub epoch: u64,
+    /// The epochs of the last agents of this host of which a heartbeat was stored, this one first.
+    pub lives: Vec<u64>,
     /// The number of the newest heartbeat.
     pub seq: u64,
     /// The state.
@@ -726,6 +728,7 @@ pub struct StoredState {
 struct HeldRow {
     host: String,
     epoch: i64,
+    lives: String,
     seq: i64,
     state: String,
     base_seq: Option<i64>,
@@ -740,6 +743,7 @@ impl HeldRow {
         };
         Ok(StoredState {
             epoch: unsigned("epoch", self.epoch)?,
+            lives: json("lives", &self.lives)?,
             seq: unsigned("seq", self.seq)?,
             state: json("state", &self.state)?,
             base,
@@ -762,10 +766,11 @@ pub struct NewState {
 pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Millis) -> StoreResult<()> {
     for piece in pieces(states) {
         let sql = format!(
-            "INSERT INTO heartbeat (host, epoch, seq, state, base_seq, base_state, at_ms) VALUES {}
-             ON CONFLICT (host) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, state = excluded.state,
-                 base_seq = excluded.base_seq, base_state = excluded.base_state, at_ms = excluded.at_ms",
-            parameters(piece.len(), 7)
+            "INSERT INTO heartbeat (host, epoch, lives, seq, state, base_seq, base_state, at_ms) VALUES {}
+             ON CONFLICT (host) DO UPDATE SET epoch = excluded.epoch, lives = excluded.lives, seq = excluded.seq,
+                 state = excluded.state, base_seq = excluded.base_seq, base_state = excluded.base_state,
+                 at_ms = excluded.at_ms",
+            parameters(piece.len(), 8)
         );
         // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
         let mut query = sqlx::query(AssertSqlSafe(sql));
@@ -774,6 +779,7 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
             query = query
                 .bind(host.to_string())
                 .bind(signed(held.epoch))
+                .bind(to_json("lives", &held.lives)?)
                 .bind(signed(held.seq))
                 .bind(to_json("state", &held.state)?)
                 .bind(base.map(|(seq, _)| signed(*seq)))
@@ -874,7 +880,7 @@ async fn add_states(db: &mut SqliteConnection, hosts: &[HostId], known: &mut Kno
     let hosts = to_json("hosts", &hosts)?;
     let rows = sqlx::query_as!(
         HeldRow,
-        "SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat
+        "SELECT host, epoch, lives, seq, state, base_seq, base_state FROM heartbeat
          WHERE host IN (SELECT value FROM json_each($1))",
         hosts
     )

@@ -4,10 +4,11 @@ use std::fmt::Debug;
 
 use muster_rules::{
     authorise::CommandSource,
-    presence::{ClaimState, PresenceVerdict, StoreLife},
+    presence::{self, ClaimState, PresenceVerdict, StoreLife},
 };
 use muster_topics::{
     Millis,
+    ack::HostLives,
     presence::{Presence, PresenceState},
     topic::HostTopic,
 };
@@ -86,9 +87,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
     pub(super) fn note_older_disk(&mut self, epoch: u64, now: Moment) {
         let lost_ms = self.local.time.now_ms(now.clock_ms);
         self.local.last_epoch = epoch;
+        self.local.lives = presence::with_life(&self.local.lives, epoch);
         self.local.lost_ms = self.local.lost_ms.max(Some(lost_ms));
         self.notice(Notice::OlderDisk(epoch));
-        self.requests.push_back((StoreRequest::NoteOlderDisk { lost_ms, clock_ms: now.clock_ms }, Waiting::Nothing));
+        let request = StoreRequest::NoteOlderDisk { epoch, lost_ms, clock_ms: now.clock_ms };
+        self.requests.push_back((request, Waiting::Nothing));
     }
 
     pub(super) fn apply_verdict(&mut self, verdict: PresenceVerdict, now: Moment) {
@@ -135,7 +138,28 @@ impl<R: Debug, W: Debug> Session<R, W> {
     }
 
     pub(super) fn may_take_held(&self, now: Moment) -> bool {
-        self.is_sole() && !self.held.is_empty() && self.held_ms.is_none_or(|held_ms| now.life_ms >= held_ms)
+        let is_ready = self.held.front().is_some_and(|first| match first {
+            HeldWork::Message(_, message, _) => self.may_take(message),
+            HeldWork::Request(..) => true,
+        });
+        self.is_sole() && is_ready && self.held_ms.is_none_or(|held_ms| now.life_ms >= held_ms)
+    }
+
+    /// Whether nothing has to be known first. A command waits until the console has said of which lives of this host it has
+    /// heard: what this disk does not know of would be done twice.
+    pub(super) fn may_take(&self, message: &SignedMessage) -> bool {
+        self.is_told || message.command().is_none()
+    }
+
+    /// Handles which lives of this host the console has heard of.
+    pub(super) fn take_lives(&mut self, lives: &HostLives, now: Moment) {
+        if lives.asked_by != self.local.me.epoch || self.is_told {
+            return;
+        }
+        self.is_told = true;
+        if let Some(epoch) = presence::unknown_life(&lives.heard, &self.local.lives) {
+            self.note_older_disk(epoch, now);
+        }
     }
 
     pub(super) fn take_held(&mut self, now: Moment, host: &impl HostView) {

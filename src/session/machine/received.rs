@@ -144,6 +144,9 @@ impl<R: Debug, W: Debug> Session<R, W> {
             self.reject("ack", "it is for another host");
             return self.finish(receipt, now);
         };
+        if let Some(lives) = &ack.lives {
+            self.take_lives(lives, now);
+        }
         let is_fresh = ack.heartbeat.is_some_and(|heartbeat| self.publisher.beats.is_fresh(heartbeat, now.life_ms));
         if ack.issued_ms > before_ms || is_fresh {
             self.effects.push(Effect::ConsoleTime(ack.issued_ms));

@@ -12,7 +12,7 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis, V1,
-    ack::{Ack, Numbered, ReportAck},
+    ack::{Ack, HostLives, Numbered, ReportAck},
     address::{Addresses, HostAddresses},
     command::{Command, Exec, Refresh, Target, Verb},
     command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
@@ -96,6 +96,7 @@ impl Bench {
             created_ms: 0,
             lost_ms: None,
             last_epoch: 6,
+            lives: vec![7, 6],
             kept_ms: 86_400_000,
             policy: LocalPolicy::default(),
             user: "root".to_owned(),
@@ -127,8 +128,29 @@ impl Bench {
         let mut bench = Self::new();
         bench.connect();
         assert!(bench.session.is_sole());
+        bench.lives(&[7, 6]);
         bench.stored.clear();
         bench
+    }
+
+    /// The console says of which lives it has heard.
+    fn lives(&mut self, heard: &[u64]) -> Vec<TestEffect> {
+        self.ack(Some(HostLives { asked_by: 7, heard: heard.to_vec() }))
+    }
+
+    fn ack(&mut self, lives: Option<HostLives>) -> Vec<TestEffect> {
+        let ack = Ack {
+            v: V1,
+            host: self.session.me().host,
+            issued_ms: NOW_MS,
+            reports: vec![],
+            metrics: vec![],
+            alerts: vec![],
+            tasks: vec![],
+            heartbeat: None,
+            lives,
+        };
+        self.handle(Input::Message(CommandSource::Own, SignedMessage::Ack(ack), Some(99)))
     }
 
     /// Connects, and hears its own presence.
@@ -243,8 +265,10 @@ fn command_waits_for_the_claim_and_is_kept_from_the_store_until_then() {
     assert_eq!((started(&effects), acknowledged(&effects), bench.stored.len()), (0, vec![], 0));
     let own = bench.session.me().presence(1, PresenceState::Online, NOW_MS);
     let effects = bench.handle(Input::Presence(Some(own), Some(6)));
-    assert_eq!(bench.stored, ["Works", "Take"]);
-    assert_eq!((started(&effects), acknowledged(&effects)), (1, vec![6, 5]));
+    assert_eq!((&bench.stored[..], started(&effects), acknowledged(&effects)), (&["Works".to_owned()][..], 0, vec![6]));
+    let effects = bench.lives(&[7]);
+    assert_eq!(bench.stored, ["Works", "Acknowledge", "Take"]);
+    assert_eq!((started(&effects), acknowledged(&effects)), (1, vec![99, 5]));
 }
 
 #[test]
@@ -255,6 +279,7 @@ fn lost_connection_drops_held_messages() {
     bench.handle(Input::Disconnected);
     let effects = bench.connect();
     assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![0]));
+    assert_eq!(started(&bench.lives(&[7])), 0);
 }
 
 #[test]
@@ -358,6 +383,7 @@ fn acknowledgement_of_another_host_changes_nothing() {
         alerts: vec![],
         tasks: vec![],
         heartbeat: None,
+        lives: None,
     };
     let message = |ack: &Ack| Input::Message(CommandSource::Own, SignedMessage::Ack(ack.clone()), Some(5));
     let effects = bench.handle(message(&ack));
@@ -457,8 +483,55 @@ fn unknown_later_instance_makes_earlier_commands_unacceptable() {
         bench.handle(Input::Time);
     }
     assert!(bench.session.is_sole());
+    // The console knows of it as well.
+    assert!(bench.lives(&[7, 9, 6]).iter().all(|effect| !matches!(effect, Effect::Notice(_))));
     let late = Command { expires_ms: NOW_MS + 1_000_000, ..early };
     assert_eq!(started(&bench.command(&late, 5)), 0);
+    let new = bench.exec();
+    assert_eq!(started(&bench.command(&new, 6)), 1);
+}
+
+#[test]
+fn commands_wait_until_the_console_has_said_of_which_lives_it_has_heard() {
+    let mut bench = Bench::new();
+    bench.connect();
+    let (first, second) = (bench.exec(), bench.exec());
+    let unheard = |effects: &[TestEffect]| {
+        effects.iter().filter(|effect| matches!(effect, Effect::Notice(Notice::Unheard(_)))).count()
+    };
+    let effects = bench.command(&first, 5);
+    assert_eq!((started(&effects), acknowledged(&effects), unheard(&effects)), (0, vec![], 1));
+    // An answer to an earlier life, and other messages, change nothing, and pass those that wait.
+    let earlier = HostLives { asked_by: 6, heard: vec![6] };
+    assert_eq!(acknowledged(&bench.ack(Some(earlier))), [99]);
+    assert_eq!(acknowledged(&bench.ack(None)), [99]);
+    bench.life_ms = 60_000;
+    assert_eq!(started(&bench.handle(Input::Time)), 0);
+    assert_eq!(started(&bench.command(&second, 6)), 0);
+    let effects = bench.lives(&[7, 6]);
+    assert_eq!((started(&effects), acknowledged(&effects)), (2, vec![99, 5, 6]));
+    // It is said once in a life, not with each connection.
+    bench.handle(Input::Disconnected);
+    bench.connect();
+    let third = bench.exec();
+    assert_eq!(started(&bench.command(&third, 7)), 1);
+}
+
+#[test]
+fn life_that_only_the_console_knows_makes_earlier_commands_unacceptable() {
+    let mut bench = Bench::new();
+    bench.connect();
+    bench.stored.clear();
+    let early = bench.exec();
+    assert_eq!(started(&bench.command(&early, 5)), 0);
+    bench.life_ms = 10;
+    let effects = bench.lives(&[7, 12, 6]);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::OlderDisk(12)))), "{effects:?}");
+    assert_eq!(
+        (started(&effects), &bench.stored[..]),
+        (0, &["Acknowledge", "NoteOlderDisk", "Answer"].map(str::to_owned)[..])
+    );
+    bench.life_ms = 20;
     let new = bench.exec();
     assert_eq!(started(&bench.command(&new, 6)), 1);
 }

@@ -171,8 +171,8 @@ impl Agent {
                 machine.disk.write(|tx| tx.tables.instances = lives)?;
                 StoreReply::Done
             }
-            StoreRequest::NoteOlderDisk { lost_ms, .. } => {
-                machine.disk.write(|tx| tx.note_older_disk(lost_ms))?;
+            StoreRequest::NoteOlderDisk { epoch, lost_ms, .. } => {
+                machine.disk.write(|tx| tx.note_older_disk(epoch, lost_ms))?;
                 StoreReply::Done
             }
             StoreRequest::Prune { signed_ms } => {
