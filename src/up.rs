@@ -504,7 +504,8 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
     });
     let unit: UnitName = "default/hello".parse().trying(what)?;
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run: Some(Run::Running) };
-    let command = NewCommand { target: NewTarget::Hosts(vec![host.to_string()]), expires_in_ms: None, verb };
+    let command =
+        NewCommand { target: NewTarget::Hosts(vec![host.to_string()]), expires_in_ms: None, verb, copied_from: None };
     console.submit(&operator, command).await.trying(what).map(|_| unit)
 }
 

@@ -247,8 +247,12 @@ impl Console {
             timeout_ms: 60_000,
             ..serde_json::from_str(r#"{"argv": ["true"], "timeout_ms": 60000, "output_max_bytes": 1048576}"#)?
         };
-        let wanted =
-            muster_api::NewCommand { target: muster_api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
+        let wanted = muster_api::NewCommand {
+            target: muster_api::NewTarget::All,
+            expires_in_ms: None,
+            verb: Verb::Exec(exec),
+            copied_from: None,
+        };
         let client = self.client.clone();
         let began = Instant::now();
         // The response lists every host; it is not waited for here.

@@ -17,7 +17,7 @@ use muster_base::{chance, clock};
 use muster_rules::{
     CommandRefusal,
     backoff::{ExponentialGrowth, jittered},
-    deployment_state::UnitOnHost,
+    deployment_state::HostUnit,
     desired::{
         body::{self, DeploymentObstacle, shortened},
         change::{self, ChangeProgress},
@@ -532,10 +532,10 @@ impl AgentLoop {
 }
 
 /// Returns what is known of a unit; nothing if that is of before its present desired state.
-fn unit_on_host<'a>(name: &UnitName, stored: &'a StoredUnits, states: &'a UnitStates) -> Option<UnitOnHost<'a>> {
+fn unit_on_host<'a>(name: &UnitName, stored: &'a StoredUnits, states: &'a UnitStates) -> Option<HostUnit<'a>> {
     let stored = stored.units.iter().find(|unit| unit.name == *name)?;
     let state = states.get(name).filter(|state| state.desired.generation == stored.desired.generation)?;
-    Some(UnitOnHost {
+    Some(HostUnit {
         unit: &stored.name,
         desired: &state.desired,
         observed: &state.observed,

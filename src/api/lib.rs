@@ -307,6 +307,20 @@ pub struct NewCommand {
     pub expires_in_ms: Option<u64>,
     /// The operation.
     pub verb: Verb,
+    /// The unit whose reported spec was copied into the verb. What it names is sent only if the console gave it to that host: a host
+    /// may report anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_from: Option<HostUnit>,
+}
+
+/// A unit of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostUnit {
+    /// The host.
+    pub host: HostId,
+    /// The unit.
+    pub unit: UnitName,
 }
 
 /// The hosts of a new command.
@@ -344,6 +358,10 @@ pub struct Command {
     /// The progress on each host. For a group or an expression: the hosts that were expected to be selected, and those
     /// that answered as selected.
     pub hosts: Vec<CommandHost>,
+    /// In the answer to a new command: units that the console has not given to their hosts. They are changed without their configs and
+    /// secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<HostUnit>,
 }
 
 /// The progress of a command on one host.

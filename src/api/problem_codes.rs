@@ -120,6 +120,11 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("not_assigned", &[403], "A host requested content that none of its units need."),
     row("not_by_command", &[400], "Realms are changed by their own routes, not by a command."),
     row("not_carried", &[404, 409], "Hosts do not carry the deployment."),
+    row(
+        "not_given",
+        &[409],
+        "The console has not given the unit to its host as it is there, and sends it no configs and secrets.",
+    ),
     row("not_present", &[409], "The version is not the present one."),
     row("not_unavailable", &[409], "The host does not count as unavailable, or is in the middle of a change."),
     row("nul_byte", &[400], "An argument, path or user has a NUL byte."),
@@ -134,6 +139,11 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("root_replaced", &[403], "The host's certificate is under a root certificate that was replaced."),
     row("secret_erased", &[404], "The value of that version of a secret was erased."),
     row("secret_unreadable", &[500], "The key that a secret was encrypted with is lost."),
+    row(
+        "secrets_in_broadcast",
+        &[400],
+        "Units with secrets are for hosts by name: a host says itself whether a group or an expression means it.",
+    ),
     row("series_left_out", &[503], "The time-series store cannot be used at present."),
     row("several_faults", &[409], "Several things are wrong; the message lists them."),
     row("signer_away", &[503], "The external signer does not sign."),

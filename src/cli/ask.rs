@@ -189,7 +189,7 @@ async fn ask_host(
     timeout_ms: u64,
 ) -> Result<HostAnswers, Failure> {
     let target = NewTarget::Hosts(vec![host.to_string()]);
-    let wanted = NewCommand { target, expires_in_ms: Some(timeout_ms.max(EXPIRES_MIN_MS)), verb };
+    let wanted = NewCommand { target, expires_in_ms: Some(timeout_ms.max(EXPIRES_MIN_MS)), verb, copied_from: None };
     let command: Command = session.client.post("commands", &wanted).await?;
     let limit = Duration::from_millis(timeout_ms).saturating_add(ON_ITS_WAY);
     let nobody = |code: &str, message: String| {

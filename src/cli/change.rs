@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use futures_util::{StreamExt, stream};
-use muster_api::{Command, CommandHost, CompareUnit, FieldDifference, NewCommand, NewTarget, Unit};
+use muster_api::{Command, CommandHost, CompareUnit, FieldDifference, HostUnit, NewCommand, NewTarget, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_rules::start_order;
 use muster_topics::{
@@ -368,7 +368,7 @@ async fn each<'a>(
     // All commands are sent before any is waited for.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
-        let command = submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await;
+        let command = submit_change(session, unit, asked, waiting.expires_in_ms()).await;
         if let (Ok(command), Some(signal)) = (&command, beside)
             && command.hosts.iter().all(|host| host.away_since_ms().is_none())
         {
@@ -498,11 +498,35 @@ pub async fn submit(
     verb: Asked,
     expires_in_ms: Option<u64>,
 ) -> Result<Command, Failure> {
-    let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms, verb };
-    session.client.post("commands", &wanted).await
+    send(session, NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms, verb, copied_from: None }).await
 }
 
-/// Creates a unit; with `overwrite`, an existing one is changed.
+/// Submits a change of a unit, which may have been made from the spec that its host reports.
+async fn submit_change(
+    session: &CliSession,
+    unit: &Unit,
+    verb: Asked,
+    expires_in_ms: Option<u64>,
+) -> Result<Command, Failure> {
+    let there = HostUnit { host: unit.host, unit: unit.unit.clone() };
+    let copied_from = matches!(verb, Asked::UnitApply { .. }).then_some(there);
+    let target = NewTarget::Hosts(vec![unit.host.to_string()]);
+    send(session, NewCommand { target, expires_in_ms, verb, copied_from }).await
+}
+
+async fn send(session: &CliSession, wanted: NewCommand) -> Result<Command, Failure> {
+    let command: Command = session.client.post("commands", &wanted).await?;
+    for HostUnit { host, unit } in &command.withheld {
+        let name = command.hosts.iter().find(|line| line.host == *host).map_or("its host", |line| &line.hostname);
+        print::say(format_args!(
+            "{unit} on {name}: changed without its configs and secrets, because the console has not given it to {name}\n\
+             hint: if it is yours, `muster unit apply` a document that names the host: from then on it counts as given"
+        ));
+    }
+    Ok(command)
+}
+
+/// Creates a unit; with `overwrite`, an existing one is changed. `copied_from` is the unit whose spec it is.
 ///
 /// # Errors
 /// If the unit exists, or if it does not become as desired.
@@ -512,6 +536,7 @@ pub async fn make(
     (spec, run): (Spec, Option<Run>),
     overwrite: bool,
     waiting: WaitOptions,
+    copied_from: Option<HostUnit>,
 ) -> Result<(), Failure> {
     let there = units(session, Some(host.clone())).await?.into_iter().find(|there| there.unit == unit);
     let differences = match &there {
@@ -532,7 +557,8 @@ pub async fn make(
         }
         (None, _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
     };
-    let command = submit(session, vec![host], verb, waiting.expires_in_ms()).await?;
+    let (target, expires_in_ms) = (NewTarget::Hosts(vec![host]), waiting.expires_in_ms());
+    let command = send(session, NewCommand { target, expires_in_ms, verb, copied_from }).await?;
     let result = settle(session, &command, waiting).await;
     let done = command.hosts.iter().map(|host| ChangeResult::new((host.host, &host.hostname, &name), &result));
     session.printer.data(&done.collect::<Vec<_>>())?;

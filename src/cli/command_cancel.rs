@@ -22,7 +22,8 @@ pub async fn cancel(session: &CliSession, command: &Command) -> Result<Command, 
         ..=TARGET_HOSTS_MAX => NewTarget::Hosts(hosts),
         _ => NewTarget::All,
     };
-    let wanted = NewCommand { target, expires_in_ms: None, verb: Asked::Cancel { command: command.id } };
+    let wanted =
+        NewCommand { target, expires_in_ms: None, verb: Asked::Cancel { command: command.id }, copied_from: None };
     session.client.post("commands", &wanted).await
 }
 

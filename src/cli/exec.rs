@@ -218,7 +218,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(FailureKind::Usage, "--passthrough needs exactly one host"));
     }
-    let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb };
+    let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb, copied_from: None };
     let command: Command = session.client.post("commands", &wanted).await?;
     let mut output = StreamPrinter::of(&command, session.printer)?;
     if exec.no_wait {

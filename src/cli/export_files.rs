@@ -55,7 +55,7 @@ pub(super) async fn document(session: &CliSession, host: &str, paths: &[String])
         ..Exec::new(argv, TIMEOUT_MS)
     };
     let target = NewTarget::Hosts(vec![host.to_owned()]);
-    let wanted = NewCommand { target, expires_in_ms: Some(TIMEOUT_MS), verb: Verb::Exec(exec) };
+    let wanted = NewCommand { target, expires_in_ms: Some(TIMEOUT_MS), verb: Verb::Exec(exec), copied_from: None };
     let command: Command = session.client.post("commands", &wanted).await?;
     let (hosts, output) = command_follower::collect(session, &command).await?;
     report(&command, &hosts)?;

@@ -175,7 +175,7 @@ async fn ask(
     for host in hosts(session, at).await? {
         let target = NewTarget::Hosts(vec![host]);
         let expires_in_ms = wait.and_then(|wait| wait.expires_in_ms());
-        let wanted = NewCommand { target, expires_in_ms, verb: verb.clone() };
+        let wanted = NewCommand { target, expires_in_ms, verb: verb.clone(), copied_from: None };
         let command: Command = session.client.post("commands", &wanted).await?;
         commands.push(command);
     }

@@ -650,7 +650,7 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
     };
     create.rollback.put_into(&mut spec);
     let made = (Spec::Yuno(spec), create.run.then_some(Run::Running));
-    make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
+    make(session, (host, create.unit.unit), made, create.overwrite, create.wait, None).await
 }
 /// The files of a unit, one in a line.
 fn files(spec: &Spec) -> String {

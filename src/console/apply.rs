@@ -286,7 +286,7 @@ impl Console {
                 return Ok(None);
             }
         };
-        if let Err(error) = secret::fill_in(self, &wanted.unit.realm(), &mut spec).await {
+        if let Err(error) = secret::fill_in(self, &wanted.unit.realm(), &mut spec, &BTreeSet::new()).await {
             let place = if spec.configs().is_empty() { "env" } else { "configs" };
             faults.add_error(source, &at(place), error)?;
             return Ok(None);
@@ -337,7 +337,7 @@ impl Console {
             {
                 let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
                 let expires_in_ms = u64::try_from(CHECK_WAIT.as_millis()).ok();
-                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone() });
+                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone(), copied_from: None });
             }
         }
         for (host, answer) in set::ask(self, operator, commands, CHECK_WAIT).await? {
@@ -371,7 +371,7 @@ impl Console {
                 verbs.iter().flat_map(|verb| set::portions(verb, &hosts).map(move |hosts| (verb, hosts)))
             {
                 let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
-                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone() });
+                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone(), copied_from: None });
                 of.push(hosts.to_vec());
             }
         }

@@ -12,7 +12,7 @@
 //! name another's. An existing host joins again with its own key, which the certificate request proves, or with a token that an operator
 //! made for it (`muster token create --replaces HOST`). Any other attempt is refused, and raises an alert of that host.
 //!
-//! **Invariant: a host can download what the console has assigned to it**, and nothing that it reports gives it more.
+//! **Invariant: a host can download what the console has given to it** ([`super::given`]), and nothing that it reports gives it more.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ use axum::{
     extract::{FromRequestParts, Path, State},
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
-    routing::{get, post, put},
+    routing::{MethodRouter, get, post, put},
 };
 use muster_base::clock::{now_ms, rfc3339_ms};
 use muster_guard::{LineKind, log_peer};
@@ -50,6 +50,7 @@ use super::{
     state::{Console, ConsoleState},
     store::{
         self, StoreError,
+        given::GivenPart,
         host::{self, JoiningHost, KeyStanding},
         register::{CertificateStanding, RegisteredCertificate},
         token::{self, TokenRefusal},
@@ -72,20 +73,34 @@ const NOT_GIVEN: LineKind = LineKind::new("odd requests of hosts", 60).burst(5);
 const JOINED: LineKind = LineKind::new("hosts that join", 60).burst(3);
 const RENEWED: LineKind = LineKind::new("renewed certificates", 60).burst(3);
 
-/// Returns the routes for hosts.
+/// A route for hosts.
+pub(super) struct HostRoute {
+    pub(super) path: &'static str,
+    handler: MethodRouter<Console>,
+}
+
+/// All routes for hosts. A test asks each of them for what its caller was not given.
+pub(super) fn routes() -> Vec<HostRoute> {
+    let route = |path, handler| HostRoute { path, handler };
+    vec![
+        route("/v1/join", post(join)),
+        route("/v1/renew", post(renew)),
+        route("/v1/sealing-key", post(sealing_key)),
+        route("/v1/revoked.pem", get(revoked)),
+        route("/v1/artifacts/{sha256}", get(artifact)),
+        route("/v1/configs/{sha256}", get(config)),
+        route("/v1/secrets/{realm}/{name}/{version}", get(secret)),
+        route("/v1/manifests/{sha256}", get(manifest)),
+        route("/v1/desired/{digest}", get(desired)),
+        route("/v1/desired", put(hand_in)),
+        route("/v1/plans/{digest}", get(plan_request)),
+    ]
+}
+
+/// Returns the router for hosts.
 pub(super) fn router(console: Console) -> Router {
-    Router::new()
-        .route("/v1/join", post(join))
-        .route("/v1/renew", post(renew))
-        .route("/v1/sealing-key", post(sealing_key))
-        .route("/v1/revoked.pem", get(revoked))
-        .route("/v1/artifacts/{sha256}", get(artifact))
-        .route("/v1/configs/{sha256}", get(config))
-        .route("/v1/secrets/{realm}/{name}/{version}", get(secret))
-        .route("/v1/manifests/{sha256}", get(manifest))
-        .route("/v1/desired/{digest}", get(desired))
-        .route("/v1/desired", put(hand_in))
-        .route("/v1/plans/{digest}", get(plan_request))
+    let router = routes().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    router
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
         .method_not_allowed_fallback(async || {
             Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
@@ -365,7 +380,7 @@ async fn config(
     MemberHost(host): MemberHost,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
-    let sha256 = assigned(&console, host, &sha256).await?;
+    let sha256 = given(&console, host, &sha256).await?;
     match store::content::config_content(console.shared.store.read(), &sha256).await? {
         Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
         None => Err(Error::not_found("unknown_config", format!("there is no config {sha256}"))),
@@ -392,19 +407,19 @@ async fn manifest(
     MemberHost(host): MemberHost,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
-    let sha256 = assigned(&console, host, &sha256).await?;
+    let sha256 = given(&console, host, &sha256).await?;
     match store::content::manifest(console.shared.store.read(), &sha256).await? {
         Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
         None => Err(Error::not_found("unknown_manifest", format!("there is no manifest {sha256}"))),
     }
 }
 
-/// Returns the hash, if the console has assigned such content to the host. The error is the same whether the content
+/// Returns the hash, if the console has given such content to the host. The error is the same whether the content
 /// exists: otherwise it would confirm guesses.
-async fn assigned(console: &Console, host: HostId, text: &str) -> Result<Digest, Error> {
+async fn given(console: &Console, host: HostId, text: &str) -> Result<Digest, Error> {
     let sha256: Digest =
         text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))?;
-    if store::content::is_assigned(console.shared.store.read(), host, &sha256).await? {
+    if console.may_fetch(host, GivenPart::Content(&sha256)).await? {
         return Ok(sha256);
     }
     log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %sha256, "a host asks for what it was not told to use");
@@ -419,7 +434,7 @@ async fn artifact(
     Path(sha256): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let sha256 = assigned(&console, host, &sha256).await?;
+    let sha256 = given(&console, host, &sha256).await?;
     let path = content::artifact_path(&console.shared.content, &sha256);
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")),

@@ -8,6 +8,7 @@
 //! - [`store`]: the database
 //! - [`revocation`]: the list of revoked certificates; [`register`]: the list of all issued ones, for a lost store
 //! - [`enrol`]: the interface for hosts (HTTPS): join, renew, download content; `membership`: join tokens, and revoking a host
+//! - `given`: what the console has given to hosts, which alone decides what they may fetch or be sent
 //! - [`link`]: the connection to the broker; `link_handle`, `inbound`: its two directions
 //! - [`ingest`]: stores what hosts report, and then acknowledges it
 //! - [`dispatch`]: turns an operator's request into a signed command, and sends it until it is answered
@@ -51,6 +52,7 @@ mod enrol;
 mod error;
 pub mod external;
 pub mod fleet;
+mod given;
 mod health;
 mod host_clocks;
 mod host_plan;

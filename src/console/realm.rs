@@ -149,7 +149,7 @@ impl Console {
             return Ok(None);
         }
         let expires_in_ms = u64::try_from(LIFETIME_MAX_MS).ok();
-        let command = NewCommand { target: NewTarget::All, expires_in_ms, verb };
+        let command = NewCommand { target: NewTarget::All, expires_in_ms, verb, copied_from: None };
         Ok(Some(dispatch::announce(self, operator, command).await?.id))
     }
 }

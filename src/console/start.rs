@@ -593,8 +593,7 @@ async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
             let secrets = store::operator::sweep(store.write(), now).await?;
             let issued = store::issued::sweep(store.write(), before).await?;
             let issued = issued + store::removed::sweep(store.write(), now).await?;
-            let issued = issued + store::content::sweep_assigned(store.write()).await?;
-            let issued = issued + store::secret::sweep_assigned(store.write()).await?;
+            let issued = issued + store::given::sweep(store.write()).await?;
             if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
                 shared.changed(super::page_change::PageChange::Alert(None));
             }

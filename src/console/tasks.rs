@@ -34,7 +34,9 @@ impl Console {
         let mut changes = self.changes();
         let target = NewTarget::Hosts(vec![host.to_string()]);
         let verb = Verb::UnitTasks { unit, log, from };
-        let asked = self.submit(operator, NewCommand { target, expires_in_ms: Some(EXPIRE_MS), verb }).await?;
+        let asked = self
+            .submit(operator, NewCommand { target, expires_in_ms: Some(EXPIRE_MS), verb, copied_from: None })
+            .await?;
         if asked.hosts.iter().any(|line| line.away_since_ms().is_some()) {
             return Err(no_answer());
         }

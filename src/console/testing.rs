@@ -10,11 +10,12 @@ use muster_topics::{
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem},
     name::{Digest, HostId, Name},
+    unit::ArtifactRef,
 };
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Client, Response, StatusCode};
 
-use super::{Console, RunningConsole, config::Config, prepare, state::ConsoleState};
+use super::{Console, RunningConsole, config::Config, prepare, state::ConsoleState, store::given::GivenUnit};
 
 pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
@@ -58,10 +59,19 @@ impl Fixture {
         token.token.parse().unwrap()
     }
 
-    /// Records that a host was ordered to use some content.
-    pub(super) async fn assign(&self, host: HostId, content: &[&Digest]) {
+    /// Records that a host was given a unit with some content.
+    pub(super) async fn give(&self, host: HostId, content: &[&Digest]) {
+        let artifact = |sha256: &&Digest| ArtifactRef {
+            sha256: (*sha256).clone(),
+            size_bytes: 1,
+            role: "r".parse().unwrap(),
+            version: "1".parse().unwrap(),
+            manifest: None,
+        };
+        let artifacts = content.iter().map(artifact).collect();
+        let unit = GivenUnit { artifacts, ..GivenUnit::nothing(&"default/given".parse().unwrap()) };
         let mut db = self.shared().store.begin().await.unwrap();
-        super::store::content::assign(&mut db, &[host], content).await.unwrap();
+        super::store::given::give(&mut db, &[host], &unit, None).await.unwrap();
         db.commit().await.unwrap();
     }
 
@@ -131,7 +141,7 @@ impl Fixture {
     /// Returns a command that waits for these hosts.
     pub(super) async fn command(&self, hosts: &[HostId]) -> muster_api::Command {
         let target = muster_api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
-        let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+        let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]), copied_from: None };
         self.console.submit(&admin(), command).await.unwrap()
     }
 }

@@ -191,6 +191,14 @@ pub fn with_values(document: &Value, values: &BTreeMap<Name, impl AsRef<str>>) -
     }))
 }
 
+/// Whether a document has a secret value in it.
+#[must_use]
+pub fn has_secret_value(document: &Value) -> bool {
+    let mut has_any = false;
+    walk(document, &mut String::new(), &mut |_, secret| has_any |= reference(secret).is_none());
+    has_any
+}
+
 /// Returns the document with a salt beside its first secret value, so that its hash cannot be matched against guesses;
 /// `None` if it has none.
 #[must_use]

@@ -92,7 +92,7 @@ impl DeploymentState {
 
 /// A unit of a deployment, as its host reports it.
 #[derive(Clone, Copy, Debug)]
-pub struct UnitOnHost<'a> {
+pub struct HostUnit<'a> {
     /// Its name.
     pub unit: &'a UnitName,
     /// Its desired state there.
@@ -131,7 +131,7 @@ pub struct DeploymentOnHost<'a> {
     /// Whether the host is away.
     pub is_away: bool,
     /// The units of the host.
-    pub units: &'a [UnitOnHost<'a>],
+    pub units: &'a [HostUnit<'a>],
 }
 
 /// Returns how far a deployment is on a host, and why; `None` if the host has nothing of it.
@@ -239,9 +239,9 @@ fn waiting(waits: &AdmissionWait, console: Option<&str>) -> String {
 
 /// Returns how far a unit of a deployment is, and why.
 #[must_use]
-pub fn unit_state(unit: &UnitOnHost<'_>) -> (DeploymentState, Option<String>) {
+pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<String>) {
     use DeploymentState::{Changing, Failed, Held, Verified};
-    let UnitOnHost { unit: name, desired, observed, hold, .. } = *unit;
+    let HostUnit { unit: name, desired, observed, hold, .. } = *unit;
     if let Some(back) = &observed.rolled_back {
         return (Failed, Some(format!("{name} {back}")));
     }

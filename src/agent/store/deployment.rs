@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rules::{
     authorise::LocalPolicy,
-    deployment_state::{DeploymentState, UnitOnHost, unit_state},
+    deployment_state::{DeploymentState, HostUnit, unit_state},
     desired::body::{self, DeploymentObstacle, HeldBack, HostRules, PresentUnit, PresentUnits, shortened},
     render::RenderValues,
 };
@@ -263,7 +263,7 @@ async fn apply_if_nothing_changes(
 /// Whether a unit is as it should be, as far as is stored.
 fn is_verified(row: &StoredUnit) -> bool {
     let StoredUnit { name, desired, hold, owner, kept } = row;
-    let unit = UnitOnHost { unit: name, desired, observed: &kept.observed, hold: hold.as_ref(), owner: owner.as_ref() };
+    let unit = HostUnit { unit: name, desired, observed: &kept.observed, hold: hold.as_ref(), owner: owner.as_ref() };
     unit_state(&unit).0 == DeploymentState::Verified
 }
 

@@ -75,5 +75,5 @@ pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result
         ..ContainerSpec::new(Image::Existing(adopt.name))
     };
     let made = (Spec::Container(spec), (!adopt.stopped).then_some(Run::Running));
-    make(session, (host, adopt.unit.unit), made, false, adopt.wait).await
+    make(session, (host, adopt.unit.unit), made, false, adopt.wait, None).await
 }

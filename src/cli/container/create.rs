@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use muster_api::Unit;
+use muster_api::{HostUnit, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     container::{ContainerSpec, Image, Mount, Network, Runtime},
@@ -209,7 +209,7 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
         ..ContainerSpec::new(create.made_of.find(session).await?)
     };
     let made = (Spec::Container(spec), create.run.then_some(Run::Running));
-    make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
+    make(session, (host, create.unit.unit), made, create.overwrite, create.wait, None).await
 }
 
 /// Creates another container with the same contents.
@@ -230,7 +230,9 @@ pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result
         .hint("give the other one a name of its own"));
     }
     let spec = cloned(&from, clone.env)?;
-    make(session, (host, clone.to.unit), (spec, clone.run.then_some(Run::Running)), false, clone.wait).await
+    let copied_from = HostUnit { host: from.host, unit: from.unit.clone() };
+    let made = (spec, clone.run.then_some(Run::Running));
+    make(session, (host, clone.to.unit), made, false, clone.wait, Some(copied_from)).await
 }
 
 /// The spec of the new container.

@@ -60,7 +60,7 @@ fn spec(artifact: &Artifact, configs: &[&Config]) -> YunoSpec {
 async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<muster_api::Command, Error> {
     let verb = Verb::UnitApply { unit: "default/till".parse().unwrap(), spec: Box::new(Spec::Yuno(spec)), run: None };
     let target = NewTarget::Hosts(vec![host.to_string()]);
-    fixture.console.submit(&admin(), NewCommand { target, expires_in_ms: None, verb }).await
+    fixture.console.submit(&admin(), NewCommand { target, expires_in_ms: None, verb, copied_from: None }).await
 }
 
 /// A host says that it has a unit.
@@ -107,7 +107,7 @@ async fn secret_is_sent_only_to_its_host() {
         assert!(!text.contains("hunter"), "{text}");
     }
     let member = fixture.member("h").await;
-    fixture.assign(member.id, &[&added.sha256]).await;
+    fixture.give(member.id, &[&added.sha256]).await;
     let url = fixture.hosts_url(&format!("/v1/configs/{}", added.sha256));
     let fetched = fixture.client(member.identity()).get(url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Digest::of(&fetched), added.sha256);
@@ -214,7 +214,7 @@ async fn a_manifest_belongs_to_its_label() {
     let error = try_artifact(&fixture, "till@2", "till", Some(json!({"config_schema": {"type": "colour"}}))).await;
     assert_eq!(error.unwrap_err().problem.code, "bad_manifest");
     let member = fixture.member("h").await;
-    fixture.assign(member.id, &[first.manifest.as_ref().unwrap()]).await;
+    fixture.give(member.id, &[first.manifest.as_ref().unwrap()]).await;
     let url = fixture.hosts_url(&format!("/v1/manifests/{}", first.manifest.as_ref().unwrap()));
     let fetched = fixture.client(member.identity()).get(&url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Some(Digest::of(&fetched)), first.manifest);

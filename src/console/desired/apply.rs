@@ -198,7 +198,7 @@ impl Console {
         }
         for unit in &wanted.units {
             let Some(mut spec) = self.resolve(catalogue, (source, unit), faults).await? else { continue };
-            has_secrets |= !spec.secrets().is_empty();
+            has_secrets |= !spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?;
             // Which versions of secrets a host gets is no part of the deployment's version.
             spec.set_secrets(Vec::new());
             let unit_before = spec_before(&unit.unit);
@@ -734,7 +734,8 @@ impl Console {
             // The document alone would make it an orphan.
             let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
             let verb = Verb::UnitDetach { unit: unit.clone() };
-            dispatch::announce(self, operator, NewCommand { target, expires_in_ms: None, verb }).await?;
+            dispatch::announce(self, operator, NewCommand { target, expires_in_ms: None, verb, copied_from: None })
+                .await?;
         }
         let word = if attach { "adopted" } else { "detached" };
         tracing::info!(%operator, deployment = %name, %unit, hosts = hosts.len(), "a unit is {word}");

@@ -9,7 +9,7 @@ use muster_base::clock::now_ms;
 use muster_rules::placement::Resources;
 use muster_topics::{
     desired::{DeploymentName, Instances, UnitRemoval},
-    name::{HostId, Name, UnitName},
+    name::{HostId, UnitName},
     secret::SecretRef,
 };
 use sqlx::SqliteConnection;
@@ -17,13 +17,14 @@ use sqlx::SqliteConnection;
 use super::{
     DesiredState,
     places::{self, AwayHosts, Places},
-    plan::{HostLook, Plan, PlanWish, plan, version},
+    plan::{HostLook, Plan, PlanWish, desired_deployment, plan, version},
     rollouts::policy_of,
     table::{DeploymentEntry, assignment, units_of},
     vars,
 };
 use crate::{
     error::Error,
+    given,
     page_change::PageChange,
     secret,
     state::{Console, ConsoleState},
@@ -31,6 +32,7 @@ use crate::{
         self, StoreError,
         deployment::{self, AssignmentRow, VersionRow},
         desired,
+        given::GivenUnit,
         label::OperatorLabels,
     },
 };
@@ -80,6 +82,10 @@ impl Console {
             }
             Err(error) => return Err(error),
         };
+        let mut has_secret_values = false;
+        for unit in row.content.units.iter().filter(|_| secrets.is_ok()) {
+            has_secret_values |= self.have_secret_values(unit.spec.configs()).await?;
+        }
         let specs = row.content.units.iter().map(|unit| &*unit.spec);
         let has_values = specs.into_iter().any(|spec| spec.masked() != *spec);
         let policy = policy_of(&row);
@@ -94,6 +100,7 @@ impl Console {
             has_placed: listed().any(|unit| unit.placement.is_some()),
             policy,
             secrets,
+            has_secret_values,
             has_values,
             row,
         })
@@ -310,9 +317,9 @@ pub(super) async fn write(
     let mut assign: BTreeMap<&AssignmentRow, Vec<HostId>> = BTreeMap::new();
     let mut unassign: BTreeMap<DeploymentName, Vec<HostId>> = BTreeMap::new();
     let mut removals: BTreeMap<&[UnitRemoval], Vec<HostId>> = BTreeMap::new();
-    let mut granted: BTreeMap<(&DeploymentName, u32), Vec<HostId>> = BTreeMap::new();
+    let mut given: BTreeMap<(&DeploymentName, u32, &Instances, Vec<UnitName>), Vec<HostId>> = BTreeMap::new();
     let mut documents = Vec::new();
-    let granted_entries: Vec<(Arc<DeploymentEntry>, Vec<HostId>)>;
+    let gifts: Vec<(Vec<GivenUnit>, Vec<HostId>)>;
     {
         let table = shared.hosts.desired.table();
         for (host, new) in &plan.hosts {
@@ -330,17 +337,23 @@ pub(super) async fn write(
             }
             if let Some(document) = &new.document {
                 documents.push((*host, document.clone()));
-                new.assigned
-                    .iter()
-                    .for_each(|row| granted.entry((&row.deployment, row.version)).or_default().push(*host));
+                let detached = entry.map_or(&[][..], |entry| &entry.detached[..]);
+                for row in &new.assigned {
+                    let of = detached.iter().filter(|(of, _)| *of == row.deployment).map(|(_, unit)| unit.clone());
+                    let key = (&row.deployment, row.version, &row.instances, of.collect::<Vec<_>>());
+                    given.entry(key).or_default().push(*host);
+                }
             }
         }
-        let entry = |((name, number), hosts): ((&DeploymentName, u32), Vec<HostId>)| {
-            let (adopt, instances) = (Vec::new(), Instances::new());
+        let of = |(key, hosts): ((&DeploymentName, u32, &Instances, Vec<UnitName>), Vec<HostId>)| {
+            let (name, number, instances, detached) = key;
+            let (adopt, instances) = (Vec::new(), instances.clone());
             let row = AssignmentRow { deployment: name.clone(), version: number, adopt, plan: None, instances };
-            Some((Arc::clone(version(&table, deployments, &row)?), hosts))
+            let detached: Vec<_> = detached.into_iter().map(|unit| (name.clone(), unit)).collect();
+            let deployment = desired_deployment(version(&table, deployments, &row)?, &row, &detached).ok()?;
+            Some((given::of_deployment(&deployment), hosts))
         };
-        granted_entries = granted.into_iter().filter_map(entry).collect();
+        gifts = given.into_iter().filter_map(of).collect();
     }
     for (row, hosts) in assign {
         deployment::assign(db, &hosts, row).await?;
@@ -350,17 +363,15 @@ pub(super) async fn write(
     }
     for (removals, hosts) in removals {
         deployment::set_removals(db, &hosts, removals).await?;
+        for removal in removals {
+            store::given::take_back(db, &hosts, &removal.unit, None).await?;
+        }
     }
     // A host gets what its document names, and nothing else.
-    for (entry, hosts) in granted_entries {
-        store::content::assign(db, &hosts, &entry.content().into_iter().collect::<Vec<_>>()).await?;
-        let secrets: Vec<(Name, SecretRef)> = entry
-            .secrets
-            .iter()
-            .flatten()
-            .flat_map(|(unit, secrets)| secrets.iter().map(|secret| (unit.realm(), secret.clone())))
-            .collect();
-        store::secret::assign(db, &hosts, &secrets).await?;
+    for (units, hosts) in gifts {
+        for unit in units {
+            store::given::give(db, &hosts, &unit, None).await?;
+        }
     }
     for body in &plan.bodies {
         desired::put_body(db, &body.digest, &body.content, body.is_secret).await?;

@@ -11,12 +11,22 @@ use muster_topics::{
 
 use crate::{
     error::Error,
+    given,
     state::Console,
     store::{
-        StoreError,
+        self, StoreError,
         desired::{self, HandedInRow},
+        given::GivenUnit,
     },
 };
+
+/// A document that this console has signed for a host, which hands it in.
+struct HandedInDocument<'a> {
+    row: HandedInRow,
+    body: &'a str,
+    /// What it gives to the host.
+    units: Vec<GivenUnit>,
+}
 
 impl Console {
     /// Returns the body with this digest, if it is that of the host's present document.
@@ -48,9 +58,15 @@ impl Console {
         if document.is_none() && labels.is_none() {
             return Err(Error::conflict("not_asked", "the console knows what this host has"));
         }
-        if let Some((row, body)) = document {
+        if let Some(HandedInDocument { row, body, units }) = document {
             let mut transaction = self.shared.store.begin().await?;
             desired::hand_in(&mut transaction, host, &row, body, now_ms()).await?;
+            // What the console has signed for a host later than all that it remembers, it has given to it, and has forgotten.
+            if desired::is_later(&mut transaction, host, row.mark).await? {
+                for unit in units {
+                    store::given::give(&mut transaction, &[host], &unit, None).await?;
+                }
+            }
             transaction.commit().await.map_err(StoreError::from)?;
             tracing::info!(host.id = %host, document = %row.mark, "a host has handed in its document");
             if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
@@ -67,11 +83,7 @@ impl Console {
         Ok(())
     }
 
-    fn verified_document<'a>(
-        &self,
-        host: HostId,
-        document: &'a StoredDocument,
-    ) -> Result<(HandedInRow, &'a str), Error> {
+    fn verified_document<'a>(&self, host: HostId, document: &'a StoredDocument) -> Result<HandedInDocument<'a>, Error> {
         if document.body.len() > BODY_MAX_BYTES {
             return Err(wrong(&format!("the body is longer than {BODY_MAX_BYTES} bytes")));
         }
@@ -82,10 +94,10 @@ impl Console {
         if Digest::of(document.body.as_bytes()) != head.digest {
             return Err(wrong("the body is not that of the head"));
         }
-        if let Err(error) = serde_json::from_str::<DesiredBody>(&document.body) {
-            return Err(wrong(&format!("the body cannot be read: {error}")));
-        }
-        Ok((HandedInRow { mark: head.mark, digest: head.digest }, &document.body))
+        let body: DesiredBody = serde_json::from_str(&document.body)
+            .map_err(|error| wrong(&format!("the body cannot be read: {error}")))?;
+        let units = body.deployments.iter().flat_map(given::of_deployment).collect();
+        Ok(HandedInDocument { row: HandedInRow { mark: head.mark, digest: head.digest }, body: &document.body, units })
     }
 
     fn verified_labels(&self, host: HostId, labels: &Envelope) -> Result<HostLabels, Error> {

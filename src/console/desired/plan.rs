@@ -380,7 +380,7 @@ struct BodyMaker<'a> {
 }
 
 /// Returns a deployment as the document of a host has it.
-fn desired_deployment(
+pub(super) fn desired_deployment(
     entry: &DeploymentEntry,
     row: &AssignmentRow,
     detached: &[(DeploymentName, UnitName)],

@@ -10,7 +10,7 @@ use muster_api::{
 use muster_rules::{
     assignment::AssignmentConflict,
     cost,
-    deployment_state::{self, DeploymentOnHost, UnitOnHost},
+    deployment_state::{self, DeploymentOnHost, HostUnit},
     spec_comparison,
 };
 use muster_topics::{
@@ -277,9 +277,9 @@ fn state(
         .flatten()
         .filter(|unit| !is_detached(unit))
         .collect();
-    let on_host: Vec<UnitOnHost<'_>> = reports
+    let on_host: Vec<HostUnit<'_>> = reports
         .iter()
-        .map(|report| UnitOnHost {
+        .map(|report| HostUnit {
             unit: &report.unit,
             desired: &report.desired,
             observed: &report.observed,

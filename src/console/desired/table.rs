@@ -17,7 +17,7 @@ use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
     label::HostLabels,
-    name::{Digest, HostId, Name, UnitName},
+    name::{HostId, Name, UnitName},
     secret::SecretRef,
 };
 use serde_json::Value;
@@ -49,6 +49,8 @@ pub(crate) struct DeploymentEntry {
     pub(super) policy: Option<Arc<RolloutPolicy>>,
     /// The secrets of its units, those that have any; or why they cannot be found.
     pub(super) secrets: Result<BTreeMap<UnitName, Vec<SecretRef>>, String>,
+    /// Whether configs of its units have secret values in them.
+    pub(super) has_secret_values: bool,
     /// Whether it has values that only its hosts may read.
     pub(super) has_values: bool,
 }
@@ -67,23 +69,15 @@ impl DeploymentEntry {
         self.policy.is_some()
     }
 
-    /// Whether its units have secrets by name, so that its hosts have to be chosen by the console's labels.
+    /// Whether its units have secrets, by name or in configs, so that its hosts have to be chosen by the console's labels.
     pub(super) fn has_secrets(&self) -> bool {
         // Without them nobody knows.
-        self.secrets.as_ref().map_or(true, |secrets| !secrets.is_empty())
+        self.has_secret_values || self.secrets.as_ref().map_or(true, |secrets| !secrets.is_empty())
     }
 
     /// Whether configs of its units have templates.
     pub(super) fn has_config_templates(&self) -> bool {
         self.row.content.units.iter().any(|unit| !unit.spec.config_templates().is_empty())
-    }
-
-    /// The hashes of what its hosts download.
-    pub(super) fn content(&self) -> BTreeSet<&Digest> {
-        let specs = self.row.content.units.iter().map(|unit| &*unit.spec);
-        let artifacts = specs.clone().flat_map(|spec| spec.artifacts());
-        let artifacts = artifacts.flat_map(|artifact| [Some(&artifact.sha256), artifact.manifest.as_ref()]).flatten();
-        artifacts.chain(specs.flat_map(|spec| spec.configs()).map(|config| &config.sha256)).collect()
     }
 }
 

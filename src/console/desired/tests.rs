@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::{
     error::Error,
-    store::{self, desired::DocumentRow},
+    store::{self, desired::DocumentRow, given::GivenPart},
     testing::{Fixture, Member, admin, problem},
 };
 
@@ -454,8 +454,12 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
     apply(&fixture, document("shop/till", "label.role=till", till("2"))).await;
     let body = body(&fixture, host.id).await;
-    for table in ["unit_removal", "assignment", "host_document", "issued_document", "deployment_version", "deployment"]
-    {
+    let artifact = body.deployments[0].version.units[0].spec.artifact().unwrap().sha256.clone();
+    let may_fetch = async || fixture.console.may_fetch(host.id, GivenPart::Content(&artifact)).await.unwrap();
+    assert!(may_fetch().await);
+    let tables =
+        ["given", "unit_removal", "assignment", "host_document", "issued_document", "deployment_version", "deployment"];
+    for table in tables {
         sqlx::query(sqlx::AssertSqlSafe(format!("DELETE FROM {table}")))
             .execute(fixture.shared().store.write())
             .await
@@ -490,7 +494,17 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     assert_eq!(problem(put(&forged).await).await, (400, "bad_document".to_owned()));
     let another = foreign(&fixture, HostId::random(), mark, &body).await;
     assert_eq!(problem(put(&another).await).await, (400, "bad_document".to_owned()));
+    assert!(!may_fetch().await, "what it reports and what is not signed gives it nothing");
+    // Nor does a document from before those that the console remembers: it may have been replaced.
+    let mut db = fixture.shared().store.begin().await.unwrap();
+    let later = DesiredMark { epoch: 1, generation: 8 };
+    store::desired::note_issued(&mut db, host.id, later, &Digest::of(b"later")).await.unwrap();
+    db.commit().await.unwrap();
     assert_eq!(put(&document).await.status(), 204);
+    assert!(!may_fetch().await);
+    sqlx::query("DELETE FROM issued_document").execute(fixture.shared().store.write()).await.unwrap();
+    assert_eq!(put(&document).await.status(), 204);
+    assert!(may_fetch().await, "the console has signed that");
     let shown = confirm(true).await.unwrap();
     let actions: Vec<_> =
         shown.hosts[0].deployments.iter().map(|one| (one.deployment.to_string(), one.action)).collect();

@@ -28,12 +28,10 @@ use muster_topics::{
     Millis, V1, canonical,
     command::{Command, Refresh, Target, Verb},
     envelope::{self, EnvelopeError},
-    name::{CommandId, Digest, HostId, Name},
+    name::{CommandId, HostId, Name},
     outcome::{Outcome, Output, RefusalCode, Status},
     sealed::{Sealed, SealingKey},
-    secret::SecretRef,
     topic::{HostTopic, Topic},
-    unit::{ArtifactRef, ConfigRef},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +52,7 @@ use super::{
     command_signer::SignError,
     content,
     error::Error,
+    given::{self, CommandGifts},
     label,
     list::first_names,
     page_change::PageChange,
@@ -146,8 +145,8 @@ struct PreparedCommand {
     hosts: TargetHosts,
     /// For each host the key of the sealed content; empty if nothing is sealed.
     keys: HashMap<HostId, String>,
-    /// Secrets, each with its realm, that its units use.
-    secrets: Vec<(Name, SecretRef)>,
+    /// What it gives to its hosts.
+    gifts: CommandGifts,
     /// The signed time; the command's own times are by the console's clock, by which it expires here.
     signed_ms: Millis,
 }
@@ -155,7 +154,9 @@ struct PreparedCommand {
 impl PreparedCommand {
     /// Returns the command as lists show it.
     fn shown(self, away: &HashMap<HostId, Millis>) -> muster_api::Command {
-        let Self { command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, .. } = self;
+        let Self {
+            command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, gifts, ..
+        } = self;
         hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
         let line = |(host, hostname)| muster_api::CommandHost {
             host,
@@ -164,7 +165,16 @@ impl PreparedCommand {
         };
         let hosts = hosts.into_iter().map(line).collect();
         let target = target.broadcast().is_some().then_some(target);
-        muster_api::Command { id, operator, issued_ms, expires_ms, verb: verb.masked(), target, hosts }
+        muster_api::Command {
+            id,
+            operator,
+            issued_ms,
+            expires_ms,
+            verb: verb.masked(),
+            target,
+            hosts,
+            withheld: gifts.withheld,
+        }
     }
 }
 
@@ -203,15 +213,14 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
     }
     shared.held_back().extend(&waiting);
     let mut transaction = shared.store.begin().await?;
-    for PreparedCommand { command, signed, hosts, keys, secrets, signed_ms } in &ready {
+    for PreparedCommand { command, signed, hosts, keys, gifts, signed_ms } in &ready {
         Store::note_signed_ms(&mut transaction, *signed_ms).await?;
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
         if waiting.contains(&command.id) {
             store::command::hold_back(&mut transaction, command.id).await?;
         }
-        store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
-        store::secret::assign(&mut transaction, &hosts, secrets).await?;
+        given::record(&mut transaction, command, &hosts, gifts).await?;
         if !keys.is_empty() {
             store::command::set_sealed_keys(&mut transaction, command.id, keys).await?;
         }
@@ -283,8 +292,19 @@ async fn make_ready(
     command_check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
     let mut verb = command.verb;
-    let secrets = secret::resolve(console, &mut verb, hosts.iter().map(|(host, _)| *host)).await?;
-    if !secrets.is_empty() {
+    let ids: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+    let gifts = secret::resolve(console, &mut verb, &ids).await?;
+    console.check_chosen(&target, &gifts).await?;
+    if let Some(from) = &command.copied_from {
+        console.check_copy(from, &verb).await?;
+    }
+    for there in &gifts.withheld {
+        tracing::warn!(
+            host.id = %there.host, unit = %there.unit,
+            "a unit that the console has not given to its host is changed without its configs and secrets"
+        );
+    }
+    if gifts.has_secrets() {
         sealing_keys(&shared.store, &hosts, "secrets").await?;
     }
     check_agents(shared, &verb, &hosts)?;
@@ -298,7 +318,7 @@ async fn make_ready(
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
     let signed = sign(&shared.authority, &command).await?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
-    Ok(PreparedCommand { command, signed, hosts, keys, secrets, signed_ms: issued_ms })
+    Ok(PreparedCommand { command, signed, hosts, keys, gifts, signed_ms: issued_ms })
 }
 
 /// Refuses what agents of some hosts are too old for: they would refuse the whole command without a reason that helps.
@@ -388,22 +408,6 @@ async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error
         .hint("put what is large into an artifact or a config"),
         other => rotation::unsigned("signing the command", other),
     })
-}
-
-/// Returns the hashes of all content that a host has to fetch.
-fn content_of(verb: &Verb) -> Vec<&Digest> {
-    let parts: Vec<(Vec<&ArtifactRef>, &[ConfigRef])> = match verb {
-        // A check fetches nothing.
-        Verb::UnitsApply(set) if set.check => Vec::new(),
-        Verb::UnitUpgrade { artifact, configs, .. } => vec![(artifact.iter().collect(), configs)],
-        other => other.specs().map(|(_, spec)| (spec.artifacts(), spec.configs())).collect(),
-    };
-    parts.into_iter().flat_map(|(artifacts, configs)| hashes(artifacts, configs)).collect()
-}
-
-fn hashes<'a>(artifacts: Vec<&'a ArtifactRef>, configs: &'a [ConfigRef]) -> impl Iterator<Item = &'a Digest> {
-    let artifact = artifacts.into_iter().flat_map(|one| [Some(&one.sha256), one.manifest.as_ref()]).flatten();
-    artifact.chain(configs.iter().map(|config| &config.sha256))
 }
 
 /// Checks that artifact and configs of a unit are stored: hosts will fetch them from here.
@@ -810,7 +814,7 @@ mod tests {
         }
         let verb = || exec(&["env"]);
         for target in [NewTarget::All, NewTarget::Hosts(vec!["c".to_owned(), "a".to_owned(), "c".to_owned()])] {
-            let command = NewCommand { target, expires_in_ms: None, verb: verb() };
+            let command = NewCommand { target, expires_in_ms: None, verb: verb(), copied_from: None };
             let answered = fixture.console.submit(&admin(), command).await.unwrap();
             assert_eq!(answered.hosts[0].hostname, "a");
             assert_eq!(answered, fixture.console.command(answered.id).await.unwrap());
@@ -827,7 +831,7 @@ mod tests {
         };
         let to = |names: &[&str]| {
             let target = NewTarget::Hosts(names.iter().map(|name| (*name).to_owned()).collect());
-            NewCommand { target, expires_in_ms: None, verb: verb() }
+            NewCommand { target, expires_in_ms: None, verb: verb(), copied_from: None }
         };
         let shared = fixture.shared();
         let given = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap();
@@ -863,7 +867,12 @@ mod tests {
         let member = fixture.member("a").await;
         let submit = async |verb: serde_json::Value| {
             let target = NewTarget::Hosts(vec![member.id.to_string()]);
-            let command = NewCommand { target, expires_in_ms: None, verb: serde_json::from_value(verb).unwrap() };
+            let command = NewCommand {
+                target,
+                expires_in_ms: None,
+                verb: serde_json::from_value(verb).unwrap(),
+                copied_from: None,
+            };
             fixture.console.submit(&admin(), command).await.unwrap()
         };
         let unit = serde_json::json!({"unit": "default/shop"});
@@ -903,7 +912,12 @@ mod tests {
         let shared = fixture.shared();
         let unit = serde_json::json!({"unit": "default/shop"});
         let run: Verb = serde_json::from_value(serde_json::json!({ "unit_run": unit })).unwrap();
-        let command = NewCommand { target: NewTarget::Hosts(vec!["a".to_owned()]), expires_in_ms: None, verb: run };
+        let command = NewCommand {
+            target: NewTarget::Hosts(vec!["a".to_owned()]),
+            expires_in_ms: None,
+            verb: run,
+            copied_from: None,
+        };
         let first = fixture.console.submit(&admin(), command.clone()).await.unwrap();
         let stop: Verb = serde_json::from_value(serde_json::json!({ "unit_stop": unit })).unwrap();
         let later = || OpenCommand {

@@ -301,7 +301,11 @@ async fn host_downloads_only_assigned_content() {
         run: None,
     };
     let target = muster_api::NewTarget::Hosts(vec!["h".to_owned()]);
-    fixture.console.submit(&admin(), muster_api::NewCommand { target, expires_in_ms: None, verb }).await.unwrap();
+    fixture
+        .console
+        .submit(&admin(), muster_api::NewCommand { target, expires_in_ms: None, verb, copied_from: None })
+        .await
+        .unwrap();
     for path in &paths {
         assert_eq!(get(&member, path).await.status(), StatusCode::OK, "{path}");
         assert_eq!(problem(get(&other, path).await).await, (403, "not_assigned".to_owned()), "{path}");
@@ -320,7 +324,7 @@ async fn members_download_content_whole_or_in_ranges() {
     let labels = muster_api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
     assert_eq!(artifact.sha256, Digest::of(&blob));
-    fixture.assign(member.id, &[&artifact.sha256, &Digest::of(b"other"), &Digest::of(b"{\"a\":2,\"b\":1}")]).await;
+    fixture.give(member.id, &[&artifact.sha256, &Digest::of(b"other"), &Digest::of(b"{\"a\":2,\"b\":1}")]).await;
     let client = fixture.client(member.identity());
     let get = |path: String, range: Option<&str>| {
         let request = client.get(fixture.hosts_url(&path));

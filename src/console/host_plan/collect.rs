@@ -58,7 +58,12 @@ impl Console {
             for hosts in hosts.chunks(COMMAND_HOSTS) {
                 let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
                 let expires_in_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-                commands.push(NewCommand { target, expires_in_ms, verb: Verb::Plan(question.clone()) });
+                commands.push(NewCommand {
+                    target,
+                    expires_in_ms,
+                    verb: Verb::Plan(question.clone()),
+                    copied_from: None,
+                });
             }
         }
         let mut open: HashMap<CommandId, HashSet<HostId>> = HashMap::new();

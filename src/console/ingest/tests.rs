@@ -115,7 +115,7 @@ async fn revoked_host_is_not_commanded_and_ignored() {
     assert_eq!(host.presence.unwrap().state, HostConnection::Offline);
     assert!(host.state.is_none() && fixture.console.units(None).await.unwrap().is_empty());
     // It is ordered nothing by name, and is none of all.
-    let target = |target| NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let target = |target| NewCommand { target, expires_in_ms: None, verb: exec(&["true"]), copied_from: None };
     let refused = fixture.console.submit(&admin(), target(NewTarget::Hosts(vec!["bad".to_owned()]))).await.unwrap_err();
     assert_eq!((refused.status, refused.problem.code.as_str()), (409, "host_revoked"));
     assert_eq!(fixture.console.refresh(&admin(), "bad").await.unwrap_err().problem.code, "host_revoked");
@@ -384,7 +384,7 @@ async fn unexpected_answer_to_broadcast_is_added() {
         fixture.member("talker").await.id,
     ];
     let target = NewTarget::Select("host=one".parse().unwrap());
-    let wanted = NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let wanted = NewCommand { target, expires_in_ms: None, verb: exec(&["true"]), copied_from: None };
     let id = fixture.console.submit(&admin(), wanted).await.unwrap().id;
     let running = json!({"v": 1, "command": id, "seq": 0, "at_ms": 1, "kind": "running"});
     let output = json!({

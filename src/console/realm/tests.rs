@@ -79,6 +79,10 @@ async fn hosts_get_realms_and_those_of_their_units() {
     // No operator says by hand what realms are.
     let target = NewTarget::Hosts(vec![member.id.to_string()]);
     let verb = Verb::RealmSet { realm: name("shop") };
-    let refused = fixture.console.submit(&admin(), NewCommand { target, expires_in_ms: None, verb }).await.unwrap_err();
+    let refused = fixture
+        .console
+        .submit(&admin(), NewCommand { target, expires_in_ms: None, verb, copied_from: None })
+        .await
+        .unwrap_err();
     assert_eq!(refused.problem.code, "not_by_command");
 }

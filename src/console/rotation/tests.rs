@@ -134,7 +134,7 @@ async fn open_commands_are_signed_with_the_new_key() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
     let target = muster_api::NewTarget::Hosts(vec!["h".to_owned()]);
-    let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]), copied_from: None };
     let command = fixture.console.submit(&admin(), command).await.unwrap().id;
     let (before, old) = (stored(&fixture, command).await, fixture.shared().authority.keys().state.of_hosts());
     fixture.console.begin_rotation(&admin(), signing()).await.unwrap();

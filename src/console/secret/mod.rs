@@ -7,8 +7,7 @@
 //! secret is a change of the unit as any other: a command, a new revision, and the way back to the former value.
 //!
 //! **Invariant: a value leaves the console only sealed to a host that was told to use it**; there is no other way to read
-//! one. Who was told is what the console has signed ([`assigned_secret`](crate::store::secret::assign)), not what a host
-//! says.
+//! one. Who was told is what the console has given ([`crate::given`]), not what a host says.
 
 mod keyring;
 mod resolve;
@@ -40,7 +39,9 @@ use crate::{
     error::Error,
     state::{Console, ConsoleState},
     store::{
-        StoreError, host,
+        StoreError,
+        given::GivenPart,
+        host,
         secret::{self, SecretRow},
     },
 };
@@ -285,7 +286,7 @@ impl Console {
         let shared = &self.shared;
         let db = shared.store.read();
         // The error is the same whether there is such a secret: a host learns of no other than its own.
-        if !secret::is_assigned(db, host, realm, wanted).await? {
+        if !self.may_fetch(host, GivenPart::Secret(realm, wanted)).await? {
             let message = format!("no unit of host {host} was given secret {realm}/{wanted}");
             return Err(Error::new(StatusCode::FORBIDDEN, "not_assigned", message)
                 .hint("order the unit for this host by name (`muster unit apply`)"));

@@ -1,35 +1,42 @@
 //! Fills in what the console alone knows of a unit's configs: their templates, and which version of each secret that they name
 //! the unit gets, the newest.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
+use muster_api::HostUnit;
 use muster_rules::{config, render};
 use muster_topics::{
     command::Verb,
-    name::{Digest, HostId, Name, UnitName},
+    name::{HostId, Name},
     secret::{SECRETS_MAX, SecretRef},
     unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, ConfigRef, ConfigTemplate, ConfigTemplates, Spec},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{unknown, unreadable};
 use crate::{
     error::Error,
+    given::CommandGifts,
     state::Console,
-    store::{host, secret},
+    store::{given::GivenUnit, secret},
 };
 
 /// Puts into a spec what the console alone knows of its configs: their templates, and the secrets that these and others name.
+/// `masked` are those of templates that the spec has masked.
 ///
 /// # Errors
 /// If a config or a secret is not here, or if there are too many.
-pub(crate) async fn fill_in(console: &Console, realm: &Name, spec: &mut Spec) -> Result<(), Error> {
+pub(crate) async fn fill_in(
+    console: &Console,
+    realm: &Name,
+    spec: &mut Spec,
+    masked: &BTreeSet<Name>,
+) -> Result<(), Error> {
     let documents = console.documents(spec.configs()).await?;
     spec.set_config_templates(templates_of(spec.configs(), &documents)?);
-    spec.set_secrets(secrets_named(console, realm, &documents, Some(spec)).await?);
+    let mut names = names_in(spec);
+    names.extend(masked.iter().cloned());
+    spec.set_secrets(secrets_named(console, realm, &documents, names).await?);
     Ok(())
 }
 
@@ -39,7 +46,13 @@ pub(crate) async fn fill_in(console: &Console, realm: &Name, spec: &mut Spec) ->
 /// If a config or a secret is not here.
 pub(crate) async fn secrets_of(console: &Console, realm: &Name, spec: &Spec) -> Result<Vec<SecretRef>, Error> {
     let documents = console.documents(spec.configs()).await?;
-    secrets_named(console, realm, &documents, Some(spec)).await
+    secrets_named(console, realm, &documents, names_in(spec)).await
+}
+
+/// Returns the secrets that the templates of a spec and of its configs name. Those that are none are refused elsewhere.
+fn names_in(spec: &Spec) -> BTreeSet<Name> {
+    let names = render::unit::names_of(spec).unwrap_or_default();
+    names.secrets.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// Returns the templates in a unit's configs that count.
@@ -58,17 +71,15 @@ fn templates_of(configs: &[ConfigRef], documents: &[Value]) -> Result<Vec<Config
     Ok(found)
 }
 
-/// Returns the newest version of each secret that configs and templates name for units of a realm, by name. `spec` has the
-/// templates; those that are none are refused elsewhere.
+/// Returns the newest version of each secret that configs and templates name for units of a realm, by name.
 async fn secrets_named(
     console: &Console,
     realm: &Name,
     documents: &[Value],
-    spec: Option<&Spec>,
+    of_templates: BTreeSet<Name>,
 ) -> Result<Vec<SecretRef>, Error> {
     let mut names = config::references(documents);
-    let of_templates = spec.and_then(|spec| render::unit::names_of(spec).ok()).unwrap_or_default();
-    names.extend(of_templates.secrets.iter().filter_map(|name| name.parse().ok()));
+    names.extend(of_templates);
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -94,64 +105,89 @@ async fn newest(console: &Console, realm: &Name, names: BTreeSet<Name>) -> Resul
         .collect()
 }
 
-/// Fills in the templates and secrets of all units of a verb, whatever it says of them, and returns the secrets.
+/// Fills in the templates and secrets of all units of a verb, whatever it says of them. Returns what the command gives to its hosts.
 ///
 /// # Errors
-/// If a config or a secret is not here.
-pub(crate) async fn resolve(
-    console: &Console,
-    verb: &mut Verb,
-    hosts: impl Iterator<Item = HostId>,
-) -> Result<Vec<(Name, SecretRef)>, Error> {
-    let mut all = Vec::new();
-    if let Verb::UnitUpgrade { unit, from, configs, secrets, config_templates, .. } = verb {
-        let desired = desired_of(console, unit, hosts, from).await?;
-        let all_configs = match &desired {
-            Some(spec) => with_configs(spec, configs),
-            // Its host refuses the command, or has not reported the unit yet.
-            None => configs.clone(),
-        };
-        let documents = console.documents(&all_configs).await?;
-        let templates = templates_of(&all_configs, &documents)?;
-        let mut after = desired.as_deref().cloned();
-        after.iter_mut().for_each(|spec| spec.set_config_templates(templates.clone()));
-        let realm = unit.realm();
-        let found = secrets_named(console, &realm, &documents, after.as_ref()).await?;
-        all.extend(found.iter().map(|secret| (realm.clone(), secret.clone())));
-        // An older agent would not understand the fields: a unit that has no secrets or templates gets none of them.
-        let has_any = desired.as_ref().is_some_and(|spec| !spec.secrets().is_empty());
-        *secrets = Some(found).filter(|found| has_any || !found.is_empty());
-        let had_any = desired.is_some_and(|spec| !spec.config_templates().is_empty());
-        let is_told = had_any || !templates.is_empty();
-        *config_templates = is_told.then(|| ConfigTemplates { templates, values: BTreeMap::new() });
-        return Ok(all);
+/// If a config or a secret is not here, or if nothing is left of an upgrade to send.
+pub(crate) async fn resolve(console: &Console, verb: &mut Verb, hosts: &[HostId]) -> Result<CommandGifts, Error> {
+    if let Verb::UnitUpgrade { .. } = verb {
+        return upgrade(console, verb, hosts).await;
     }
+    let mut masked = Vec::new();
     for (unit, spec) in verb.specs_mut() {
-        let realm = unit.realm();
-        fill_in(console, &realm, spec).await?;
-        all.extend(spec.secrets().iter().map(|secret| (realm.clone(), secret.clone())));
+        let names = console.masked_names(hosts, unit, spec).await?;
+        fill_in(console, &unit.realm(), spec, &names).await?;
+        masked.push(names);
     }
-    Ok(all)
+    let mut gifts = CommandGifts::of_specs(verb, hosts);
+    for ((_, unit), names) in gifts.units.iter_mut().zip(masked) {
+        unit.named.extend(names);
+    }
+    Ok(gifts)
 }
 
-/// Returns the spec of a unit on the first host that reports it in the right revision.
-async fn desired_of(
-    console: &Console,
-    unit: &UnitName,
-    hosts: impl Iterator<Item = HostId>,
-    revision: &Digest,
-) -> Result<Option<Arc<Spec>>, Error> {
+/// The same for an upgrade. Units that their hosts were not given are upgraded without configs and secrets.
+async fn upgrade(console: &Console, verb: &mut Verb, hosts: &[HostId]) -> Result<CommandGifts, Error> {
+    let Verb::UnitUpgrade { unit, from, artifact, configs, secrets, config_templates } = verb else {
+        return Ok(CommandGifts::default());
+    };
+    let mut given: Vec<(HostId, GivenUnit)> = Vec::new();
+    let mut gifts = CommandGifts::default();
     for host in hosts {
-        let found = host::units(console.shared.store.read(), Some(host), Some(unit)).await?.into_iter().next();
-        if let Some(found) = found.filter(|found| found.desired.revision == *revision) {
-            return Ok(Some(found.desired.spec));
+        let found = console.given_unit(*host, unit, from).await?;
+        let found = found.filter(|found| configs.iter().all(|config| found.has_config(config)));
+        // One command says the same to all of its hosts.
+        let is_same = |one: &GivenUnit| {
+            let first = given.first().map_or(one, |(_, first)| first);
+            (&first.configs, &first.named) == (&one.configs, &one.named)
+        };
+        match found.filter(is_same) {
+            Some(found) => given.push((*host, found)),
+            None => gifts.withheld.push(HostUnit { host: *host, unit: unit.clone() }),
         }
     }
-    Ok(None)
+    let put_artifact = |unit: &mut GivenUnit| {
+        if let Some(artifact) = &*artifact {
+            unit.artifacts = vec![artifact.clone()];
+        }
+    };
+    if let Some(first) = gifts.withheld.first() {
+        if artifact.is_none() {
+            return Err(console.not_given(first).await?);
+        }
+        configs.clear();
+        (*secrets, *config_templates) = (None, None);
+        given.extend(gifts.withheld.iter().map(|one| (one.host, GivenUnit::nothing(unit))));
+        for (host, mut unit) in given {
+            put_artifact(&mut unit);
+            gifts.units.push((vec![host], unit));
+        }
+        return Ok(gifts);
+    }
+    let Some((_, before)) = given.first() else { return Ok(gifts) };
+    let after = with_configs(&before.configs, configs);
+    let documents = console.documents(&after).await?;
+    let templates = templates_of(&after, &documents)?;
+    let realm = unit.realm();
+    let mut names = before.named.clone();
+    names.extend(templates.iter().flat_map(|one| render::config::secrets(&json!({ "$template": one.text }))));
+    let found = secrets_named(console, &realm, &documents, names).await?;
+    // An older agent would not understand the fields: a unit that has no secrets or templates gets none of them.
+    let had_any = given.iter().any(|(_, unit)| !unit.secrets.is_empty());
+    let had_templates = !templates_of(&before.configs, &console.documents(&before.configs).await?)?.is_empty();
+    for (host, unit) in given {
+        let mut unit = GivenUnit { configs: after.clone(), secrets: found.clone(), ..unit };
+        put_artifact(&mut unit);
+        gifts.units.push((vec![host], unit));
+    }
+    *secrets = Some(found).filter(|found| had_any || !found.is_empty());
+    let is_told = had_templates || !templates.is_empty();
+    *config_templates = is_told.then(|| ConfigTemplates { templates, values: BTreeMap::new() });
+    Ok(gifts)
 }
 
-/// Returns the configs of a spec after an upgrade.
-fn with_configs(spec: &Spec, configs: &[ConfigRef]) -> Vec<ConfigRef> {
+/// Returns configs after an upgrade.
+fn with_configs(before: &[ConfigRef], configs: &[ConfigRef]) -> Vec<ConfigRef> {
     let upgraded = |has: &ConfigRef| configs.iter().find(|config| config.id == has.id).unwrap_or(has).clone();
-    spec.configs().iter().map(upgraded).collect()
+    before.iter().map(upgraded).collect()
 }

@@ -51,7 +51,7 @@ async fn spec(fixture: &Fixture) -> YunoSpec {
 
 async fn submit(fixture: &Fixture, host: HostId, verb: Verb) -> Result<Verb, Error> {
     let target = NewTarget::Hosts(vec![host.to_string()]);
-    let command = NewCommand { target, expires_in_ms: None, verb };
+    let command = NewCommand { target, expires_in_ms: None, verb, copied_from: None };
     Ok(fixture.console.submit(&admin(), command).await?.verb)
 }
 

@@ -701,6 +701,7 @@ pub async fn alone(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api:
             verb: json("verb", &row.verb)?,
             target: row.target.map(|target| json("target", &target)).transpose()?,
             hosts: Vec::new(),
+            withheld: Vec::new(),
         })
     };
     rows.into_iter().map(command).collect()

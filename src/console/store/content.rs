@@ -3,12 +3,12 @@
 use futures_util::TryStreamExt;
 use muster_topics::{
     Millis,
-    name::{ConfigId, Digest, HostId, Name, Version},
+    name::{ConfigId, Digest, Name, Version},
 };
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
-    columns::{json, parsed, signed, to_json, unsigned},
+    columns::{json, parsed, signed, unsigned},
     error::{StoreError, StoreResult},
 };
 
@@ -253,46 +253,6 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<St
         .fetch_optional(db)
         .await?;
     Ok(row)
-}
-
-/// Records that hosts were ordered to use content with these hashes.
-pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> StoreResult<()> {
-    let hosts = to_json("hosts", &hosts)?;
-    for sha256 in content {
-        sqlx::query!(
-            "INSERT INTO assigned (host, sha256) SELECT value, $1 FROM json_each($2) WHERE TRUE
-             ON CONFLICT (host, sha256) DO NOTHING",
-            sha256.as_str(),
-            hosts
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    Ok(())
-}
-
-/// Whether a host was ordered to use content with this hash.
-pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> StoreResult<bool> {
-    let found = sqlx::query_scalar!(
-        "SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2",
-        host.to_string(),
-        sha256.as_str()
-    )
-    .fetch_optional(db)
-    .await?;
-    Ok(found.is_some())
-}
-
-/// Removes assignments of content that does not exist any more.
-pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
-    let gone = sqlx::query!(
-        "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact)
-         AND sha256 NOT IN (SELECT sha256 FROM config)
-         AND sha256 NOT IN (SELECT sha256 FROM manifest)"
-    )
-    .execute(db)
-    .await?;
-    Ok(gone.rows_affected())
 }
 
 /// Removes manifests that no artifact has.

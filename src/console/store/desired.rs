@@ -192,6 +192,19 @@ pub async fn is_issued(db: &SqlitePool, host: HostId, mark: DesiredMark, digest:
     Ok(found.is_issued || found.is_before && found.count >= ISSUED_KEPT)
 }
 
+/// Whether a document is later than all that the console remembers to have made for the host.
+pub async fn is_later(db: &mut SqliteConnection, host: HostId, mark: DesiredMark) -> StoreResult<bool> {
+    let found = sqlx::query_scalar!(
+        "SELECT 1 FROM issued_document WHERE host = $1 AND (epoch, generation) >= ($2, $3) LIMIT 1",
+        host.to_string(),
+        signed(mark.epoch),
+        signed(mark.generation)
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(found.is_none())
+}
+
 /// Records that these documents were sent.
 pub async fn set_sent(db: &SqlitePool, hosts: &[(HostId, u64)]) -> StoreResult<()> {
     let list: Vec<(String, i64)> = hosts.iter().map(|(host, number)| (host.to_string(), signed(*number))).collect();

@@ -31,6 +31,7 @@ pub mod content;
 pub mod deployment;
 pub mod desired;
 mod error;
+pub mod given;
 pub mod host;
 pub mod host_selection;
 pub mod ids;

@@ -1,12 +1,8 @@
-//! Secrets that units use by name, as rows: encrypted values, and which host was told to use which version.
+//! Secrets that units use by name, as rows: encrypted values.
 
 use std::collections::BTreeSet;
 
-use muster_topics::{
-    Millis,
-    name::{HostId, Name},
-    secret::SecretRef,
-};
+use muster_topics::{Millis, name::Name, secret::SecretRef};
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
@@ -158,7 +154,7 @@ pub async fn add(db: &SqlitePool, row: &SecretRow) -> StoreResult<()> {
     Ok(())
 }
 
-/// Erases the values of versions of a secret, and that hosts were told to use them.
+/// Erases the values of versions of a secret.
 pub async fn erase(db: &mut SqliteConnection, realm: &Name, name: &Name, versions: &[u32]) -> StoreResult<()> {
     let versions = to_json("versions", &versions)?;
     sqlx::query!(
@@ -166,18 +162,9 @@ pub async fn erase(db: &mut SqliteConnection, realm: &Name, name: &Name, version
          WHERE realm = $1 AND name = $2 AND version IN (SELECT value FROM json_each($3))",
         realm.as_str(),
         name.as_str(),
-        &versions
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!(
-        "DELETE FROM assigned_secret
-         WHERE realm = $1 AND name = $2 AND version IN (SELECT value FROM json_each($3))",
-        realm.as_str(),
-        name.as_str(),
         versions
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
     Ok(())
 }
@@ -231,43 +218,4 @@ pub async fn encrypt_again(db: &mut SqliteConnection, rows: &[(SecretRow, Encryp
 pub async fn last_key(db: &SqlitePool) -> StoreResult<Option<u32>> {
     let last = sqlx::query_scalar!("SELECT max(key_id) FROM secret").fetch_one(db).await?;
     last.map(|id| number("key", id)).transpose()
-}
-
-/// Records that hosts were told to use these versions.
-pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], secrets: &[(Name, SecretRef)]) -> StoreResult<()> {
-    let hosts = to_json("hosts", &hosts)?;
-    for (realm, secret) in secrets {
-        sqlx::query!(
-            "INSERT INTO assigned_secret (host, realm, name, version)
-             SELECT value, $1, $2, $3 FROM json_each($4) WHERE TRUE
-             ON CONFLICT (host, realm, name, version) DO NOTHING",
-            realm.as_str(),
-            secret.name.as_str(),
-            i64::from(secret.version),
-            hosts
-        )
-        .execute(&mut *db)
-        .await?;
-    }
-    Ok(())
-}
-
-/// Whether a host was told to use a version.
-pub async fn is_assigned(db: &SqlitePool, host: HostId, realm: &Name, secret: &SecretRef) -> StoreResult<bool> {
-    let found = sqlx::query_scalar!(
-        "SELECT 1 FROM assigned_secret WHERE host = $1 AND realm = $2 AND name = $3 AND version = $4",
-        host.to_string(),
-        realm.as_str(),
-        secret.name.as_str(),
-        i64::from(secret.version)
-    )
-    .fetch_optional(db)
-    .await?;
-    Ok(found.is_some())
-}
-
-/// Removes that hosts which are no members any more were told to use something.
-pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
-    let gone = sqlx::query!("DELETE FROM assigned_secret WHERE host NOT IN (SELECT id FROM host)").execute(db).await?;
-    Ok(gone.rows_affected())
 }

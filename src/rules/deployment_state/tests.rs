@@ -58,7 +58,7 @@ fn found(
 ) -> Option<(DeploymentState, Option<String>)> {
     let (deployment, unit): (_, UnitName) = (name(), "shop/till".parse().unwrap());
     let owner = UnitOwner { deployment: deployment.clone(), version: 2, orphan: false };
-    let units = [UnitOnHost { unit: &unit, desired, observed, hold, owner: Some(&owner) }];
+    let units = [HostUnit { unit: &unit, desired, observed, hold, owner: Some(&owner) }];
     let names = [unit.clone()];
     let mut one = DeploymentOnHost {
         deployment: &deployment,
@@ -162,7 +162,7 @@ fn removal_says_what_it_waits_for() {
     let report =
         DesiredReport { removals: [("shop/till".parse().unwrap(), RemovalTime::default())].into(), ..stored(0) };
     let (unit, deployment) = ("shop/till".parse().unwrap(), name());
-    let units = [UnitOnHost { unit: &unit, desired: &desired, observed: &observed, hold: None, owner: Some(&other) }];
+    let units = [HostUnit { unit: &unit, desired: &desired, observed: &observed, hold: None, owner: Some(&other) }];
     let one = DeploymentOnHost {
         admission: None,
         cannot_ask: false,

@@ -13,7 +13,7 @@ use muster_topics::{
 };
 
 use super::body::shortened;
-use crate::deployment_state::{DeploymentState, UnitOnHost, unit_state};
+use crate::deployment_state::{DeploymentState, HostUnit, unit_state};
 
 /// What a change may take beside the times that its units' specs name: ten minutes, for a slow disk, an image that is
 /// unpacked, or a broken download.
@@ -61,7 +61,7 @@ pub type ChangedUnits = BTreeMap<UnitName, bool>;
 pub fn progress<'a>(
     deployment: &DeploymentName,
     changed: &ChangedUnits,
-    find: impl Fn(&UnitName) -> Option<UnitOnHost<'a>>,
+    find: impl Fn(&UnitName) -> Option<HostUnit<'a>>,
     is_late: bool,
     now_ms: Millis,
 ) -> ChangeProgress {
@@ -102,7 +102,7 @@ pub fn progress<'a>(
 
 /// When a unit that runs has been up for as long as its spec wants. If the clock was set back since it came up, its time
 /// begins now.
-fn verified_ms(unit: &UnitOnHost<'_>, now_ms: Millis) -> Option<Millis> {
+fn verified_ms(unit: &HostUnit<'_>, now_ms: Millis) -> Option<Millis> {
     let after_ms = Millis::try_from(unit.desired.spec.verify_after_ms()).unwrap_or(Millis::MAX);
     let is_up = matches!(unit.observed.phase, Phase::Running | Phase::Playing);
     is_up.then(|| unit.observed.since_ms.min(now_ms).saturating_add(after_ms))
@@ -185,7 +185,7 @@ mod tests {
         let changed = names.iter().cloned().zip(units.iter().map(|(_, is_changed)| *is_changed)).collect();
         let find = |name: &UnitName| {
             let at = names.iter().position(|other| other == name).unwrap();
-            units[at].0.as_ref().map(|unit| UnitOnHost {
+            units[at].0.as_ref().map(|unit| HostUnit {
                 unit: &names[at],
                 desired: &unit.desired,
                 observed: &unit.observed,
@@ -208,7 +208,7 @@ mod tests {
             let changed = [(name.clone(), is_changed)].into();
             let find = |_: &UnitName| {
                 let owner = unit.owner.as_ref();
-                Some(UnitOnHost { unit: &name, desired: &unit.desired, observed: &unit.observed, hold: None, owner })
+                Some(HostUnit { unit: &name, desired: &unit.desired, observed: &unit.observed, hold: None, owner })
             };
             progress(&"d/x".parse().unwrap(), &changed, find, false, NOW_MS)
         };

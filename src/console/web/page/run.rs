@@ -177,7 +177,7 @@ fn new_command(input: &RunForm) -> Result<NewCommand, Error> {
         RunTarget::These => NewTarget::Hosts(hosts),
     };
     let expires_in_ms = Some(number("the expiry time", &input.expires_min)?.saturating_mul(60_000));
-    Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)? })
+    Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)?, copied_from: None })
 }
 
 /// Parses what is to run: one command, several, or a daemon.

@@ -85,13 +85,21 @@ pub(in crate::web) async fn give(
             let unit = console.unit(user.host, &user.unit).await?;
             if let Some(upgrade) = upgrade(&unit.unit, &unit.desired, &offer) {
                 let target = NewTarget::Hosts(vec![unit.host.to_string()]);
-                commands.push(NewCommand { target, expires_in_ms: None, verb: upgrade.verb });
+                commands.push(NewCommand { target, expires_in_ms: None, verb: upgrade.verb, copied_from: None });
             }
         }
+        // A unit that its host was not given does not keep the others from theirs.
+        let mut refused = None;
         for command in commands {
-            console.submit(&session.operator, command).await?;
+            match console.submit(&session.operator, command).await {
+                Err(error) if error.problem.code == "not_given" => refused = refused.or(Some(error)),
+                submitted => drop(submitted?),
+            }
         }
-        Ok(answer::see("/commands"))
+        match refused {
+            Some(error) => Err(error.consequence("all units that were given to their hosts are upgraded")),
+            None => Ok(answer::see("/commands")),
+        }
     };
     answer::or_problem(&session, answer.await)
 }

@@ -143,7 +143,12 @@ pub(in crate::web) async fn act(
         let target = NewTarget::Hosts(vec![host.to_string()]);
         // Who looks at tasks waits for the answer.
         let expires_in_ms = matches!(verb, Verb::UnitTasks { .. }).then_some(TASKS_EXPIRE_MS);
-        let command = console.submit(&session.operator, NewCommand { target, expires_in_ms, verb }).await?;
+        let command =
+            console.submit(&session.operator, NewCommand { target, expires_in_ms, verb, copied_from: None }).await?;
+        if let Some(there) = command.withheld.first() {
+            let error = console.not_given(there).await?;
+            return Err(error.consequence("it gets its new artifact alone"));
+        }
         // A removed unit will soon have no page.
         Ok(match command.verb {
             Verb::UnitRm { .. } => answer::see(&commands::url(command.id)),

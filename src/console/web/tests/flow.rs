@@ -381,7 +381,7 @@ async fn events_end_with_the_session() {
         text.push_str(std::str::from_utf8(&live.chunk().await.unwrap().unwrap()).unwrap());
     }
     let target = NewTarget::Hosts(vec![member.id.to_string()]);
-    let command = NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let command = NewCommand { target, expires_in_ms: None, verb: exec(&["true"]), copied_from: None };
     browser.fixture.console.submit(&admin(), command).await.unwrap();
     while !text.contains("event: command") {
         text.push_str(std::str::from_utf8(&live.chunk().await.unwrap().unwrap()).unwrap());

@@ -11,12 +11,3 @@ CREATE TABLE secret (
     PRIMARY KEY (realm, name, version),
     CHECK ((key_id IS NULL) = (value IS NULL))
 ) STRICT;
-
--- Which version the console has told which host to use: a host is given no other.
-CREATE TABLE assigned_secret (
-    host    TEXT NOT NULL,
-    realm   TEXT NOT NULL,
-    name    TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    PRIMARY KEY (host, realm, name, version)
-) WITHOUT ROWID, STRICT;

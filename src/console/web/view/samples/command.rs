@@ -39,6 +39,7 @@ pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
         verb: Verb::Exec(exec),
         target: None,
         hosts: (0..hosts).map(|index| line(hostname, index)).collect(),
+        withheld: Vec::new(),
     }
 }
 
