@@ -57,6 +57,9 @@ pub(super) const RESTORED: &str = "console-restored";
 /// A host came back by its certificate alone, after the console was restored from a backup of before it joined.
 pub(super) const CAME_BACK: &str = "console-host-came-back";
 
+/// A host reports more units, or more of them, than is stored of one host.
+pub(super) const UNITS_LEFT_OUT: &str = "console-units-left-out";
+
 /// Creates an alert of the console's own.
 pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;

@@ -416,6 +416,7 @@ impl PreparedConsole {
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
+                reports_left_out: AtomicU64::default(),
             },
             commands: CommandQueue { dispatch, held_back: Mutex::default() },
             revocation: Revocation {

@@ -83,6 +83,8 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     points.push(point("muster_console_store", None, at_ms).field("bytes", bytes as f64));
     let received = shared.measurements.received.load(Ordering::Relaxed);
     points.push(point("muster_console_points", None, at_ms).field("received_total", received as f64));
+    let left_out = shared.hosts.reports_left_out.load(Ordering::Relaxed);
+    points.push(point("muster_console_unit_reports", None, at_ms).field("left_out_total", left_out as f64));
     points.extend(shared.measurements.external.status().iter().map(|store| external(store, at_ms)));
     if let Some(bytes) = resident_bytes() {
         points.push(point("muster_console_memory", None, at_ms).field("resident_bytes", bytes as f64));

@@ -6,7 +6,7 @@ use muster_api::CommandState;
 use muster_console::store::{
     Store,
     command::{self, OpenCommand, SettledOutcome},
-    host::{self, HostKeys, Known, NewState},
+    host::{self, HostKeys, Known, NewState, UnitShare},
 };
 use muster_topics::{
     Millis, V1,
@@ -117,6 +117,10 @@ impl ConsoleShadow {
         let mut found: Vec<UnitName> = with!(self, db, host::units_before(db, host, epoch, made_ms));
         found.sort();
         assert_eq!(found, *units);
+    }
+
+    pub(super) fn unit_share(&mut self, host: HostId, without: &UnitName, share: UnitShare) {
+        assert_eq!(with!(self, db, host::unit_share(db, host, without)), share);
     }
 
     pub(super) fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis, later: bool) {

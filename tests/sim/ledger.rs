@@ -13,7 +13,7 @@ use muster_console::{
         StoreResult,
         alert::MessageEffect,
         command::{Added, CommandReach, OpenCommand, SettledOutcome},
-        host::{HostKeys, JUST_COME_MS, Known, LastHeartbeat, NewState, StoredState},
+        host::{HostKeys, JUST_COME_MS, Known, LastHeartbeat, NewState, StoredState, UnitShare},
     },
 };
 use muster_rules::intent::CommandClass;
@@ -248,6 +248,19 @@ impl Tables for Ledger {
             shadow.units_before(host, epoch, made_ms, &units);
         }
         Ok(units)
+    }
+
+    async fn unit_share(&mut self, host: HostId, without: &UnitName) -> StoreResult<UnitShare> {
+        let others = self.units_of(host).filter(|(unit, _)| *unit != without);
+        let sizes = others.map(|(_, report)| serde_json::to_vec(report).map_or(0, |text| text.len() as u64));
+        let share = sizes.fold(UnitShare::default(), |share, bytes| UnitShare {
+            units: share.units + 1,
+            bytes: share.bytes + bytes,
+        });
+        if let Some(shadow) = &mut self.shadow {
+            shadow.unit_share(host, without, share);
+        }
+        Ok(share)
     }
 
     async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {

@@ -790,6 +790,17 @@ pub const MEASUREMENTS: &[Measurement] = {
             &[field("received_total", Counter, Number, Console, "The values that hosts sent.")],
         ),
         of(
+            "muster_console_unit_reports",
+            CONSOLE,
+            &[field(
+                "left_out_total",
+                Counter,
+                Number,
+                Console,
+                "The reports of units that were not stored, because their hosts report more than is stored of one host.",
+            )],
+        ),
+        of(
             "muster_console_alerts",
             &["instance", "severity"],
             &[field("active", Gauge, Number, Console, "The active alerts of a severity that are not silenced.")],

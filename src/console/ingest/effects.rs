@@ -1,6 +1,9 @@
 //! Effects of a batch, performed after its commit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::atomic::Ordering,
+};
 
 use muster_guard::{LineKind, log_peer};
 use muster_topics::{
@@ -14,7 +17,7 @@ use muster_topics::{
 };
 
 use super::owed_acks::HostAcks;
-use crate::{dispatch, page_change::PageChange, rotation, state::ConsoleState};
+use crate::{alert, dispatch, page_change::PageChange, rotation, state::ConsoleState};
 
 /// How often at most a host is asked for a full report because it sends what cannot be applied.
 const REFRESH_EVERY_MS: Millis = 10_000;
@@ -26,6 +29,9 @@ const REFRESHED: LineKind = LineKind::new("hosts that are asked for their state"
 
 /// Log lines about hosts that speak of too many deployments.
 const CROWDED: LineKind = LineKind::new("hosts with too many deployments", 60).burst(3);
+
+/// Log lines about hosts that report more of their units than is stored.
+const LEFT_OUT: LineKind = LineKind::new("reports of units that are left out", 60).burst(3);
 
 /// What follows the commit of a batch.
 #[derive(Debug, Default)]
@@ -61,6 +67,8 @@ pub struct Effects {
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
     pub clocks: Vec<(HostId, Millis)>,
+    /// Hosts that report more of their units than is stored: how many reports were left out, and why the first was.
+    pub crowded: BTreeMap<HostId, (u64, String)>,
     /// Changes for pages.
     pub changes: Vec<PageChange>,
 }
@@ -90,6 +98,9 @@ impl Effects {
         self.admissions.extend(more.admissions);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
+        for (host, (count, message)) in more.crowded {
+            self.crowded.entry(host).or_insert((0, message)).0 += count;
+        }
         self.changes.extend(more.changes);
     }
 
@@ -127,6 +138,13 @@ impl Effects {
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
+        }
+        for (host, (count, message)) in std::mem::take(&mut self.crowded) {
+            shared.hosts.reports_left_out.fetch_add(count, Ordering::Relaxed);
+            log_peer!(WARN, host, LEFT_OUT, host.id = %host, reports = count, reason = message, "reports of units are left out");
+            if let Err(error) = alert::raise_own(shared, host, alert::UNITS_LEFT_OUT, message, now).await {
+                tracing::error!(host.id = %host, %error, "an alert cannot be stored");
+            }
         }
         let events = self.take_events();
         shared.hosts.owed_acks.add(self.acks);

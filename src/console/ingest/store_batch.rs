@@ -118,7 +118,7 @@ impl IngestBatch {
             HostTopic::Unit(unit) if payload.is_empty() => unit_gone(db, *host, unit, &mut self.effects).await,
             HostTopic::Unit(unit) => {
                 self.known.with_units.insert(*host);
-                unit_report(db, *host, unit, &parse(payload)?, self.now, &mut self.effects).await
+                unit_report(db, *host, unit, (&parse(payload)?, payload.len()), self.now, &mut self.effects).await
             }
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
             HostTopic::Admission => {
@@ -418,12 +418,16 @@ async fn unit_report(
     db: &mut impl Tables,
     id: HostId,
     unit: &UnitName,
-    report: &UnitReport,
+    (report, bytes): (&UnitReport, usize),
     now: Millis,
     effects: &mut Effects,
 ) -> ApplyResult<()> {
     if report.unit != *unit {
         return Err(FaultyMessage::Content("it is about another unit than its topic says").into());
+    }
+    if let Err(message) = decide::has_room(db.unit_share(id, unit).await?, bytes) {
+        effects.crowded.entry(id).or_insert((0, message)).0 += 1;
+        return Ok(());
     }
     if db.set_unit(id, report, now).await? {
         effects.changes.push(PageChange::Unit(id, unit.clone()));

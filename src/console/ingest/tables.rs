@@ -19,7 +19,7 @@ use crate::store::{
     StoreResult,
     alert::{self, MessageEffect},
     command::{self, Added, SettledOutcome},
-    host::{self, HostKeys, Known, NewState},
+    host::{self, HostKeys, Known, NewState, UnitShare},
     task_end,
 };
 
@@ -36,6 +36,7 @@ pub trait Tables {
     async fn set_held(&mut self, states: &[NewState], now: Millis) -> StoreResult<()>;
     async fn last_reports(&mut self, host: HostId, epoch: u64) -> StoreResult<Option<BTreeMap<UnitName, u64>>>;
     async fn units_before(&mut self, host: HostId, epoch: u64, made_ms: Millis) -> StoreResult<Vec<UnitName>>;
+    async fn unit_share(&mut self, host: HostId, without: &UnitName) -> StoreResult<UnitShare>;
     async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool>;
     async fn remove_unit(&mut self, host: HostId, unit: &UnitName) -> StoreResult<bool>;
     async fn state(&mut self, command: CommandId, host: HostId) -> StoreResult<Option<CommandState>>;
@@ -79,6 +80,10 @@ impl Tables for SqliteConnection {
 
     async fn units_before(&mut self, host: HostId, epoch: u64, made_ms: Millis) -> StoreResult<Vec<UnitName>> {
         host::units_before(self, host, epoch, made_ms).await
+    }
+
+    async fn unit_share(&mut self, host: HostId, without: &UnitName) -> StoreResult<UnitShare> {
+        host::unit_share(self, host, without).await
     }
 
     async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {

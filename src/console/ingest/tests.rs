@@ -1,9 +1,12 @@
+use std::sync::atomic::Ordering;
+
 use muster_api::{CommandState, HostConnection, NewCommand, NewTarget};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     ack::{HostLives, Numbered, ReportAck},
     name::{CommandId, HostId},
     topic::HostTopic,
+    unit::UNITS_MAX,
 };
 use serde_json::{Value, json};
 
@@ -11,7 +14,10 @@ use super::*;
 use crate::{
     PageChange,
     link::MessageReceipt,
-    store::{self, host::presences},
+    store::{
+        self,
+        host::{self, presences},
+    },
     testing::{Fixture, admin, exec, facts},
 };
 
@@ -295,6 +301,75 @@ async fn units_are_updated_in_order_and_removed() {
     assert_eq!(fixture.console.units(None).await.unwrap().len(), 1);
     stored(&fixture, &[message(host, unit_topic(), &Value::Null)]).await;
     assert_eq!(fixture.console.units(None).await.unwrap().len(), 0);
+}
+
+/// A report of a unit with this number, with an argument of this length.
+fn padded(host: HostId, number: usize, padding: usize, phase: &str) -> Inbound {
+    let name = format!("default/u{number}");
+    let mut report = unit_report(1, if phase == "running" { 1 } else { 2 }, 1, phase);
+    report["unit"] = name.clone().into();
+    report["desired"]["spec"]["args"] = json!(["x".repeat(padding)]);
+    message(host, HostTopic::Unit(name.parse().unwrap()), &report)
+}
+
+#[tokio::test]
+async fn reports_beyond_the_share_of_a_host_are_left_out() {
+    let fixture = Fixture::new().await;
+    let (thief, large, other) =
+        (fixture.member("thief").await.id, fixture.member("large").await.id, fixture.member("other").await.id);
+    let shared = fixture.shared();
+    // All alerts that a host may have leave room for what the console says of it.
+    let mut db = shared.store.begin().await.unwrap();
+    for number in 0..muster_topics::alert::ALERTS_MAX {
+        let alert = crate::alert::own(&format!("a-{number}"), String::new(), 1).unwrap();
+        store::alert::put(&mut db, thief, &alert, 1).await.unwrap();
+    }
+    db.commit().await.unwrap();
+    let many: Vec<_> = (0..UNITS_MAX + 9).map(|number| padded(thief, number, 0, "running")).collect();
+    let effects = stored(&fixture, &many).await;
+    assert_eq!(effects.crowded[&thief].0, 9);
+    effects.perform(shared, &mut RefreshRequests::default(), now_ms()).await;
+    assert_eq!(fixture.console.units(Some(thief)).await.unwrap().len(), UNITS_MAX);
+    assert_eq!(shared.hosts.reports_left_out.load(Ordering::Relaxed), 9);
+    let own = store::alert::raised_own(shared.store.read(), thief).await.unwrap();
+    let rules: Vec<_> = own.iter().map(|alert| alert.rule.as_str()).collect();
+    assert_eq!(rules, [crate::alert::UNITS_LEFT_OUT]);
+    // What is stored of it is updated, and other hosts have their own share.
+    let effects = stored(&fixture, &[padded(thief, 0, 0, "backoff"), padded(other, 0, 0, "running")]).await;
+    assert!(effects.crowded.is_empty());
+    let unit = fixture.console.unit(thief, &"default/u0".parse().unwrap()).await.unwrap();
+    assert_eq!(unit.observed.phase, muster_topics::unit::Phase::Backoff);
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), UNITS_MAX + 1);
+    // Some long reports are as good as many.
+    let long: Vec<_> = (0..UNITS_MAX).map(|number| padded(large, number, 60_000, "running")).collect();
+    for _ in 0..2 {
+        assert!(stored(&fixture, &long).await.crowded[&large].0 > 0);
+        let mut db = shared.store.begin().await.unwrap();
+        let share = host::unit_share(&mut db, large, &"default/none".parse().unwrap()).await.unwrap();
+        assert!((100..150).contains(&share.units) && share.bytes <= 8 * 1024 * 1024, "{share:?}");
+    }
+}
+
+#[tokio::test]
+async fn units_of_many_hosts_are_read_whole_and_in_order() {
+    let fixture = Fixture::new().await;
+    let mut db = fixture.shared().store.begin().await.unwrap();
+    let mut wanted = Vec::new();
+    for number in 0..100_u128 {
+        let host = HostId(uuid::Uuid::from_u128(number + 1));
+        let hostname = format!("h{}", number / 70);
+        let insert = "INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, '{}', 1)";
+        sqlx::query(insert).bind(host.to_string()).bind(&hostname).execute(&mut *db).await.unwrap();
+        let report = serde_json::from_value(unit_report(1, 1, 1, "running")).unwrap();
+        host::set_unit(&mut db, host, &report, 1).await.unwrap();
+        wanted.push((hostname, host));
+    }
+    db.commit().await.unwrap();
+    for unit in [None, Some("default/hello".parse().unwrap())] {
+        let units = host::units(fixture.shared().store.read(), None, unit.as_ref()).await.unwrap();
+        let found: Vec<_> = units.into_iter().map(|unit| (unit.hostname, unit.host)).collect();
+        assert_eq!(found, wanted);
+    }
 }
 
 fn report(command: CommandId, seq: u64, content: Value) -> Value {

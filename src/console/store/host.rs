@@ -964,20 +964,65 @@ macro_rules! select_units {
     };
 }
 
+/// Hosts whose units are read at once, when those of all are: however much each reports, some megabytes.
+const HOSTS_AT_ONCE: i64 = 32;
+
 /// Returns units of one host or of all, or one unit; sorted by hostname and name.
 pub async fn units(
     db: &SqlitePool,
     host: Option<HostId>,
     unit: Option<&UnitName>,
 ) -> StoreResult<Vec<muster_api::Unit>> {
+    let mut units = Vec::new();
+    for_each_unit(db, host, unit, &mut |unit| units.push(unit)).await?;
+    Ok(units)
+}
+
+/// Gives units of one host or of all, or one unit, to a function; in the order of hostname and name.
+pub async fn for_each_unit(
+    db: &SqlitePool,
+    host: Option<HostId>,
+    unit: Option<&UnitName>,
+    take: &mut (dyn FnMut(muster_api::Unit) + Send),
+) -> StoreResult<()> {
     let (id, name) = (host.map(|id| id.to_string()), unit.map(UnitName::as_str));
     // An optional condition on the host would prevent the use of an index.
     let rows = match (host, unit) {
-        (None, _) => select_units!("$1 IS NULL OR unit.unit = $1", name).fetch_all(db).await?,
+        (None, _) => return of_all_hosts(db, name, take).await,
         (Some(_), None) => select_units!("unit.host = $1", id).fetch_all(db).await?,
         (Some(_), Some(_)) => select_units!("unit.host = $1 AND unit.unit = $2", id, name).fetch_all(db).await?,
     };
-    rows.into_iter().map(HostUnitRow::unit).collect()
+    rows.into_iter().map(HostUnitRow::unit).try_for_each(|unit| unit.map(&mut *take))
+}
+
+/// Reads the units of all hosts, of some hosts at a time.
+async fn of_all_hosts(
+    db: &SqlitePool,
+    unit: Option<&str>,
+    take: &mut (dyn FnMut(muster_api::Unit) + Send),
+) -> StoreResult<()> {
+    let mut after = (String::new(), String::new());
+    loop {
+        let hosts = sqlx::query!(
+            "SELECT hostname, id FROM host WHERE (hostname, id) > ($1, $2) ORDER BY hostname, id LIMIT $3",
+            &after.0,
+            &after.1,
+            HOSTS_AT_ONCE
+        )
+        .map(|row| (row.hostname, row.id))
+        .fetch_all(db)
+        .await?;
+        let Some(last) = hosts.last() else { return Ok(()) };
+        let ids: Vec<&str> = hosts.iter().map(|(_, id)| &**id).collect();
+        let rows = select_units!(
+            "unit.host IN (SELECT value FROM json_each($1)) AND ($2 IS NULL OR unit.unit = $2)",
+            to_json("hosts", &ids)?,
+            unit
+        );
+        let rows = rows.fetch_all(db).await?;
+        after = last.clone();
+        rows.into_iter().map(HostUnitRow::unit).try_for_each(|unit| unit.map(&mut *take))?;
+    }
 }
 
 /// Returns the first units that need attention
@@ -994,6 +1039,28 @@ pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<mus
     .fetch_all(db)
     .await?;
     Ok((rows.into_iter().map(HostUnitRow::unit).collect::<StoreResult<_>>()?, unsigned("count", count)?))
+}
+
+/// What is stored of the units of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitShare {
+    /// The number of units.
+    pub units: u64,
+    /// The size of their reports.
+    pub bytes: u64,
+}
+
+/// Returns what is stored of the other units of a host.
+pub async fn unit_share(db: &mut SqliteConnection, host: HostId, without: &UnitName) -> StoreResult<UnitShare> {
+    let row = sqlx::query!(
+        r#"SELECT count(*) AS "units!: i64", coalesce(sum(octet_length(report)), 0) AS "bytes!: i64"
+           FROM unit WHERE host = $1 AND unit <> $2"#,
+        host.to_string(),
+        without.as_str()
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(UnitShare { units: unsigned("units", row.units)?, bytes: unsigned("bytes", row.bytes)? })
 }
 
 /// Stores a unit's report, unless a later one is stored. Returns whether it did.
