@@ -159,6 +159,7 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("token_wrong", &[403], "There is no such join token."),
     row("too_large", &[413], "The body of the request is too large."),
     row("too_many", &[503], "Too many pages follow changes at once."),
+    row("too_many_certificates", &[429], "A host asks for more certificates for other keys than it may have."),
     row("too_many_hosts", &[400], "The command lists more hosts than it can."),
     row("too_many_labels", &[409], "The host would have more labels than it can."),
     row("too_many_open", &[503], "Too many commands wait for their outcome."),

@@ -460,6 +460,14 @@ impl Authority {
         Ok(IssuedPem { pem, serial, key: csr.key(), expires_ms })
     }
 
+    /// Whether a certificate in PEM is under the root that issues certificates now.
+    #[must_use]
+    pub fn is_issued_by_present_root(&self, certificate_pem: &str) -> bool {
+        let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes());
+        let peer = der.ok().and_then(|der| PeerCertificate::of(&der));
+        peer.is_some_and(|peer| peer.issuer == self.roots().issuing().name)
+    }
+
     /// Parses the revocation lists of this authority (PEM): the serial numbers that are on all of them, and the time of issue
     /// of the oldest. `None` if one is invalid, or there is not one of each root.
     #[must_use]

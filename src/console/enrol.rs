@@ -36,6 +36,7 @@ use muster_topics::{
     sealed::SealingKeyNotice,
     secret::SecretRef,
 };
+use sqlx::SqliteConnection;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
@@ -61,6 +62,12 @@ use super::{
 const FACTS_MAX_BYTES: usize = 16 * 1024;
 /// The size of pieces in which an artifact is read: large enough that reading takes most of the time.
 const PIECE_BYTES: usize = 128 * 1024;
+
+/// The most certificates of a host that have not expired: one that renews as agents do has three, and as many more as the root was
+/// replaced.
+const CERTIFICATES_MAX: u64 = 16;
+/// How long a host that asks for another certificate for its key gets the same one.
+const SAME_FOR_MS: Millis = 3_600_000;
 
 /// By how much clocks may have differed between a backup, what was issued after it, and its restoration.
 const RESTORED_SLACK_MS: Millis = 3_600_000;
@@ -210,12 +217,11 @@ async fn join(
         return Err(Error::invalid("bad_facts", "the facts are too long"));
     }
     let (now, host) = (now_ms(), request.host);
-    let certificate = grant(shared, &csr, host)?;
     let secret = Digest::of(request.secret.as_bytes());
     let JoinRequest { hostname, facts, sealing_key, .. } = request;
     let joining = JoiningHost { host, hostname, facts, sealing_key };
     let mut transaction = shared.store.begin().await?;
-    let standing = host::key_standing(&mut transaction, host, certificate.key.as_str()).await?;
+    let standing = host::key_standing(&mut transaction, host, csr.key().as_str()).await?;
     if !token::consume(&mut transaction, &secret, host, now).await? {
         let unusable = token::why_not(&mut transaction, &secret, now).await?;
         // The answer may have been lost: the same host with the same key gets another.
@@ -244,6 +250,11 @@ async fn join(
             return Err(takeover(shared, host, &joining.hostname, now).await);
         }
     }
+    // With another key it is another machine: what the host had counts no more.
+    let certificate = match standing {
+        KeyStanding::Held => certificate(&mut transaction, shared, &csr, host).await?,
+        _ => grant(shared, &csr, host)?,
+    };
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     shared.revocation.requested.notify_one();
@@ -284,8 +295,9 @@ async fn renew(
     JsonBody(request): JsonBody<RenewRequest>,
 ) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
-    let certificate = grant(shared, &checked(&request.csr)?, host)?;
+    let csr = checked(&request.csr)?;
     let mut transaction = shared.store.begin().await?;
+    let certificate = certificate(&mut transaction, shared, &csr, host).await?;
     host::add_certificate(&mut transaction, host, &certificate, now_ms()).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     log_peer!(INFO, host, RENEWED, host.id = %host, "a host has renewed its certificate");
@@ -311,6 +323,41 @@ async fn sealing_key(
 
 fn checked(csr: &str) -> Result<CheckedCsr, Error> {
     CheckedCsr::parse(csr).map_err(|error| Error::invalid("bad_csr", error.to_string()))
+}
+
+/// Returns a certificate for a host: the one that it has, if it asks for another without need. All that are not expired have to be
+/// on the revocation list if the host is revoked, so they are few, however often it asks.
+async fn certificate(
+    db: &mut SqliteConnection,
+    shared: &ConsoleState,
+    csr: &CheckedCsr,
+    host: HostId,
+) -> Result<IssuedPem, Error> {
+    let (now, lifetime) = (now_ms(), shared.current().host_certificate_lifetime());
+    let held = host::certificates(db, host, now).await?;
+    let is_many = held.count >= CERTIFICATES_MAX;
+    let Some((newest, issued_ms)) = held.newest.filter(|(newest, _)| newest.key == csr.key()) else {
+        return match is_many {
+            true => Err(too_many(host)),
+            false => grant(shared, csr, host),
+        };
+    };
+    let left_ms = newest.expires_ms.saturating_sub(now);
+    let lifetime_ms = Millis::try_from(lifetime.as_millis()).unwrap_or(Millis::MAX);
+    let is_recent = (0..SAME_FOR_MS).contains(&now.saturating_sub(issued_ms));
+    let is_enough = left_ms <= lifetime_ms && (is_recent || is_many && left_ms > lifetime_ms / 2);
+    match is_enough && shared.authority.is_issued_by_present_root(&newest.pem) {
+        true => Ok(newest),
+        false => grant(shared, csr, host),
+    }
+}
+
+fn too_many(host: HostId) -> Error {
+    let message = format!(
+        "host {host} has {CERTIFICATES_MAX} certificates that have not expired, and asks for one for another key"
+    );
+    Error::new(StatusCode::TOO_MANY_REQUESTS, "too_many_certificates", message)
+        .hint("an agent keeps its key: if it did not ask for these, revoke the host (`muster host revoke`)")
 }
 
 fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<IssuedPem, Error> {

@@ -51,7 +51,7 @@ pub struct Root {
     pem: String,
     fingerprint: Digest,
     key: Digest,
-    name: String,
+    pub(super) name: String,
     pub(super) issuer: Issuer<'static, KeyPair>,
 }
 

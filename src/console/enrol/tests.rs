@@ -141,6 +141,52 @@ async fn renewal_requires_the_hosts_certificate() {
 }
 
 #[tokio::test]
+async fn certificates_of_a_host_are_few_however_often_it_asks() {
+    let fixture = Fixture::new().await;
+    let (key, host) = (KeyPair::generate().unwrap(), HostId::random());
+    let token = fixture.token().await.secret;
+    let join = async || {
+        let answer = join_with(&fixture, &join_request(&token, host, "h", &key)).await;
+        answer.json::<Membership>().await.unwrap().certificate
+    };
+    let (first, key_pem) = (join().await, key.serialize_pem());
+    let member = Some((first.as_str(), key_pem.as_str()));
+    let renew =
+        async || renew_as(&fixture, member, &key).await.unwrap().json::<Membership>().await.unwrap().certificate;
+    let stored = async || {
+        let count = sqlx::query_as("SELECT count(*) FROM certificate WHERE host = $1").bind(host.to_string());
+        let (count,): (i64,) = count.fetch_one(fixture.shared().store.read()).await.unwrap();
+        count
+    };
+    let pass = async |ms: i64| {
+        let earlier = "UPDATE certificate SET issued_ms = issued_ms - $1, expires_ms = expires_ms - $1";
+        sqlx::query(earlier).bind(ms).execute(fixture.shared().store.write()).await.unwrap();
+    };
+    // It joins again, or renews: it has a certificate for this key.
+    for _ in 0..3 {
+        assert_eq!([join().await, renew().await], [first.clone(), first.clone()]);
+    }
+    assert_eq!(stored().await, 1);
+    // After a while it may have lost what it was given.
+    for count in 2..=16 {
+        pass(SAME_FOR_MS).await;
+        let newer = renew().await;
+        assert!(newer != first && newer == renew().await);
+        assert_eq!(stored().await, count);
+    }
+    // It has enough now, until the newest has half of its life behind it.
+    pass(SAME_FOR_MS).await;
+    renew().await;
+    assert_eq!(stored().await, 16);
+    let refused = renew_as(&fixture, member, &KeyPair::generate().unwrap()).await.unwrap();
+    assert_eq!(problem(refused).await, (429, "too_many_certificates".to_owned()));
+    let lifetime = fixture.shared().current().host_certificate_lifetime();
+    pass(i64::try_from(lifetime.as_millis()).unwrap() / 2).await;
+    assert_ne!(renew().await, first);
+    assert_eq!(stored().await, 17);
+}
+
+#[tokio::test]
 async fn sealing_key_is_pinned_by_the_certificate_that_hands_it_over() {
     let fixture = Fixture::new().await;
     let (one, other) = (fixture.member("one").await, fixture.member("other").await);

@@ -108,24 +108,67 @@ pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<Hash
     rows.iter().map(|row| Ok((parsed("host id", &row.id)?, parsed("sealing key", &row.sealing_key)?))).collect()
 }
 
-/// Stores a certificate that a host is given.
+/// Stores a certificate that a host is given, unless it has it already.
 pub async fn add_certificate(
     db: &mut SqliteConnection,
     host: HostId,
     certificate: &IssuedPem,
     now: Millis,
 ) -> StoreResult<()> {
-    sqlx::query!(
-        "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+    let host = host.to_string();
+    let added = sqlx::query!(
+        "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, pem) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (serial) DO NOTHING",
         &certificate.serial,
-        host.to_string(),
+        &host,
         certificate.key.as_str(),
         now,
-        certificate.expires_ms
+        certificate.expires_ms,
+        &certificate.pem
     )
-    .execute(db)
+    .execute(&mut *db)
     .await?;
+    if added.rows_affected() > 0 {
+        sqlx::query!("UPDATE certificate SET pem = NULL WHERE host = $1 AND serial <> $2", host, &certificate.serial)
+            .execute(db)
+            .await?;
+    }
     Ok(())
+}
+
+/// What a host has of certificates that are neither expired nor revoked.
+#[derive(Clone, Debug, Default)]
+pub struct HeldCertificates {
+    /// Their number.
+    pub count: u64,
+    /// The newest, if it is kept, and when it was issued.
+    pub newest: Option<(IssuedPem, Millis)>,
+}
+
+/// Returns what a host has of certificates.
+pub async fn certificates(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<HeldCertificates> {
+    let host = host.to_string();
+    let count = sqlx::query_scalar!(
+        "SELECT count(*) FROM certificate WHERE host = $1 AND revoked_ms IS NULL AND expires_ms > $2",
+        &host,
+        now
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    let newest = sqlx::query!(
+        r#"SELECT serial, key_sha256, issued_ms, expires_ms, pem AS "pem!: String" FROM certificate
+           WHERE host = $1 AND revoked_ms IS NULL AND expires_ms > $2 AND pem IS NOT NULL"#,
+        host,
+        now
+    )
+    .fetch_optional(db)
+    .await?;
+    let newest = newest.map(|row| {
+        let key = parsed("key", &row.key_sha256)?;
+        let certificate = IssuedPem { pem: row.pem, serial: row.serial, key, expires_ms: row.expires_ms };
+        Ok::<_, StoreError>((certificate, row.issued_ms))
+    });
+    Ok(HeldCertificates { count: unsigned("count", count)?, newest: newest.transpose()? })
 }
 
 /// One of sqlx's macros on two parts of a statement, with the condition that a row of `host` is a member between them.
