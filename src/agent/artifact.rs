@@ -46,7 +46,10 @@ use reqwest::{
 use tokio::sync::{OwnedMutexGuard, Semaphore, mpsc, watch};
 
 pub use self::error::ArtifactError;
-use muster_base::files::{PASSABLE_FOLDER, make_folder};
+use muster_base::{
+    files::{PASSABLE_FOLDER, make_folder},
+    mount::remove_folder,
+};
 use muster_net::http;
 
 use self::{
@@ -239,7 +242,7 @@ impl Artifacts {
                 hint = "check this host's disk",
                 "an artifact that was installed is damaged",
             );
-            if found.is_dir() { fs::remove_dir_all(&at) } else { fs::remove_file(&at) }?;
+            if found.is_dir() { remove_folder(&at) } else { fs::remove_file(&at) }?;
             Ok(None)
         });
         let looked = looked.await.map_err(io::Error::other).and_then(|looked| looked);

@@ -20,6 +20,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use muster_base::{
     crash,
     files::{self, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE},
+    mount::{MountId, remove_folder},
 };
 use muster_topics::{Millis, name::Digest};
 use nix::sys::statvfs::statvfs;
@@ -88,7 +89,7 @@ pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) 
     let (manifest, sums, merges_register) = match filled {
         Ok(filled) => filled,
         Err(error) => {
-            let _ = fs::remove_dir_all(&places.staging);
+            let _ = remove_folder(&places.staging);
             return Err(error);
         }
     };
@@ -190,12 +191,11 @@ impl Places {
         let name = absolute.file_name().ok_or_else(|| target("it has no name"))?.to_owned();
         let parent = absolute.parent().ok_or_else(|| target("it is in no folder"))?.to_owned();
         if absolute.exists() {
-            let of = |path: &Path| fs::metadata(path).map_err(BackupError::file(path));
-            let found = of(&absolute)?;
-            if !found.is_dir() {
+            if !absolute.is_dir() {
                 return Err(target("it is not a folder"));
             }
-            if found.dev() != of(&parent)?.dev() {
+            let mount = |path: &Path| MountId::of_path(path).map_err(BackupError::file(path));
+            if mount(&absolute)? != mount(&parent)? {
                 return Err(BackupError::Mount { path: absolute });
             }
         }
@@ -310,7 +310,7 @@ impl Places {
             if path == unfinished {
                 continue;
             }
-            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let removed = if path.is_dir() { remove_folder(&path) } else { fs::remove_file(&path) };
             removed.map_err(BackupError::file(&path))?;
         }
         Ok(())

@@ -34,17 +34,6 @@ pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Removes a folder with its content, if it is there.
-///
-/// # Errors
-/// If it cannot be removed.
-pub fn remove_folder(path: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Creates a folder in an existing one.
 fn make_one(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {

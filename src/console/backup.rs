@@ -31,7 +31,7 @@ use muster_backup::{
 use muster_base::{
     clock::{now_ms, rfc3339_ms},
     failure::with_causes,
-    files,
+    files, mount,
 };
 use muster_sqlite::room;
 use muster_topics::name::Name;
@@ -225,8 +225,7 @@ impl Drop for WorkFolder {
 
 /// Removes what a backup that was interrupted has left.
 pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+    match mount::remove_folder(path) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
         other => other,
     }

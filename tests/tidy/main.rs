@@ -71,6 +71,15 @@ fn rules_and_session_are_pure() {
 }
 
 #[test]
+fn folders_are_removed_without_what_is_mounted_in_them() {
+    // The shim knows no other crate; it makes room for its own files alone. Tests remove what they have made.
+    let except = ["src/shim/files.rs", "src/agent/bus_tests.rs"];
+    for folder in ["src", "broker", "topics"] {
+        check_absent("folders are removed by muster_base::mount", folder, &["remove_dir_all"], &except);
+    }
+}
+
+#[test]
 fn folders_of_the_environment_are_read_in_one_place() {
     check_absent(
         "HOME and the XDG variables are read in src/base/folders.rs, where what is not absolute is no path",

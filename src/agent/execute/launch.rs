@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use muster_base::mount::remove_folder;
 use muster_rules::{CommandRefusal, plan::Slot};
 use muster_shim::{Launch, StartStep, cgroup::Cgroup, files};
 use muster_sqlite::room;
@@ -115,7 +116,7 @@ impl Launcher {
         });
         if made.is_err() {
             // Nothing had begun here.
-            let _ = fs::remove_dir_all(folder);
+            let _ = remove_folder(folder);
         }
         made
     }
@@ -153,11 +154,10 @@ impl Launcher {
         {
             launch.cgroup.remove();
         }
-        match tokio::fs::remove_dir_all(folder).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "cannot delete {}", folder.display());
-            }
-            _ => {}
+        let its_folder = folder.to_owned();
+        let removed = spawn_blocking(move || remove_folder(&its_folder)).await.map_err(io::Error::other);
+        if let Err(error) = removed.and_then(|removed| removed) {
+            tracing::warn!(%error, "cannot delete {}", folder.display());
         }
         if let Some(unit) = cgroup_name(name) {
             // The shim has usually removed it, or there was none. A remaining process keeps it.

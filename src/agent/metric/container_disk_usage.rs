@@ -15,6 +15,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use muster_base::mount::MountId;
 use muster_shim::process_identity;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -167,16 +168,16 @@ fn root(mountinfo: &str) -> Option<ContainerRoot> {
     upper.starts_with('/').then(|| ContainerRoot::Upper(super::disk::unescape(upper).into()))
 }
 
-/// Measures a folder, on its own file system only.
+/// Measures a folder, without what is mounted in it.
 fn size_bytes(folder: &Path) -> Option<u64> {
-    let top = fs::metadata(folder).ok()?;
+    let (device, mount) = (fs::metadata(folder).ok()?.dev(), MountId::of(fs::File::open(folder).ok()?).ok()?);
     let (mut sum, mut linked, mut folders) = (0_u64, HashSet::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
         // Files that are removed meanwhile do not count.
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             let Ok(about) = entry.metadata() else { continue };
-            if about.dev() != top.dev() {
+            if about.dev() != device || !MountId::of_path(&entry.path()).is_ok_and(|found| found == mount) {
                 continue;
             }
             if about.is_dir() {
@@ -226,6 +227,25 @@ mod tests {
         let grown = size_bytes(folder.path()).unwrap() - empty;
         assert!((1 << 20..(1 << 20) + 65_536).contains(&grown), "{grown}");
         assert_eq!(size_bytes(&at("nowhere")), None);
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_folder_does_not_count() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("own/mounted")).unwrap();
+        fs::create_dir(at("theirs")).unwrap();
+        fs::write(at("theirs/file"), vec![1; 1 << 20]).unwrap();
+        let run = |argv: &[&str]| std::process::Command::new(argv[0]).args(&argv[1..]).status().unwrap().success();
+        let (from, to) = (at("theirs"), at("own/mounted"));
+        if run(&["mount", "--bind", from.to_str().unwrap(), to.to_str().unwrap()]) {
+            let measured = size_bytes(&at("own"));
+            assert!(run(&["umount", to.to_str().unwrap()]));
+            assert!(measured.unwrap() < 65_536, "{measured:?}");
+        }
     }
 
     #[tokio::test]

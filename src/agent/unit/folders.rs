@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, time::SystemTime};
 
-use muster_base::files::remove_folder;
+use muster_base::mount::remove_folder;
 use muster_topics::{Millis, name::UnitName};
 
 use super::kind::UnitTrace;

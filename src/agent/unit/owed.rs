@@ -8,14 +8,14 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use muster_base::{chance, clock::now_ms, crash};
+use muster_base::{chance, clock::now_ms, crash, mount::remove_folder};
 use muster_rules::{CommandRefusal, backoff::ExponentialGrowth};
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_shim::{Launch, OutputMode, ProcessExit, ProgramEnd, ShimEvent, ShimRequest};
@@ -331,9 +331,7 @@ impl OwedWorker {
     }
 
     fn remove_folder(&self, one: &OwedAction) {
-        if let Err(error) = fs::remove_dir_all(self.folder_of(one))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_folder(&self.folder_of(one)) {
             tracing::warn!(%error, unit = %one.unit, "the folder of a program that has ended cannot be removed");
         }
     }
@@ -345,7 +343,7 @@ impl OwedWorker {
         for folder in folders.filter_map(Result::ok).map(|entry| entry.path()) {
             let is_owed = owed.iter().any(|one| self.folder_of(one) == folder);
             if !is_owed && !matches!(self.shims.adopt(&folder).await, Ok(AdoptedShim::Alive(_)) | Err(_)) {
-                let _ = fs::remove_dir_all(&folder);
+                let _ = remove_folder(&folder);
             }
         }
     }

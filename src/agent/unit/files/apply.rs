@@ -3,13 +3,15 @@
 use std::{
     cell::RefCell,
     collections::{BTreeSet, HashMap},
+    ffi::CString,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
+    os::unix::ffi::OsStrExt,
     path::Path,
     sync::Arc,
 };
 
-use muster_base::{clock::now_ms, crash};
+use muster_base::{clock::now_ms, crash, mount::MountId};
 use muster_rules::{
     files::plan::{Content, Step},
     plan::Failure,
@@ -260,6 +262,11 @@ impl FilesState {
             } else {
                 task.line(&one.difference());
             }
+            if let Some(mount) = one.mount
+                && lies_in(&place).map_err(|error| failed(&error))?.is_some_and(|found| found != mount)
+            {
+                return Err(may_heal(format!("{}: something has just been mounted over it, so it is left", one.path)));
+            }
             if one.is_pending() {
                 remove_leftover(&place).map_err(|error| failed(&error))?;
             }
@@ -329,6 +336,14 @@ impl FilesState {
 fn is_of_file(one: &SurveyedPath) -> bool {
     let contents = [&one.found.state.content, &one.plan.target.content];
     contents.iter().all(|content| matches!(content, Content::File(_) | Content::Absent))
+}
+
+/// The mount in which something lies; `None` if it is not there any more.
+fn lies_in(place: &Place) -> io::Result<Option<MountId>> {
+    match MountId::at(&place.folder, &CString::new(place.name.as_bytes())?) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 fn place(ways: &mut Ways<'_>, path: &str) -> Result<Place, Failure> {

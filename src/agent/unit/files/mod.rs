@@ -8,7 +8,7 @@
 //! `<data>/files/blobs/` has contents by hash, `<data>/files/units/<realm>/<name>/` the revisions that a unit may need.
 //!
 //! Modules, in reading order: `state` (what units share), `staged` (a revision, ready) and `stage` (makes it), [`blobs`] and [`tree`] (contents), [`validate`], [`confine`] (the way to a
-//! path), [`examine`] (what is there), [`survey`] (what is to be done), [`write`] (one step), [`apply`] (all of them), [`changes`] (what they would change), [`watch`].
+//! path), [`examine`] (what is there), [`walk`] (what is in a folder), [`survey`] (what is to be done), [`write`] (one step), [`apply`] (all of them), [`changes`] (what they would change), [`watch`].
 //!
 //! The decisions are in [`muster_rules::files`].
 
@@ -25,6 +25,7 @@ mod survey;
 mod tests;
 mod tree;
 mod validate;
+mod walk;
 mod watch;
 mod write;
 

@@ -8,25 +8,20 @@ use std::{
     path::Path,
 };
 
+use muster_base::mount::MountId;
 use muster_rules::files::plan::{
     Attributes, Content, EntryPlan, EntryState, FoundEntry, JournalEntry, Step, WantedEntry, plan, release,
 };
 use muster_topics::files::PURGE_MAX;
-use rustix::fs::{AtFlags, FileType, statat};
 
 use super::{
     confine::{Confinement, NoWay, Place, Ways},
     examine::{Hashes, names, nothing},
     staged::{StagedEntry, StagedRevision},
+    walk::{self, WALK_MAX, WalkedPath},
     write::words,
 };
 use crate::store::files_journal::FilesJournal;
-
-/// The most files and folders in a folder that is looked through.
-const WALK_MAX: usize = 100_000;
-
-/// How deep folders are looked through.
-const DEPTH_MAX: usize = 64;
 
 /// The most obstacles that are reported.
 const OBSTACLES_MAX: usize = 5;
@@ -41,6 +36,8 @@ pub(super) struct SurveyedPath {
     pub(super) journal: Option<JournalEntry>,
     pub(super) role: PathRole,
     pub(super) is_secret: bool,
+    /// The mount in which it has to lie, if it was found by looking through a folder.
+    pub(super) mount: Option<MountId>,
 }
 
 /// What a path is to its unit.
@@ -110,10 +107,14 @@ fn attributes_words(found: Attributes, wanted: Attributes) -> String {
 enum Want<'a> {
     Entry(&'a StagedEntry),
     /// The attributes of a folder that hold in it.
-    Inherited(&'a WantedEntry),
+    Inherited {
+        of: &'a WantedEntry,
+        mount: MountId,
+    },
     /// It is removed; a copy is kept if the folder was not purged before.
     Purged {
         is_kept: bool,
+        mount: MountId,
     },
 }
 
@@ -138,7 +139,7 @@ impl Surveyor<'_> {
         if let Some(staged) = staged {
             wants.extend(staged.entries.iter().map(|(path, entry)| (path.clone(), Want::Entry(entry))));
             for (path, entry, directory) in staged.walked() {
-                let found = match self.walk(path) {
+                let found = match walk::walk(self.confinement, path) {
                     Ok(found) => found,
                     Err(obstacle) => {
                         obstacles.push(format!("{path}: {obstacle}"));
@@ -147,12 +148,15 @@ impl Surveyor<'_> {
                 };
                 let mut purged = 0;
                 let is_kept = !self.journal.get(path).is_some_and(|journal| journal.is_purged);
-                for inner in found {
-                    if staged.entries.contains_key(&inner) {
+                for WalkedPath { path: inner, mount, holds_mount } in found {
+                    if staged.entries.contains_key(&inner) || directory.purge && holds_mount {
                         continue;
                     }
                     purged += u32::from(directory.purge);
-                    let want = if directory.purge { Want::Purged { is_kept } } else { Want::Inherited(&entry.wanted) };
+                    let want = match directory.purge {
+                        true => Want::Purged { is_kept, mount },
+                        false => Want::Inherited { of: &entry.wanted, mount },
+                    };
                     wants.insert(inner, want);
                 }
                 let max = directory.purge_max.unwrap_or(PURGE_MAX);
@@ -215,7 +219,7 @@ impl Surveyor<'_> {
             Err(format!("its folder {folder} is not there. hint: describe that as well, with `directory: {{}}`"))
         })?;
         let strayed;
-        let (wanted, journal, role, is_secret) = match want {
+        let (wanted, journal, role, is_secret, mount) = match want {
             Want::Entry(entry) => {
                 let is_purged = entry.directory.as_ref().is_some_and(|directory| directory.purge);
                 if entry.directory.as_ref().is_some_and(|directory| directory.purge || directory.recurse)
@@ -226,10 +230,12 @@ impl Surveyor<'_> {
                             .to_owned(),
                     );
                 }
-                (entry.wanted.clone(), journal, PathRole::Own { is_purged }, entry.is_secret)
+                (entry.wanted.clone(), journal, PathRole::Own { is_purged }, entry.is_secret, None)
             }
-            Want::Inherited(of) => (inherited(of, &found.state), journal, PathRole::Own { is_purged: false }, true),
-            Want::Purged { is_kept } => {
+            Want::Inherited { of, mount } => {
+                (inherited(of, &found.state), journal, PathRole::Own { is_purged: false }, true, Some(*mount))
+            }
+            Want::Purged { is_kept, mount } => {
                 let absent = WantedEntry {
                     content: Content::Absent,
                     uid: None,
@@ -238,11 +244,11 @@ impl Surveyor<'_> {
                     of_new: Attributes::default(),
                 };
                 if *is_kept || journal.is_some() {
-                    (absent, journal, PathRole::Own { is_purged: false }, true)
+                    (absent, journal, PathRole::Own { is_purged: false }, true, Some(*mount))
                 } else {
                     let made = Some(EntryState::absent());
                     strayed = JournalEntry { original: EntryState::absent(), made, next: None, is_purged: false };
-                    (absent, Some(&strayed), PathRole::Stray, true)
+                    (absent, Some(&strayed), PathRole::Stray, true, Some(*mount))
                 }
             }
         };
@@ -251,10 +257,11 @@ impl Surveyor<'_> {
         }
         let plan = plan(&wanted, &found, journal).map_err(str::to_owned)?;
         // What is as it should be, and is described by its folder alone, needs no trace.
-        let is_idle = matches!(want, Want::Inherited(_)) && journal.is_none() && plan.target == found.state;
+        let is_idle = matches!(want, Want::Inherited { .. }) && journal.is_none() && plan.target == found.state;
         let plan = if is_idle { EntryPlan { steps: Vec::new(), ..plan } } else { plan };
         let role = if is_idle { PathRole::Stray } else { role };
-        Ok(SurveyedPath { path: path.to_owned(), found, plan, journal: journal.cloned(), role, is_secret })
+        let (path, journal) = (path.to_owned(), journal.cloned());
+        Ok(SurveyedPath { path, found, plan, journal, role, is_secret, mount })
     }
 
     fn give_back(&self, path: &str, goes: &BTreeSet<String>) -> Result<SurveyedPath, String> {
@@ -266,6 +273,7 @@ impl Surveyor<'_> {
             journal: Some(journal.clone()),
             role,
             is_secret: true,
+            mount: None,
         };
         let left = |found: FoundEntry, why| {
             let plan = EntryPlan { steps: Vec::new(), target: found.state.clone() };
@@ -321,41 +329,6 @@ impl Surveyor<'_> {
             NoWay::Barred(why) => why,
             NoWay::Io(error) => words(&error),
         })
-    }
-
-    /// Returns everything in a folder, on its own file system.
-    fn walk(&self, path: &str) -> Result<Vec<String>, String> {
-        let (mut all, mut left) = (Vec::new(), vec![(path.to_owned(), 0)]);
-        let mut device = None;
-        while let Some((folder, depth)) = left.pop() {
-            let place = match self.confinement.open(Path::new(&folder)) {
-                Ok(place) => place,
-                Err(NoWay::Missing(_)) => continue,
-                Err(NoWay::Barred(why)) => return Err(why),
-                Err(NoWay::Io(error)) => return Err(words(&error)),
-            };
-            let Some(stat) = place.stat().map_err(|error| words(&error))? else { continue };
-            let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if !is_folder || *device.get_or_insert(stat.st_dev) != stat.st_dev {
-                continue;
-            }
-            if depth > DEPTH_MAX {
-                return Err(format!("{folder} is more than {DEPTH_MAX} folders deep"));
-            }
-            let opened = super::examine::open_folder(&place).map_err(|error| words(&error))?;
-            for name in names(&place, WALK_MAX).map_err(|error| words(&error))? {
-                let inner = format!("{folder}/{name}");
-                let stat = statat(&opened, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-                if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
-                    left.push((inner.clone(), depth + 1));
-                }
-                all.push(inner);
-            }
-            if all.len() > WALK_MAX {
-                return Err(format!("it has more than {WALK_MAX} files and folders"));
-            }
-        }
-        Ok(all)
     }
 }
 

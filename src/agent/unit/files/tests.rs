@@ -314,6 +314,50 @@ async fn folder_is_purged_up_to_a_number_and_filled_again() {
     assert_eq!(inside(), 3, "what appeared later is not made again");
 }
 
+/// A folder or file that is mounted in the place of another. It is unmounted when it is dropped.
+struct BindMount(PathBuf);
+
+impl BindMount {
+    /// `None` if this user may not.
+    fn new(from: &Path, to: &Path) -> Option<Self> {
+        let mount = std::process::Command::new("mount").arg("--bind").args([from, to]).status().unwrap();
+        mount.success().then(|| Self(to.to_owned()))
+    }
+}
+
+impl Drop for BindMount {
+    fn drop(&mut self) {
+        assert!(std::process::Command::new("umount").arg(&self.0).status().unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn what_is_mounted_in_a_folder_is_not_its_own_though_of_the_same_file_system() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let bench = Bench::new().await;
+    for name in ["theirs", "own/deep/mounted", "own/other"] {
+        fs::create_dir_all(bench.at(name)).unwrap();
+    }
+    for name in ["theirs/data", "own/deep/mounted/below", "own/deep/stray", "own/other/stray", "own/file"] {
+        fs::write(bench.at(name), "precious").unwrap();
+        fs::set_permissions(bench.at(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let Some(folder) = BindMount::new(&bench.at("theirs"), &bench.at("own/deep/mounted")) else { return };
+    let file = BindMount::new(&bench.at("theirs/data"), &bench.at("own/file")).unwrap();
+    bench.apply(&[("own", json!({"directory": {"recurse": true}, "mode": "0700"}))]).await.unwrap();
+    assert_eq!((bench.mode("own/deep"), bench.mode("own/deep/stray")), (0o700, 0o600));
+    assert_eq!((bench.mode("theirs"), bench.mode("theirs/data")), (0o755, 0o644));
+    bench.apply(&[("own", json!({"directory": {"purge": true, "purge_max": 3}}))]).await.unwrap();
+    assert_eq!(bench.text("theirs/data"), "precious");
+    assert!(!bench.at("own/deep/stray").exists() && !bench.at("own/other").exists());
+    drop((folder, file));
+    assert_eq!(bench.text("own/deep/mounted/below"), "precious", "nor is what lies below a mount");
+    bench.apply(&[("own", json!({"directory": {"purge": true}}))]).await.unwrap();
+    assert_eq!(fs::read_dir(bench.at("own")).unwrap().count(), 0);
+}
+
 #[tokio::test]
 async fn templates_are_rendered_with_the_values_of_the_spec() {
     let bench = Bench::new().await;

@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, remove_folder, write_atomically};
+use muster_base::{
+    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
+    mount::remove_folder,
+};
 use muster_rules::plan::Failure;
 use muster_shim::{
     CaptureResult, Launch, OutputMode, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, VERSION, files,

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, fs, io, time::Duration};
 use muster_base::{
     clock::now_ms,
     crash,
-    files::{PUBLIC_MODE, make_folder, remove_folder, write_atomically},
+    files::{PUBLIC_MODE, make_folder, write_atomically},
+    mount::remove_folder,
 };
 use muster_rules::{
     packages::{

@@ -14,7 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, remove_folder, sync_folder};
+use muster_base::{
+    files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder},
+    mount::remove_folder,
+};
 use muster_rules::{config, process::MERGED};
 use muster_topics::{
     canonical,

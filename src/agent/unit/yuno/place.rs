@@ -9,7 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::files::{self, PASSABLE_FOLDER, PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
+use muster_base::{
+    files::{self, PASSABLE_FOLDER, PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
+    mount::remove_folder,
+};
 use muster_rules::{
     checked,
     plan::{Failure, Slot},
@@ -165,7 +168,7 @@ impl InstanceFolder {
             let needed: Vec<&Digest> = running.chain(keep).chain([revision]).collect();
             for name in folders::names(&self.folder.join("rev"))? {
                 if !needed.iter().any(|needed| name == needed.short()) {
-                    fs::remove_dir_all(self.folder.join("rev").join(name))?;
+                    remove_folder(&self.folder.join("rev").join(name))?;
                 }
             }
             Ok(())

@@ -17,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::mount::remove_folder;
 use muster_rules::plan::Failure;
 
 use super::tool::{self, WORK_MAX};
@@ -74,7 +75,7 @@ pub(super) async fn make(folder: &Path, bytes: u64) -> Result<(), Failure> {
         return Err(failed(ran.why()));
     }
     let empty = || {
-        fs::remove_dir_all(&room)?;
+        remove_folder(&room)?;
         fs::create_dir(&room)
     };
     empty().map_err(|error: io::Error| failed(error.to_string()))

@@ -22,7 +22,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
+use muster_base::{
+    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
+    mount::remove_folder,
+};
 use muster_rules::plan::Failure;
 use muster_shim::files::{self, StateFile as Recorded};
 use muster_topics::{name::Digest, process::Limits, unit::Exit};
@@ -285,7 +288,7 @@ pub(super) fn sweep(path: &Path, age: Duration) -> io::Result<()> {
     for name in folders::names(path)?.into_iter().filter(|name| name.starts_with(NEW_PREFIX)) {
         let at = path.join(name);
         if SystemTime::now().duration_since(fs::metadata(&at)?.modified()?).unwrap_or_default() > age {
-            fs::remove_dir_all(&at)?;
+            remove_folder(&at)?;
         }
     }
     Ok(())

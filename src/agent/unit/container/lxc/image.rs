@@ -17,7 +17,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_base::files::{PRIVATE_FOLDER, make_folder, sync_folder};
+use muster_base::{
+    files::{PRIVATE_FOLDER, make_folder, sync_folder},
+    mount::remove_folder,
+};
 use muster_rules::plan::Failure;
 use muster_topics::name::Digest;
 use tempfile::TempDir;
@@ -163,7 +166,7 @@ pub(super) fn sweep(path: &Path, needed: &BTreeSet<Digest>) -> io::Result<()> {
             File::open(&at)?.set_modified(now)?;
         } else if now.duration_since(fs::metadata(&at)?.modified()?).unwrap_or_default() > UNUSED_KEPT {
             tracing::info!(image = name, "a root file system that no container needs is deleted");
-            fs::remove_dir_all(&at)?;
+            remove_folder(&at)?;
         }
     }
     Ok(())
