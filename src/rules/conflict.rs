@@ -1,6 +1,6 @@
 //! Conflicts: units of a host that want the same resource, and which of them gives way.
 //!
-//! What a unit wants is an index over its spec ([`index`]): packages, paths, ports, containers. If units conflict, the one with the most
+//! What a unit wants is an index over its spec ([`index`]): packages, repositories, paths, ports, containers. If units conflict, the one with the most
 //! conflicts among those that *change* goes back to the revision before, again and again until none is left; among equals the
 //! one of lower priority (the higher number), then the newest, then by name. A unit without a revision before is held. If none of
 //! the units in a conflict changes, nothing is touched: all of them are held, and say so.

@@ -6,14 +6,16 @@
 //! - [`target`]: what differs from the spec, and what has to be undone of a revision that failed
 //! - [`change`]: what the package manager would do, from the output of its simulation, and what of that is refused
 //! - [`fault`]: why it failed, from its output
+//! - [`source`]: the repositories that a host has already, and which of a spec are left to be added
 
 pub mod change;
 pub mod fault;
 pub mod installed;
+pub mod source;
 pub mod target;
 pub mod version;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
     files::NOTICES_MAX,
@@ -50,7 +52,8 @@ pub fn faults(spec: &PackagesSpec) -> Vec<String> {
     let of_repositories = spec.repositories.iter().filter_map(|(name, repository)| {
         check_repository(repository).err().map(|fault| format!("repositories.{name}.{fault}"))
     });
-    checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories).collect()
+    let all = checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories);
+    all.chain(key_faults(spec)).collect()
 }
 
 /// Splits `NAME` or `NAME=VERSION`.
@@ -118,6 +121,20 @@ fn check_version(version: &str) -> Result<(), String> {
     Err("that is no version. hint: `apt-cache policy NAME` lists those that there are".to_owned())
 }
 
+/// Finds repositories that are named twice with different keys: no package manager reads such sources.
+fn key_faults(spec: &PackagesSpec) -> Vec<String> {
+    let mut keys = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (name, repository) in &spec.repositories {
+        let (first, key) =
+            keys.entry((repository.address(), &repository.suite)).or_insert_with(|| (name, repository.key_digest()));
+        if *key != repository.key_digest() {
+            faults.push(format!("repositories.{name}.key: {first} is the same repository, with another key"));
+        }
+    }
+    faults
+}
+
 /// Checks that a repository is one line each in a file of sources, and has a key.
 fn check_repository(repository: &Repository) -> Result<(), String> {
     let Repository { url, suite, components, key } = repository;
@@ -172,6 +189,12 @@ mod tests {
             (serde_json::json!({"absent": ["a=1"]}), Some("write a alone")),
             (serde_json::json!({"absent": ["a"], "hold": ["a"]}), Some("a is in absent")),
             (serde_json::json!({"present": ["a"], "repositories": {"r": good}}), None),
+            (serde_json::json!({"present": ["a"], "repositories": {"r": good, "s": good}}), None),
+            (
+                serde_json::json!({"present": ["a"], "repositories": {"r": good, "s": {
+                    "url": "http://127.0.0.1/x/", "suite": "./", "key": key.replace("AA", "AB")}}}),
+                Some("repositories.s.key: r is the same repository, with another key"),
+            ),
             (
                 serde_json::json!({"present": ["a"], "repositories": {"r": {"url": "http://a\nTrusted: yes", "suite": "./", "key": key}}}),
                 Some("repositories.r.url"),

@@ -134,6 +134,27 @@ pub struct Repository {
     pub key: String,
 }
 
+impl Repository {
+    /// Returns its address as a package manager compares it: with a slash at its end.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("{}/", self.url.strip_suffix('/').unwrap_or(&self.url))
+    }
+
+    /// Returns its key without what differs from copy to copy: spaces at the ends of lines, and empty lines around it.
+    #[must_use]
+    pub fn plain_key(&self) -> String {
+        let lines: Vec<&str> = self.key.trim().lines().map(str::trim_end).collect();
+        lines.join("\n") + "\n"
+    }
+
+    /// Returns the digest of that.
+    #[must_use]
+    pub fn key_digest(&self) -> Digest {
+        Digest::of(self.plain_key().as_bytes())
+    }
+}
+
 /// The identity fields of a unit of packages.
 #[derive(Serialize)]
 struct Identity<'a> {
@@ -191,7 +212,7 @@ impl PackagesSpec {
         })
     }
 
-    /// Returns the packages that it owns, each with the version that it wants.
+    /// Returns what it owns: packages, each with the version that it wants, and repositories.
     pub(crate) fn resources(&self) -> impl Iterator<Item = Resource> {
         let present = self.present.iter().map(|package| match package.split_once('=') {
             Some((name, version)) => Resource::Package { name: name.to_owned(), version: Some(version.to_owned()) },
@@ -199,7 +220,12 @@ impl PackagesSpec {
         });
         let absent =
             self.absent.iter().map(|name| Resource::Package { name: name.clone(), version: Some(String::new()) });
-        present.chain(absent)
+        let repositories = self.repositories.values().map(|repository| Resource::Repository {
+            url: repository.address(),
+            suite: repository.suite.clone(),
+            key: repository.key_digest(),
+        });
+        present.chain(absent).chain(repositories)
     }
 }
 

@@ -23,6 +23,15 @@ pub enum Resource {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
+    /// A repository of packages. Two units may want the same one, unless they want different keys.
+    Repository {
+        /// Its address.
+        url: String,
+        /// The suite.
+        suite: String,
+        /// The digest of the key that signs it.
+        key: Digest,
+    },
     /// An absolute path.
     Path(String),
     /// A fixed port of the host.
@@ -49,6 +58,9 @@ impl std::fmt::Display for Resource {
                 write!(f, "absence of package {name}")
             }
             Self::Package { name, version: Some(version) } => write!(f, "package {name}={version}"),
+            Self::Repository { url, suite, key } => {
+                write!(f, "repository {url} {suite} with the key {}", key.short())
+            }
             Self::Path(path) => write!(f, "path {path}"),
             Self::Port { protocol, port } => write!(f, "port {port}/{}", protocol.as_str()),
             Self::Container { runtime, name } => write!(f, "container {name} of {runtime}"),

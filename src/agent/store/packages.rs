@@ -3,6 +3,8 @@
 //! **Invariant: a change is in the store before it is made.** So an interrupted one can be undone, and nothing of a unit stays
 //! when it is removed.
 
+use std::collections::BTreeSet;
+
 use muster_rules::packages::change::PackageChange;
 use muster_topics::{
     Millis,
@@ -63,7 +65,25 @@ impl PackageTrace {
     }
 }
 
+impl PackageTrace {
+    /// Returns the path, if it is a file.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        if let Self::File(path, _) = self { Some(path) } else { None }
+    }
+}
+
 impl Store {
+    /// Returns the paths of files that other units have left.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn package_files_of_others(&self, unit: &UnitName) -> Result<BTreeSet<String>, StoreError> {
+        let unit = unit.as_str();
+        let rows = sqlx::query_scalar!("SELECT name FROM package_trace WHERE unit <> ? AND digest IS NOT NULL", unit);
+        Ok(rows.fetch_all(&self.pool).await?.into_iter().collect())
+    }
+
     /// Returns the runs of a unit, the oldest first. An unreadable one is logged and left out.
     ///
     /// # Errors
@@ -265,6 +285,8 @@ mod tests {
         store.add_package_trace(&unit, &file).await.unwrap();
         store.remove_package_trace(&unit, &hold).await.unwrap();
         assert_eq!(store.package_traces(&unit).await.unwrap(), [file]);
+        assert_eq!(store.package_files_of_others(&unit).await.unwrap(), BTreeSet::new());
+        assert_eq!(store.package_files_of_others(&other).await.unwrap(), ["/x".to_owned()].into());
         store.forget_packages(&unit).await.unwrap();
         assert_eq!(store.package_traces(&unit).await.unwrap(), []);
         assert_eq!(store.package_runs(&unit).await.unwrap(), []);

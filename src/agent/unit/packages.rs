@@ -10,7 +10,7 @@
 //!
 //! Modules, in reading order: [`manager`] (the trait), [`apt`], [`program`] (runs programs that change nothing), [`transaction`] (runs those
 //! that do), [`lock`] (who else is at work), [`host`] (what all units share), [`goal`] (what a unit wants changed), [`archive`] (files of
-//! packages, for rollbacks), [`traces`] (what else units leave), [`work`] (the steps), [`instance`].
+//! packages, for rollbacks), [`sources`] (repositories of units among the host's), [`traces`] (what else units leave), [`work`] (the steps), [`instance`].
 
 mod apt;
 mod archive;
@@ -20,6 +20,7 @@ mod instance;
 mod lock;
 mod manager;
 mod program;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod traces;

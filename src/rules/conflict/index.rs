@@ -19,6 +19,7 @@ pub struct Clash {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Package(String),
+    Repository(String, String),
     Path(String),
     Port(Protocol, u16),
     Container(Runtime, String),
@@ -28,6 +29,7 @@ impl Key {
     fn of(resource: &Resource) -> Self {
         match resource {
             Resource::Package { name, .. } => Self::Package(name.clone()),
+            Resource::Repository { url, suite, .. } => Self::Repository(url.clone(), suite.clone()),
             Resource::Path(path) => Self::Path(path.clone()),
             Resource::Port { protocol, port } => Self::Port(*protocol, *port),
             Resource::Container { runtime, name } => Self::Container(*runtime, name.clone()),
@@ -79,8 +81,10 @@ pub(super) fn clashes(units: &[Claimant<'_>]) -> Vec<Clash> {
 
 /// Whether two units may want both.
 fn are_alike(one: &Resource, other: &Resource) -> bool {
-    let (Resource::Package { version: one, .. }, Resource::Package { version: other, .. }) = (one, other) else {
-        return false;
+    let (one, other) = match (one, other) {
+        (Resource::Package { version: one, .. }, Resource::Package { version: other, .. }) => (one, other),
+        (Resource::Repository { key: one, .. }, Resource::Repository { key: other, .. }) => return one == other,
+        _ => return false,
     };
     let is_absent = |version: &Option<String>| version.as_deref() == Some("");
     one == other || (one.is_none() || other.is_none()) && is_absent(one) == is_absent(other)

@@ -107,6 +107,13 @@ fn resources_conflict_as_their_kind_says() {
     assert_eq!(with(wants("nginx"), absent()), 1);
     assert_eq!(with(wants("nginx=1"), absent()), 1);
     assert_eq!(with(absent(), absent()), 0);
+    let from = |url: &str, key: &str| {
+        let repository = json!({"url": url, "suite": "stable", "components": ["main"], "key": key});
+        packages(json!({"present": ["a"], "repositories": {"r": repository}}))
+    };
+    assert_eq!(with(from("http://a", "key"), from("http://a/", "key \r\n")), 0);
+    assert_eq!(with(from("http://a", "key"), from("http://a/", "other")), 1);
+    assert_eq!(with(from("http://a", "key"), from("http://b", "other")), 0);
     let folder = |purge: bool| files(json!({"/etc/x": {"directory": {"purge": purge}}}));
     assert_eq!(with(folder(true), texts(&["/etc/x/a/b"])), 1);
     assert_eq!(with(texts(&["/etc/x/a/b"]), folder(true)), 1);

@@ -1,16 +1,23 @@
 //! Debian's package manager: `apt-get` and `dpkg`.
 
+use std::collections::BTreeSet;
+
 use muster_rules::packages::{
     change::{PackageChange, parse_simulation},
     fault::{PackageFault, explain},
     installed::{self, InstalledPackages},
+    source::{self, HostSource},
     target::PackageTarget,
 };
-use muster_topics::packages::{PackageManager, Repository};
+use muster_topics::{
+    name::Digest,
+    packages::{PackageManager, Repository},
+};
 
 use super::{
     ARCHIVES,
     manager::{Job, PackageAdapter, Program, SourceFile, SourceFolders},
+    sources::OF_UNITS,
 };
 use crate::execute::prepare::SEARCH_PATH;
 
@@ -190,20 +197,38 @@ impl PackageAdapter for Apt {
         explain(output)
     }
 
-    fn sources(&self, name: &str, repository: &Repository, folders: &SourceFolders) -> Vec<SourceFile> {
-        let Repository { url, suite, components, key } = repository;
-        let key_path = format!("{}/{name}.asc", folders.keys);
-        let components = match components.is_empty() {
-            true => String::new(),
-            false => format!("Components: {}\n", components.join(" ")),
+    fn sources(&self, repository: &Repository, folders: &SourceFolders) -> Vec<SourceFile> {
+        let Repository { suite, components, .. } = repository;
+        let (url, key) = (repository.address(), repository.key_digest());
+        let key_path = format!("{}/{OF_UNITS}{}.asc", folders.keys, key.short());
+        let source = |component: Option<&String>| {
+            let named = component.map_or("", String::as_str);
+            let name = Digest::of(format!("{url}\n{suite}\n{named}\n{key}").as_bytes());
+            let component = component.map_or_else(String::new, |component| format!("Components: {component}\n"));
+            SourceFile {
+                path: format!("{}/{OF_UNITS}{}.sources", folders.sources, name.short()),
+                content: format!(
+                    "# Of units of muster; it goes with the last one that wants it.\nTypes: deb\nURIs: {url}\nSuites: {suite}\n\
+                     {component}Signed-By: {key_path}\n"
+                ),
+            }
         };
-        let content = format!(
-            "# Of a unit of muster, which removes it.\nTypes: deb\nURIs: {url}\nSuites: {suite}\n{components}Signed-By: {key_path}\n"
-        );
-        vec![
-            SourceFile { path: key_path, content: format!("{}\n", key.trim()) },
-            SourceFile { path: format!("{}/{name}.sources", folders.sources), content },
-        ]
+        let mut files = vec![SourceFile { path: key_path.clone(), content: repository.plain_key() }];
+        if components.is_empty() {
+            files.push(source(None));
+        }
+        files.extend(components.iter().map(|component| source(Some(component))));
+        files
+    }
+
+    fn list_sources(&self, sources: &str) -> Program {
+        let mut argv = self.options(&Job { sources: Some(sources.to_owned()), ..Job::default() });
+        argv.extend(["indextargets", "--no-release-info", "--format", source::FORMAT].map(ToOwned::to_owned));
+        Program(argv)
+    }
+
+    fn read_sources(&self, output: &str) -> BTreeSet<HostSource> {
+        source::parse(output)
     }
 
     fn source_folders(&self) -> SourceFolders {

@@ -1,10 +1,10 @@
 //! The trait of a package manager. It says which programs do what, and reads what they say; [`super::program`] and
 //! [`super::transaction`] run them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rules::packages::{
-    change::PackageChange, fault::PackageFault, installed::InstalledPackages, target::PackageTarget,
+    change::PackageChange, fault::PackageFault, installed::InstalledPackages, source::HostSource, target::PackageTarget,
 };
 use muster_topics::packages::{PackageManager, Repository};
 
@@ -38,7 +38,7 @@ pub(super) struct Job {
 }
 
 /// A file of a repository, as its root knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SourceFile {
     pub(super) path: String,
     pub(super) content: String,
@@ -106,8 +106,15 @@ pub(super) trait PackageAdapter: Send + Sync {
     /// Says why a program has failed.
     fn explain(&self, output: &str) -> PackageFault;
 
-    /// The files of a repository: the last one makes it known.
-    fn sources(&self, name: &str, repository: &Repository, folder: &SourceFolders) -> Vec<SourceFile>;
+    /// The files of a repository, each named by what it says: its key, and what makes it known.
+    fn sources(&self, repository: &Repository, folders: &SourceFolders) -> Vec<SourceFile>;
+
+    /// Reads the sources in a folder in place of the host's, and lists them for [`Self::read_sources`]. It fails if they cannot be
+    /// read.
+    fn list_sources(&self, sources: &str) -> Program;
+
+    /// Reads that list.
+    fn read_sources(&self, output: &str) -> BTreeSet<HostSource>;
 
     /// The folders of the host's sources.
     fn source_folders(&self) -> SourceFolders;

@@ -1,12 +1,13 @@
 //! The steps with a second package manager, which is the test's own: its packages are lines of a file, and its programs are scripts
 //! for the shell of a root of their own.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{collections::BTreeSet, fs, os::unix::fs::symlink};
 
 use muster_rules::packages::{
     change::{self, PackageChange},
     fault::{self, PackageFault},
     installed::{self, InstalledPackages},
+    source::HostSource,
     target::PackageTarget,
 };
 use muster_topics::packages::{PackageManager, Repository};
@@ -98,8 +99,14 @@ impl PackageAdapter for Lines {
     fn explain(&self, output: &str) -> PackageFault {
         fault::explain(output)
     }
-    fn sources(&self, _: &str, _: &Repository, _: &SourceFolders) -> Vec<SourceFile> {
+    fn sources(&self, _: &Repository, _: &SourceFolders) -> Vec<SourceFile> {
         Vec::new()
+    }
+    fn list_sources(&self, _: &str) -> Program {
+        script("true")
+    }
+    fn read_sources(&self, _: &str) -> BTreeSet<HostSource> {
+        BTreeSet::new()
     }
     fn source_folders(&self) -> SourceFolders {
         SourceFolders { sources: "/sources".to_owned(), keys: "/keys".to_owned() }

@@ -5,15 +5,9 @@ use std::{fs, io, os::unix::fs::PermissionsExt};
 
 use muster_base::files::{PUBLIC_MODE, make_folder, write_atomically};
 use muster_rules::plan::Failure;
-use muster_topics::{
-    name::{Digest, UnitName},
-    packages::PackagesSpec,
-};
+use muster_topics::name::{Digest, UnitName};
 
-use super::{
-    Host,
-    manager::{SourceFile, SourceFolders},
-};
+use super::{Host, manager::SourceFile};
 use crate::{
     store::packages::PackageTrace,
     unit::{failure::may_heal, task_log::RunningTask},
@@ -29,26 +23,10 @@ const POLICY: &str =
 const FOLDER_MODE: u32 = 0o755;
 
 impl Host {
-    /// The files of a unit's repositories, in these folders.
-    pub(super) fn source_files(
-        &self,
-        unit: &UnitName,
-        spec: &PackagesSpec,
-        folders: &SourceFolders,
-    ) -> Vec<SourceFile> {
-        let name = |repository| format!("muster.{}.{}.{repository}", unit.realm(), unit.name());
-        let of = |(repository, what)| self.adapter.sources(&name(repository), what, folders);
-        spec.repositories.iter().flat_map(of).collect()
-    }
-
-    /// Writes the repositories of a unit, and removes those of an earlier revision.
-    pub(super) async fn write_repositories(&self, unit: &UnitName, spec: &PackagesSpec) -> Result<(), Failure> {
-        let wanted = self.source_files(unit, spec, &self.adapter.source_folders());
-        for trace in self.traces(unit).await? {
-            if let PackageTrace::File(path, _) = &trace
-                && path != POLICY_FILE
-                && !wanted.iter().any(|file| file.path == *path)
-            {
+    /// Writes files of a unit's repositories, and removes those of an earlier revision.
+    pub(super) async fn write_repositories(&self, unit: &UnitName, wanted: Vec<SourceFile>) -> Result<(), Failure> {
+        for trace in self.files(unit).await? {
+            if trace.file().is_some_and(|path| path != POLICY_FILE && !wanted.iter().any(|file| file.path == path)) {
                 self.remove_file(unit, &trace).await?;
             }
         }
@@ -56,6 +34,15 @@ impl Host {
             self.write_file(unit, &path, &content, PUBLIC_MODE).await?;
         }
         Ok(())
+    }
+
+    /// The traces that are files, keys after the sources that name them.
+    async fn files(&self, unit: &UnitName) -> Result<Vec<PackageTrace>, Failure> {
+        let mut files = self.traces(unit).await?;
+        files.retain(|trace| trace.file().is_some());
+        let keys = self.adapter.source_folders().keys;
+        files.sort_by_key(|trace| trace.file().is_some_and(|path| path.starts_with(&keys)));
+        Ok(files)
     }
 
     async fn traces(&self, unit: &UnitName) -> Result<Vec<PackageTrace>, Failure> {
@@ -90,9 +77,13 @@ impl Host {
         self.store.remove_package_trace(unit, trace).await.map_err(|error| may_heal(error.to_string()))
     }
 
-    /// Removes a file if it is still as it was written.
+    /// Removes a file if it is still as it was written, and no other unit has it, too.
     async fn remove_file(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
         let PackageTrace::File(path, digest) = trace else { return Ok(()) };
+        let others = self.store.package_files_of_others(unit).await.map_err(|error| may_heal(error.to_string()))?;
+        if others.contains(path) {
+            return self.forget_trace(unit, trace).await;
+        }
         let at = self.root.path(path);
         match fs::read(&at) {
             Ok(content) if Digest::of(&content) == *digest => {
@@ -135,10 +126,8 @@ impl Host {
 
     /// Undoes everything but packages and holds.
     pub(super) async fn remove_files(&self, unit: &UnitName) -> Result<(), Failure> {
-        for trace in self.traces(unit).await? {
-            if matches!(trace, PackageTrace::File(..)) {
-                self.remove_file(unit, &trace).await?;
-            }
+        for trace in self.files(unit).await? {
+            self.remove_file(unit, &trace).await?;
         }
         Ok(())
     }

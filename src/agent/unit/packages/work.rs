@@ -1,11 +1,11 @@
 //! The steps of a unit of packages: what is checked and downloaded before, what is done, and what is undone when the unit goes.
 
-use std::{collections::VecDeque, fs, io, time::Duration};
+use std::{collections::VecDeque, fs, time::Duration};
 
 use muster_base::{
     clock::now_ms,
     crash,
-    files::{PUBLIC_MODE, make_folder, write_atomically},
+    files::{PUBLIC_MODE, write_atomically},
     mount::remove_folder,
 };
 use muster_rules::{
@@ -26,7 +26,7 @@ use super::{
     FOLDER,
     goal::{Goal, folded},
     host::Host,
-    manager::{Job, Program, SourceFolders},
+    manager::{Job, Program},
     transaction::RunNote,
 };
 use crate::{
@@ -42,15 +42,13 @@ use crate::{
 };
 
 /// A simulation reads the lists of all repositories: seconds on a slow disk.
-const SIMULATE_MAX: Duration = Duration::from_secs(300);
+pub(super) const SIMULATE_MAX: Duration = Duration::from_secs(300);
 /// The lists of a distribution are some ten megabytes.
 const REFRESH_MAX: Duration = Duration::from_secs(900);
 const DOWNLOAD_MAX: Duration = Duration::from_secs(3600);
 
 /// After this time lists are fetched again before anything is installed.
 const REFRESHED_MAX: Duration = Duration::from_secs(3600);
-
-const FOLDER_MODE: u32 = 0o755;
 
 /// A unit's revision, as its steps need it.
 #[derive(Clone, Copy)]
@@ -84,12 +82,12 @@ impl Host {
         let of = Of { unit, revision, spec };
         let _turn = self.turns.take(ResourceClass::Packages).await;
         self.come_to_rest(of).await?;
+        let staged = self.stage_sources(unit, spec).await?.folder;
         let goal = self.goal(of, keep).await?;
         if goal.targets.is_empty() {
             return Ok(());
         }
         self.wait_for_others(unit, revision).await?;
-        let staged = self.stage(of)?;
         let about = match goal.targets.len() {
             1 => "1 package of the revision".to_owned(),
             count => format!("{count} packages of the revision"),
@@ -167,12 +165,12 @@ impl Host {
         self.check(spec)?;
         let of = Of { unit, revision, spec };
         let _turn = self.turns.take(ResourceClass::Packages).await;
+        let staged = self.stage_sources(unit, spec).await?.folder;
         let goal = self.goal(of, keep).await?;
         if goal.targets.is_empty() {
             return Ok(Vec::new());
         }
         self.make_archive()?;
-        let staged = self.stage(of)?;
         Ok(sorted(self.decide_with_lists(of, goal, staged.as_deref(), &|_| ()).await?.changes))
     }
 
@@ -204,7 +202,8 @@ impl Host {
         let _turn = self.turns.take(ResourceClass::Packages).await;
         self.come_to_rest(of).await?;
         self.fold(unit, keep).await?;
-        self.write_repositories(unit, spec).await?;
+        let staged = self.stage_sources(unit, spec).await?;
+        self.write_repositories(unit, staged.files).await?;
         self.make_archive()?;
         let goal = self.goal(of, keep).await?;
         let undone = goal.undone.clone();
@@ -408,54 +407,6 @@ impl Host {
         }
         let fault = self.adapter.explain(&said.all());
         Err(Failure { error: fault.message, may_heal: fault.may_heal })
-    }
-
-    /// Lays out the host's sources with those of a revision in place of the unit's present ones; `None` if it has none.
-    fn stage(&self, of: Of<'_>) -> Result<Option<String>, Failure> {
-        let name = format!("{}.{}", of.unit.realm(), of.unit.name());
-        let folder = format!("{FOLDER}/staged/{name}");
-        let at = self.root.path(&folder);
-        let folders = SourceFolders { sources: format!("{folder}/sources"), keys: format!("{folder}/keys") };
-        let lay_out = || {
-            remove_folder(&at)?;
-            if of.spec.repositories.is_empty() {
-                return Ok(None);
-            }
-            make_folder(&self.root.path(&folders.sources), FOLDER_MODE)?;
-            make_folder(&self.root.path(&folders.keys), FOLDER_MODE)?;
-            let own = self.root.path(&self.adapter.source_folders().sources);
-            let entries = if own.is_dir() { fs::read_dir(own)?.collect::<Result<Vec<_>, _>>()? } else { Vec::new() };
-            for entry in entries {
-                let file = entry.file_name();
-                let is_units = file.to_string_lossy().starts_with(&format!("muster.{name}."));
-                if !is_units && entry.path().is_file() {
-                    fs::copy(entry.path(), self.root.path(&folders.sources).join(file))?;
-                }
-            }
-            for file in self.source_files(of.unit, of.spec, &folders) {
-                write_atomically(&self.root.path(&file.path), file.content.as_bytes(), PUBLIC_MODE)?;
-            }
-            Ok(Some(folders.sources.clone()))
-        };
-        lay_out().map_err(|error: io::Error| may_heal(format!("{} cannot be laid out: {error}", at.display())))
-    }
-
-    /// What sources there are, to notice that others were added.
-    fn sources_mark(&self, staged: Option<&str>) -> String {
-        let folder = staged.map_or_else(|| self.adapter.source_folders().sources, ToOwned::to_owned);
-        let Ok(entries) = fs::read_dir(self.root.path(&folder)) else { return String::new() };
-        let lines = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
-        let mut words: Vec<String> = entries
-            .filter_map(Result::ok)
-            .flat_map(|entry| {
-                let text = lines(entry.path());
-                // Where a key lies differs between what is laid out and what is in effect.
-                let counts = |line: &&str| !line.starts_with("Signed-By:") && !line.starts_with('#');
-                text.lines().filter(counts).map(ToOwned::to_owned).collect::<Vec<_>>()
-            })
-            .collect();
-        words.sort();
-        Digest::of(words.join("\n").as_bytes()).to_string()
     }
 
     /// Whether lists of these sources were fetched by an agent in this time.
