@@ -46,9 +46,10 @@ pub(crate) async fn applied(store: &Store, unit: &UnitName) -> Result<Option<App
 pub(crate) async fn journal(store: &Store, unit: &UnitName) -> Result<FilesJournal, StoreError> {
     let mut tx = store.begin().await?;
     let name = unit.as_str();
-    let rows = sqlx::query!("SELECT path, original, made, next, is_purged FROM files_path WHERE unit = ?", name)
-        .fetch_all(&mut *tx)
-        .await?;
+    let rows =
+        sqlx::query!("SELECT path, original, made, next, is_purged, is_secret FROM files_path WHERE unit = ?", name)
+            .fetch_all(&mut *tx)
+            .await?;
     let read = |what, text: &str| serde_json::from_str(text).map_err(|source| StoreError::Content { what, source });
     rows.into_iter()
         .map(|row| {
@@ -57,6 +58,7 @@ pub(crate) async fn journal(store: &Store, unit: &UnitName) -> Result<FilesJourn
                 made: row.made.map(|made| read("record of what files were made", &made)).transpose()?,
                 next: row.next.map(|next| read("record of what files were about to be made", &next)).transpose()?,
                 is_purged: row.is_purged != 0,
+                is_secret: row.is_secret != 0,
             };
             Ok((row.path, entry))
         })
@@ -87,16 +89,19 @@ async fn put(tx: &mut sqlx::SqliteConnection, unit: &UnitName, entries: &FilesJo
                 "made": entry.made.as_ref().map(text),
                 "next": entry.next.as_ref().map(text),
                 "is_purged": i64::from(entry.is_purged),
+                "is_secret": i64::from(entry.is_secret),
             })
         })
         .collect();
     let (name, rows) = (unit.as_str(), to_json("journal of files", &rows)?);
     sqlx::query!(
-        "INSERT INTO files_path (unit, path, original, made, next, is_purged)
-         SELECT ?, value ->> 'path', value ->> 'original', value ->> 'made', value ->> 'next', value ->> 'is_purged'
+        "INSERT INTO files_path (unit, path, original, made, next, is_purged, is_secret)
+         SELECT ?, value ->> 'path', value ->> 'original', value ->> 'made', value ->> 'next', value ->> 'is_purged',
+                value ->> 'is_secret'
          FROM json_each(?) WHERE true
          ON CONFLICT (unit, path) DO UPDATE
-         SET original = excluded.original, made = excluded.made, next = excluded.next, is_purged = excluded.is_purged",
+         SET original = excluded.original, made = excluded.made, next = excluded.next, is_purged = excluded.is_purged,
+             is_secret = excluded.is_secret",
         name,
         rows
     )
@@ -159,6 +164,16 @@ pub(crate) async fn forget(store: &Store, unit: &UnitName) -> Result<(), StoreEr
     sqlx::query!("DELETE FROM files_path WHERE unit = ?", name).execute(&mut *tx).await?;
     sqlx::query!("DELETE FROM files_unit WHERE unit = ?", name).execute(&mut *tx).await?;
     commit(tx, "forget files").await
+}
+
+/// Returns the paths at which any unit has put a secret, or was about to.
+///
+/// # Errors
+/// If the database fails.
+pub(crate) async fn secret_paths(store: &Store) -> Result<BTreeSet<String>, StoreError> {
+    let mut tx = store.begin().await?;
+    let paths = sqlx::query_scalar!("SELECT path FROM files_path WHERE is_secret = 1").fetch_all(&mut *tx).await?;
+    Ok(paths.into_iter().collect())
 }
 
 /// Returns the contents that journals of all units name, as JSON texts.

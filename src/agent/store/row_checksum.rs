@@ -116,7 +116,11 @@ const TABLES: [SealedTable; 27] = [
         columns: &["unit", "revision", "action", "since_ms", "attempts", "due_ms", "error", "failed_ms"],
     },
     SealedTable { name: "files_unit", keys: &["unit"], columns: &["revision", "is_kept"] },
-    SealedTable { name: "files_path", keys: &["unit", "path"], columns: &["original", "made", "next", "is_purged"] },
+    SealedTable {
+        name: "files_path",
+        keys: &["unit", "path"],
+        columns: &["original", "made", "next", "is_purged", "is_secret"],
+    },
     SealedTable { name: "package_run", keys: &["number"], columns: &["unit", "revision", "spec", "changes", "state"] },
     SealedTable { name: "package_trace", keys: &["unit", "name"], columns: &["digest"] },
 ];

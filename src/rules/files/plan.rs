@@ -109,6 +109,9 @@ pub struct JournalEntry {
     /// Whether it is a folder from which others' files have been removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_purged: bool,
+    /// Whether a secret is in what the unit has made, or was about to make.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_secret: bool,
 }
 
 impl JournalEntry {
@@ -321,7 +324,7 @@ mod tests {
     /// What the journal has once the steps are done.
     fn noted(plan: &EntryPlan, before: &FoundEntry, journal: Option<JournalEntry>) -> JournalEntry {
         let original = journal.map_or_else(|| before.state.clone(), |journal| journal.original);
-        JournalEntry { original, made: Some(plan.target.clone()), next: None, is_purged: false }
+        JournalEntry { original, made: Some(plan.target.clone()), next: None, is_purged: false, is_secret: false }
     }
 
     proptest! {
@@ -356,6 +359,7 @@ mod tests {
                 made: None,
                 next: Some(first.target.clone()),
                 is_purged: false,
+                is_secret: false,
             };
             let again = plan(&wanted, &there, Some(&journal)).unwrap();
             prop_assert_eq!(&again.target, &first.target);

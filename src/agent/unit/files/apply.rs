@@ -70,12 +70,13 @@ impl FilesState {
         staged: Option<Arc<StagedRevision>>,
         journal: FilesJournal,
     ) -> Result<Vec<SurveyedPath>, Failure> {
+        let secret_paths = journal::secret_paths(&self.store).await.map_err(|error| may_heal(error.to_string()))?;
         let (state, unit) = (self.clone(), unit.clone());
         blocking(move || {
             let is_of_other = |path: &str| state.owners.is_owned_by_other(&unit, &Resource::Path(path.to_owned()));
             let (confinement, hashes) = (&state.confinement, &state.hashes);
-            let (ways, journal) = (RefCell::new(Ways::new(confinement)), &journal);
-            let surveyor = Surveyor { confinement, ways, hashes, journal, is_of_other: &is_of_other };
+            let (ways, journal, secret_paths) = (RefCell::new(Ways::new(confinement)), &journal, &secret_paths);
+            let surveyor = Surveyor { confinement, ways, hashes, journal, secret_paths, is_of_other: &is_of_other };
             surveyor.survey(staged.as_deref()).map_err(may_heal)
         })
         .await
@@ -163,6 +164,7 @@ impl FilesState {
             // A purged folder is noted as such at the end, so that what goes now is kept.
             entry.is_purged = one.journal.as_ref().is_some_and(|journal| journal.is_purged);
             entry.next = Some(one.plan.target.clone());
+            entry.is_secret |= one.journal.as_ref().is_some_and(|journal| journal.is_secret);
             if let (Content::File(sha256), true) = (&one.found.state.content, one.plan.steps.contains(&Step::Keep)) {
                 kept.push((one.path.clone(), sha256.clone()));
             }

@@ -35,7 +35,10 @@ pub(super) struct SurveyedPath {
     /// What the journal says of it; `None` if nothing yet.
     pub(super) journal: Option<JournalEntry>,
     pub(super) role: PathRole,
+    /// Whether a secret is in what is there, or in what comes.
     pub(super) is_secret: bool,
+    /// Whether a secret is in what comes.
+    pub(super) makes_secret: bool,
     /// The mount in which it has to lie, if it was found by looking through a folder.
     pub(super) mount: Option<MountId>,
 }
@@ -69,7 +72,8 @@ impl SurveyedPath {
         let PathRole::Own { is_purged } = self.role else { return None };
         let original =
             self.journal.as_ref().map_or_else(|| self.found.state.clone(), |journal| journal.original.clone());
-        Some(JournalEntry { original, made: Some(self.plan.target.clone()), next: None, is_purged })
+        let (made, is_secret) = (Some(self.plan.target.clone()), self.makes_secret);
+        Some(JournalEntry { original, made, next: None, is_purged, is_secret })
     }
 
     /// What is different, for people.
@@ -124,6 +128,8 @@ pub(super) struct Surveyor<'a> {
     pub(super) ways: RefCell<Ways<'a>>,
     pub(super) hashes: &'a Hashes,
     pub(super) journal: &'a FilesJournal,
+    /// Where units have put secrets.
+    pub(super) secret_paths: &'a BTreeSet<String>,
     /// Whether another unit has a path by now.
     pub(super) is_of_other: &'a dyn Fn(&str) -> bool,
 }
@@ -247,7 +253,8 @@ impl Surveyor<'_> {
                     (absent, journal, PathRole::Own { is_purged: false }, true, Some(*mount))
                 } else {
                     let made = Some(EntryState::absent());
-                    strayed = JournalEntry { original: EntryState::absent(), made, next: None, is_purged: false };
+                    let (original, next) = (EntryState::absent(), None);
+                    strayed = JournalEntry { original, made, next, is_purged: false, is_secret: false };
                     (absent, Some(&strayed), PathRole::Stray, true, Some(*mount))
                 }
             }
@@ -260,8 +267,15 @@ impl Surveyor<'_> {
         let is_idle = matches!(want, Want::Inherited { .. }) && journal.is_none() && plan.target == found.state;
         let plan = if is_idle { EntryPlan { steps: Vec::new(), ..plan } } else { plan };
         let role = if is_idle { PathRole::Stray } else { role };
-        let (path, journal) = (path.to_owned(), journal.cloned());
-        Ok(SurveyedPath { path, found, plan, journal, role, is_secret, mount })
+        // What it was made from before may have had a secret.
+        let was_secret = self.secret_paths.contains(path);
+        let makes_secret = match want {
+            Want::Entry(entry) => entry.is_secret,
+            Want::Inherited { .. } => was_secret,
+            Want::Purged { .. } => false,
+        };
+        let (path, journal, is_secret) = (path.to_owned(), journal.cloned(), is_secret || was_secret);
+        Ok(SurveyedPath { path, found, plan, journal, role, is_secret, makes_secret, mount })
     }
 
     fn give_back(&self, path: &str, goes: &BTreeSet<String>) -> Result<SurveyedPath, String> {
@@ -273,6 +287,7 @@ impl Surveyor<'_> {
             journal: Some(journal.clone()),
             role,
             is_secret: true,
+            makes_secret: true,
             mount: None,
         };
         let left = |found: FoundEntry, why| {

@@ -84,6 +84,28 @@ impl Bench {
         self.start(self.spec(entries, json!({}))).await
     }
 
+    fn desired(&self, entries: &[(&str, Value)]) -> Desired {
+        let spec = Spec::Files(self.spec(entries, json!({})));
+        let revision = spec.revision().unwrap();
+        Desired { generation: 1, revision, spec: spec.into(), run: Run::Running, frozen: false }
+    }
+
+    /// Makes a revision ready as if its contents came from templates that name secrets.
+    async fn stage_secret(&self, entries: &[(&str, Value)]) {
+        let mut staged = self.files.0.make(&unit(), &self.desired(entries), &|_| ()).await.unwrap();
+        staged.entries.values_mut().for_each(|entry| entry.is_secret = true);
+        self.files.0.revisions(&unit()).write(&staged).unwrap();
+    }
+
+    /// Everything that the tasks of the unit have said.
+    async fn logs(&self) -> String {
+        let (tasks, mut all) = (&self.files.0.tasks, String::new());
+        for task in tasks.of(&unit()).await.unwrap() {
+            all.push_str(&tasks.log(&unit(), task.number, 0).await.unwrap().unwrap().text);
+        }
+        all
+    }
+
     async fn remove(&self) {
         self.files.0.remove(&unit()).await.unwrap();
     }
@@ -134,16 +156,7 @@ async fn changes_are_what_an_apply_then_makes() {
         ("motd", json!({"text": "after\nsame\n", "mode": "0600"})),
         ("new", json!({"text": "x\n"})),
     ];
-    let desired = |entries: &[(&str, Value)]| {
-        let spec = Spec::Files(bench.spec(entries, json!({})));
-        Desired {
-            generation: 1,
-            revision: spec.revision().unwrap(),
-            spec: spec.into(),
-            run: Run::Running,
-            frozen: false,
-        }
-    };
+    let desired = |entries: &[(&str, Value)]| bench.desired(entries);
     let changes = bench.files.0.changes(&unit(), Some(&desired(&entries))).await.unwrap();
     let told: Vec<String> = changes.iter().map(|one| one.sentence()).collect();
     assert_eq!((told[0].as_str(), told[2].as_str()), ("create link to motd", "create file (2 bytes)"));
@@ -170,6 +183,41 @@ async fn changes_are_what_an_apply_then_makes() {
     let unknown = desired(&[("new", json!({"text": "x\n", "owner": "nobody-of-this-name"}))]);
     let why = bench.files.0.changes(&unit(), Some(&unknown)).await.unwrap_err().error;
     assert!(why.contains("no user nobody-of-this-name"), "{why}");
+}
+
+#[tokio::test]
+async fn secret_that_a_plain_text_replaces_is_not_shown() {
+    let bench = Bench::new().await;
+    let with = |text: &str| [("a", json!({"text": text})), ("b", json!({"text": text}))];
+    let (secret, plain, later) = (with("password=hunter2\n"), with("password=none\n"), with("password=other\n"));
+    bench.stage_secret(&secret).await;
+    drop(bench.apply(&secret).await.unwrap());
+    for round in ["described", "described, after it was stopped half way"] {
+        let changes = bench.files.0.changes(&unit(), Some(&bench.desired(&plain))).await.unwrap();
+        assert_eq!(changes.len(), 2, "{round}");
+        for change in &changes {
+            let shown = (&change.diff, change.is_masked, &change.before.as_ref().unwrap().sha256);
+            assert_eq!(shown, (&None, true, &None), "{round}");
+        }
+        // What comes is not known to be without a secret until it is there.
+        let mut interrupted = bench.files.0.journal(&unit()).await.unwrap();
+        for entry in interrupted.values_mut() {
+            entry.next = entry.made.clone();
+        }
+        journal::intend(&bench.store, &unit(), &interrupted).await.unwrap();
+    }
+    drop(bench.apply(&plain).await.unwrap());
+    let said = bench.logs().await;
+    assert!(said.contains("its content is another") && !said.contains("hunter2"), "{said}");
+    // From now on it is as open as any other.
+    let changes = bench.files.0.changes(&unit(), Some(&bench.desired(&later))).await.unwrap();
+    assert_eq!(changes[0].diff.as_deref(), Some("@@ -1,1 +1,1 @@\n-password=none\n+password=other\n"));
+    drop(bench.apply(&later).await.unwrap());
+    let said = bench.logs().await;
+    assert!(said.contains("+password=other") && !said.contains("hunter2"), "{said}");
+    bench.stage_secret(&secret).await;
+    drop(bench.apply(&secret).await.unwrap());
+    assert!(!bench.logs().await.contains("hunter2"));
 }
 
 #[tokio::test]
