@@ -12,7 +12,10 @@ use muster_base::{
     failure::{Failure, FailureContext, FailureKind},
     terminal::{self, SilentTerminal},
 };
-use muster_topics::{name::Name, secret::SECRET_MAX_BYTES};
+use muster_topics::{
+    name::Name,
+    secret::{MASKED_MIN_BYTES, SECRET_MAX_BYTES},
+};
 
 use super::{change::WaitOptions, print, session::CliSession, upgrade};
 
@@ -189,9 +192,16 @@ async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
             value.pop();
         }
     }
+    let is_short = value.len() < MASKED_MIN_BYTES;
     let SecretSet { secret, changed } = session.client.post("secrets", &NewSecret { realm, name, value }).await?;
     let at = format!("secret {}/{} has version {}", secret.realm, secret.name, secret.version);
     print::say(format_args!("{at}{}", if changed { "" } else { ", which has this value already" }));
+    if is_short {
+        print::say(format_args!(
+            "warning: the value has fewer than {MASKED_MIN_BYTES} bytes, so it is masked in what units say only where it is a word of \
+             its own. hint: take a longer one"
+        ));
+    }
     if store_only || secret.behind == 0 {
         if secret.behind > 0 {
             print::say(format_args!("{}; `muster yuno upgrade` gives it to them", users(&secret)));

@@ -1,8 +1,8 @@
 //! Takes secrets out of texts: configurations by their structure, logs by the shape of words, both by the secrets that are
 //! known.
 
-/// What stands for a secret.
-const HIDDEN: &str = "***";
+use muster_rules::mask::{Cut, SecretMask};
+use muster_topics::unit::MASK as HIDDEN;
 
 /// Words in the names of keys whose values are secret.
 const SECRET_KEYS: [&str; 10] =
@@ -10,8 +10,6 @@ const SECRET_KEYS: [&str; 10] =
 /// Keys that have such a word in their name and hold paths or numbers.
 const HARMLESS_ENDS: [&str; 5] = ["_file", "_path", "_max", "_bytes", "_days"];
 
-/// The shortest text that counts as a secret: shorter ones would hide parts of ordinary words.
-const SECRET_MIN: usize = 6;
 /// The shortest word that counts as random.
 const RANDOM_MIN: usize = 20;
 
@@ -97,10 +95,7 @@ pub fn text(text: &str, secrets: &[String]) -> String {
 }
 
 fn hide_known(text: &str, secrets: &[String]) -> String {
-    let mut known: Vec<&String> = secrets.iter().filter(|one| one.len() >= SECRET_MIN).collect();
-    // A secret that contains another goes first.
-    known.sort_by_key(|one| std::cmp::Reverse(one.len()));
-    known.into_iter().fold(text.to_owned(), |text, one| text.replace(one.as_str(), HIDDEN))
+    SecretMask::of(secrets.iter().map(String::as_str)).text(text, Cut::NONE)
 }
 
 /// One line without what looks like a secret.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_topics::{name::Name, unit::MASK};
 use serde_json::{Map, Value};
 
-use super::merge_patch;
+use super::{mask::SecretMask, merge_patch};
 
 /// The only key of an object that holds a secret value.
 pub const SECRET: &str = "$secret";
@@ -29,10 +29,6 @@ pub const SALT: &str = "$salt";
 
 /// The only key of an object that holds a template.
 pub const TEMPLATE: &str = "$template";
-
-/// The shortest secret that is searched for inside other texts when a hand-edited document is masked; shorter ones
-/// would match everywhere.
-const WITHIN_MIN_BYTES: usize = 8;
 
 /// Merges documents in their order, each as a merge patch of those before. The first document is taken as it is. Without documents, the result is empty.
 #[must_use]
@@ -301,20 +297,16 @@ pub fn mask_revealed(document: &Value, secrets: &[(String, Value)]) -> Value {
             *value = MASK.into();
         }
     }
-    mask_texts(&mut masked, secrets);
+    let texts: Vec<&str> = secrets.iter().filter_map(|(_, secret)| secret.as_str()).collect();
+    mask_texts(&mut masked, &texts, &SecretMask::of(texts.iter().copied()));
     masked
 }
 
-fn mask_texts(value: &mut Value, secrets: &[(String, Value)]) {
+fn mask_texts(value: &mut Value, secrets: &[&str], mask: &SecretMask) {
     match value {
-        Value::Object(object) => object.values_mut().for_each(|value| mask_texts(value, secrets)),
-        Value::Array(items) => items.iter_mut().for_each(|item| mask_texts(item, secrets)),
-        Value::String(text) => {
-            let held = |secret: &str| text == secret || secret.len() >= WITHIN_MIN_BYTES && text.contains(secret);
-            if secrets.iter().filter_map(|(_, secret)| secret.as_str()).any(held) {
-                *value = MASK.into();
-            }
-        }
+        Value::Object(object) => object.values_mut().for_each(|value| mask_texts(value, secrets, mask)),
+        Value::Array(items) => items.iter_mut().for_each(|item| mask_texts(item, secrets, mask)),
+        Value::String(text) if secrets.contains(&text.as_str()) || mask.is_in(text) => *value = MASK.into(),
         _ => {}
     }
 }

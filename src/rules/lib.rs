@@ -9,7 +9,7 @@
 //! - [`alert`]: evaluates alert rules
 //! - [`outbox_retry`]: when to repeat an unacknowledged message
 //! - [`backlog`]: the order of measurements after a time offline
-//! - [`config`]: merges configs and masks secrets; [`schema`]: validates them
+//! - [`config`]: merges configs and masks secrets; [`mask`]: masks them in what programs say; [`schema`]: validates configs
 //! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
 //! - [`desired`]: documents of desired state: which is taken, what it changes, and when units go
@@ -52,6 +52,7 @@ pub mod hostname;
 pub mod id;
 pub mod intent;
 pub mod mark;
+pub mod mask;
 pub mod merge_patch;
 pub mod outbox_retry;
 pub mod packages;

@@ -225,7 +225,7 @@ const WALLS: [(&str, &[&str]); 22] = [
         &["api", "backup", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"],
     ),
     ("src/cli", &["api", "backup", "base", "dashboards", "net", "rules", "topics"]),
-    ("src/doctor", &["base", "bus", "net", "topics"]),
+    ("src/doctor", &["base", "bus", "net", "rules", "topics"]),
     ("broker", &["guard", "topics"]),
     ("dashboards", &["topics"]),
     ("src/simulate", &["agent", "api", "base", "cli", "rules", "session", "sqlite", "topics"]),

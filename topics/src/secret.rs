@@ -15,6 +15,9 @@ pub const SECRET_MAX_BYTES: usize = 64 * 1024;
 /// The most secrets of one unit: each is fetched by itself, and together they remain a small part of a command.
 pub const SECRETS_MAX: usize = 64;
 
+/// The shortest value that is masked wherever it is in what a unit says, in bytes: shorter ones are parts of ordinary words.
+pub const MASKED_MIN_BYTES: usize = 6;
+
 /// One version of a secret of the unit's realm.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
