@@ -52,6 +52,7 @@ mod install_script;
 mod limits;
 mod links;
 mod local;
+mod masked;
 mod metric;
 mod on_change;
 mod order;

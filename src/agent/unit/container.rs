@@ -31,13 +31,12 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::crash;
-use muster_bus::sealing::HostKey;
 use muster_topics::{
     canonical,
     command::LogView,
     container::{self, ContainerSpec, Image, Network},
     effective::Effective,
-    name::{Digest, HostId, UnitName},
+    name::{Digest, UnitName},
     process::Limits,
     unit::{Desired, Spec},
 };
@@ -60,6 +59,7 @@ use self::{
 use super::{
     failure::{from_artifact, may_heal, never},
     folders,
+    given_secrets::SecretSource,
     kind::{
         AdoptedUnit, FollowFrom, Instance, InstanceEvent, ProgressReporter, Signaller, StartError, StartOrder,
         UnitKind, UnitTrace,
@@ -77,8 +77,7 @@ const MADE_LABEL: &str = "muster.made";
 /// The containers of this host.
 pub(super) struct Containers {
     folder: PathBuf,
-    host: HostId,
-    key: HostKey,
+    secrets: SecretSource,
     artifacts: Artifacts,
     shims: Shims,
     runtimes: Vec<Arc<dyn ContainerRuntime>>,
@@ -89,7 +88,7 @@ pub(super) struct Containers {
 impl Containers {
     pub(super) fn new(
         data_dir: &Path,
-        (host, key): (HostId, HostKey),
+        secrets: SecretSource,
         (artifacts, shims, turns): (Artifacts, Shims, Turns),
         config: &ContainersConfig,
     ) -> io::Result<Self> {
@@ -98,8 +97,7 @@ impl Containers {
         let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
         Ok(Self {
             folder,
-            host,
-            key,
+            secrets,
             artifacts,
             shims,
             runtimes: vec![Arc::new(podman), Arc::new(lxc)],
@@ -118,7 +116,7 @@ impl Containers {
 
     fn is_ours(&self, unit: &UnitName, state: &RuntimeState) -> bool {
         let has = |label: &str, value: &str| state.labels.get(label).is_some_and(|found| found == value);
-        has(HOST_LABEL, &self.host.to_string()) && has(UNIT_LABEL, unit.as_str())
+        has(HOST_LABEL, &self.secrets.host().to_string()) && has(UNIT_LABEL, unit.as_str())
     }
 
     async fn install(
@@ -157,17 +155,8 @@ impl Containers {
 
     /// Fetches the secrets of a unit.
     async fn secrets(&self, unit: &UnitName, spec: &ContainerSpec) -> Result<BTreeMap<String, String>, Failure> {
-        let realm = unit.realm();
-        let mut values = BTreeMap::new();
-        for secret in &spec.secrets {
-            let sealed = self.artifacts.secret(&realm, secret).await.map_err(from_artifact)?;
-            let value = self.key.open_secret(&sealed, (&realm, secret), self.host).map_err(|_| {
-                // The console seals it to another key if this host has made a new one, which it hands over.
-                may_heal(format!("secret {realm}/{secret} cannot be read: it is not sealed to this host's present key"))
-            })?;
-            values.insert(secret.name.to_string(), value.to_string());
-        }
-        Ok(values)
+        let values = self.secrets.fetch(unit, &spec.secrets).await?;
+        Ok(values.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
     }
 
     /// Renders the templates of a spec, for a start.
@@ -304,8 +293,11 @@ impl Containers {
             Network::Host | Network::None => Vec::new(),
         };
         let made = canonical::digest(&(frame, wiring)).map_err(|error| never(error.to_string()))?;
-        let labels =
-            [(HOST_LABEL, self.host.to_string()), (UNIT_LABEL, unit.to_string()), (MADE_LABEL, made.to_string())];
+        let labels = [
+            (HOST_LABEL, self.secrets.host().to_string()),
+            (UNIT_LABEL, unit.to_string()),
+            (MADE_LABEL, made.to_string()),
+        ];
         Ok(Recipe {
             image: spec.image.clone(),
             entry: spec.entry.as_deref().map(fill),
@@ -450,6 +442,11 @@ impl UnitKind for Containers {
 
     fn traces(&self) -> io::Result<Vec<UnitTrace>> {
         folders::traces(&self.folder)
+    }
+
+    fn kept_secrets(&self, unit: &UnitName) -> Vec<String> {
+        let kept = self.place(unit).secrets().unwrap_or_default();
+        kept.into_values().flat_map(BTreeMap::into_values).collect()
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {

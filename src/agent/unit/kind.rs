@@ -51,6 +51,9 @@ pub(super) trait UnitKind: Send + Sync {
     /// down are found and cleaned up. Called once, before any other method.
     fn traces(&self) -> io::Result<Vec<UnitTrace>>;
 
+    /// Returns the values of secrets that it keeps on this host for a unit, of every revision: what its processes may say.
+    fn kept_secrets(&self, unit: &UnitName) -> Vec<String>;
+
     /// Looks up the instance in a slot, and takes it over. It is cheap if nothing was ever started there.
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>>;
 

@@ -12,8 +12,8 @@ use super::super::{
     store::Store,
 };
 use super::{
-    container::Containers, files::Files, kind::UnitKind, owners::Owners, packages::Packages, task_log::TaskLog,
-    turns::Turns, yuno::Yunos,
+    container::Containers, files::Files, given_secrets::SecretSource, kind::UnitKind, masked::MaskedKind,
+    owners::Owners, packages::Packages, task_log::TaskLog, turns::Turns, yuno::Yunos,
 };
 
 /// All kinds of units.
@@ -39,15 +39,17 @@ impl Kinds {
     ) -> io::Result<Self> {
         let turns = Turns::default();
         let context = (artifacts.clone(), shims.clone(), turns.clone());
-        let containers = Arc::new(Containers::new(data_dir, (host, key.clone()), context, containers)?);
+        let given = tasks.given().clone();
+        let secrets = SecretSource::new((host, key), artifacts.clone(), given.clone());
+        let containers = Arc::new(Containers::new(data_dir, secrets.clone(), context, containers)?);
         let owners = Owners::default();
         let kept = (store, tasks.clone(), owners.clone(), turns);
-        let files = Files::new(data_dir, (host, key.clone()), artifacts.clone(), files, kept.clone())?;
+        let files = Files::new(data_dir, secrets.clone(), artifacts.clone(), files, kept.clone())?;
         let packages = Packages::new(data_dir, shims.clone(), packages, kept)?;
-        let yunos = Yunos::new(data_dir, (host, key), artifacts, shims, containers.clone())?;
+        let yunos = Yunos::new(data_dir, secrets, artifacts, shims, containers.clone())?;
         // Yunos come last: they remove artifacts after all other kinds have marked what they need.
-        let all: Arc<[Arc<dyn UnitKind>]> =
-            Arc::new([containers.clone(), Arc::new(files), Arc::new(packages), Arc::new(yunos)]);
+        let all: [Arc<dyn UnitKind>; 4] = [containers.clone(), Arc::new(files), Arc::new(packages), Arc::new(yunos)];
+        let all = Arc::new(all.map(|kind| MaskedKind::new(kind, given.clone())));
         Ok(Self { all, containers: Some(containers), tasks, owners })
     }
 

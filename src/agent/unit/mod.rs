@@ -16,7 +16,8 @@
 //!
 //! Modules, in reading order: [`kind`] (the trait of a kind), [`task`] (the loop), [`entry`] (a unit in it), [`start_order`] (the order of
 //! starts), [`step`] (runs the steps and watches an instance while it lives), [`health`] (probes) and [`probe`] (tries one), [`yuno`] (processes) with its [`log`], [`container`],
-//! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`] and [`failure`] (what kinds have in common).
+//! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`] and [`failure`] (what kinds have in common), [`given_secrets`] (where secrets come in)
+//! and [`masked`] (the border where they would go out).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it closes its connections and touches nothing.
 //!
@@ -52,11 +53,13 @@ mod failure;
 mod files;
 pub(crate) mod first_process;
 mod folders;
+mod given_secrets;
 mod health;
 mod inside;
 pub(crate) mod kind;
 mod kinds;
 pub(crate) mod log;
+mod masked;
 mod owed;
 mod owners;
 mod packages;

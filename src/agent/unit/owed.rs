@@ -16,7 +16,7 @@ use std::{
 };
 
 use muster_base::{chance, clock::now_ms, crash, mount::remove_folder};
-use muster_rules::{CommandRefusal, backoff::ExponentialGrowth};
+use muster_rules::{CommandRefusal, backoff::ExponentialGrowth, mask::Cut};
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_shim::{Launch, OutputMode, ProcessExit, ProgramEnd, ShimEvent, ShimRequest};
 use muster_topics::{
@@ -363,7 +363,9 @@ impl OutputReader {
             Some(place) => log::since(&[folder], place, false, TASK_LOG_MAX_BYTES as u64),
         };
         if let Ok(Ok(part)) = tokio::task::spawn_blocking(read).await {
-            task.line(&String::from_utf8_lossy(&part.text));
+            let is_open = |place: &log::LogPosition| place.is_open();
+            let cut = Cut { start: self.place.as_ref().is_some_and(is_open), end: is_open(&part.place) };
+            task.piece(&part.text, cut);
             self.place = Some(part.place);
         }
     }

@@ -140,6 +140,11 @@ impl UnitKind for Packages {
         folders::traces(&self.units)
     }
 
+    fn kept_secrets(&self, _: &UnitName) -> Vec<String> {
+        // It is given none.
+        Vec::new()
+    }
+
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {
         self.adopt(unit, slot).boxed()
     }

@@ -1,6 +1,8 @@
 //! The tasks of units: what each does, and what it says.
 //!
 //! A task's log is in memory while it runs, where readers find it, and is stored now and then and at its end.
+//!
+//! **Invariant: no secret that a unit was given is in a log, a message or a description of its tasks.**
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +11,7 @@ use std::{
 };
 
 use muster_base::clock::now_ms;
+use muster_rules::mask::Cut;
 use muster_topics::{
     name::{Digest, UnitName},
     task::{OwedReport, TASK_LOG_MAX_BYTES, TaskAction, TaskLogText, TaskRecord, TaskState},
@@ -21,6 +24,7 @@ use super::{
         owed::OwedAction,
         task::{StoredTaskLog, UNIT_TASKS_MAX},
     },
+    given_secrets::GivenSecrets,
     owed,
 };
 
@@ -40,6 +44,7 @@ pub(super) struct TaskLog {
     running: Arc<Mutex<BTreeMap<u64, Arc<LiveLog>>>>,
     owed: watch::Sender<OwedReports>,
     ended: watch::Sender<()>,
+    given: GivenSecrets,
 }
 
 /// The log of a running task.
@@ -109,7 +114,13 @@ impl TaskLog {
     pub(super) async fn open(store: Store) -> Result<Self, StoreError> {
         store.interrupt_tasks(now_ms()).await?;
         let owed = watch::Sender::new(Arc::new(owed::reports(store.owed().await?)));
-        Ok(Self { store, running: Arc::default(), owed, ended: watch::Sender::new(()) })
+        let (running, given) = (Arc::default(), GivenSecrets::default());
+        Ok(Self { store, running, owed, ended: watch::Sender::new(()), given })
+    }
+
+    /// The secrets that units were given, none of which is in a log.
+    pub(super) fn given(&self) -> &GivenSecrets {
+        &self.given
     }
 
     /// Stores that a task begins.
@@ -120,11 +131,12 @@ impl TaskLog {
         action: TaskAction,
         about: String,
     ) -> Result<RunningTask, StoreError> {
+        let about = self.given.mask(unit).text(&about, Cut::NONE);
         let number = self.store.begin_task(unit, revision, action, cut(&about, MESSAGE_MAX_BYTES), now_ms()).await?;
         let live = Arc::new(LiveLog { number, text: Mutex::default() });
         lock(&self.running).insert(number, live.clone());
         tokio::spawn(keep(self.store.clone(), Arc::downgrade(&live)));
-        Ok(RunningTask { tasks: self.clone(), live, is_ended: false })
+        Ok(RunningTask { tasks: self.clone(), unit: unit.clone(), live, is_ended: false })
     }
 
     /// Returns the tasks of a unit, the newest first.
@@ -200,6 +212,7 @@ async fn keep(store: Store, live: Weak<LiveLog>) {
 #[derive(Debug)]
 pub(super) struct RunningTask {
     tasks: TaskLog,
+    unit: UnitName,
     live: Arc<LiveLog>,
     is_ended: bool,
 }
@@ -207,6 +220,13 @@ pub(super) struct RunningTask {
 impl RunningTask {
     /// Adds a line to its log. Never waits; what is too much drops the oldest.
     pub(super) fn line(&self, text: &str) {
+        self.piece(text.as_bytes(), Cut::NONE);
+    }
+
+    /// Adds a piece of what a program says, of which lines may have been cut. Never waits.
+    pub(super) fn piece(&self, text: &[u8], cut: Cut) {
+        let text = self.tasks.given.mask(&self.unit).bytes(text, cut);
+        let text = String::from_utf8_lossy(&text);
         let mut log = lock(&self.live.text);
         for line in text.lines() {
             log.push(line);
@@ -221,6 +241,8 @@ impl RunningTask {
             Err(why) => (TaskState::Failed, Some(why)),
         };
         let stored = lock(&self.live.text).stored();
+        let mask = self.tasks.given.mask(&self.unit);
+        let message = message.map(|message| mask.text(&message, Cut::NONE));
         let message = message.as_deref().map(|message| cut(message, MESSAGE_MAX_BYTES));
         self.tasks.store.end_task(self.live.number, state, message, &stored, now_ms()).await?;
         self.is_ended = true;
@@ -290,6 +312,24 @@ mod tests {
         assert_eq!(states(&tasks).await[0], (TaskState::Failed, Some("no room".to_owned())));
         let other = "default/other".parse().unwrap();
         assert_eq!(tasks.log(&other, number, 0).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn secret_is_in_no_log_message_or_description() {
+        let folder = tempfile::tempdir().unwrap();
+        let tasks = open(&folder).await;
+        tasks.given().add(&unit(), ["hunter2-hunter2"]);
+        let about = "with hunter2-hunter2".to_owned();
+        let task = tasks.begin(&unit(), &Digest::of(b"a"), TaskAction::Notify, about).await.unwrap();
+        task.line("pw=hunter2-hunter2, of a line");
+        // A value in two pieces.
+        task.piece(b"pw=hunter2-", Cut::BOTH);
+        task.piece(b"hunter2\n", Cut::BOTH);
+        task.end(Err("it says hunter2-hunter2".to_owned())).await.unwrap();
+        let record = tasks.of(&unit()).await.unwrap().remove(0);
+        assert_eq!((record.about.as_str(), record.message.as_deref()), ("with ***", Some("it says ***")));
+        let log = tasks.log(&unit(), record.number, 0).await.unwrap().unwrap();
+        assert_eq!(log.text, "pw=***, of a line\npw=***\n***\n");
     }
 
     #[tokio::test]

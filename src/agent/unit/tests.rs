@@ -140,6 +140,10 @@ impl UnitKind for FakeKind {
         Ok(traces.into_iter().map(|unit| UnitTrace { unit, at_ms: now_ms() }).collect())
     }
 
+    fn kept_secrets(&self, _: &UnitName) -> Vec<String> {
+        Vec::new()
+    }
+
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {
         async move {
             let (alive, last) = {

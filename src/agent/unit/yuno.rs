@@ -37,7 +37,6 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_bus::sealing::HostKey;
 use muster_shim::cgroup::Cgroup;
 use muster_topics::{
     canonical,
@@ -45,7 +44,7 @@ use muster_topics::{
     command::LogView,
     effective::Effective,
     manifest::Manifest,
-    name::{Digest, HostId, Name, UnitName},
+    name::{Digest, Name, UnitName},
     reload::Reload,
     unit::{ArtifactRef, ConfigRef, Desired, Spec, YunoSpec},
 };
@@ -76,6 +75,7 @@ use super::{
     container::Containers,
     failure::{blocking, from_artifact, from_shim, may_heal},
     folders,
+    given_secrets::{SecretSource, texts_of},
     kind::{
         AdoptedUnit, FollowFrom, Instance, InstanceEvent, InstanceRequest, ProgressReporter, Signaller, StartError,
         StartOrder, UnitKind, UnitTrace,
@@ -102,9 +102,7 @@ pub(super) struct Yunos {
     shims: Shims,
     tree: CgroupTree,
     switchboard: ChannelRegistry,
-    host: HostId,
-    /// The host's key, to which secrets are sealed.
-    key: HostKey,
+    secrets: SecretSource,
     /// The containers, for yunos that run in one.
     containers: Arc<Containers>,
 }
@@ -112,7 +110,7 @@ pub(super) struct Yunos {
 impl Yunos {
     pub(super) fn new(
         data_dir: &Path,
-        (host, key): (HostId, HostKey),
+        secrets: SecretSource,
         artifacts: Artifacts,
         shims: Shims,
         containers: Arc<Containers>,
@@ -121,7 +119,7 @@ impl Yunos {
         // A yuno of another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (tree, switchboard) = (CgroupTree::detect(data_dir), ChannelRegistry::default());
-        Ok(Self { folder, artifacts, shims, tree, switchboard, host, key, containers })
+        Ok(Self { folder, artifacts, shims, tree, switchboard, secrets, containers })
     }
 
     fn place(&self, unit: &UnitName, slot: Slot) -> InstanceFolder {
@@ -147,9 +145,9 @@ impl Yunos {
             return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
-        let secrets = self.secrets(unit, spec).await?;
+        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
         let configs = rendered(spec, &secrets, with_secrets(&secrets, configs)?)?;
-        self.check(spec, &configs).await?;
+        self.check(unit, spec, &configs).await?;
         let kept = kept_for_start(&secrets, &at_start)?;
         let without_left = |(config, document)| (config, render::config::without_left(spec, document));
         let configs: Vec<(ConfigRef, Value)> = configs.into_iter().map(without_left).collect();
@@ -173,14 +171,19 @@ impl Yunos {
         }
         // The folder of a unit that is not there would count as what is left of one.
         let configs = self.configs(spec, &self.place(unit, Slot::First).materials(&desired.revision)).await?;
-        let secrets = self.secrets(unit, spec).await?;
+        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
         kept_for_start(&secrets, &render::unit::secrets_at_start(spec).map_err(from_render)?)?;
-        self.check(spec, &rendered(spec, &secrets, with_secrets(&secrets, configs)?)?).await
+        self.check(unit, spec, &rendered(spec, &secrets, with_secrets(&secrets, configs)?)?).await
     }
 
     /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older
     /// one.)
-    async fn check(&self, spec: &YunoSpec, configs: &[(ConfigRef, Value)]) -> Result<(), Failure> {
+    async fn check(&self, unit: &UnitName, spec: &YunoSpec, configs: &[(ConfigRef, Value)]) -> Result<(), Failure> {
+        // A secret may stand in a config itself, and what is wrong is quoted.
+        for (_, document) in configs {
+            let inline = config::secrets(document);
+            self.secrets.given().add(unit, inline.iter().flat_map(|(_, secret)| texts_of(secret)));
+        }
         let Some(manifest) = self.artifacts.manifest(&spec.artifact).await.map_err(from_artifact)? else {
             return Ok(());
         };
@@ -212,21 +215,6 @@ impl Yunos {
             configs.push((config.clone(), document));
         }
         Ok(configs)
-    }
-
-    /// Fetches the secrets of a unit.
-    async fn secrets(&self, unit: &UnitName, spec: &YunoSpec) -> Result<SecretValues, Failure> {
-        let realm = unit.realm();
-        let mut values = BTreeMap::new();
-        for secret in &spec.secrets {
-            let sealed = self.artifacts.secret(&realm, secret).await.map_err(from_artifact)?;
-            let value = self.key.open_secret(&sealed, (&realm, secret), self.host).map_err(|_| {
-                // The console seals it to another key if this host has made a new one, which it hands over.
-                may_heal(format!("secret {realm}/{secret} cannot be read: it is not sealed to this host's present key"))
-            })?;
-            values.insert(secret.name.clone(), value);
-        }
-        Ok(values)
     }
 
     async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<YunoInstance, StartError> {
@@ -269,7 +257,7 @@ impl Yunos {
         };
         let config = config.map(found);
         // The name in the welcome of yunos.
-        let host = self.host.to_string();
+        let host = self.secrets.host().to_string();
         let (host, config) = (host.as_str(), config.as_deref());
         let wanted = LaunchRequest {
             unit,
@@ -415,6 +403,10 @@ impl UnitKind for Yunos {
 
     fn traces(&self) -> io::Result<Vec<UnitTrace>> {
         folders::traces(&self.folder)
+    }
+
+    fn kept_secrets(&self, unit: &UnitName) -> Vec<String> {
+        self.place(unit, Slot::First).kept_secrets()
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {

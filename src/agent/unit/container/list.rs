@@ -99,7 +99,7 @@ impl Containers {
     ) -> ContainerSummary {
         let runtime::ListedContainer { labels, state, image, limits, .. } = listed;
         let unit = labels.get(UNIT_LABEL).and_then(|unit| unit.parse::<UnitName>().ok());
-        let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host.to_string())).or(adopted_as);
+        let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.secrets.host().to_string())).or(adopted_as);
         let image = image.chars().take(LISTED_NAME_MAX_BYTES).collect();
         // Limits that were changed at run time may be unknown to the runtime.
         let given = unit.as_ref().and_then(|unit| self.place(unit).started().ok()?).map(|started| started.limits);

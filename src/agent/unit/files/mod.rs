@@ -42,13 +42,12 @@ use muster_base::{
     clock::now_ms,
     files::{PRIVATE_FOLDER, make_folder},
 };
-use muster_bus::sealing::HostKey;
 use muster_rules::{
     files::plan::{Content, EntryState},
     plan::{Failure, Slot},
 };
 use muster_topics::{
-    name::{Digest, HostId, UnitName},
+    name::{Digest, UnitName},
     unit::{ArtifactRef, Desired},
 };
 
@@ -56,6 +55,7 @@ use self::{blobs::Blobs, confine::Confinement, examine::Hashes, state::FilesStat
 use super::{
     failure::{blocking, may_heal},
     folders,
+    given_secrets::SecretSource,
     kind::{
         AdoptedUnit, HostChanges, Instance, ProgressReporter, StartError, StartOrder, StepDeadlines, UnitKind,
         UnitTrace,
@@ -79,7 +79,7 @@ pub(super) struct Files(Arc<FilesState>);
 impl Files {
     pub(super) fn new(
         data_dir: &Path,
-        (host, key): (HostId, HostKey),
+        secrets: SecretSource,
         artifacts: Artifacts,
         config: &FilesConfig,
         (store, tasks, owners, turns): (Store, TaskLog, Owners, Turns),
@@ -93,8 +93,7 @@ impl Files {
             store,
             tasks,
             owners,
-            host,
-            key,
+            secrets,
             artifacts,
             blobs,
             folder,
@@ -227,6 +226,10 @@ impl UnitKind for Files {
 
     fn deadlines(&self) -> StepDeadlines {
         StepDeadlines { start: APPLY_MAX, remove: APPLY_MAX, ..StepDeadlines::default() }
+    }
+
+    fn kept_secrets(&self, unit: &UnitName) -> Vec<String> {
+        self.0.revisions(unit).secrets()
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {

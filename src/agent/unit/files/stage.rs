@@ -57,7 +57,7 @@ impl FilesState {
         let validators = staged.entries.values().filter(|entry| !entry.validate.is_empty()).count();
         if validators > 0 {
             let about = format!("{validators} file{}", if validators == 1 { "" } else { "s" });
-            let validate = self.validate_all(&staged);
+            let validate = self.validate_all(unit, &staged);
             self.as_task(unit, &desired.revision, (TaskAction::Validate, about), validate).await?;
         }
         Ok(staged)
@@ -74,7 +74,8 @@ impl FilesState {
         for artifact in desired.spec.artifacts() {
             self.artifacts.fetch_telling(artifact, tell).await.map_err(from_artifact)?;
         }
-        let secrets = self.secrets(unit, &spec).await?;
+        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
+        let secrets = secrets.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
         let (state, revision) = (self.clone(), desired.revision.clone());
         blocking(move || state.stage_all(&revision, &spec, &secrets)).await
     }
@@ -98,21 +99,6 @@ impl FilesState {
         done
     }
 
-    /// Fetches the secrets that templates name.
-    async fn secrets(&self, unit: &UnitName, spec: &FilesSpec) -> Result<SecretValues, Failure> {
-        let realm = unit.realm();
-        let mut values = SecretValues::new();
-        for secret in &spec.secrets {
-            let sealed = self.artifacts.secret(&realm, secret).await.map_err(from_artifact)?;
-            let value = self.key.open_secret(&sealed, (&realm, secret), self.host).map_err(|_| {
-                // The console seals it to another key if this host has made a new one, which it hands over.
-                may_heal(format!("secret {realm}/{secret} cannot be read: it is not sealed to this host's present key"))
-            })?;
-            values.insert(secret.name.to_string(), value);
-        }
-        Ok(values)
-    }
-
     fn stage_all(
         &self,
         revision: &Digest,
@@ -120,6 +106,7 @@ impl FilesState {
         secrets: &SecretValues,
     ) -> Result<StagedRevision, Failure> {
         let mut staged = staged::begin(revision, spec);
+        staged.secrets = secrets.values().map(|value| value.to_string()).collect::<Vec<_>>().into();
         let values = RenderValues::of_chosen(&spec.values);
         for (path, entry) in &spec.files {
             // What a host lacks may appear.
@@ -187,7 +174,8 @@ impl FilesState {
         })
     }
 
-    async fn validate_all(&self, staged: &StagedRevision) -> Result<(), Failure> {
+    async fn validate_all(&self, unit: &UnitName, staged: &StagedRevision) -> Result<(), Failure> {
+        let mask = self.secrets.given().mask(unit);
         for (path, entry) in staged.entries.iter().filter(|(_, entry)| !entry.validate.is_empty()) {
             let Content::File(sha256) = &entry.wanted.content else { continue };
             let content = match self.blobs.has(sha256) {
@@ -200,7 +188,7 @@ impl FilesState {
                     .map_err(|error| may_heal(format!("{named}: {}", write::words(&error))))
             });
             let (_folder, file) = laid_out.await?;
-            validate::validate(&entry.validate, &file)
+            validate::validate(&entry.validate, &file, &mask)
                 .await
                 .map_err(|failure| Failure { error: format!("{path}: {}", failure.error), ..failure })?;
         }

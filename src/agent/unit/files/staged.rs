@@ -29,6 +29,32 @@ pub(super) struct StagedRevision {
     pub(super) entries: BTreeMap<String, StagedEntry>,
     pub(super) on_change: Vec<ChangeNotice>,
     pub(super) drift: Drift,
+    /// The values that are in it, so that they are masked in what is said of it.
+    #[serde(default, skip_serializing_if = "SecretTexts::is_empty")]
+    pub(super) secrets: SecretTexts,
+}
+
+/// Values of secrets.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SecretTexts(Vec<String>);
+
+impl SecretTexts {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Vec<String>> for SecretTexts {
+    fn from(values: Vec<String>) -> Self {
+        Self(values)
+    }
+}
+
+impl std::fmt::Debug for SecretTexts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretTexts({} values)", self.0.len())
+    }
 }
 
 /// An entry, ready to be applied.
@@ -99,6 +125,12 @@ impl Revisions {
     pub(super) fn write(&self, staged: &StagedRevision) -> io::Result<()> {
         make_folder(&self.0, PRIVATE_FOLDER)?;
         write_atomically(&self.file(&staged.revision), &serde_json::to_vec(staged)?, SECRET_MODE)
+    }
+
+    /// Returns the values of secrets in all revisions that are there.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let revisions = self.all().unwrap_or_default();
+        revisions.iter().filter_map(|revision| self.read(revision)).flat_map(|staged| staged.secrets.0).collect()
     }
 
     /// Removes all revisions but these.
@@ -192,5 +224,6 @@ pub(super) fn begin(revision: &Digest, spec: &FilesSpec) -> StagedRevision {
         entries: BTreeMap::new(),
         on_change: spec.on_change.clone(),
         drift: spec.drift,
+        secrets: SecretTexts::default(),
     }
 }

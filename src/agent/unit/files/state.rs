@@ -6,8 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use muster_bus::sealing::HostKey;
-use muster_topics::name::{Digest, HostId, UnitName};
+use muster_topics::name::{Digest, UnitName};
 use tokio::sync::OwnedMutexGuard;
 
 use super::{
@@ -19,7 +18,7 @@ use super::{
 use crate::{
     artifact::Artifacts,
     store::Store,
-    unit::{owners::Owners, task_log::TaskLog, turns::Turns},
+    unit::{given_secrets::SecretSource, owners::Owners, task_log::TaskLog, turns::Turns},
 };
 
 /// What the units of files of a host share.
@@ -27,8 +26,7 @@ pub(super) struct FilesState {
     pub(super) store: Store,
     pub(super) tasks: TaskLog,
     pub(super) owners: Owners,
-    pub(super) host: HostId,
-    pub(super) key: HostKey,
+    pub(super) secrets: SecretSource,
     pub(super) artifacts: Artifacts,
     pub(super) blobs: Blobs,
     pub(super) folder: PathBuf,

@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use muster_bus::sealing::HostKey;
 use muster_rules::port_lease::EndpointWiring;
 use muster_topics::{
     files::FilesSpec,
@@ -43,9 +44,11 @@ impl Bench {
         let store = Store::open(&data.join("agent.db")).await.unwrap();
         let tasks = TaskLog::open(store.clone()).await.unwrap();
         let artifacts = Artifacts::open(&data, crate::unit::yuno::tests::identity(), None).unwrap();
+        let host = (muster_topics::name::HostId::random(), HostKey::generate().unwrap());
+        let secrets = SecretSource::new(host, artifacts.clone(), tasks.given().clone());
         let files = Files::new(
             &data,
-            (muster_topics::name::HostId::random(), HostKey::generate().unwrap()),
+            secrets,
             artifacts,
             &FilesConfig::default(),
             (store.clone(), tasks, Owners::default(), Turns::default()),

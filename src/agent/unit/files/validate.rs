@@ -8,7 +8,10 @@ use std::{
 };
 
 use muster_base::files::{PRIVATE_FOLDER, make_folder};
-use muster_rules::plan::Failure;
+use muster_rules::{
+    mask::{Cut, SecretMask},
+    plan::Failure,
+};
 use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
@@ -55,15 +58,15 @@ pub(super) fn lay_out(content: &Path, folder: &Path, path: &str) -> io::Result<(
     Ok((own, copy))
 }
 
-/// Runs a validator; `{}` in its arguments stands for the file.
+/// Runs a validator; `{}` in its arguments stands for the file. What it says is masked: it may quote the file.
 ///
 /// # Errors
 /// If it does not end with code 0 in time.
-pub(super) async fn validate(argv: &[String], file: &Path) -> Result<(), Failure> {
-    validate_within(argv, file, VALIDATE_MAX).await
+pub(super) async fn validate(argv: &[String], file: &Path, mask: &SecretMask) -> Result<(), Failure> {
+    validate_within(argv, file, mask, VALIDATE_MAX).await
 }
 
-async fn validate_within(argv: &[String], file: &Path, limit: Duration) -> Result<(), Failure> {
+async fn validate_within(argv: &[String], file: &Path, mask: &SecretMask, limit: Duration) -> Result<(), Failure> {
     let file = file.to_string_lossy();
     let argv: Vec<String> = argv.iter().map(|word| word.replace("{}", &file)).collect();
     let Some((program, args)) = argv.split_first() else { return Ok(()) };
@@ -98,8 +101,8 @@ async fn validate_within(argv: &[String], file: &Path, limit: Duration) -> Resul
         return Ok(());
     }
     let said = [stderr, stdout].into_iter().find(|said| !said.trim().is_empty());
-    let said: String =
-        said.unwrap_or_else(|| "it does not say why".to_owned()).trim().chars().take(WHY_MAX_CHARS).collect();
+    let said = said.map_or_else(|| "it does not say why".to_owned(), |said| mask.text(said.trim(), Cut::END));
+    let said: String = said.chars().take(WHY_MAX_CHARS).collect();
     Err(never(format!("its validator {program} says no ({status}): {said}")))
 }
 
@@ -119,7 +122,26 @@ mod tests {
 
     async fn said(argv: &[&str], limit: Duration) -> Result<(), String> {
         let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
-        validate_within(&argv, Path::new("/dev/null"), limit).await.map_err(|failure| failure.error)
+        validate_within(&argv, Path::new("/dev/null"), &SecretMask::default(), limit)
+            .await
+            .map_err(|failure| failure.error)
+    }
+
+    #[tokio::test]
+    async fn value_that_is_cut_from_what_a_validator_says_is_masked() {
+        let mask = SecretMask::of(["hunter2-hunter2"]);
+        let says = async |script: String| {
+            let argv = ["sh".to_owned(), "-c".to_owned(), script];
+            let limit = Duration::from_secs(20);
+            validate_within(&argv, Path::new("/dev/null"), &mask, limit).await.unwrap_err().error
+        };
+        let error = says("echo 'line 1: pw=hunter2-hunter2' >&2; exit 1".to_owned()).await;
+        assert!(error.ends_with("line 1: pw=***"), "{error}");
+        // It begins before the end of what is reported, and of what is read.
+        for before in [WHY_MAX_CHARS - 5, usize::try_from(SAID_MAX_BYTES).unwrap() - 5] {
+            let error = says(format!("head -c {before} /dev/zero | tr '\\0' x; echo hunter2-hunter2; exit 1")).await;
+            assert!(error.contains("xxx") && !error.contains("hunt"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -32,6 +32,8 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::unit::given_secrets::texts_of;
+
 /// The record of what was written and which parts are secret. It stays the agent's own.
 const RECORD: &str = ".muster.json";
 
@@ -76,6 +78,13 @@ impl Materials {
     /// Returns the secrets of what is rendered when it is started, by name.
     pub(super) fn secrets_at_start(&self) -> BTreeMap<String, String> {
         self.record().map(|record| record.in_environment).unwrap_or_default()
+    }
+
+    /// Returns all values of secrets in it.
+    pub(super) fn values(&self) -> Vec<String> {
+        let Ok(record) = self.record() else { return Vec::new() };
+        let inline = record.secrets.iter().flat_map(|(_, secret)| texts_of(secret));
+        inline.chain(record.in_environment.into_values()).collect()
     }
 
     /// A config as older agents wrote it, if there was one and it had no secrets: a host that is offline during the

@@ -176,6 +176,13 @@ impl InstanceFolder {
         prepare().map_err(|error: io::Error| self.failure("prepared", &error))
     }
 
+    /// Returns the values of secrets that are kept for all revisions.
+    pub(super) fn kept_secrets(&self) -> Vec<String> {
+        let revisions = self.folder.join("rev");
+        let names = folders::names(&revisions).unwrap_or_default();
+        names.into_iter().flat_map(|name| Materials::new(revisions.join(name)).values()).collect()
+    }
+
     fn wired(&self, revision: &Digest) -> PathBuf {
         self.revision(revision).join("wired").join("config.json")
     }
