@@ -19,8 +19,9 @@ use muster_rules::{
     backoff::{ExponentialGrowth, jittered},
     deployment_state::HostUnit,
     desired::{
-        body::{self, DeploymentObstacle, shortened},
+        body::{DeploymentObstacle, shortened},
         change::{self, ChangeProgress},
+        host_body::{self, HostBody},
     },
     plan::Failure,
 };
@@ -33,7 +34,7 @@ use muster_topics::{
     Millis,
     ack::Numbered,
     admission::{AdmissionStage, AdmissionWait, AdmissionWaitKind, ChangeOutcome},
-    desired::{DeploymentName, DeploymentReport, DeploymentVersion, DesiredBody, DesiredReport},
+    desired::{DeploymentName, DeploymentReport, DeploymentVersion, DesiredReport},
     name::{Digest, UnitName},
     outcome::RefusalCode,
 };
@@ -255,7 +256,7 @@ async fn examine(
 /// The versions of a body that wait to be begun.
 async fn waiting(
     tx: &mut SqliteConnection,
-    body: &DesiredBody,
+    body: &HostBody,
     rows: &[AdmissionRow],
 ) -> Result<Vec<DeploymentVersion>, StoreError> {
     let held_back = deployment::held_back(tx, body).await?;
@@ -268,7 +269,7 @@ async fn waiting(
         let is_refused = refused.get(version.deployment.as_str()) == Some(&version.number);
         held_back.contains(&version.deployment) && !is_refused || is_again(version)
     };
-    Ok(body.deployments.iter().map(|deployment| &deployment.version).filter(waits).cloned().collect())
+    Ok(body.body.deployments.iter().map(|deployment| &deployment.version).filter(waits).cloned().collect())
 }
 
 impl AgentLoop {
@@ -286,7 +287,7 @@ impl AgentLoop {
             None => Vec::new(),
         };
         let plan_of = |version: &DeploymentVersion| {
-            let found = body.iter().flat_map(|body| &body.deployments);
+            let found = body.iter().flat_map(|body| &body.body.deployments);
             found.into_iter().find(|one| one.version.deployment == version.deployment)?.plan.clone()
         };
         let versions = versions.into_iter().map(|version| {
@@ -555,7 +556,7 @@ async fn note(
     to: Numbered,
 ) -> Result<(), StoreError> {
     let body = stored_body(tx).await?;
-    let numbers = body.iter().flat_map(|body| &body.deployments).map(|listed| &listed.version);
+    let numbers = body.iter().flat_map(|body| &body.body.deployments).map(|listed| &listed.version);
     let is_present = numbers.into_iter().any(|listed| listed.deployment == *deployment && listed.number == version);
     for mut row in admission::all(tx).await? {
         if !is_of(&row, deployment, version) {
@@ -574,8 +575,8 @@ async fn note(
 }
 
 /// Returns the body of the stored document, if there is one that this version of the agent can read.
-async fn stored_body(tx: &mut SqliteConnection) -> Result<Option<DesiredBody>, StoreError> {
+async fn stored_body(tx: &mut SqliteConnection) -> Result<Option<HostBody>, StoreError> {
     let Some(text) = document::text(tx).await? else { return Ok(None) };
-    let read = body::read(text.body.as_bytes());
+    let read = host_body::read(text.body.as_bytes());
     Ok(read.inspect_err(|reason| tracing::error!(reason, "the stored document cannot be read")).ok())
 }

@@ -10,18 +10,17 @@ use muster_rules::{
     CommandRefusal,
     backoff::{ExponentialGrowth, jittered},
     desired::{
-        body,
+        host_body::{self, HostBody},
         removal::{LeavingUnit, RemovalPolicy, RemovalTurn, has_stopped, turns},
     },
     render::RenderValues,
 };
 use muster_session::{interface::Input, store::NewDocument};
 use muster_topics::{
-    Millis, V1,
+    Millis, V1, canonical,
     command::Verb,
     desired::{
-        Admission, BODY_MAX_BYTES, DesiredBody, DesiredDeployment, DocumentRefusal, HandedIn, PlanRequest,
-        StoredDocument, UnitOwner,
+        Admission, BODY_MAX_BYTES, DesiredDeployment, DocumentRefusal, HandedIn, PlanRequest, StoredDocument, UnitOwner,
     },
     name::{Digest, UnitName},
     verb::VerbName,
@@ -68,7 +67,8 @@ pub async fn fetch(identity: &MemberIdentity, digest: &Digest) -> Result<Vec<u8>
 /// Fetches the request for a plan with this digest, likewise.
 pub(super) async fn fetch_plan_request(identity: &MemberIdentity, digest: &Digest) -> Result<PlanRequest, JoinError> {
     let bytes = fetch_from(identity, "/v1/plans/", digest).await?;
-    serde_json::from_slice(&bytes).map_err(|error| JoinError::Answer(error.to_string()))
+    let value = canonical::parse(&bytes).map_err(|error| JoinError::Answer(error.to_string()))?;
+    serde_json::from_value(value).map_err(|error| JoinError::Answer(error.to_string()))
 }
 
 async fn fetch_from(identity: &MemberIdentity, folder: &str, digest: &Digest) -> Result<Vec<u8>, JoinError> {
@@ -226,6 +226,15 @@ impl AgentLoop {
         document::set(&mut tx, head, &text).await?;
         self.apply_body(&mut tx, body, ApplyScope::All).await?;
         store::commit(tx, "store document").await?;
+        for (name, reason) in &body.unreadable_vars {
+            tracing::error!(
+                variable = name,
+                reason,
+                consequence = "it is missing, as if nobody had set it",
+                "a variable of this host's document cannot be read"
+            );
+        }
+        let body = &body.body;
         tracing::info!(mark = %head.mark, deployments = body.deployments.len(), removals = body.remove.len(), "new document");
         if !body.realms.is_empty() {
             self.update_realms().await;
@@ -260,7 +269,7 @@ impl AgentLoop {
     pub(super) async fn apply_body(
         &self,
         tx: &mut SqliteConnection,
-        body: &DesiredBody,
+        body: &HostBody,
         scope: ApplyScope<'_>,
     ) -> Result<(), StoreError> {
         let (identity, values) = (self.identity.present(), self.render_values());
@@ -309,10 +318,10 @@ impl AgentLoop {
         let refreshed = async {
             let mut tx = self.store.begin().await?;
             let text = document::text(&mut tx).await?;
-            let body = text.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+            let body = text.and_then(|text| host_body::read(text.body.as_bytes()).ok()).unwrap_or_default();
             let is_free = |owner: &UnitOwner| {
                 let free = |one: &&DesiredDeployment| one.admission == Admission::Free;
-                body.deployments.iter().filter(free).any(|one| one.version.deployment == owner.deployment)
+                body.body.deployments.iter().filter(free).any(|one| one.version.deployment == owner.deployment)
             };
             let is_followed = |row: &unit::StoredUnit| row.owner.as_ref().is_none_or(is_free);
             let is_changed = unit::refresh_values(&mut tx, asker, is_followed).await?;
@@ -359,7 +368,7 @@ impl AgentLoop {
         }
         let Some(text) = document::text(&mut tx).await? else { return Ok(()) };
         // It was read before it was stored; another version of the agent may see it in another way.
-        match body::read(text.body.as_bytes()) {
+        match host_body::read(text.body.as_bytes()) {
             Ok(body) => self.apply_body(&mut tx, &body, ApplyScope::Passing(&passing)).await?,
             Err(reason) => {
                 tracing::error!(reason, "the stored document cannot be read");

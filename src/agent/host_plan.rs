@@ -12,6 +12,7 @@ use muster_rules::{
     authorise::LocalPolicy,
     conflict::{self, Claimant, ConflictVerdict},
     cost::{ChangeCost, cost_there},
+    desired::host_body::{self, HostBody},
     host_plan::{DeploymentPlan, HostPlan, UnitAction, UnitPlan},
     plan::Failure,
     render::RenderValues,
@@ -20,7 +21,7 @@ use muster_rules::{
 use muster_session::unit_state::UnitStates;
 use muster_topics::{
     V1,
-    desired::{DeploymentName, DesiredBody, DesiredHead, DesiredMark, PlanQuestion},
+    desired::{DeploymentName, DesiredHead, DesiredMark, PlanQuestion},
     name::{Digest, HostId, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -88,7 +89,10 @@ impl Planner {
         };
         let names: Vec<DeploymentName> = request.names().cloned().collect();
         let present = self.stored_body().await.map_err(|error| invalid(error.to_string()))?;
-        let mut plan = self.plan(&request.body(present), &names).await.map_err(|error| invalid(error.to_string()))?;
+        let HostBody { body, mut unreadable, unreadable_vars: _ } = present;
+        unreadable.retain(|one| !names.contains(&one.deployment));
+        let body = HostBody { unreadable, ..request.body(body).into() };
+        let mut plan = self.plan(&body, &names).await.map_err(|error| invalid(error.to_string()))?;
         if request.brief {
             plan.deployments = plan.deployments.into_iter().map(DeploymentPlan::brief).collect();
         }
@@ -110,14 +114,14 @@ impl Planner {
         Ok(plan.deployments.into_iter().next().map(|plan| plan.digest))
     }
 
-    async fn stored_body(&self) -> Result<DesiredBody, StoreError> {
+    async fn stored_body(&self) -> Result<HostBody, StoreError> {
         let mut tx = self.store.begin().await?;
         let text = document::text(&mut tx).await?;
-        let body = text.and_then(|text| muster_rules::desired::body::read(text.body.as_bytes()).ok());
+        let body = text.and_then(|text| host_body::read(text.body.as_bytes()).ok());
         Ok(body.unwrap_or_default())
     }
 
-    async fn plan(&self, body: &DesiredBody, names: &[DeploymentName]) -> Result<HostPlan, StoreError> {
+    async fn plan(&self, body: &HostBody, names: &[DeploymentName]) -> Result<HostPlan, StoreError> {
         let _turn = self.turn.lock().await;
         let rehearsal = self.rehearse(body, names).await?;
         let states = self.units.states().borrow().clone();
@@ -147,7 +151,7 @@ impl Planner {
         Ok(HostPlan { deployments })
     }
 
-    async fn rehearse(&self, body: &DesiredBody, names: &[DeploymentName]) -> Result<DocumentRehearsal, StoreError> {
+    async fn rehearse(&self, body: &HostBody, names: &[DeploymentName]) -> Result<DocumentRehearsal, StoreError> {
         let now_ms = clock::now_ms();
         let head = DesiredHead {
             v: V1,

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
+    canonical,
     channel::Complaint,
     command::{Forward, Verb},
     name::{HostId, UnitName},
@@ -98,7 +99,7 @@ fn take_apart(words: &[String], json: Option<&str>) -> Result<Question, Failure>
     let units = units.iter().map(|word| word.parse().map_err(|why: String| wrong(format!("{word:?}: {why}"))));
     let mut args = match json {
         None => Map::new(),
-        Some(text) => match serde_json::from_str(text) {
+        Some(text) => match canonical::parse_value(text.as_bytes()) {
             Ok(Value::Object(args)) => args,
             Ok(_) => return Err(wrong("--json: an object is wanted".to_owned())),
             Err(error) => return Err(wrong(format!("--json: {error}"))),

@@ -7,6 +7,7 @@ use std::{
 
 use muster_api::ApplyDocument;
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::canonical::{self, CanonicalError};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -109,7 +110,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
     // Merge keys (`<<`) refer to other parts of the document.
     documents.iter_mut().try_for_each(|document| document.apply_merge()).map_err(|error| error.to_string())?;
     let documents = documents.into_iter().filter(|document| !document.is_null());
-    documents.map(|document| serde_json::to_value(document).map_err(|error| error.to_string())).collect()
+    documents.map(|document| as_json(document).map_err(|error| error.to_string())).collect()
+}
+
+/// Converts a document, if hosts could read what is in it.
+fn as_json(document: serde_norway::Value) -> Result<Value, CanonicalError> {
+    canonical::parse(&serde_json::to_vec(&document)?)
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
-use muster_topics::name::{HostId, LabelValue, Name};
+use muster_topics::{
+    canonical,
+    name::{HostId, LabelValue, Name},
+};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -25,7 +28,7 @@ pub enum VarVerb {
     Set {
         /// Name
         name: Name,
-        /// Value: text, or with --json any JSON of at most 4 KiB
+        /// Value: text, or with --json any JSON of at most 4 KiB and 32 levels
         #[arg(allow_hyphen_values = true)]
         value: String,
         /// Read the value as JSON: a number, true, a list, an object
@@ -134,8 +137,8 @@ fn layer(var: &Var, names: &HostNames<'_>) -> String {
 }
 
 fn parse_json(text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| {
-        Failure::new(FailureKind::Usage, format!("the value is not JSON: {error}"))
+    canonical::parse_value(text.as_bytes()).map_err(|error| {
+        Failure::new(FailureKind::Usage, format!("the value: {error}"))
             .hint("without --json the value is text as it is")
     })
 }
@@ -157,6 +160,15 @@ mod tests {
     struct Line {
         #[command(subcommand)]
         verb: VarVerb,
+    }
+
+    #[test]
+    fn value_that_hosts_would_refuse_is_refused() {
+        assert_eq!(parse_json("[1, null]").unwrap(), serde_json::json!([1, null]));
+        for text in ["18446744073709551616", "1e300", r#"{"a": 1, "a": 2}"#, &"[".repeat(100), &"[".repeat(40)] {
+            let failure = parse_json(text).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage, "{text}");
+        }
     }
 
     #[test]

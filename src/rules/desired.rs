@@ -2,7 +2,8 @@
 //! go.
 //!
 //! - [`head`]: whether a signed head is wanted
-//! - [`body`]: reads a body whose digest was verified, and returns what it changes
+//! - [`host_body`]: reads a body whose digest was verified
+//! - [`body`]: what a body changes
 //! - [`change`]: how a version ends that was begun
 //! - [`ownership`]: which verbs units of deployments take
 //! - [`removal`]: when a unit that is to go may go, by the host's own policy
@@ -12,6 +13,7 @@
 pub mod body;
 pub mod change;
 pub mod head;
+pub mod host_body;
 pub mod ownership;
 pub mod removal;
 pub mod together;

@@ -1,6 +1,6 @@
 //! What the session asks of a store, and the store's answers. Each request is one transaction.
 
-use muster_rules::authorise::Authorised;
+use muster_rules::{authorise::Authorised, desired::host_body::HostBody};
 use muster_topics::{
     Millis,
     ack::{Ack, Numbered, ReportAck},
@@ -8,7 +8,7 @@ use muster_topics::{
     alert::AlertRules,
     command::Command,
     command_keys::CommandKeys,
-    desired::{DeploymentName, DesiredBody, DesiredHead, DocumentRefusal},
+    desired::{DeploymentName, DesiredHead, DocumentRefusal},
     label::HostLabels,
     name::{CommandId, Digest},
     outcome::Status,
@@ -102,7 +102,7 @@ pub struct NewDocument {
     /// The body's bytes, whose digest is the head's.
     pub bytes: Vec<u8>,
     /// The body.
-    pub body: DesiredBody,
+    pub body: HostBody,
 }
 
 /// What the console has answered to what the host says of a deployment.

@@ -97,7 +97,7 @@ impl SimulatedHost {
             StoreRequest::Document(document) => {
                 let NewDocument { head, body, .. } = *document;
                 let report = DesiredReport { mark: head.mark, digest: Some(head.digest), ..DesiredReport::default() };
-                self.change_desired(|kept| kept.take(report, body.deployments));
+                self.change_desired(|kept| kept.take(report, body.body.deployments));
                 self.begin_changes();
                 let said = self.kept(|kept| kept.said.clone());
                 self.parts.session.set_admissions(said, self.now_ms());

@@ -3,11 +3,11 @@
 //! Beyond the standard: numbers are integers within ±2⁵³ or finite fractions, and a key that
 //! occurs twice in an object is refused rather than resolved.
 
-use std::fmt;
+use std::{cell::RefCell, collections::BTreeMap, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor},
+    de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Number, Value};
 
@@ -16,8 +16,18 @@ use crate::name::Digest;
 /// The largest integer that every JSON implementation represents exactly.
 pub const INTEGER_MAX: i64 = 1 << 53;
 
+/// Returns a number as far as it can be signed; a host may claim to be beyond.
+#[must_use]
+pub fn signable(number: u64) -> u64 {
+    number.min(INTEGER_MAX.unsigned_abs())
+}
+
 /// The most levels of nesting.
 pub const DEPTH_MAX: usize = 64;
+
+/// The most levels of a value that an operator types, such as a variable. Messages and documents nest it: the deepest
+/// place, a variable in the request for a plan in a command, is 6 levels down.
+pub const VALUE_DEPTH_MAX: usize = 32;
 
 /// Why a document has no canonical form.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +39,51 @@ pub struct CanonicalError(#[from] serde_json::Error);
 /// # Errors
 /// If `bytes` are no such document; the message has line and column.
 pub fn parse(bytes: &[u8]) -> Result<Value, CanonicalError> {
+    parse_with(bytes, Strict { depth_max: DEPTH_MAX, ..Strict::default() })
+}
+
+/// Parses a value as an operator types it: as [`parse`], with at most [`VALUE_DEPTH_MAX`] levels.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_value(bytes: &[u8]) -> Result<Value, CanonicalError> {
+    parse_with(bytes, Strict { depth_max: VALUE_DEPTH_MAX, ..Strict::default() })
+}
+
+/// Checks a value that was not parsed here as [`parse_value`] does.
+///
+/// # Errors
+/// If that would refuse it.
+pub fn check_value(value: &Value) -> Result<(), CanonicalError> {
+    parse_value(&serde_json::to_vec(value)?).map(drop)
+}
+
+/// A part of an object: one of its keys, and within that a key or an index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// The key.
+    pub key: String,
+    /// The key or index within it, if it is an object or a list.
+    pub item: Option<String>,
+}
+
+/// The first fault of each part of an object that is not valid.
+pub type PartFaults = BTreeMap<Part, String>;
+
+/// Parses an object as [`parse`] does, but what is refused stands as `null` in the result, and the part that it belongs to is
+/// among the faults.
+///
+/// # Errors
+/// If the bytes are no JSON at all, or the object itself has a key twice.
+pub fn parse_parts(bytes: &[u8]) -> Result<(Value, PartFaults), CanonicalError> {
+    let faults = RefCell::default();
+    let value = parse_with(bytes, Strict { faults: Some(&faults), ..Strict::default() })?;
+    Ok((value, faults.into_inner()))
+}
+
+fn parse_with(bytes: &[u8], strict: Strict<'_>) -> Result<Value, CanonicalError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict { depth: 0 }.deserialize(&mut deserializer)?;
+    let value = strict.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
@@ -52,27 +105,59 @@ pub fn digest<T: Serialize>(value: &T) -> Result<Digest, CanonicalError> {
 }
 
 /// Deserialises one value, at this depth.
-struct Strict {
+#[derive(Clone)]
+struct Strict<'a> {
     depth: usize,
+    depth_max: usize,
+    /// Where faults of parts go; without it they are errors.
+    faults: Option<&'a RefCell<PartFaults>>,
+    /// The part that the value belongs to; none at the object itself.
+    part: Option<Part>,
 }
 
-impl Strict {
-    fn deeper<E: de::Error>(&self) -> Result<Self, E> {
-        if self.depth >= DEPTH_MAX {
-            return Err(E::custom(format!("nested deeper than {DEPTH_MAX} levels")));
+impl Default for Strict<'_> {
+    fn default() -> Self {
+        Self { depth: 0, depth_max: DEPTH_MAX, faults: None, part: None }
+    }
+}
+
+impl Strict<'_> {
+    /// The same for a value within this one.
+    fn inner(&self, name: impl FnOnce() -> String) -> Self {
+        let part = match &self.part {
+            _ if self.faults.is_none() => None,
+            None => Some(Part { key: name(), item: None }),
+            Some(Part { key, item: None }) => Some(Part { key: key.clone(), item: Some(name()) }),
+            Some(whole) => Some(whole.clone()),
+        };
+        Self { depth: self.depth + 1, part, ..*self }
+    }
+
+    /// Returns what stands in the place of a value that is refused.
+    fn refuse<E: de::Error>(&self, why: impl fmt::Display) -> Result<Value, E> {
+        let Some((faults, part)) = self.faults.zip(self.part.as_ref()) else { return Err(E::custom(why)) };
+        faults.borrow_mut().entry(part.clone()).or_insert_with(|| why.to_string());
+        Ok(Value::Null)
+    }
+
+    /// Whether a value within this one would be too deep.
+    fn is_deepest(&self) -> bool {
+        self.depth >= self.depth_max
+    }
+
+    fn too_deep(&self) -> String {
+        format!("nested deeper than {} levels", self.depth_max)
+    }
+
+    fn integer<E: de::Error>(&self, value: i128) -> Result<Value, E> {
+        match i64::try_from(value) {
+            Ok(exact) if exact.unsigned_abs() <= INTEGER_MAX.unsigned_abs() => Ok(Value::from(exact)),
+            _ => self.refuse(format!("integer {value} is beyond ±2^53; write it as a string")),
         }
-        Ok(Self { depth: self.depth + 1 })
     }
 }
 
-fn integer<E: de::Error>(value: i128) -> Result<Value, E> {
-    if value.unsigned_abs() > INTEGER_MAX.unsigned_abs().into() {
-        return Err(E::custom(format!("integer {value} is beyond ±2^53; write it as a string")));
-    }
-    i64::try_from(value).map(Value::from).map_err(E::custom)
-}
-
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -80,7 +165,7 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,20 +181,19 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
-        integer(value.into())
+        self.integer(value.into())
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
-        integer(value.into())
+        self.integer(value.into())
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        let number = Number::from_f64(value).ok_or_else(|| E::custom("a number must be finite"))?;
         // 1e300 is a whole number that cannot be represented exactly; 0.5 is fine.
         if value.fract() == 0.0 && value.abs() > INTEGER_MAX as f64 {
-            return Err(E::custom(format!("number {value} is beyond ±2^53; write it as a string")));
+            return self.refuse(format!("number {value} is beyond ±2^53; write it as a string"));
         }
-        Ok(Value::Number(number))
+        Number::from_f64(value).map(Value::Number).map_or_else(|| self.refuse("a number must be finite"), Ok)
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
@@ -117,8 +201,13 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        if self.is_deepest() {
+            let refused = self.refuse(self.too_deep())?;
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(refused);
+        }
         let mut values = Vec::new();
-        while let Some(value) = seq.next_element_seed(self.deeper()?)? {
+        while let Some(value) = seq.next_element_seed(self.inner(|| values.len().to_string()))? {
             values.push(value);
         }
         Ok(Value::Array(values))
@@ -127,10 +216,22 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            if object.contains_key(&key) {
-                return Err(de::Error::custom(format!("key {key:?} stands twice in one object")));
-            }
-            let value = map.next_value_seed(self.deeper()?)?;
+            let inner = self.inner(|| key.clone());
+            let refusal = if object.contains_key(&key) {
+                Some(format!("key {key:?} stands twice in one object"))
+            } else {
+                self.is_deepest().then(|| self.too_deep())
+            };
+            let value = match refusal {
+                // Which of two parts of the object itself is meant cannot be told.
+                Some(why) if self.part.is_none() => return Err(de::Error::custom(why)),
+                Some(why) => {
+                    let refused = inner.refuse(why)?;
+                    map.next_value::<IgnoredAny>()?;
+                    refused
+                }
+                None => map.next_value_seed(inner)?,
+            };
             object.insert(key, value);
         }
         Ok(Value::Object(object))
@@ -143,7 +244,7 @@ pub struct Document(pub Value);
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Strict { depth: 0 }.deserialize(deserializer).map(Self)
+        Strict::default().deserialize(deserializer).map(Self)
     }
 }
 
@@ -192,6 +293,45 @@ mod tests {
             assert!(parse(document.as_bytes()).is_err(), "{}", &document[..document.len().min(60)]);
         }
         assert!(parse(b"\xff").is_err());
+    }
+
+    #[test]
+    fn typed_value_has_fewer_levels_than_a_message() {
+        let nested = |levels: usize| ["[".repeat(levels), "]".repeat(levels)].concat();
+        for (levels, is_value, is_message) in [
+            (VALUE_DEPTH_MAX, true, true),
+            (VALUE_DEPTH_MAX + 1, false, true),
+            (DEPTH_MAX, false, true),
+            (DEPTH_MAX + 1, false, false),
+            (100, false, false),
+            (100_000, false, false),
+        ] {
+            let text = nested(levels);
+            assert_eq!(parse_value(text.as_bytes()).is_ok(), is_value, "{levels}");
+            assert_eq!(parse(text.as_bytes()).is_ok(), is_message, "{levels}");
+        }
+        assert!(check_value(&serde_json::json!(u64::MAX)).is_err());
+        check_value(&serde_json::json!([1, {"a": null}])).unwrap();
+    }
+
+    #[test]
+    fn fault_is_of_its_part_alone() {
+        let deep = ["[".repeat(5_000), "]".repeat(5_000)].concat();
+        let text = format!(
+            r#"{{"a": {{"x": 1, "y": 18446744073709551616, "z": [1, 9007199254740993], "d": {deep}}},
+                "b": [2, {{"k": 1, "k": 2}}], "c": 1e300, "e": {{"x": 1, "x": 2}}}}"#
+        );
+        let (value, faults) = parse_parts(text.as_bytes()).unwrap();
+        let parts: Vec<(&str, Option<&str>)> =
+            faults.keys().map(|part| (part.key.as_str(), part.item.as_deref())).collect();
+        let wanted = [("a", "d"), ("a", "y"), ("a", "z"), ("b", "1"), ("e", "x")];
+        let mut wanted: Vec<_> = wanted.map(|(key, item)| (key, Some(item))).to_vec();
+        wanted.insert(4, ("c", None));
+        assert_eq!(parts, wanted, "{faults:?}");
+        assert_eq!((&value["a"]["x"], &value["b"][0], &value["a"]["y"]), (&1.into(), &2.into(), &Value::Null));
+        for broken in ["", "{", r#"{"a": 1, "a": 2}"#, r#"{"a": tru}"#] {
+            parse_parts(broken.as_bytes()).unwrap_err();
+        }
     }
 
     proptest! {

@@ -120,7 +120,8 @@ impl Body for DesiredHead {
     const KIND: Kind = Kind::DesiredHead;
 }
 
-/// The body of a host's document. An agent that does not know one of its fields refuses the whole.
+/// The body of a host's document. An agent that does not know one of its fields refuses the whole, and one that cannot
+/// read a deployment refuses that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DesiredBody {

@@ -139,9 +139,11 @@ impl UnsignedMessage {
     /// Serialises a body.
     ///
     /// # Errors
-    /// If it does not serialise.
+    /// If it does not serialise, or whoever receives it would refuse it: bodies are parsed strictly.
     pub fn of<B: Body>(body: &B) -> Result<Self, EnvelopeError> {
-        Ok(Self { kind: B::KIND, body: serde_json::to_string(body).map_err(EnvelopeError::Body)? })
+        let body = serde_json::to_string(body).map_err(EnvelopeError::Body)?;
+        canonical::parse(body.as_bytes())?;
+        Ok(Self { kind: B::KIND, body })
     }
 
     /// Takes the body out of a stored signed message, to sign it with another key. The body is unchanged, so hosts take
@@ -424,6 +426,14 @@ mod tests {
         let bytes = serde_json::to_vec(&envelope).unwrap();
         assert!(matches!(open(&bytes, &other), Err(EnvelopeError::UnknownKey(_))));
         assert!(matches!(open(&vec![b' '; PAYLOAD_MAX_BYTES + 1], &keys), Err(EnvelopeError::TooLong(_))));
+    }
+
+    #[test]
+    fn body_that_nobody_could_read_is_not_signed() {
+        let body = |issued_ms| Refresh { v: V1, issued_ms, within_ms: 0 };
+        let refused = signer().sign(&body(canonical::INTEGER_MAX + 1)).unwrap_err();
+        assert!(matches!(refused, EnvelopeError::NotStrict(_)), "{refused}");
+        signer().sign(&body(canonical::INTEGER_MAX)).unwrap();
     }
 
     #[test]

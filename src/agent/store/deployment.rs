@@ -7,14 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_rules::{
     authorise::LocalPolicy,
     deployment_state::{DeploymentState, HostUnit, unit_state},
-    desired::body::{self, DeploymentObstacle, HeldBack, HostRules, PresentUnit, PresentUnits, shortened},
+    desired::{
+        body::{self, DeploymentObstacle, HeldBack, HostRules, PresentUnit, PresentUnits, shortened},
+        host_body::HostBody,
+    },
     render::RenderValues,
 };
 use muster_topics::{
     Millis,
     admission::ChangeOutcome,
     command::UnitWish,
-    desired::{Admission, DeploymentName, DeploymentVersion, DesiredBody, DesiredDeployment, DesiredHead, UnitOwner},
+    desired::{Admission, DeploymentName, DeploymentVersion, DesiredDeployment, DesiredHead, UnitOwner},
     name::{Digest, Name, UnitName},
     outcome::AppliedUnit,
     realm::Realm,
@@ -91,21 +94,22 @@ struct VersionUnits<'a> {
 /// If the database fails.
 pub async fn apply(
     connection: &mut SqliteConnection,
-    body: &DesiredBody,
+    host_body: &HostBody,
     scope: ApplyScope<'_>,
     host: DocumentHost<'_>,
 ) -> Result<(), StoreError> {
+    let body = &host_body.body;
     take_realms(connection, &body.realms).await?;
     let (stored, told) = (unit::all(connection).await?, realm::all(connection).await?);
     let realms: BTreeSet<Name> =
         host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
-    let mut held_back = held_back(connection, body).await?;
+    let mut held_back = held_back(connection, host_body).await?;
     if let ApplyScope::Begin(name, _) = scope {
         held_back.remove(name);
     }
     let present = present(connection, &stored).await?;
     let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
-    let plan = body::plan(body, &present, &held_back, rules);
+    let plan = body::plan(host_body, &present, &held_back, rules);
     for (deployment, wishes) in plan.deployments {
         let version = &deployment.version;
         if !scope.covers(&version.deployment) {
@@ -129,16 +133,22 @@ pub async fn apply(
             refuse(connection, version, obstacle, asks.then_some(lease)).await?;
         }
     }
+    for one in host_body.unreadable.iter().filter(|one| scope.covers(&one.deployment)) {
+        let (name, reason) = (&one.deployment, one.reason.as_str());
+        tracing::error!(deployment = %name, version = one.number, reason, "a deployment cannot be read");
+        set_refused(connection, name, one.number, one.obstacle()).await?;
+    }
     if !matches!(scope, ApplyScope::Passing(_)) {
-        let listed: BTreeMap<&DeploymentName, u32> = body.deployments.iter().map(numbered).collect();
+        let unreadable = host_body.unreadable.iter().map(|one| (&one.deployment, one.number));
+        let listed: BTreeMap<&DeploymentName, u32> = body.deployments.iter().map(numbered).chain(unreadable).collect();
         keep_only(connection, &listed).await?;
         admission::keep_only(connection, &listed).await?;
     }
     // What a deployment gives up goes once it is applied.
-    let held_back = self::held_back(connection, body).await?;
+    let held_back = self::held_back(connection, host_body).await?;
     let stored = unit::all(connection).await?;
     let present = self::present(connection, &stored).await?;
-    let plan = body::plan(body, &present, &held_back, rules);
+    let plan = body::plan(host_body, &present, &held_back, rules);
     owner::set_orphans(connection, &plan.orphans).await?;
     removal::set(connection, &plan.removals, &plan.orphans, host.now_ms).await?;
     Ok(())
@@ -152,10 +162,11 @@ fn numbered(deployment: &DesiredDeployment) -> (&DeploymentName, u32) {
 ///
 /// # Errors
 /// If the database fails.
-pub async fn held_back(connection: &mut SqliteConnection, body: &DesiredBody) -> Result<HeldBack, StoreError> {
+pub async fn held_back(connection: &mut SqliteConnection, host_body: &HostBody) -> Result<HeldBack, StoreError> {
     let rows = sqlx::query!(r#"SELECT name AS "name!", version FROM deployment"#).fetch_all(connection).await?;
     let applied: BTreeMap<&str, i64> = rows.iter().map(|row| (row.name.as_str(), row.version)).collect();
-    let asks = body.deployments.iter().filter(|deployment| deployment.admission == Admission::Ask).map(numbered);
+    let asks =
+        host_body.body.deployments.iter().filter(|deployment| deployment.admission == Admission::Ask).map(numbered);
     let held_back = asks.filter(|(name, number)| applied.get(name.as_str()) != Some(&i64::from(*number)));
     Ok(held_back.map(|(name, _)| name.clone()).collect())
 }
@@ -287,22 +298,25 @@ pub struct RehearsedUnit {
 /// If the database fails.
 pub async fn rehearse(
     connection: &mut SqliteConnection,
-    body: &DesiredBody,
+    host_body: &HostBody,
     name: &DeploymentName,
     host: DocumentHost<'_>,
 ) -> Result<Result<Vec<RehearsedUnit>, DeploymentObstacle>, StoreError> {
     let (stored, told) = (unit::all(connection).await?, realm::all(connection).await?);
     let realms = host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
     let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
-    let mut held_back = held_back(connection, body).await?;
+    let mut held_back = held_back(connection, host_body).await?;
     held_back.remove(name);
     let present = present(connection, &stored).await?;
-    let plan = body::plan(body, &present, &held_back, rules);
+    let plan = body::plan(host_body, &present, &held_back, rules);
     let found = plan.deployments.into_iter().find(|(deployment, _)| deployment.version.deployment == *name);
     let wishes = match found {
         Some((deployment, Ok(wishes))) => VersionUnits { version: &deployment.version, deployment, wishes },
         Some((_, Err(obstacle))) => return Ok(Err(obstacle)),
-        None => return Ok(Ok(Vec::new())),
+        None => {
+            let unreadable = host_body.unreadable.iter().find(|one| one.deployment == *name);
+            return Ok(unreadable.map_or(Ok(Vec::new()), |one| Err(one.obstacle())));
+        }
     };
     let mut savepoint = connection.begin().await?;
     let applied = apply_version(&mut savepoint, &wishes, host, ValueChange::Follow).await?;
@@ -335,10 +349,11 @@ pub struct DocumentRehearsal {
 /// If the database fails.
 pub async fn rehearse_document(
     connection: &mut SqliteConnection,
-    (body, head): (&DesiredBody, &DesiredHead),
+    (host_body, head): (&HostBody, &DesiredHead),
     names: &[DeploymentName],
     host: DocumentHost<'_>,
 ) -> Result<DocumentRehearsal, StoreError> {
+    let body = &host_body.body;
     let stored = unit::all(connection).await?;
     let mut savepoint = connection.begin().await?;
     let text = document::DocumentText { signed: String::new(), body: to_json("document", body)? };
@@ -346,17 +361,18 @@ pub async fn rehearse_document(
     take_realms(&mut savepoint, &body.realms).await?;
     let mut deployments = Vec::new();
     for name in names {
-        if body.deployments.iter().any(|one| one.version.deployment == *name) {
-            deployments.push((name.clone(), rehearse(&mut savepoint, body, name, host).await?));
+        let unreadable = host_body.unreadable.iter().map(|one| &one.deployment);
+        if body.deployments.iter().map(|one| &one.version.deployment).chain(unreadable).any(|one| one == name) {
+            deployments.push((name.clone(), rehearse(&mut savepoint, host_body, name, host).await?));
         }
     }
     let told = realm::all(&mut savepoint).await?;
     let realms = host.realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
     let rules = HostRules { policy: host.policy, realms: &realms, user: host.user };
     let present = present(&mut savepoint, &stored).await?;
-    let mut held_back = held_back(&mut savepoint, body).await?;
+    let mut held_back = held_back(&mut savepoint, host_body).await?;
     held_back.retain(|name| !names.contains(name));
-    let removals = body::plan(body, &present, &held_back, rules).removals;
+    let removals = body::plan(host_body, &present, &held_back, rules).removals;
     savepoint.rollback().await?;
     let removals = removals.into_iter().map(|removal| (removal.deployment, removal.unit));
     Ok(DocumentRehearsal { stored, deployments, removals: removals.filter(|(of, _)| names.contains(of)).collect() })

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_rules::desired::{body, head::KnownDocument};
+use muster_rules::desired::{head::KnownDocument, host_body};
 use muster_topics::{
     desired::{DeploymentRefusal, DeploymentReport, DeploymentUnit, DesiredHead, DesiredReport, DocumentRefusal},
     name::{Digest, UnitName},
@@ -37,10 +37,10 @@ pub async fn text(connection: &mut SqliteConnection) -> Result<Option<DocumentTe
 /// If the database fails.
 pub async fn reschedulable(store: &Store) -> Result<BTreeSet<UnitName>, StoreError> {
     let mut tx = store.begin().await?;
-    let body = text(&mut tx).await?.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+    let body = text(&mut tx).await?.and_then(|text| host_body::read(text.body.as_bytes()).ok()).unwrap_or_default();
     let moves =
         |unit: &DeploymentUnit| unit.placement.as_ref().is_some_and(|placement| placement.reschedule_ms.is_some());
-    let units = body.deployments.iter().flat_map(|deployment| deployment.units());
+    let units = body.body.deployments.iter().flat_map(|deployment| deployment.units());
     Ok(units.filter(|(_, unit)| moves(unit)).map(|(name, _)| name).collect())
 }
 
@@ -49,8 +49,8 @@ pub async fn reschedulable(store: &Store) -> Result<BTreeSet<UnitName>, StoreErr
 /// # Errors
 /// If the database fails.
 pub async fn vars(connection: &mut SqliteConnection) -> Result<Vec<(String, serde_json::Value)>, StoreError> {
-    let body = text(connection).await?.and_then(|text| body::read(text.body.as_bytes()).ok()).unwrap_or_default();
-    Ok(body.vars.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
+    let body = text(connection).await?.and_then(|text| host_body::read(text.body.as_bytes()).ok()).unwrap_or_default();
+    Ok(body.body.vars.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
 }
 
 /// Returns what is known of the document. If it is unreadable, none is: the console sends it again.

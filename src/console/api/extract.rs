@@ -7,6 +7,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{StatusCode, header, request::Parts},
 };
+use muster_topics::canonical;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -45,7 +46,10 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
                 return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message));
             }
         };
-        serde_json::from_slice(&body).map(Self).map_err(|error| Error::invalid("bad_json", error.to_string()))
+        let bad = |error: &dyn std::fmt::Display| Error::invalid("bad_json", error.to_string());
+        // Hosts read strictly what becomes of it: a number that they refuse, or a key that is there twice, ends here.
+        canonical::parse(&body).map_err(|error| bad(&error))?;
+        serde_json::from_slice(&body).map(Self).map_err(|error| bad(&error))
     }
 }
 

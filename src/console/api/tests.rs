@@ -133,6 +133,10 @@ async fn faults_are_problem_responses() {
         "bad_json",
     )
     .await;
+    for value in ["18446744073709551616", r#"{"a":1,"a":2}"#, &["[".repeat(100), "]".repeat(100)].concat()] {
+        let body = format!(r#"{{"layer":"fleet","name":"a","value":{value}}}"#);
+        check(api.post("/v1/vars").body(body), 400, "bad_json").await;
+    }
     check(api.post("/v1/configs").body(" ".repeat(3 << 20)), 413, "too_large").await;
     check(api.get("/v1/commands?limit=x"), 400, "bad_query").await;
     check(api.get("/v1/commands?other=1"), 400, "bad_query").await;

@@ -9,10 +9,12 @@ use std::{
 
 use muster_rules::{
     assignment::{self, AssignmentCandidate, AssignmentConflict},
+    desired::host_body,
     placement::Resources,
 };
 use muster_topics::{
     Millis, V1,
+    canonical::signable,
     desired::{
         Admission, BODY_MAX_BYTES, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, DesiredMark,
         Instances, PlanRequest, UnitRemoval,
@@ -350,8 +352,8 @@ fn document(entry: &HostEntry, body: &PlannedBody, now: Millis) -> Option<Docume
     let last = before.map_or(DesiredMark { epoch: 1, generation: 0 }, |before| before.mark);
     let mark = match entry.above {
         Some(above) => DesiredMark {
-            epoch: above.epoch.max(last.epoch).saturating_add(1),
-            generation: above.generation.max(last.generation).saturating_add(1),
+            epoch: signable(above.epoch.max(last.epoch).saturating_add(1)),
+            generation: signable(above.generation.max(last.generation).saturating_add(1)),
         },
         None => DesiredMark { epoch: last.epoch, generation: last.generation.saturating_add(1) },
     };
@@ -509,6 +511,10 @@ impl BodyMaker<'_> {
         let content = serde_json::to_string(&body).map_err(|error| error.to_string())?;
         if content.len() > BODY_MAX_BYTES {
             return Err(format!("its document would have {} bytes, and {BODY_MAX_BYTES} are allowed", content.len()));
+        }
+        // What a host would refuse, it is not sent; it keeps what it has.
+        if let Some(fault) = host_body::read(content.as_bytes()).map_or_else(Some, |read| read.fault()) {
+            return Err(format!("hosts would not take its document: {fault}"));
         }
         Ok(PlannedBody { digest: Digest::of(content.as_bytes()), content, is_secret })
     }

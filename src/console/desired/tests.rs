@@ -931,6 +931,29 @@ async fn later_layers_of_variables_win() {
 }
 
 #[tokio::test]
+async fn value_that_hosts_would_refuse_is_refused_and_stops_no_other() {
+    let fixture = fixture().await;
+    let host = able(&fixture, "one").await;
+    let set = async |name: &str, value: Value| {
+        let new = NewVar { layer: VarLayer::Fleet, name: name.parse().unwrap(), value };
+        fixture.console.set_var(&admin(), new).await.map_err(|error| error.problem.code)
+    };
+    let nested = |levels| (0..levels).fold(json!(1), |value, _| json!([value]));
+    for bad in [json!(u64::MAX), json!(1.8446744073709552e19), nested(40), nested(100)] {
+        assert_eq!(set("bad", bad.clone()).await.unwrap_err(), "bad_var", "{bad}");
+    }
+    set("deep", nested(31)).await.unwrap();
+    // One that is damaged where it is stored is not sent, and the others are.
+    let damage = "INSERT INTO var (layer, name, value, operator, set_ms) VALUES ('fleet', 'bad', '18446744073709551616', 'admin', 1)";
+    sqlx::query(damage).execute(fixture.shared().store.write()).await.unwrap();
+    set("good", json!(2)).await.unwrap();
+    let vars = body(&fixture, host.id).await.vars;
+    assert_eq!(vars.keys().map(Name::as_str).collect::<Vec<_>>(), ["deep", "good"]);
+    assert_eq!(fixture.console.vars().await.unwrap().len(), 2);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
 async fn look_that_did_not_read_everything_names_nothing_for_removal() {
     let fixture = fixture().await;
     let host = able(&fixture, "one").await;

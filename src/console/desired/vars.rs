@@ -7,7 +7,7 @@ use std::{
 
 use muster_api::{ChangeKind, NewVar, Var, VarLayer, VarName};
 use muster_base::clock::now_ms;
-use muster_topics::{desired::VARS_MAX, name::Name, select::Host};
+use muster_topics::{canonical, desired::VARS_MAX, name::Name, select::Host};
 use serde_json::Value;
 
 use super::plan::PlanWish;
@@ -88,6 +88,7 @@ impl Console {
         if value.to_string().len() > VALUE_MAX_BYTES {
             return Err(Error::invalid("bad_var", format!("a variable has at most {VALUE_MAX_BYTES} bytes of JSON")));
         }
+        canonical::check_value(&value).map_err(|error| Error::invalid("bad_var", format!("the value: {error}")))?;
         let layer = self.whole_layer(layer).await?;
         let hostname = self.layer_hostname(&layer).await?;
         let var = Var { layer, hostname, name, value, operator: operator.clone(), set_ms: now_ms() };

@@ -25,7 +25,7 @@ use std::{
 
 use axum::http::StatusCode;
 use muster_topics::{
-    Millis, V1, canonical,
+    Millis, V1,
     command::{Command, Refresh, Target, Verb},
     envelope::{self, EnvelopeError},
     name::{CommandId, HostId, Name},
@@ -390,10 +390,8 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     Ok(known)
 }
 
-/// Signs a command, if agents will be able to parse it: they parse strictly.
+/// Signs a command.
 async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error> {
-    let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
-    readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
     let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
     let signed = authority.keys().signer.sign(command).await.and_then(|bytes| match bytes.len() + room {
         length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length).into()),
@@ -406,6 +404,7 @@ async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error
             format!("the signed command has {bytes} bytes, and {} are allowed", muster_topics::PAYLOAD_MAX_BYTES),
         )
         .hint("put what is large into an artifact or a config"),
+        SignError::Message(EnvelopeError::NotStrict(error)) => Error::invalid("bad_command", error.to_string()),
         other => rotation::unsigned("signing the command", other),
     })
 }

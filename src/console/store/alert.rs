@@ -6,6 +6,7 @@ use muster_api::AlertSilence;
 use muster_topics::{
     Millis,
     alert::{ALERTS_MAX, Alert, AlertState, AlertSummary, Rule},
+    canonical::signable,
     name::{HostId, Name},
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
@@ -614,7 +615,8 @@ pub async fn next_generation(
         None => before.all.saturating_add(1).max(now),
         Some(host) => {
             let own = before.hosts.get(&host).copied().unwrap_or_default();
-            own.saturating_add(1).max(now.max(least).saturating_sub(before.all))
+            let most = signable(u64::MAX).saturating_sub(before.all);
+            own.saturating_add(1).max(now.max(least).saturating_sub(before.all)).min(most)
         }
     };
     let part = signed(part);

@@ -8,7 +8,7 @@ use std::{
 use futures_util::TryStreamExt;
 use muster_api::DeploymentVersionInfo;
 use muster_topics::{
-    Millis,
+    Millis, canonical,
     desired::{DeploymentName, DeploymentVersion, Instances, UnitRemoval},
     heartbeat::{Facts, HostState},
     label::merge,
@@ -641,18 +641,27 @@ pub async fn vars(db: &SqlitePool) -> StoreResult<Vec<muster_api::Var>> {
     )
     .fetch_all(db)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(muster_api::Var {
-                layer: parsed("layer", &row.layer)?,
-                hostname: row.hostname,
-                name: parsed("variable", &row.name)?,
-                value: json("variable", &row.value)?,
-                operator: parsed("operator", &row.operator)?,
-                set_ms: row.set_ms,
-            })
-        })
-        .collect()
+    let mut vars = Vec::new();
+    for row in rows {
+        let value = match canonical::parse_value(row.value.as_bytes()) {
+            Ok(value) => value,
+            // Hosts refuse it as well; the others go on.
+            Err(error) => {
+                let (name, layer) = (row.name, row.layer);
+                tracing::error!(%error, hint = "set it again", "the stored variable {name} ({layer}) cannot be read");
+                continue;
+            }
+        };
+        vars.push(muster_api::Var {
+            layer: parsed("layer", &row.layer)?,
+            hostname: row.hostname,
+            name: parsed("variable", &row.name)?,
+            value,
+            operator: parsed("operator", &row.operator)?,
+            set_ms: row.set_ms,
+        });
+    }
+    Ok(vars)
 }
 
 /// Sets a variable.

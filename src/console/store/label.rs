@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use muster_topics::{
     Millis,
+    canonical::{INTEGER_MAX, signable},
     name::{HostId, LabelValue, Name},
 };
 use sqlx::{SqliteConnection, SqlitePool};
@@ -131,7 +132,7 @@ pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
 /// Advances the generation of a host's labels to `least` or more, and returns it. It is at least the current time, so
 /// that a recreated store has newer generations than a lost one.
 pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> StoreResult<u64> {
-    let least = least.max(u64::try_from(now).unwrap_or_default());
+    let least = signable(least.max(u64::try_from(now).unwrap_or_default()));
     let generation = sqlx::query_scalar!(
         "INSERT INTO host_label_generation (host, generation) VALUES ($1, $2)
          ON CONFLICT (host) DO UPDATE SET generation = 1 + min(max(generation, excluded.generation - 1), $3)
@@ -139,7 +140,7 @@ pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64
         host.to_string(),
         signed(least),
         // A host may claim the largest generation.
-        i64::MAX - 1
+        INTEGER_MAX - 1
     )
     .fetch_one(db)
     .await?;

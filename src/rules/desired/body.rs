@@ -1,17 +1,17 @@
-//! Bodies of documents: reads one, and returns what it changes on a host.
+//! Returns what the body of a document changes on a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_fault::planted;
 use muster_topics::{
-    canonical,
     command::UnitWish,
-    desired::{DEPLOYMENTS_MAX, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, UnitRemoval, VARS_MAX},
+    desired::{DeploymentName, DeploymentUnit, DesiredDeployment, UnitRemoval},
     name::{Name, UnitName},
     outcome::RefusalCode,
-    unit::{Run, Spec, UNITS_MAX},
+    unit::{Run, Spec},
 };
 
+use super::host_body::HostBody;
 use crate::{
     CommandRefusal,
     authorise::{LocalPolicy, forbids_units},
@@ -28,57 +28,6 @@ pub fn shortened(mut reason: String) -> String {
         reason.push('…');
     }
     reason
-}
-
-/// Reads a body whose digest was verified.
-///
-/// # Errors
-/// If it is no body that this host can take, as a whole; with the reason.
-pub fn read(bytes: &[u8]) -> Result<DesiredBody, String> {
-    let unreadable = |error: String| format!("the document cannot be read by this version of the agent: {error}");
-    let value = canonical::parse(bytes).map_err(|error| unreadable(error.to_string()))?;
-    let body: DesiredBody = serde_json::from_value(value).map_err(|error| unreadable(error.to_string()))?;
-    check(&body)?;
-    Ok(body)
-}
-
-fn check(body: &DesiredBody) -> Result<(), String> {
-    let count = |what: &str, count: usize, max: usize| match count > max {
-        true => Err(format!("the document has {count} {what}, and a host takes {max}")),
-        false => Ok(()),
-    };
-    count("deployments", body.deployments.len(), DEPLOYMENTS_MAX)?;
-    count("variables", body.vars.len(), VARS_MAX)?;
-    let units: Vec<UnitName> =
-        body.deployments.iter().flat_map(DesiredDeployment::units).map(|(unit, _)| unit).collect();
-    count("units", units.len(), UNITS_MAX)?;
-    let mut seen = BTreeSet::new();
-    for DesiredDeployment { version, secrets, instances, .. } in &body.deployments {
-        let deployment = &version.deployment;
-        if !seen.insert(deployment.as_str()) {
-            return Err(format!("the document has the deployment {deployment} twice"));
-        }
-        let is_listed = |unit: &&UnitName| !version.units.iter().any(|listed| listed.unit == **unit);
-        if let Some(unit) = secrets.keys().find(is_listed) {
-            return Err(format!("the document has secrets for {unit}, which {deployment} does not list"));
-        }
-        for (unit, numbers) in instances {
-            let listed = version.units.iter().find(|listed| listed.unit == *unit);
-            let count = listed.and_then(|listed| listed.placement.as_ref()).map_or(0, |placement| placement.count);
-            if let Some(number) = numbers.iter().find(|number| !(1..=count).contains(*number)) {
-                return Err(format!("the document has instance {number} of {unit}, of which {deployment} has {count}"));
-            }
-        }
-    }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = units.iter().find(|unit| !seen.insert(*unit)) {
-        return Err(format!("the document has the unit {twice} twice"));
-    }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = body.remove.iter().find(|removal| !seen.insert(&removal.unit)) {
-        return Err(format!("the document removes the unit {} twice", twice.unit));
-    }
-    Ok(())
 }
 
 /// A unit that a host has.
@@ -142,11 +91,12 @@ pub struct HostRules<'a> {
 /// exactly as it is; its units are those that it would have.
 #[must_use]
 pub fn plan<'a>(
-    body: &'a DesiredBody,
+    host: &'a HostBody,
     present: &PresentUnits,
     held_back: &HeldBack,
     rules: HostRules<'_>,
 ) -> DesiredPlan<'a> {
+    let (body, held_back) = (&host.body, &host.unchanged(held_back));
     let wishes = |deployment| wishes(deployment, present, held_back, rules);
     let deployments = body.deployments.iter().map(|deployment| (deployment, wishes(deployment)));
     let listed: BTreeSet<UnitName> = body.deployments.iter().flat_map(units).map(|(unit, _)| unit).collect();
@@ -231,6 +181,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::desired::host_body::read;
 
     fn unit(name: &str) -> UnitName {
         name.parse().unwrap()
@@ -254,7 +205,7 @@ mod tests {
         json!({"v": 1, "deployments": deployments, "remove": remove})
     }
 
-    fn of(value: &Value) -> DesiredBody {
+    fn of(value: &Value) -> HostBody {
         read(&serde_json::to_vec(value).unwrap()).unwrap()
     }
 
@@ -268,42 +219,13 @@ mod tests {
         units.iter().map(|(name, of)| (unit(name), present(of))).collect()
     }
 
-    fn plan<'a>(body: &'a DesiredBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
+    fn plan<'a>(body: &'a HostBody, present: &PresentUnits, rules: HostRules<'_>) -> DesiredPlan<'a> {
         super::plan(body, present, &HeldBack::new(), rules)
     }
 
     fn rules(then: impl FnOnce(HostRules<'_>)) {
         let (policy, realms) = (LocalPolicy::default(), ["d".parse().unwrap()].into());
         then(HostRules { policy: &policy, realms: &realms, user: "root" });
-    }
-
-    #[track_caller]
-    fn refused(body: &[u8], words: &str) {
-        let why = read(body).unwrap_err();
-        assert!(why.contains(words), "{why}");
-    }
-
-    #[test]
-    fn body_that_is_not_understood_wholly_is_refused() {
-        refused(b"", "cannot be read");
-        refused(b"\xff", "cannot be read");
-        refused(br#"{"v":1,"deployments":[]"#, "cannot be read");
-        refused(br#"{"v":1,"v":1}"#, "cannot be read");
-        refused(br#"{"v":1,"surprise":1}"#, "surprise");
-        let check = |body: &Value, words| refused(&serde_json::to_vec(body).unwrap(), words);
-        check(&body(&[deployment("d/x", &["d/a"]), deployment("d/x", &["d/b"])], &[]), "deployment d/x twice");
-        check(&body(&[deployment("d/x", &["d/a"]), deployment("d/y", &["d/a"])], &[]), "unit d/a twice");
-        check(&body(&[], &[("d/a", "d/x"), ("d/a", "d/y")]), "removes the unit d/a twice");
-        let mut secrets = deployment("d/x", &["d/a"]);
-        secrets["secrets"] = json!({"d/b": []});
-        check(&body(&[secrets], &[]), "secrets for d/b");
-        let names: Vec<String> = (0..=UNITS_MAX).map(|n| format!("d/u{n}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        check(&body(&[deployment("d/x", &names)], &[]), "257 units");
-        let many: Vec<Value> = (0..=DEPLOYMENTS_MAX).map(|n| deployment(&format!("d/u{n}"), &[])).collect();
-        check(&body(&many, &[]), "257 deployments");
-        let vars: serde_json::Map<String, Value> = (0..=VARS_MAX).map(|n| (format!("v{n}"), json!(n))).collect();
-        check(&json!({"v": 1, "vars": vars}), "257 variables");
     }
 
     #[test]
@@ -429,7 +351,7 @@ mod tests {
                 let plan = plan(&value, &present_units, rules);
                 for removal in &plan.removals {
                     let owner = present_units[&removal.unit].deployment.as_ref();
-                    assert!(owner == Some(&removal.deployment) && value.remove.contains(removal));
+                    assert!(owner == Some(&removal.deployment) && value.body.remove.contains(removal));
                     assert!(!plan.orphans.contains(&removal.unit));
                 }
                 let listed = |unit: &UnitName| lists.keys().any(|n| name(n) == unit.as_str());

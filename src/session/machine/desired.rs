@@ -10,8 +10,9 @@ use muster_fault::planted;
 use muster_rules::{
     backoff::{ExponentialGrowth, jittered},
     desired::{
-        body::{self, shortened},
+        body::shortened,
         head::{self, HeadVerdict, KnownDocument},
+        host_body,
     },
 };
 use muster_topics::{
@@ -169,7 +170,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             return self.finish(receipt, now);
         };
         let (mark, digest) = (head.mark, head.digest.clone());
-        match body::read(&bytes) {
+        match host_body::read(&bytes) {
             Ok(_) if planted!(ForgetDocument) => {
                 self.local.document = KnownDocument { mark, digest: Some(digest), refused: None };
                 self.finish(receipt, now);

@@ -1,6 +1,6 @@
 //! Documents on a store, applied as the agent does.
 
-use muster_rules::desired::{head::KnownDocument, removal::LeavingUnit};
+use muster_rules::desired::{head::KnownDocument, host_body, removal::LeavingUnit};
 use muster_topics::{
     V1,
     command::Verb,
@@ -52,10 +52,9 @@ impl Bench {
     }
 
     /// Stores a document, or is killed before it is committed.
-    async fn document_or_crash(&mut self, value: &Value, is_killed: bool) {
+    async fn document_or_crash(&mut self, text: String, is_killed: bool) {
         self.generation += 1;
-        let text = value.to_string();
-        let body = body::read(text.as_bytes()).unwrap();
+        let body = host_body::read(text.as_bytes()).unwrap();
         let head = DesiredHead {
             v: V1,
             host: HostId::random(),
@@ -73,10 +72,10 @@ impl Bench {
     }
 
     async fn document(&mut self, value: &Value) {
-        self.document_or_crash(value, false).await;
+        self.document_or_crash(value.to_string(), false).await;
     }
 
-    async fn apply(&self, tx: &mut SqliteConnection, body: &DesiredBody, scope: ApplyScope<'_>) {
+    async fn apply(&self, tx: &mut SqliteConnection, body: &HostBody, scope: ApplyScope<'_>) {
         let (policy, realms) = (LocalPolicy::default(), ["d".parse().unwrap()].into());
         let host = DocumentHost {
             policy: &policy,
@@ -94,7 +93,7 @@ impl Bench {
         let mut tx = self.store.begin().await.unwrap();
         let only = passing(&mut tx).await.unwrap();
         let text = document::text(&mut tx).await.unwrap().unwrap();
-        self.apply(&mut tx, &body::read(text.body.as_bytes()).unwrap(), ApplyScope::Passing(&only)).await;
+        self.apply(&mut tx, &host_body::read(text.body.as_bytes()).unwrap(), ApplyScope::Passing(&only)).await;
         crate::store::commit(tx, "apply deployments").await.unwrap();
     }
 
@@ -200,6 +199,38 @@ async fn deployment_is_applied_whole_or_not_and_leaves_others() {
     let report = bench.reported("d/x").await;
     assert_eq!((report.version, report.refused.unwrap().version), (1, 2));
     assert_eq!((bench.find("d/a").await.desired, bench.owner("d/a").await.unwrap()), (first, "d/x@1".to_owned()));
+}
+
+#[tokio::test]
+async fn unreadable_deployment_stays_as_it_is_and_stops_no_other() {
+    let mut bench = Bench::new().await;
+    let of = |number, unit: &str| {
+        let x = deployment("d/x", number, vec![listed("d/a", &number.to_string(), None)]);
+        let mut value = body(vec![x, deployment("d/y", number, vec![listed(unit, "1", None)])], &[("d/gone", "d/x")]);
+        value["vars"] = json!({"limit": number});
+        value
+    };
+    bench.document(&of(1, "d/b")).await;
+    let before = bench.find("d/a").await.desired;
+    for bad in ["18446744073709551616", &["[".repeat(100), "]".repeat(100)].concat(), r#"{"k":1,"k":2}"#] {
+        let mut value = of(2, "d/c");
+        value["deployments"][0]["version"]["rollout"] = json!({"x": "BAD"});
+        value["vars"]["bad"] = json!("BAD");
+        bench.document_or_crash(value.to_string().replace("\"BAD\"", bad), false).await;
+        let report = bench.reported("d/x").await;
+        assert_eq!((report.version, report.refused.unwrap().version), (1, 2), "{bad}");
+        assert_eq!(
+            (bench.find("d/a").await.desired, bench.owner("d/a").await.unwrap()),
+            (before.clone(), "d/x@1".to_owned())
+        );
+        assert_eq!(bench.owner("d/c").await.unwrap(), "d/y@2");
+        let mut tx = bench.store.begin().await.unwrap();
+        assert_eq!(document::vars(&mut tx).await.unwrap(), [("limit".to_owned(), json!(2))]);
+    }
+    // A good version of it goes on.
+    bench.document(&of(3, "d/c")).await;
+    assert_eq!(bench.reported("d/x").await, DeploymentReport { version: 3, refused: None, waits: None });
+    assert_ne!(bench.find("d/a").await.desired, before);
 }
 
 #[tokio::test]
@@ -382,7 +413,7 @@ async fn killed_agent_has_all_of_a_document_or_nothing() {
     let of = |number, artifact| body(vec![deployment("d/x", number, vec![listed("d/a", artifact, None)])], &[]);
     bench.document(&of(1, "1")).await;
     let before = bench.find("d/a").await;
-    bench.document_or_crash(&of(2, "2"), true).await;
+    bench.document_or_crash(of(2, "2").to_string(), true).await;
     bench.reopen().await;
     let known = document::known(&bench.store).await.unwrap();
     assert_eq!((known.mark.generation, bench.find("d/a").await), (1, before));
@@ -438,7 +469,7 @@ impl Bench {
     async fn begin(&self, lease: u64) {
         let mut tx = self.store.begin().await.unwrap();
         let text = document::text(&mut tx).await.unwrap().unwrap();
-        let body = body::read(text.body.as_bytes()).unwrap();
+        let body = host_body::read(text.body.as_bytes()).unwrap();
         self.apply(&mut tx, &body, ApplyScope::Begin(&"d/x".parse().unwrap(), lease)).await;
         crate::store::commit(tx, "begin deployment").await.unwrap();
     }
@@ -584,7 +615,7 @@ async fn rehearsal_says_what_would_be_and_changes_nothing() {
         now_ms: 1_000,
         values: &RenderValues::default(),
     };
-    let body = body::read(value.to_string().as_bytes()).unwrap();
+    let body = host_body::read(value.to_string().as_bytes()).unwrap();
     let rehearsed = async |bench: &Bench| {
         let mut tx = bench.store.begin().await.unwrap();
         rehearse(&mut tx, &body, &"d/x".parse().unwrap(), host).await.unwrap()

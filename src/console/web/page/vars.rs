@@ -2,7 +2,7 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use muster_api::{NewVar, Var, VarLayer, VarName};
-use muster_topics::name::Name;
+use muster_topics::{canonical, name::Name};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -101,7 +101,7 @@ fn new(form: &VarForm) -> Result<NewVar, Error> {
     let layer = layer.map_err(wrong)?;
     let value = match form.is_json {
         false => Value::String(form.value.clone()),
-        true => serde_json::from_str(&form.value).map_err(|error| wrong(format!("the value is not JSON: {error}")))?,
+        true => canonical::parse_value(form.value.as_bytes()).map_err(|error| wrong(format!("the value: {error}")))?,
     };
     Ok(NewVar { layer, name, value })
 }
@@ -147,6 +147,8 @@ mod tests {
             (form(LayerKind::Host, "", "4", false), None),
             (form(LayerKind::Label, "site", "4", false), None),
             (form(LayerKind::Fleet, "", "{", true), None),
+            (form(LayerKind::Fleet, "", "18446744073709551616", true), None),
+            (form(LayerKind::Fleet, "", &["[".repeat(40), "]".repeat(40)].concat(), true), None),
         ] {
             assert_eq!(read(&given), wanted.map(|(layer, value)| (layer.to_owned(), value)), "{given:?}");
         }
