@@ -117,7 +117,7 @@ async fn of_stores(shared: &ConsoleState, at_ms: Millis) -> Result<Vec<Point>, S
     let open = store::command::open_count(db).await?;
     let alerts = alert::list(db, alert::Which { limit: ALERTS_MAX, ..Default::default() }, at_ms).await?;
     let mut points = Vec::new();
-    if let (Some(last_ms), _) = store::backup::last_taken_ms(db, BackupKind::Scheduled).await? {
+    if let (Some(last_ms), _) = store::backup::last_taken_ms(db, BackupKind::Scheduled, at_ms).await? {
         let age_s = at_ms.saturating_sub(last_ms).max(0) as f64 / 1000.0;
         points.push(point("muster_console_backup", None, at_ms).field("age_seconds", age_s));
     }

@@ -36,7 +36,7 @@ pub async fn add(db: &SqlitePool, backup: &Backup) -> StoreResult<()> {
 pub async fn list(db: &SqlitePool, limit: u32) -> StoreResult<Vec<Backup>> {
     let rows = sqlx::query!(
         "SELECT id, kind, name, operator, taken_ms, finished_ms, bytes, hosts, parts
-         FROM backup ORDER BY taken_ms DESC LIMIT $1",
+         FROM backup ORDER BY number DESC LIMIT $1",
         limit
     )
     .fetch_all(db)
@@ -58,26 +58,37 @@ pub async fn list(db: &SqlitePool, limit: u32) -> StoreResult<Vec<Backup>> {
     backups.collect()
 }
 
-/// Returns when the last backup was taken: any, and of this kind.
-pub async fn last_taken_ms(db: &SqlitePool, kind: BackupKind) -> StoreResult<(Option<Millis>, Option<Millis>)> {
+/// Returns when the last backup was taken: any, and of this kind. One that was taken while the clock was ahead says nothing of
+/// its age but that it is younger than those before it: the last of these counts.
+pub async fn last_taken_ms(
+    db: &SqlitePool,
+    kind: BackupKind,
+    now: Millis,
+) -> StoreResult<(Option<Millis>, Option<Millis>)> {
     let kind = word("kind of a backup", &kind)?;
     let row = sqlx::query!(
-        r#"SELECT (SELECT max(taken_ms) FROM backup) AS "any: i64",
-                  (SELECT max(taken_ms) FROM backup WHERE kind = $1) AS "of_kind: i64""#,
-        kind
+        r#"SELECT (SELECT taken_ms FROM backup WHERE taken_ms <= $2 ORDER BY number DESC LIMIT 1) AS "any: i64",
+                  (SELECT taken_ms FROM backup WHERE kind = $1 AND taken_ms <= $2
+                   ORDER BY number DESC LIMIT 1) AS "of_kind: i64""#,
+        kind,
+        now
     )
     .fetch_one(db)
     .await?;
     Ok((row.any, row.of_kind))
 }
 
+/// Returns the names of the backups of a kind, in the order in which they were made.
+pub async fn names(db: &SqlitePool, kind: BackupKind) -> StoreResult<Vec<String>> {
+    let kind = word("kind of a backup", &kind)?;
+    Ok(sqlx::query_scalar!("SELECT name FROM backup WHERE kind = $1 ORDER BY number", kind).fetch_all(db).await?)
+}
+
 /// Removes records of backups, except for the newest.
 pub async fn sweep(db: &SqlitePool, keep: u32) -> StoreResult<u64> {
-    let gone = sqlx::query!(
-        "DELETE FROM backup WHERE id NOT IN (SELECT id FROM backup ORDER BY taken_ms DESC LIMIT $1)",
-        keep
-    )
-    .execute(db)
-    .await?;
+    let gone =
+        sqlx::query!("DELETE FROM backup WHERE id NOT IN (SELECT id FROM backup ORDER BY number DESC LIMIT $1)", keep)
+            .execute(db)
+            .await?;
     Ok(gone.rows_affected())
 }

@@ -1,6 +1,8 @@
 -- Backups that were made, to say which is the last good one, and what is in each.
 CREATE TABLE backup (
-    id          TEXT PRIMARY KEY,
+    -- The order in which they were made: the clock may have been set between two.
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL UNIQUE,
     kind        TEXT NOT NULL CHECK (kind IN ('scheduled', 'requested')),
     name        TEXT NOT NULL,
     operator    TEXT,
@@ -10,4 +12,3 @@ CREATE TABLE backup (
     hosts       INTEGER NOT NULL,
     parts       TEXT NOT NULL
 ) STRICT;
-CREATE INDEX backup_taken ON backup (taken_ms);
