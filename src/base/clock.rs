@@ -12,7 +12,47 @@ pub fn now_ms() -> Millis {
         return now_ms;
     }
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX)
+    let now_ms = Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX);
+    #[cfg(feature = "pretended")]
+    let now_ms = now_ms.saturating_add(pretended::ahead_ms());
+    now_ms
+}
+
+/// How long a machine has run since a start of its, sleep included, as the kernel counts it whatever the wall clock shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uptime {
+    /// Which start of which machine.
+    pub boot: i64,
+    /// How long ago that was.
+    pub ms: Millis,
+}
+
+impl Uptime {
+    /// Reads it; `None` where the kernel does not tell.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        let seconds = std::fs::read_to_string("/proc/uptime").ok()?;
+        let seconds: f64 = seconds.split_whitespace().next()?.parse().ok()?;
+        Some(Self { boot: boot()?, ms: (seconds * 1_000.0) as Millis })
+    }
+
+    /// Returns what has passed since an earlier one, if the machine was not started in between.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Option<Millis> {
+        (self.boot == earlier.boot && self.ms >= earlier.ms).then(|| self.ms - earlier.ms)
+    }
+}
+
+/// The kernel's id of this start of the machine.
+#[must_use]
+pub fn boot_id() -> Option<String> {
+    Some(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+}
+
+/// A number made of the kernel's id of this start of the machine.
+fn boot() -> Option<i64> {
+    let digits: String = boot_id()?.chars().filter(char::is_ascii_hexdigit).take(15).collect();
+    i64::from_str_radix(&digits, 16).ok()
 }
 
 /// A time to the millisecond (RFC 3339, UTC); all years of four digits give the same length.
@@ -34,6 +74,16 @@ pub mod pretended {
 
     thread_local! {
         static NOW_MS: Cell<Option<Millis>> = const { Cell::new(None) };
+        static AHEAD_MS: Cell<Millis> = const { Cell::new(0) };
+    }
+
+    /// Sets the clock that this thread reads ahead of the real one; it goes on from there.
+    pub fn set_ahead(by_ms: Millis) {
+        AHEAD_MS.set(by_ms);
+    }
+
+    pub(super) fn ahead_ms() -> Millis {
+        AHEAD_MS.get()
     }
 
     /// Sets the time that this thread reads; `None` restores the real clock.
@@ -43,5 +93,19 @@ pub mod pretended {
 
     pub(super) fn now_ms() -> Option<Millis> {
         NOW_MS.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptime_counts_within_one_start_of_the_machine() {
+        let now = Uptime::now().unwrap();
+        assert!(now.ms > 0 && Uptime::now().unwrap().since(now).is_some_and(|ms| ms >= 0));
+        assert_eq!(Uptime { ms: now.ms + 5, ..now }.since(now), Some(5));
+        assert_eq!(now.since(Uptime { boot: now.boot ^ 1, ..now }), None);
+        assert_eq!(now.since(Uptime { ms: now.ms + 5, ..now }), None);
     }
 }

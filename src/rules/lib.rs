@@ -1,7 +1,8 @@
 //! The pure core: decisions as plain functions of state and time. The shell (agent, console)
 //! performs what they return.
 //!
-//! - [`time`]: the time of a host whose clock may be wrong; [`clock`]: the same for the console
+//! - [`time`]: the time of a host whose clock may be wrong; [`clock`]: the same for the console;
+//!   [`certain_time`]: the time by which something ends for good
 //! - [`authorise`]: whether a command is allowed on this host; [`receive`]: the checks of a signed message
 //! - [`intent`]: how long a command waits for an offline host, and which earlier one it supersedes
 //! - [`presence`]: whether this agent is the only one of its host
@@ -34,6 +35,7 @@ pub mod assignment;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;
+pub mod certain_time;
 pub mod checked;
 pub mod clock;
 pub mod config;
