@@ -190,7 +190,8 @@ impl AgentLoop {
     async fn prune(&self, signed_ms: Millis) -> Result<(), StoreError> {
         let forgotten = journal::prune(&self.store, signed_ms, self.bounds.kept_ms()).await?;
         tracing::debug!(forgotten, "commands that expired long ago were forgotten");
-        self.forget_daemons(clock::now_ms()).await
+        self.store.keep_time().await?;
+        self.forget_daemons(self.store.certain_ms()).await
     }
 
     async fn acknowledge(&mut self, acknowledgement: &Acknowledgement) -> Result<(), StoreError> {

@@ -385,7 +385,7 @@ impl AgentLoop {
         if !self.desired.is_leaving {
             return Ok(());
         }
-        let now_ms = clock::now_ms();
+        let now_ms = self.store.certain_ms();
         let mut tx = self.store.begin().await?;
         let (leaving, turns) = self.turns(&mut tx, now_ms).await?;
         let states = self.inputs.units.borrow().clone();
@@ -456,7 +456,7 @@ impl AgentLoop {
         let report = async {
             let mut report = document::report(&self.store).await?;
             let mut tx = self.store.begin().await?;
-            let (_, turns) = self.turns(&mut tx, clock::now_ms()).await?;
+            let (_, turns) = self.turns(&mut tx, self.store.certain_ms()).await?;
             let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
             self.observe_admissions(&mut tx, &mut report).await?;
             report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.time())).collect();

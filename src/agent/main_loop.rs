@@ -298,7 +298,13 @@ impl AgentLoop {
                 let seen = self.record_duplicate().await;
                 self.check(seen);
             }
-            Effect::ConsoleTime(issued_ms) => self.lookout.observe_issue_time(issued_ms, clock::now_ms()),
+            Effect::ConsoleTime { issued_ms, is_fresh } => {
+                let clock_ms = clock::now_ms();
+                self.lookout.observe_issue_time(issued_ms, clock_ms);
+                if is_fresh {
+                    self.store.console_time(issued_ms, clock_ms);
+                }
+            }
             Effect::Notice(notice) => self.log(&notice),
             Effect::Stopped => self.outgoing.disconnected(),
         }

@@ -55,7 +55,7 @@ impl AgentLoop {
             tx.rollback().await?;
             tx = self.store.begin().await?;
             self.enter(&mut tx, command, signed_ms).await?;
-            unit_set::forget(&mut tx, set.part, now_ms).await?;
+            unit_set::forget(&mut tx, set.part, self.store.certain_ms()).await?;
         }
         let is_change = matches!(status, Status::AppliedSet { .. });
         let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;

@@ -116,7 +116,12 @@ pub enum Effect<R, W> {
     /// Another agent with this host's identity was heard.
     TwinSeen,
     /// A new signed message was issued at this time, by the console's clock.
-    ConsoleTime(Millis),
+    ConsoleTime {
+        /// What the console has dated.
+        issued_ms: Millis,
+        /// Whether it did so just now.
+        is_fresh: bool,
+    },
     /// Something to log or count.
     Notice(Notice),
 }

@@ -284,7 +284,7 @@ impl SimulatedHost {
             Effect::Notice(notice) => self.count(&notice),
             // A simulated host raises no alerts.
             Effect::AdmissionWaits(name, version, reason) => self.admission_waits(&name, version, reason),
-            Effect::TwinSeen | Effect::ConsoleTime(_) => {}
+            Effect::TwinSeen | Effect::ConsoleTime { .. } => {}
         }
         Ok(())
     }

@@ -354,7 +354,7 @@ impl SamplingLoop {
 
     async fn trim(&self) {
         let limits = BacklogLimits { max_bytes: self.settings.buffer_max_bytes, max_age: self.settings.buffer_max_age };
-        match buffer::trim(&self.store, limits, clock::now_ms()).await {
+        match buffer::trim(&self.store, limits, self.store.certain_ms()).await {
             Ok(0) => {}
             Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
             Err(error) => tracing::warn!(%error, "the buffer of measurements cannot be trimmed now"),

@@ -14,6 +14,7 @@
 
 pub mod admission;
 pub mod alert;
+mod certain_time;
 mod columns;
 pub mod deployment;
 pub mod desired_copies;
@@ -49,7 +50,7 @@ use std::{
     },
 };
 
-use muster_base::{chance, crash, files};
+use muster_base::{certain_clock::CertainClock, chance, crash, files};
 use muster_rules::{
     mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
     presence,
@@ -78,6 +79,8 @@ pub struct Store {
     owed_added: watch::Sender<()>,
     /// The number of commits, without those of measurements alone.
     commits: Arc<AtomicU64>,
+    /// The time by which something ends, or is removed, for good.
+    time: Arc<CertainClock>,
 }
 
 /// Where the index of the write-ahead log is.
@@ -212,7 +215,8 @@ impl Store {
         }
         let intent = Arc::new(IntentFolder::beside(path));
         let (owed_added, commits) = (watch::Sender::new(()), Arc::default());
-        Ok(Self { pool, mark: None, intent, reserve: None, owed_added, commits })
+        let time = Arc::new(certain_time::open(&pool).await?);
+        Ok(Self { pool, mark: None, intent, reserve: None, owed_added, commits, time })
     }
 
     /// Sets a reserve, which makes room for writes on a full disk.

@@ -149,7 +149,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         }
         let is_fresh = ack.heartbeat.is_some_and(|heartbeat| self.publisher.beats.is_fresh(heartbeat, now.life_ms));
         if ack.issued_ms > before_ms || is_fresh {
-            self.effects.push(Effect::ConsoleTime(ack.issued_ms));
+            self.effects.push(Effect::ConsoleTime { issued_ms: ack.issued_ms, is_fresh });
         }
         let time_back = is_fresh.then(|| self.fresh_time(ack.issued_ms, now)).flatten();
         let signed_ms = store.then(|| self.local.time.signed_ms());

@@ -74,7 +74,7 @@ impl Agent {
             | Effect::Acknowledge(())
             | Effect::Stopped
             | Effect::TwinSeen
-            | Effect::ConsoleTime(_) => {}
+            | Effect::ConsoleTime { .. } => {}
         }
         Ok(None)
     }

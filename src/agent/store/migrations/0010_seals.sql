@@ -1,8 +1,9 @@
 -- Which store this is, how many steps it has made, the latest time at which a command was issued that it has taken in,
--- and after a loss: up to which time nothing that was issued can be known to be new, and when that was noticed.
+-- and after a loss: up to which time nothing that was issued can be known to be new, and when that was noticed. And the time
+-- that had certainly come, with how long the machine had run then, and which start of it that was.
 CREATE TABLE meta_new (
     key   TEXT PRIMARY KEY CHECK (key IN ('created_ms', 'epoch', 'generation', 'signed_ms', 'store', 'steps', 'issued_ms',
-                                          'lost_ms', 'noticed_ms')),
+                                          'lost_ms', 'noticed_ms', 'certain_ms', 'uptime_ms', 'boot')),
     value INTEGER NOT NULL,
     sum   INTEGER
 ) STRICT, WITHOUT ROWID;
