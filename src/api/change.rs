@@ -61,6 +61,8 @@ pub enum ChangeKind {
     VarSet,
     /// A variable was removed.
     VarRemoved,
+    /// The console's clock was confirmed to be right.
+    ClockConfirmed,
 }
 
 impl ChangeKind {
@@ -79,6 +81,7 @@ impl ChangeKind {
             Self::HostsOpened => "hosts uncordoned",
             Self::VarSet => "variable set",
             Self::VarRemoved => "variable removed",
+            Self::ClockConfirmed => "clock confirmed",
         }
     }
 }

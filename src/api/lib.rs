@@ -29,6 +29,7 @@ mod apply;
 pub mod authority;
 mod backup;
 mod change;
+mod clock;
 mod deployment;
 pub mod host_names;
 mod label;
@@ -46,6 +47,7 @@ pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, New
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, CompareUnit};
 pub use backup::{BACKUP_BYTES_HEADER, Backup, BackupFailure, BackupKind, BackupPart, Backups};
 pub use change::{Change, ChangeKind, ChangeListing};
+pub use clock::{ConfirmClock, ConsoleClock};
 pub use deployment::{
     AppliedDeployment, AppliedDeployments, ApplyDeployments, CompareVersions, ConfirmAction, ConfirmDocuments,
     ConfirmedDocuments, Cordon, CordonHosts, CordonInfo, Deployment, DeploymentDetail, DeploymentDifferences,

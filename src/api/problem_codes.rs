@@ -71,6 +71,7 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("broker_lacks_root", &[409], "The broker does not accept, or does not show, a certificate under the new root."),
     row("busy", &[503], "Too many messages wait for the broker."),
     row("changed_meanwhile", &[409], "The thing has changed since it was read."),
+    row("clock_was_set", &[409], "The clock that is to be confirmed does not show what it was seen to show."),
     row("config_not_wanted", &[400], "The merged config of a unit is not what its artifact's schema asks for."),
     row("default_realm", &[409], "The realm `default` cannot be removed."),
     row("disk_full", &[507], "The console's disk is full."),

@@ -25,6 +25,7 @@ pub mod authority;
 pub mod backup;
 pub mod change;
 pub mod client;
+pub mod clock;
 pub mod command;
 pub mod command_cancel;
 pub mod command_follower;
@@ -155,6 +156,9 @@ pub enum Verb {
     /// Back up the console, and restore it
     #[command(subcommand)]
     Backup(backup::BackupVerb),
+    /// Show the console's clock, and confirm that it is right
+    #[command(subcommand)]
+    Clock(clock::ClockVerb),
     /// Run commands that are written in Yuneta's syntax
     Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
@@ -243,6 +247,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,
         Verb::Backup(verb) => backup::run(verb, session).await,
+        Verb::Clock(verb) => clock::run(verb, session).await,
         Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
         // These are handled where the session is created.
         Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),

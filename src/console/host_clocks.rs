@@ -1,7 +1,7 @@
 //! Offsets of the hosts' clocks from the console's.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -40,9 +40,15 @@ impl HostClocks {
 
     /// Returns the consensus of the hosts.
     pub(super) fn consensus(&self) -> Option<ClockConsensus> {
+        self.consensus_without(&HashSet::new())
+    }
+
+    /// Returns the consensus of all hosts but these.
+    pub(super) fn consensus_without(&self, left_out: &HashSet<HostId>) -> Option<ClockConsensus> {
         let mut clocks = self.locked();
         clocks.retain(|_, (_, heard)| heard.elapsed() < HEARD);
-        clock::consensus(&mut clocks.values().map(|(ahead_ms, _)| *ahead_ms).collect::<Vec<_>>())
+        let others = clocks.iter().filter(|(host, _)| !left_out.contains(host));
+        clock::consensus(&mut others.map(|(_, (ahead_ms, _))| *ahead_ms).collect::<Vec<_>>())
     }
 
     pub(super) fn clear(&self) {

@@ -41,6 +41,7 @@ mod api;
 mod apply;
 pub mod authority;
 mod backup;
+mod certain_time;
 pub mod command_signer;
 pub mod config;
 mod confirmed_labels;

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::state::SharedPem;
 use super::{
     authority::{Authority, AuthorityError},
+    certain_time,
     register::{self, RegisterError},
     state::ConsoleState,
     store::{
@@ -99,11 +100,12 @@ impl ListKeeper {
     /// Makes the list and its file in `folder`, and the register.
     pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, ListError> {
         let now = now_ms();
+        let certain = certain_time::open(store, now).await?.now();
         let mut register = register::RegisterWriter::new(folder);
         // On a full disk the console still starts, and tries again every few seconds.
         let kept = register.refresh(store).await.map_err(ListError::from);
         let is_kept = passed_over_if_full(kept)?;
-        let of = issued::revoked(store.read(), now).await?;
+        let of = issued::revoked(store.read(), certain).await?;
         let roots = authority.roots().ids();
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
         let list = watch::Sender::new(pem.into());
@@ -141,10 +143,17 @@ impl ListKeeper {
         })
     }
 
-    /// Makes a new list if the store has changed, or the list is old. Returns whether it did.
-    async fn refresh(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
+    /// Makes a new list if the store has changed, or the list is old. Returns whether it did. A certificate leaves the list once
+    /// it has certainly expired.
+    async fn refresh(
+        &mut self,
+        authority: &Authority,
+        store: &Store,
+        now: Millis,
+        certain: Millis,
+    ) -> Result<bool, ListError> {
         self.register.refresh(store).await?;
-        let of = issued::revoked(store.read(), now).await?;
+        let of = issued::revoked(store.read(), certain).await?;
         let roots = authority.roots().ids();
         // After a clock was set back, too: the list may be dated in the future.
         if of == self.of && roots == self.roots && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
@@ -276,7 +285,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
             () = shared.revocation.requested.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
-        match keeper.refresh(&shared.authority, &shared.store, now_ms()).await {
+        match keeper.refresh(&shared.authority, &shared.store, now_ms(), shared.time.now()).await {
             Ok(false) => trouble = None,
             Ok(true) => {
                 (trouble, is_noticed) = (None, false);
@@ -419,14 +428,14 @@ mod tests {
                 None => std::fs::create_dir(&path).unwrap(),
             }
             let now = keeper.made_ms;
-            assert!(!keeper.refresh(&authority, &store, now).await.unwrap(), "the list is the same");
+            assert!(!keeper.refresh(&authority, &store, now, now).await.unwrap(), "the list is the same");
             assert_eq!(serials(&std::fs::read_to_string(&path).unwrap()), ["4100"]);
         }
         // A newer list of another process is valid.
         let other = authority.revocation_list(&keeper.of, LIFETIME, keeper.made_ms + 5_000).unwrap();
         std::fs::write(&path, &other).unwrap();
         let now = keeper.made_ms;
-        assert!(!keeper.refresh(&authority, &store, now).await.unwrap());
+        assert!(!keeper.refresh(&authority, &store, now, now).await.unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
     }
 
@@ -440,7 +449,7 @@ mod tests {
         let (first, made) = (keeper.list().borrow().clone(), keeper.made_ms);
         for (later_ms, is_new) in [(0, false), (1_000, false), (RENEWAL_MS, true), (RENEWAL_MS + 5, false), (-1, true)]
         {
-            let looked = keeper.refresh(&authority, &store, made + later_ms).await.unwrap();
+            let looked = keeper.refresh(&authority, &store, made + later_ms, made + later_ms).await.unwrap();
             assert_eq!(looked, is_new, "{later_ms}");
         }
         assert_ne!(*first, **keeper.list().borrow());

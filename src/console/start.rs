@@ -377,6 +377,7 @@ impl PreparedConsole {
             .map_err(|source| ConsoleError::Folder { path: path.clone(), source })?;
         register::write_mark(&self.config.data_dir, &self.store).await.map_err(ListError::from)?;
         let signing_time = SigningTime::new(self.store.signed_ms().await?, now_ms());
+        let time = super::certain_time::open(&self.store, now_ms()).await?;
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let label_generations = store::label::generations(self.store.read()).await?;
@@ -418,6 +419,7 @@ impl PreparedConsole {
                 clocks: upkeep::HostClocks::default(),
                 reports_left_out: AtomicU64::default(),
             },
+            time,
             commands: CommandQueue { dispatch, held_back: Mutex::default() },
             revocation: Revocation {
                 requested: Notify::new(),
@@ -430,6 +432,7 @@ impl PreparedConsole {
             pages: PageState { changes: broadcast::channel(CHANGES).0, tallies: super::web::Tallies::default() },
             shutdown: shutdown.clone(),
         });
+        shared.measurements.series.set_time_max(shared.time.now());
         if let Some(reason) = shared.measurements.series.why_left_out() {
             let message = format!(
                 "there are no charts, and what hosts measure waits with them, for the store for measurements is left out: {reason}"
@@ -584,39 +587,39 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
 /// Removes expired data regularly.
 async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
-        let now = now_ms();
-        let before = dispatch::before(now, shared.current().command_retention());
-        let store = &shared.store;
-        let swept = async {
-            let commands = store::command::sweep(store.write(), before).await?;
-            store::command::forget_clear_secrets(store.write()).await?;
-            let tokens = store::token::sweep(store.write(), before).await?;
-            let secrets = store::operator::sweep(store.write(), now).await?;
-            let issued = store::issued::sweep(store.write(), before).await?;
-            let issued = issued + store::removed::sweep(store.write(), now).await?;
-            let issued = issued + store::given::sweep(store.write()).await?;
-            if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
-                shared.changed(super::page_change::PageChange::Alert(None));
-            }
-            let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
-            let given = store.give_back().await?;
-            if given > 0 {
-                tracing::info!(bytes = given, "the store gives back space of what was forgotten");
-            }
-            Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
-        };
-        match swept.await {
-            Ok((0, 0, 0, 0, 0)) => (),
-            Ok((commands, tokens, secrets, issued, alerts)) => {
-                tracing::info!(commands, tokens, secrets, issued, alerts, "swept away what is over");
-            }
-            Err(error) => tracing::error!(%error, "what is over cannot be swept away"),
+        if let Err(error) = sweep_once(&shared).await {
+            tracing::error!(%error, "what is over cannot be swept away");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(SWEEP) => (),
         }
     }
+}
+
+/// Removes what has certainly been over for as long as it is kept.
+pub(super) async fn sweep_once(shared: &ConsoleState) -> Result<(), StoreError> {
+    let (now, store) = (shared.time.now(), &shared.store);
+    let before = dispatch::before(now, shared.current().command_retention());
+    let commands = store::command::sweep(store.write(), before).await?;
+    store::command::forget_clear_secrets(store.write()).await?;
+    let tokens = store::token::sweep(store.write(), before).await?;
+    let secrets = store::operator::sweep(store.write(), now).await?;
+    let issued = store::issued::sweep(store.write(), before).await?;
+    let issued = issued + store::removed::sweep(store.write(), now).await?;
+    let issued = issued + store::given::sweep(store.write()).await?;
+    if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
+        shared.changed(super::page_change::PageChange::Alert(None));
+    }
+    let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
+    let given = store.give_back().await?;
+    if given > 0 {
+        tracing::info!(bytes = given, "the store gives back space of what was forgotten");
+    }
+    if (commands, tokens, secrets, issued, alerts) != (0, 0, 0, 0, 0) {
+        tracing::info!(commands, tokens, secrets, issued, alerts, "swept away what is over");
+    }
+    Ok(())
 }
 
 /// Opens everything, binds the ports, and starts to serve and to connect.

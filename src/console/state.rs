@@ -8,7 +8,6 @@ use std::{
 use tokio::sync::watch;
 
 use axum::http::StatusCode;
-use muster_base::clock::now_ms;
 use muster_series::SeriesStore;
 use muster_topics::name::{CommandId, HostId, Name};
 use tokio::sync::{Notify, broadcast, mpsc};
@@ -44,6 +43,8 @@ pub(super) struct ConsoleState {
     pub(super) secret_keys: RwLock<super::secret::Keyring>,
     pub(super) hosts: HostMessages,
     pub(super) commands: CommandQueue,
+    /// The time by which something ends, or is removed, for good.
+    pub(super) time: muster_base::certain_clock::CertainClock,
     pub(super) revocation: Revocation,
     /// With which certificates and roots the console serves and connects.
     pub(super) tls: super::start::TlsConfigs,
@@ -245,7 +246,7 @@ impl ConsoleState {
         if self.settings.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
             return Ok(true);
         }
-        let revoked = super::store::issued::revoked(self.store.read(), now_ms()).await?;
+        let revoked = super::store::issued::revoked(self.store.read(), self.time.now()).await?;
         let told = self.revocation.told_broker.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(revoked.iter().all(|one| told.contains(&one.serial)))
     }

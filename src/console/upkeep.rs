@@ -1,19 +1,28 @@
 //! Upkeep of the console: watches the room on its disk, its own clock, and the external signer.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use muster_base::clock::now_ms;
-use muster_rules::clock::{self, ClockEvidence, ClockFinding};
+use muster_base::clock::{boot_id, now_ms};
+use muster_rules::{
+    clock::{self, ClockEvidence, ClockFinding},
+    time::SLACK_MS,
+};
 use muster_sqlite::room;
 use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    dispatch, notice::NoticeKind, page_change::PageChange, signing_time::ClockSteps, state::ConsoleState, store,
+    certain_time, dispatch,
+    notice::NoticeKind,
+    page_change::PageChange,
+    signing_time::ClockSteps,
+    state::ConsoleState,
+    store::{self, StoreResult},
 };
 
 pub(super) use super::host_clocks::HostClocks;
@@ -139,17 +148,50 @@ impl ClockWatch {
         if !waits {
             shared.hosts.signing_time.trust(now);
         }
-        let changed = match found.message().filter(|_| !waits) {
-            Some(message) => shared.notices.raise(NoticeKind::Clock, message, now),
+        let confirmed = confirm_time(shared, found, now).await;
+        let kept = match confirmed {
+            Ok(()) => certain_time::keep(&shared.time, &shared.store).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            tracing::error!(%error, "the time that has certainly come cannot be confirmed, or stored");
+        }
+        shared.measurements.series.set_time_max(shared.time.now());
+        let message = found.message().or_else(|| certain_time::message(shared.time.ahead_ms(now)));
+        let changed = match message.as_ref().filter(|_| !waits) {
+            Some(message) => shared.notices.raise(NoticeKind::Clock, message.clone(), now),
             None => shared.notices.clear(NoticeKind::Clock),
         };
         if changed {
-            if let Some(message) = found.message() {
+            if let Some(message) = message {
                 tracing::error!("{message}");
             }
             shared.changed(PageChange::Alert(None));
         }
     }
+}
+
+/// Confirms the time if hosts agree with it. Those on this machine have the same clock: they do not confirm that it was set ahead.
+async fn confirm_time(shared: &ConsoleState, found: ClockFinding, now: Millis) -> StoreResult<()> {
+    if !found.is_confirmed() {
+        return Ok(());
+    }
+    let right_ms = now.saturating_add(found.correction_ms());
+    if shared.time.ahead_ms(right_ms) > 0 {
+        let here = match boot_id() {
+            Some(boot) => store::host::on_machine(shared.store.read(), &boot).await?,
+            None => HashSet::new(),
+        };
+        let others = shared.hosts.clocks.consensus_without(&here);
+        let is_agreed =
+            others.is_some_and(|others| others.ahead_ms.abs_diff(now - right_ms) <= SLACK_MS.unsigned_abs());
+        if !is_agreed {
+            return Ok(());
+        }
+        tracing::info!(ahead_ms = shared.time.ahead_ms(right_ms), "hosts confirm how much time has passed");
+    }
+    shared.time.confirm(right_ms);
+    Ok(())
 }
 
 fn look_at_disk(shared: &ConsoleState) {
@@ -178,6 +220,40 @@ mod tests {
     use super::*;
     use muster_rules::{clock::ClockConsensus, time::BUILD_MS};
     use muster_topics::name::HostId;
+
+    #[tokio::test]
+    async fn hosts_on_other_machines_confirm_the_clock() {
+        const DAY: Millis = 86_400_000;
+        let fixture = crate::testing::Fixture::new().await;
+        let (shared, boot) = (fixture.shared(), boot_id().unwrap());
+        let (here, other) = (fixture.member("here").await, fixture.member("other").await);
+        let state = serde_json::json!({"facts": {"boot_id": boot}}).to_string();
+        sqlx::query("INSERT INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)")
+            .bind(here.id.to_string())
+            .bind(state)
+            .execute(shared.store.write())
+            .await
+            .unwrap();
+        muster_base::clock::pretended::set_ahead(31 * DAY);
+        let look = async |clocks: &[(HostId, Millis)]| {
+            shared.hosts.clocks.clear();
+            for (host, ahead_ms) in clocks {
+                shared.hosts.clocks.note(*host, now_ms() - ahead_ms, now_ms());
+            }
+            ClockWatch::new(now_ms()).check(shared).await;
+            shared.time.ahead_ms(now_ms()) / DAY
+        };
+        assert_eq!(look(&[]).await, 30, "nobody says so");
+        assert_eq!(look(&[(other.id, 31 * DAY)]).await, 30, "a host contradicts it");
+        assert_eq!(look(&[(here.id, 0)]).await, 30, "it is the same clock");
+        assert_eq!(look(&[(here.id, 0), (other.id, 31 * DAY)]).await, 30, "one contradicts it");
+        assert_eq!(look(&[(here.id, 0), (other.id, 0)]).await, 0, "one agrees");
+        // What they say once it was put right goes.
+        muster_base::clock::pretended::set_ahead(0);
+        assert_eq!(look(&[(here.id, 0)]).await, 0);
+        assert!(shared.time.known_ms() < now_ms() + DAY);
+        fixture.running.stop().await;
+    }
 
     #[test]
     fn unset_host_clocks_are_ignored() {

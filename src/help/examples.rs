@@ -566,6 +566,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "clock confirm",
+        &[("muster clock confirm", "after a look at `date -u` here and elsewhere"), ("muster clock confirm --yes", "")],
+    ),
+    (
         "dashboards export",
         &[
             ("muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql", ""),
@@ -616,5 +620,6 @@ pub(super) const NEED_NONE: &[&str] = &[
     "metric stores",
     "login ls",
     "backup ls",
+    "clock show",
     "deployment ls",
 ];

@@ -66,7 +66,16 @@ pub use points::{DamagedPiece, SeriesColumn, SeriesPoints};
 
 pub use error::SeriesError;
 
-use std::{io, ops::RangeInclusive, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    ops::RangeInclusive,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use muster_topics::{Millis, metric::Point};
 use sqlx::{
@@ -115,6 +124,8 @@ pub struct SeriesStore {
     readers: SqlitePool,
     path: Arc<Path>,
     set_aside: Option<Arc<Path>>,
+    /// The latest time that is taken for the present one.
+    time_max_ms: Arc<AtomicI64>,
     /// Why it cannot be used.
     left_out: Option<Arc<str>>,
 }
@@ -134,11 +145,12 @@ impl SeriesStore {
     /// As [`Self::open`].
     pub async fn open_with(path: &Path, settings: &StoreSettings) -> Result<Self, SeriesError> {
         let opened = file::open(path, clock::now_ms()).await?;
-        let writer = WriterTask::new(path.to_owned(), opened.writer, settings).await?;
+        let time_max_ms = Arc::new(AtomicI64::new(Millis::MAX));
+        let writer = WriterTask::new(path.to_owned(), opened.writer, settings, Arc::clone(&time_max_ms)).await?;
         let (requests, queue) = mpsc::channel(writer::QUEUE_MAX);
         tokio::spawn(writer.run(queue));
         let set_aside = opened.set_aside.map(Arc::from);
-        Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside, left_out: None })
+        Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside, time_max_ms, left_out: None })
     }
 
     /// A replacement for a store that cannot be opened: all operations return [`SeriesError::LeftOut`], and the file is
@@ -147,7 +159,14 @@ impl SeriesStore {
     pub fn left_out(path: &Path, reason: &str) -> Self {
         let (requests, _) = mpsc::channel(1);
         let readers = SqlitePoolOptions::new().connect_lazy_with(SqliteConnectOptions::new());
-        Self { requests, readers, path: path.into(), set_aside: None, left_out: Some(reason.into()) }
+        let time_max_ms = Arc::new(AtomicI64::new(Millis::MAX));
+        Self { requests, readers, path: path.into(), set_aside: None, time_max_ms, left_out: Some(reason.into()) }
+    }
+
+    /// Sets the latest time that is taken for the present one, whatever clock and points say: nothing is too old by a later
+    /// one, and nothing is sealed or deleted by it.
+    pub fn set_time_max(&self, ms: Millis) {
+        self.time_max_ms.store(ms, Ordering::Relaxed);
     }
 
     /// Why it cannot be used, if it is a replacement.

@@ -4,8 +4,8 @@
 //! A round does these one after the other. Each step is one short transaction, after which queued
 //! batches are committed first.
 //!
-//! "Over" and "too old" are relative to the newest point since the start, and not to the clock alone: a
-//! console whose clock jumps ahead must not lose everything. SQLite reuses freed pages for new points; only if many are
+//! "Over" and "too old" are relative to the newest point since the start, and not to the clock alone, and never to a later time
+//! than the console knows to have come: if its clock jumps ahead, it must not lose everything. SQLite reuses freed pages for new points; only if many are
 //! free after a day was sealed as a whole, the file shrinks.
 //!
 //! **Invariant: points are deleted after their hours were rolled up.** From the beginning of a round on, points that it

@@ -12,6 +12,10 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use muster_topics::Millis;
@@ -68,6 +72,8 @@ pub(super) struct WriterTask {
     inserts: InsertStatements,
     /// The latest time of a point since the start.
     newest_ms: Option<Millis>,
+    /// The latest time that is taken for the present one.
+    time_max_ms: Arc<AtomicI64>,
     upkeep: Upkeep,
 }
 
@@ -77,6 +83,7 @@ impl WriterTask {
         path: PathBuf,
         mut connection: SqliteConnection,
         settings: &StoreSettings,
+        time_max_ms: Arc<AtomicI64>,
     ) -> Result<Self, SeriesError> {
         let (count, last_id) = census(&mut connection).await?;
         let kept = maintenance::kept(&mut connection).await?;
@@ -89,6 +96,7 @@ impl WriterTask {
             last_id,
             inserts: InsertStatements::new(),
             newest_ms: None,
+            time_max_ms,
             upkeep: Upkeep::new(settings, kept),
         })
     }
@@ -257,9 +265,10 @@ impl WriterTask {
         Ok(times)
     }
 
-    /// The current time, according to points and clock.
+    /// The current time, according to points, clock and the console.
     fn now_ms(&self) -> Millis {
-        self.newest_ms.map_or(0, |newest_ms| newest_ms.min(clock::now_ms()))
+        let time_max_ms = self.time_max_ms.load(Ordering::Relaxed);
+        self.newest_ms.map_or(0, |newest_ms| newest_ms.min(clock::now_ms()).min(time_max_ms))
     }
 
     /// Does one step of upkeep; returns the wait before the next.

@@ -223,6 +223,8 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("backup ls", Document, 0),
     ("backup verify {config} --identity {dir}/backup-key", Nothing, 1),
     ("backup restore {config} --identity {dir}/backup-key --data-dir {dir}/restored", Nothing, 1),
+    ("clock show", Document, 0),
+    ("clock confirm --yes", Document, 0),
     ("dashboards export {dir}/dashboards", Document, 0),
     ("ycommand -c list-yunos -c list-configs", Lines, 0),
     // It adds hosts.

@@ -381,6 +381,18 @@ pub(super) async fn export_series(
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
 }
 
+pub(super) async fn clock(State(console): State<Console>) -> JsonResult<muster_api::ConsoleClock> {
+    Ok(Json(console.clock()))
+}
+
+pub(super) async fn confirm_clock(
+    State(console): State<Console>,
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(seen): JsonBody<muster_api::ConfirmClock>,
+) -> JsonResult<muster_api::ConsoleClock> {
+    Ok(Json(console.confirm_clock(&operator, seen).await?))
+}
+
 pub(super) async fn backups(State(console): State<Console>) -> JsonResult<muster_api::Backups> {
     Ok(Json(console.backups().await?))
 }

@@ -62,11 +62,16 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// Backups.
+/// The console's clock, and its backups.
 fn backup_routes() -> Vec<Route> {
-    use Method::Get;
+    use Method::{Get, Post};
     use handlers as h;
     vec![
+        Route::new(Get, "/v1/clock", "The console's clock, and whether it is confirmed.", get(h::clock))
+            .gives(BodyShape::of::<muster_api::ConsoleClock>()),
+        Route::new(Post, "/v1/clock", "Confirms that the console's clock is right.", post(h::confirm_clock))
+            .takes(BodyShape::of::<muster_api::ConfirmClock>())
+            .gives(BodyShape::of::<muster_api::ConsoleClock>()),
         Route::new(Get, "/v1/backups", "How backups of the console are made, and the last ones.", get(h::backups))
             .gives(BodyShape::of::<muster_api::Backups>()),
         Route::new(

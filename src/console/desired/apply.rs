@@ -329,7 +329,7 @@ impl Console {
             let begun = self.begun_rollout(entry, draft.before.as_deref(), (&planned, &looks), index);
             (entry.name().clone(), entry.number(), entry.row.info.repeats.is_some(), begun)
         });
-        let rollouts = shared.hosts.rollouts.begin(begun.collect(), operator, now)?;
+        let rollouts = shared.hosts.rollouts.begin(begun.collect(), operator, shared.time.at(now))?;
         self.keep_changed(&mut planned);
         let mut transaction = shared.store.begin().await?;
         for (entry, _) in new() {
@@ -597,7 +597,7 @@ impl Console {
         };
         let mut planned = plan(&shared.hosts.desired.table(), &deployments, &looks, &wish);
         self.keep_changed(&mut planned);
-        let rollouts = shared.hosts.rollouts.remove(name, operator, now)?;
+        let rollouts = shared.hosts.rollouts.remove(name, operator, shared.time.at(now))?;
         let mut transaction = shared.store.begin().await?;
         store::deployment::remove(&mut transaction, name, now).await?;
         let units = match (wanted.keep, wanted.purge) {

@@ -237,7 +237,8 @@ impl Console {
         looks: &HashMap<HostId, HostLook>,
     ) -> Result<Arc<Places>, StoreError> {
         let since_ms = store::host::away(self.shared.store.read(), None).await?;
-        let now = now_ms();
+        // No clock that is set moves instances.
+        let now = self.shared.time.now();
         let desired = &self.shared.hosts.desired;
         let heard_since_ms = desired.heard_since(self.shared.hosts.link.is_connected(), now);
         let away = AwayHosts { since_ms, heard_since_ms, now };

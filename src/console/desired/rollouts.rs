@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use muster_base::clock::now_ms;
 use muster_rules::rollout::{policy::RolloutPolicy, state::RolloutPhase, transition::TargetHost};
 use muster_topics::{
     admission::AdmissionWait,
@@ -68,7 +67,7 @@ impl Console {
             let hosts = store::rollout::hosts(db, &row.deployment, row.version).await?;
             read.push((entry.row.info.digest.clone(), policy, row, hosts));
         }
-        self.shared.hosts.rollouts.open(read, online, hostnames, now_ms())?;
+        self.shared.hosts.rollouts.open(read, online, hostnames, self.shared.time.now())?;
         self.set_gates().await
     }
 

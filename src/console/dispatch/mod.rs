@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::command_check::{resolve, unknown_host, verb as check_verb};
 use muster_api::{HostProgress, NewCommand};
-use muster_base::clock::now_ms;
+use muster_base::{certain_clock::CertainClock, clock::now_ms};
 use muster_bus::sealing::{self, SealError};
 use muster_fault::planted;
 use muster_rules::intent::CommandClass;
@@ -424,7 +424,8 @@ async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
     }
 }
 
-/// Sends and repeats commands, until the console stops.
+/// Sends and repeats commands, until the console stops. What it waits for, and when commands end, goes by the time that has
+/// certainly come ([`crate::certain_time`]), so that no clock that is set ends a command.
 pub(crate) async fn run(
     shared: Arc<ConsoleState>,
     mut events: mpsc::Receiver<DispatchEvent>,
@@ -441,14 +442,15 @@ pub(crate) async fn run(
         }
     };
     let mut roll_call: Option<RollCall> = None;
-    let mut steps = ClockSteps::new(now_ms());
+    let time = &shared.time;
+    let (mut steps, mut known_steps) = (ClockSteps::new(now_ms()), ClockSteps::new(time.known_ms()));
     let mut remembered_ms = shared.hosts.signing_time.latest_ms();
     loop {
         let next_ms =
             [schedule.next_ms(), roll_call.as_ref().map(|called| called.until_ms)].into_iter().flatten().min();
-        let next_ms = if left.is_empty() { next_ms } else { Some(now_ms()) };
+        let next_ms = if left.is_empty() { next_ms } else { Some(time.now()) };
         let wake = next_ms
-            .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
+            .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - time.now()).unwrap_or(0)).min(SLEEP_MAX));
         let (mut actions, mut taken) = (std::mem::take(&mut left), Vec::new());
         tokio::select! {
             // Cancel-safe: events are received or stay in the channel.
@@ -456,8 +458,9 @@ pub(crate) async fn run(
             () = tokio::time::sleep(wake) => (),
             () = shutdown.cancelled() => return,
         }
-        if steps.take(now_ms()) < 0 {
-            // Open commands are to expire by the corrected clock.
+        let is_set = known_steps.take(time.known_ms()) != 0;
+        if steps.take(now_ms()) < 0 || is_set {
+            // Open commands are to expire by what is known of the time now.
             match load(&shared).await {
                 Ok((anew, more)) => (schedule, actions) = (anew, more),
                 Err(error) => tracing::error!(%error, "open commands cannot be read anew, and may end late"),
@@ -471,20 +474,31 @@ pub(crate) async fn run(
                 DispatchEvent::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
-            actions.extend(take(&mut schedule, event, now_ms()));
+            actions.extend(take(&mut schedule, in_certain_time(event, time), time.now()));
         }
-        if roll_call.as_ref().is_some_and(|called| called.is_void(now_ms())) {
+        if roll_call.as_ref().is_some_and(|called| called.is_void(time.now())) {
             roll_call = refresh_all(&shared).await;
         }
-        if let Some(called) = roll_call.take_if(|called| called.is_over(now_ms())) {
+        if let Some(called) = roll_call.take_if(|called| called.is_over(time.now())) {
             roll_call = close_roll_call(&shared, &mut schedule, called).await;
         }
-        actions.extend(schedule.due(now_ms()));
+        actions.extend(schedule.due(time.now()));
         if let Err(error) = perform(&shared, &mut schedule, actions).await {
             // Unsent commands are sent again later; missing ones are found at the next start.
             tracing::error!(%error, "commands cannot be sent");
         }
         remember_date(&shared, &mut remembered_ms).await;
+    }
+}
+
+/// A command is submitted by the clock, and ends as long after now as it was to, whatever the clock shows.
+fn in_certain_time(event: DispatchEvent, time: &CertainClock) -> DispatchEvent {
+    match event {
+        DispatchEvent::Submitted { mut open, broadcast } => {
+            open.expires_ms = open.expires_ms.saturating_sub(time.ahead_ms(now_ms()));
+            DispatchEvent::Submitted { open, broadcast }
+        }
+        other => other,
     }
 }
 
@@ -506,7 +520,12 @@ async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
 }
 
 async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), StoreError> {
-    let ahead = store::command::date_back(shared.store.write(), now_ms()).await?;
+    // While the clock is further ahead than is known, it cannot be told whether it was ahead before, too.
+    let ahead = match shared.time.ahead_ms(now_ms()) {
+        0 => store::command::date_back(shared.store.write(), shared.time.known_ms()).await?,
+        _ => 0,
+    };
+    let now = shared.time.now();
     if ahead > 0 {
         tracing::warn!(
             commands = ahead,
@@ -520,7 +539,7 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
     }
     let is_here = |open: &&OpenCommand| open.hosts.iter().all(|(_, reached)| *reached == CommandReach::No);
     shared.held_back().extend(open.iter().filter(is_here).map(|open| open.id));
-    let loaded = Schedule::load(online, open, now_ms());
+    let loaded = Schedule::load(online, open, now);
     tracing::debug!(commands = loaded.0.open_commands(), "open commands");
     Ok(loaded)
 }
@@ -597,9 +616,8 @@ impl RollCall {
 /// Requests a full heartbeat from every host; `None` if the request was not sent.
 async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
-    let now = now_ms();
-    let (called, mut refresh) = RollCall::new(hosts, now);
-    refresh.issued_ms = shared.hosts.signing_time.another_ms(now);
+    let (called, mut refresh) = RollCall::new(hosts, shared.time.now());
+    refresh.issued_ms = shared.hosts.signing_time.another_ms(now_ms());
     match shared.authority.keys().signer.sign(&refresh).await {
         Ok(bytes) => shared.hosts.link.publish(Topic::CommandAll, bytes).then_some(called),
         Err(error) => {
@@ -617,10 +635,10 @@ async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called:
         // No host can answer. The next connection makes a new request.
         return None;
     }
-    let now = now_ms();
+    let now = shared.time.now();
     let taken = async {
         let missing = called.missing(host::online(shared.store.read()).await?);
-        host::take_offline(shared.store.write(), &missing, now).await
+        host::take_offline(shared.store.write(), &missing, now_ms()).await
     };
     match taken.await {
         Ok(hosts) => {
@@ -705,7 +723,7 @@ async fn perform(
         let is_crowded = host.is_some_and(|host| crowded.contains(&host));
         if (is_crowded || !shared.hosts.link.publish(topic, bytes)) && shared.hosts.link.is_connected() {
             crowded.extend(host);
-            host.into_iter().for_each(|host| schedule.no_room(command, host, now_ms()));
+            host.into_iter().for_each(|host| schedule.no_room(command, host, shared.time.now()));
         }
     }
     Ok(())
@@ -858,6 +876,47 @@ mod tests {
         assert!(fixture.console.submit(&admin(), to(&["one"])).await.is_ok());
         let plain = NewCommand { verb: exec(&["env"]), ..to(&["two"]) };
         assert!(fixture.console.submit(&admin(), plain).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn clock_that_is_set_ends_no_command() {
+        use muster_base::clock::pretended;
+        const DAY: Millis = 86_400_000;
+        let fixture = Fixture::new().await;
+        let (shared, host) = (fixture.shared(), fixture.member("one").await.id);
+        fixture.command(&[host]).await;
+        let (mut running, _) = load(shared).await.unwrap();
+        let misses = |schedule: &mut Schedule| {
+            let due = schedule.due(shared.time.now());
+            due.iter().filter(|action| matches!(action, ScheduleAction::Miss(..))).count()
+        };
+        for ahead_ms in [7 * DAY, 31 * DAY, -31 * DAY] {
+            pretended::set_ahead(ahead_ms);
+            let (mut loaded, _) = load(shared).await.unwrap();
+            assert_eq!((misses(&mut running), misses(&mut loaded)), (0, 0), "{ahead_ms}");
+        }
+        // What is submitted meanwhile lives as long as it was to.
+        pretended::set_ahead(31 * DAY);
+        let open = OpenCommand {
+            id: CommandId::new(),
+            expires_ms: now_ms() + 60_000,
+            bytes: 1,
+            kind: CommandClass::Other,
+            hosts: vec![(host, store::command::CommandReach::No)],
+        };
+        let submitted = DispatchEvent::Submitted { open, broadcast: None };
+        take(&mut running, in_certain_time(submitted, &shared.time), shared.time.now());
+        assert_eq!(running.due(shared.time.now() + 90_000).len(), 1);
+        // The time was right.
+        pretended::set_ahead(0);
+        let (mut loaded, _) = load(shared).await.unwrap();
+        assert_eq!(misses(&mut loaded), 0);
+        pretended::set_ahead(31 * DAY);
+        shared.time.confirm(now_ms());
+        let (mut loaded, _) = load(shared).await.unwrap();
+        assert_eq!(misses(&mut loaded), 1);
+        pretended::set_ahead(0);
+        fixture.running.stop().await;
     }
 
     #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_base::clock::now_ms;
 use muster_topics::Millis;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +35,7 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
                 }
             };
             tokio::time::sleep(PACE).await;
-            let sleep_ms = again_ms.map_or(SLEEP_MAX_MS, |again_ms| again_ms.saturating_sub(now_ms()));
+            let sleep_ms = again_ms.map_or(SLEEP_MAX_MS, |again_ms| again_ms.saturating_sub(console.shared.time.now()));
             let sleep_ms = u64::try_from(sleep_ms.clamp(0, SLEEP_MAX_MS)).unwrap_or(0);
             tokio::select! {
                 () = console.shared.hosts.rollouts.news.notified() => (),

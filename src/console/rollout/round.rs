@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
-use muster_base::{clock::now_ms, crash};
+use muster_base::crash;
 use muster_guard::{LineKind, log_peer};
 use muster_rules::rollout::{
     decide::{self, Decision, RolloutStep},
@@ -77,7 +77,8 @@ impl Console {
         let shared = &self.shared;
         let rollouts = &shared.hosts.rollouts;
         let changing = shared.hosts.desired.lock_changes().await;
-        let now = now_ms();
+        // No clock that is set opens a window, or ends a wait.
+        let now = shared.time.now();
         let (outcome, changes) = {
             let inbox = std::mem::take(&mut *rollouts.inbox());
             let mut table = rollouts.table();

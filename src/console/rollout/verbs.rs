@@ -1,7 +1,6 @@
 //! What operators do with rollouts, and what a version does by itself that goes back.
 
 use muster_api::{AbortRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutVersion};
-use muster_base::clock::now_ms;
 use muster_rules::rollout::state::RolloutPhase;
 use muster_topics::{Millis, desired::DeploymentName, name::Name};
 
@@ -158,7 +157,7 @@ impl Console {
             shared.check_operator(operator).await?;
         }
         let changing = shared.hosts.desired.lock_changes().await;
-        let now = now_ms();
+        let now = shared.time.now();
         let changes = {
             let mut table = shared.hosts.rollouts.table();
             table.revert();

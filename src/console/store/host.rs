@@ -419,6 +419,15 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashM
     Ok(away)
 }
 
+/// Returns the hosts that reported this start of a machine: they run on that one.
+pub async fn on_machine(db: &SqlitePool, boot_id: &str) -> StoreResult<HashSet<HostId>> {
+    let rows =
+        sqlx::query_scalar!(r#"SELECT host FROM heartbeat WHERE json_extract(state, '$.facts.boot_id') = $1"#, boot_id)
+            .fetch_all(db)
+            .await?;
+    rows.iter().map(|host| parsed("host id", host)).collect()
+}
+
 /// Returns the names of these hosts.
 pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, String>> {
     let rows = sqlx::query!(

@@ -53,6 +53,7 @@ pub use error::{StoreError, StoreResult};
 
 use std::{path::Path, time::Duration};
 
+use muster_base::{certain_clock::StoredTime, clock::Uptime};
 use muster_sqlite::{
     one_writer,
     room::{self, Reserve, ReserveSize},
@@ -339,6 +340,38 @@ impl Store {
             signed_ms
         )
         .execute(db)
+        .await?;
+        Ok(())
+    }
+
+    /// Returns the time that had certainly come, and how long the machine had run then.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn certain_time(&self) -> StoreResult<Option<StoredTime>> {
+        let rows = sqlx::query!("SELECT key, value FROM meta WHERE key IN ('certain_ms', 'uptime_ms', 'boot')")
+            .fetch_all(&self.reader)
+            .await?;
+        let value = |key: &str| rows.iter().find(|row| row.key == key).map(|row| row.value);
+        let uptime = value("boot").zip(value("uptime_ms")).map(|(boot, ms)| Uptime { boot, ms });
+        Ok(value("certain_ms").map(|certain_ms| (certain_ms, uptime)))
+    }
+
+    /// Stores the time that has certainly come, and how long the machine has run now.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn set_certain_time(&self, certain_ms: Millis, uptime: Option<Uptime>) -> StoreResult<()> {
+        // Which start it was is unknown: none is the same.
+        let Uptime { boot, ms } = uptime.unwrap_or(Uptime { boot: -1, ms: 0 });
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ('certain_ms', $1), ('uptime_ms', $2), ('boot', $3)
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            certain_ms,
+            ms,
+            boot
+        )
+        .execute(self.write())
         .await?;
         Ok(())
     }

@@ -76,8 +76,15 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
     store.append(&late).await.unwrap();
     assert_eq!(store.points(&[long], ALL).await.unwrap()[0].len(), points[1].len() + 1);
 
-    // Sixty days on, nothing of the old is left: neither points nor series.
+    // Points of a clock that is ahead delete nothing, as long as nobody says that it is right.
+    store.set_time_max(end_ms - 300_000);
+    let kept = store.points(&[long], ALL).await.unwrap()[0].len();
     store.append_columns(vec![column("new", end_ms + 60 * DAY_MS, end_ms + 61 * DAY_MS)]).await.unwrap();
+    store.settle().await;
+    assert_eq!(store.points(&[long], ALL).await.unwrap()[0].len(), kept);
+
+    // Sixty days on, nothing of the old is left: neither points nor series.
+    store.set_time_max(end_ms + 61 * DAY_MS);
     store.settle().await;
     store.stop().await;
     let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();

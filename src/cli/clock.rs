@@ -1,0 +1,75 @@
+//! `muster clock`: the console's clock, and the confirmation that it is right.
+
+use clap::{Args, Subcommand};
+use muster_api::{ConfirmClock, ConsoleClock};
+use muster_base::{
+    clock::rfc3339_ms,
+    failure::{Failure, FailureKind},
+};
+
+use super::{print, session::CliSession};
+
+/// Verbs on the console's clock.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ClockVerb {
+    /// Show the console's clock, and whether it is confirmed
+    Show,
+    /// Confirm that the console's clock is right
+    ///
+    /// A clock that is ahead would end commands and remove what is kept for some time, for good. So nothing goes by a clock that is
+    /// further ahead than the time that has certainly passed, until hosts on other machines agree with it, or an operator
+    /// confirms it.
+    Confirm(ConfirmArgs),
+}
+
+/// Confirm the clock.
+#[derive(Args, Clone, Debug)]
+pub struct ConfirmArgs {
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If it fails, or if the user does not confirm.
+pub async fn run(verb: ClockVerb, session: &CliSession) -> Result<(), Failure> {
+    let clock: ConsoleClock = session.client.get("clock", &[]).await?;
+    let clock = match verb {
+        ClockVerb::Show => clock,
+        ClockVerb::Confirm(ConfirmArgs { yes }) => {
+            let question = format!("confirm that it is {} now?", rfc3339_ms(clock.clock_ms));
+            if !yes && !print::confirm(&question) {
+                return Err(Failure::new(FailureKind::Usage, "to confirm the clock needs a yes").hint("say --yes"));
+            }
+            session.client.post("clock", &ConfirmClock { clock_ms: clock.clock_ms }).await?
+        }
+    };
+    session.printer.line(&clock, &words(&clock))
+}
+
+fn words(clock: &ConsoleClock) -> String {
+    let at = rfc3339_ms(clock.clock_ms);
+    match clock.ahead_ms {
+        0 => format!("the console's clock shows {at}, and is confirmed"),
+        ahead_ms => format!(
+            "the console's clock shows {at}, {} min ahead of the time that has certainly passed: nothing ends or is removed by \
+             it. hint: `muster clock confirm`, if it is right",
+            ahead_ms / 60_000
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_that_is_ahead_names_the_way_to_confirm_it() {
+        let clock = ConsoleClock { clock_ms: 1_800_000_000_000, ahead_ms: 0 };
+        assert!(words(&clock).ends_with("is confirmed"));
+        let ahead = words(&ConsoleClock { ahead_ms: 31 * 86_400_000, ..clock });
+        assert!(ahead.contains("44640 min ahead") && ahead.contains("hint: `muster clock confirm`"), "{ahead}");
+    }
+}
