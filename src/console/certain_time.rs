@@ -9,6 +9,7 @@ use muster_base::{
 use muster_topics::{Millis, name::Name};
 
 use crate::{
+    dispatch::event::DispatchEvent,
     error::Error,
     state::Console,
     store::{
@@ -63,6 +64,8 @@ impl Console {
         change::note(&mut transaction, &change, clock_ms).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         shared.time.confirm(clock_ms);
+        // What has waited for that ends.
+        let _ = shared.commands.dispatch.send(DispatchEvent::ClockSet).await;
         keep(&shared.time, &shared.store).await?;
         tracing::warn!(%operator, clock_ms, "an operator confirms the console's clock");
         Ok(self.clock())

@@ -189,6 +189,10 @@ async fn confirm_time(shared: &ConsoleState, found: ClockFinding, now: Millis) -
             return Ok(());
         }
         tracing::info!(ahead_ms = shared.time.ahead_ms(right_ms), "hosts confirm how much time has passed");
+        shared.time.confirm(right_ms);
+        // What has waited for that ends.
+        let _ = shared.commands.dispatch.send(dispatch::DispatchEvent::ClockSet).await;
+        return Ok(());
     }
     shared.time.confirm(right_ms);
     Ok(())

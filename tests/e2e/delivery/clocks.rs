@@ -196,6 +196,11 @@ fn host_offline_for_a_week_catches_up() {
     for party in [Party::Console, Party::Agent] {
         stage.set_clock(party, "+167h");
         stage.start_party(party);
+        if party == Party::Console {
+            // The only host is on the same machine, which has not run for so long: its clock confirms nothing.
+            assert_eq!(stage.progress(&day)["state"], "waiting");
+            stage.home.muster(&["clock", "confirm", "--yes"]).expect_code(0);
+        }
     }
     stage.succeeds(&week);
     stage.succeeds(&owed);
