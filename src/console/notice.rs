@@ -36,16 +36,19 @@ pub(super) enum NoticeKind {
     BackupOld,
     /// Connected hosts have not stored their documents for long.
     HostsBehind,
+    /// Something stored is not what was stored.
+    StoreDamaged,
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 6] = [
+const ALL: [NoticeKind; 7] = [
     NoticeKind::DiskFull,
     NoticeKind::SeriesLeftOut,
     NoticeKind::Clock,
     NoticeKind::SignerAway,
     NoticeKind::BackupOld,
     NoticeKind::HostsBehind,
+    NoticeKind::StoreDamaged,
 ];
 
 impl NoticeKind {
@@ -57,13 +60,16 @@ impl NoticeKind {
             Self::SignerAway => "console-signer",
             Self::BackupOld => "console-backup-old",
             Self::HostsBehind => "console-hosts-behind",
+            Self::StoreDamaged => "console-store-damaged",
         }
     }
 
     fn metric(self) -> Metric {
         match self {
             Self::DiskFull => Metric::StoreUsed,
-            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld | Self::HostsBehind => Metric::Other,
+            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld | Self::HostsBehind | Self::StoreDamaged => {
+                Metric::Other
+            }
             Self::Clock => Metric::ClockOff,
         }
     }

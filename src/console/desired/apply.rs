@@ -79,7 +79,10 @@ impl VersionDraft {
     fn is_unchanged(&self) -> bool {
         self.before.as_ref().is_some_and(|before| {
             let content = &before.row.content;
-            content.target.select == self.select && content.units == self.units && content.rollout == self.rollout
+            !before.row.is_damaged
+                && content.target.select == self.select
+                && content.units == self.units
+                && content.rollout == self.rollout
         })
     }
 }
@@ -287,7 +290,11 @@ impl Console {
             Some(number) => number,
             None => self.version_before(name, before.number()).await?,
         };
-        let earlier = self.version_row(name, number).await?;
+        let earlier = self.repaired(self.version_row(name, number).await?).await?;
+        if earlier.is_damaged {
+            let problem = "it is not what was stored".to_owned();
+            return Err(StoreError::Row { what: "version", problem }.into());
+        }
         let mut faults = DocumentFaults::default();
         for unit in &earlier.content.units {
             for error in crate::content::unit_faults(self, &unit.spec).await? {
@@ -434,7 +441,8 @@ impl Console {
             applied_ms: now,
             repeats: draft.repeats,
         };
-        let row = VersionRow { info, content: Arc::new(content), document: draft.document.clone() };
+        let document = draft.document.clone();
+        let row = VersionRow { info, content: Arc::new(content), document, is_damaged: false };
         self.entry(draft.before.as_ref().map_or(now, |before| before.created_ms), row).await
     }
 

@@ -25,6 +25,8 @@ use super::{
 use crate::{
     error::Error,
     given,
+    list::first_names,
+    notice::NoticeKind,
     page_change::PageChange,
     secret,
     state::{Console, ConsoleState},
@@ -37,13 +39,18 @@ use crate::{
     },
 };
 
+/// The most damaged things that an alert names.
+const DAMAGED_NAMED_MAX: usize = 5;
+
 impl Console {
     /// Reads the deployments into the table, with their secrets, when the console starts.
     pub(crate) async fn open_deployments(&self) -> Result<(), Error> {
         let mut deployments = Vec::new();
         for (created_ms, row) in deployment::all(self.shared.store.read()).await? {
+            let row = self.repaired(row).await?;
             deployments.push(Arc::new(self.entry(created_ms, row).await?));
         }
+        self.tell_damaged_vars().await?;
         let desired = &self.shared.hosts.desired;
         desired.table().set_deployments(deployments.clone());
         self.open_rollouts(&deployments).await?;
@@ -67,15 +74,66 @@ impl Console {
             table.deployment(name).map_or(0, |entry| entry.created_ms)
         };
         if let Some(row) = deployment::version(self.shared.store.read(), name, number).await? {
+            let row = self.repaired(row).await?;
             let entry = Arc::new(self.entry(created_ms, row).await?);
             self.shared.hosts.desired.table().versions.insert(key, entry);
         }
         Ok(())
     }
 
+    /// Tells an operator of variables that are damaged.
+    async fn tell_damaged_vars(&self) -> Result<(), Error> {
+        let damaged = store::var::vars(self.shared.store.read()).await?.damaged;
+        if !damaged.is_empty() {
+            let names = damaged.iter().map(String::as_str).collect::<Vec<_>>();
+            let message = format!(
+                "variables are not what was stored, and no host is sent them: {}. hint: set them again, and check the disk of the \
+                 console",
+                first_names(&names, DAMAGED_NAMED_MAX)
+            );
+            self.shared.notices.raise(NoticeKind::StoreDamaged, message, now_ms());
+        }
+        Ok(())
+    }
+
+    /// Takes a version that is damaged from a document that has it whole. Without one it stays damaged, and an operator is told.
+    pub(super) async fn repaired(&self, row: VersionRow) -> Result<VersionRow, Error> {
+        if !row.is_damaged {
+            return Ok(row);
+        }
+        let (name, db) = (row.content.deployment.clone(), &self.shared.store);
+        let Some(whole) = deployment::version_of_documents(db.read(), &row.info, &name).await? else {
+            self.shared.notices.raise(
+                NoticeKind::StoreDamaged,
+                format!(
+                    "version {} of the deployment {name} is not what was stored: its hosts keep what they have, and no other host \
+                     is sent it. hint: apply its document again, and check the disk of the console",
+                    row.info.number
+                ),
+                now_ms(),
+            );
+            return Ok(row);
+        };
+        tracing::error!(
+            deployment = %name, version = row.info.number,
+            consequence = "it is taken from a document that has it whole",
+            hint = "check the disk of the console",
+            "a stored version is damaged"
+        );
+        // On a full disk it is found again at the next start.
+        if let Err(error) = deployment::repair_version(db.write(), &whole).await {
+            tracing::error!(%error, "a version that was repaired cannot be stored");
+        }
+        Ok(VersionRow { content: Arc::new(whole), is_damaged: false, ..row })
+    }
+
     /// Finds out what a version comes to.
     pub(super) async fn entry(&self, created_ms: i64, row: VersionRow) -> Result<DeploymentEntry, Error> {
         let secrets = match self.secrets_of_version(&row).await {
+            _ if row.is_damaged => Err(format!(
+                "version {} of {} is not what was stored, and is not sent",
+                row.info.number, row.content.deployment
+            )),
             Ok(secrets) => Ok(secrets),
             Err(error) if error.status < 500 || error.problem.code == "secret_unreadable" => {
                 Err(error.problem.diagnostic.cause)

@@ -353,7 +353,8 @@ fn version_row(version: &DeploymentVersion, operator: &Name, now: i64) -> Result
         applied_ms: now,
         repeats: None,
     };
-    Ok(VersionRow { info, content: Arc::new(version.clone()), document: documents::write(version) })
+    let content = Arc::new(version.clone());
+    Ok(VersionRow { info, content, document: documents::write(version), is_damaged: false })
 }
 
 /// Returns what becomes of a host's deployments: of those that there are then, and of the versions that are present now.

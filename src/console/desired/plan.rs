@@ -191,6 +191,10 @@ fn assigned(
         deployments.iter().map(|one| instances(host, has(one.name()), one, wish.places.as_deref())).collect();
     let is_selected = |index: usize, one: &DeploymentEntry| {
         let has = has(one.name()).is_some();
+        // Which hosts it selects is not known.
+        if one.row.is_damaged {
+            return has;
+        }
         let has_any = !one.plain.is_empty() || instances.get(index).is_some_and(|instances| !instances.is_empty());
         has_any && look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove
     };

@@ -27,7 +27,7 @@ use crate::store::{
     Store, StoreError,
     deployment::{self, AssignmentRow, CordonRow, VersionRow},
     desired::{self, DocumentRow, HandedInRow},
-    label, register,
+    label, register, var,
 };
 
 /// The least time between two heads of the same document, and between two requests for a host's own one.
@@ -327,7 +327,7 @@ impl DesiredTable {
                 hosts.entry(host).or_default().newer_labels = Some(has);
             }
         }
-        let mut table = Self { hosts, vars: Arc::new(deployment::vars(db).await?), ..Self::default() };
+        let mut table = Self { hosts, vars: Arc::new(var::vars(db).await?.vars), ..Self::default() };
         let hosts: Vec<HostId> = table.hosts.keys().copied().collect();
         for host in hosts {
             table.compare(host, now_ms());

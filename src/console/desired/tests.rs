@@ -1,6 +1,7 @@
 //! Tests of deployments, with hosts that are played here.
 
 mod removed;
+mod damaged;
 mod watched;
 
 use muster_api::{
@@ -944,7 +945,8 @@ async fn value_that_hosts_would_refuse_is_refused_and_stops_no_other() {
     }
     set("deep", nested(31)).await.unwrap();
     // One that is damaged where it is stored is not sent, and the others are.
-    let damage = "INSERT INTO var (layer, name, value, operator, set_ms) VALUES ('fleet', 'bad', '18446744073709551616', 'admin', 1)";
+    let damage = "INSERT INTO var (layer, name, value, digest, operator, set_ms)
+                  VALUES ('fleet', 'bad', '18446744073709551616', '', 'admin', 1)";
     sqlx::query(damage).execute(fixture.shared().store.write()).await.unwrap();
     set("good", json!(2)).await.unwrap();
     let vars = body(&fixture, host.id).await.vars;

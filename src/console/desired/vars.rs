@@ -17,7 +17,7 @@ use crate::{
     store::{
         StoreError,
         change::{self, NewChange},
-        deployment,
+        var,
     },
 };
 
@@ -78,7 +78,7 @@ fn subject(layer: &VarLayer, hostname: Option<&str>, name: &Name) -> String {
 impl Console {
     /// Returns all variables, by layer and name.
     pub async fn vars(&self) -> Result<Vec<Var>, Error> {
-        Ok(deployment::vars(self.shared.store.read()).await?)
+        Ok(var::vars(self.shared.store.read()).await?.vars)
     }
 
     /// Sets a variable.
@@ -92,7 +92,7 @@ impl Console {
         let layer = self.whole_layer(layer).await?;
         let hostname = self.layer_hostname(&layer).await?;
         let var = Var { layer, hostname, name, value, operator: operator.clone(), set_ms: now_ms() };
-        let all = deployment::vars(self.shared.store.read()).await?;
+        let all = var::vars(self.shared.store.read()).await?.vars;
         let is_same_place = |one: &Var| one.layer == var.layer && one.name == var.name;
         if !all.iter().any(is_same_place) {
             let in_layer = all.iter().filter(|one| one.layer == var.layer).count();
@@ -103,7 +103,7 @@ impl Console {
         }
         let _changing = self.shared.hosts.desired.changing.lock().await;
         let mut transaction = self.shared.store.begin().await?;
-        deployment::set_var(&mut transaction, &var).await?;
+        var::set_var(&mut transaction, &var).await?;
         let change = NewChange {
             operator,
             kind: ChangeKind::VarSet,
@@ -123,7 +123,7 @@ impl Console {
         let layer = self.whole_layer(var.layer).await?;
         let _changing = self.shared.hosts.desired.changing.lock().await;
         let mut transaction = self.shared.store.begin().await?;
-        let is_gone = deployment::remove_var(&mut transaction, &layer, &var.name).await?;
+        let is_gone = var::remove_var(&mut transaction, &layer, &var.name).await?;
         let hostname = self.layer_hostname(&layer).await?;
         let subject = subject(&layer, hostname.as_deref(), &var.name);
         let change = NewChange { operator, kind: ChangeKind::VarRemoved, subject, detail: String::new() };
@@ -154,7 +154,7 @@ impl Console {
 
     /// Makes the documents of hosts anew. The caller holds the lock for changes.
     async fn vars_changed(&self) -> Result<(), Error> {
-        let vars = deployment::vars(self.shared.store.read()).await?;
+        let vars = var::vars(self.shared.store.read()).await?.vars;
         self.shared.hosts.desired.table().vars = std::sync::Arc::new(vars);
         self.reconcile(None, PlanWish { may_remove: true, now: now_ms(), ..PlanWish::default() }).await?;
         Ok(())

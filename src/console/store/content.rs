@@ -102,12 +102,14 @@ struct ConfigRow {
 
 impl ConfigRow {
     fn config(self, with_content: bool) -> StoreResult<muster_api::Config> {
+        let sha256 = parsed("digest", &self.sha256)?;
+        let content = whole("config", with_content.then_some(self.content), &sha256)?;
         Ok(muster_api::Config {
             id: parsed("config id", &self.id)?,
             version: parsed("version", &self.version)?,
-            sha256: parsed("digest", &self.sha256)?,
+            sha256,
             added_ms: self.added_ms,
-            content: if with_content { Some(json("config", &self.content)?) } else { None },
+            content: content.map(|content| json("config", &content)).transpose()?,
         })
     }
 }
@@ -252,7 +254,7 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<St
     let row = sqlx::query_scalar!("SELECT content FROM manifest WHERE sha256 = $1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    Ok(row)
+    whole("manifest", row, sha256)
 }
 
 /// Removes manifests that no artifact has.
@@ -268,7 +270,17 @@ pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Opt
     let row = sqlx::query_scalar!("SELECT content FROM config WHERE sha256 = $1 LIMIT 1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    Ok(row)
+    whole("config", row, sha256)
+}
+
+/// Refuses content that is not what was stored.
+fn whole(what: &'static str, content: Option<String>, sha256: &Digest) -> StoreResult<Option<String>> {
+    match content {
+        Some(content) if Digest::of(content.as_bytes()) != *sha256 => {
+            Err(StoreError::Row { what, problem: format!("it has other content than its hash {sha256} says") })
+        }
+        other => Ok(other),
+    }
 }
 
 /// Verifies the hashes of configs and manifests.

@@ -8,8 +8,8 @@ use std::{
 use futures_util::TryStreamExt;
 use muster_api::DeploymentVersionInfo;
 use muster_topics::{
-    Millis, canonical,
-    desired::{DeploymentName, DeploymentVersion, Instances, UnitRemoval},
+    Millis,
+    desired::{DeploymentName, DeploymentVersion, DesiredBody, Instances, UnitRemoval},
     heartbeat::{Facts, HostState},
     label::merge,
     name::{Digest, HostId, Name, UnitName},
@@ -34,9 +34,12 @@ pub struct VersionRow {
     pub content: Arc<DeploymentVersion>,
     /// The document as it was written.
     pub document: Value,
+    /// Whether the content is not what was stored: it has not the digest. No host is sent it.
+    pub is_damaged: bool,
 }
 
 struct VersionColumns {
+    deployment: String,
     number: i64,
     digest: String,
     content: String,
@@ -52,11 +55,17 @@ fn number(what: &'static str, value: i64) -> StoreResult<u32> {
 
 impl VersionColumns {
     fn row(self) -> StoreResult<VersionRow> {
-        let content: DeploymentVersion = json("version", &self.content)?;
+        let mut content: DeploymentVersion = json("version", &self.content)?;
+        let digest: Digest = parsed("digest", &self.digest)?;
+        let is_damaged = content.digest().ok().as_ref() != Some(&digest);
+        // Damaged or not, it is a version of this deployment.
+        content.deployment = parsed("deployment", &self.deployment)?;
+        content.number = number("version", self.number)?;
         Ok(VersionRow {
+            is_damaged,
             info: DeploymentVersionInfo {
                 number: number("version", self.number)?,
-                digest: parsed("digest", &self.digest)?,
+                digest,
                 parent: content.parent.clone(),
                 operator: parsed("operator", &self.operator)?,
                 applied_ms: self.applied_ms,
@@ -71,7 +80,7 @@ impl VersionColumns {
 /// Returns the deployments that there are, in the order in which they were made, each with its present version.
 pub async fn all(db: &SqlitePool) -> StoreResult<Vec<(Millis, VersionRow)>> {
     let rows = sqlx::query!(
-        "SELECT created_ms, number, digest, content, document, operator, applied_ms, repeats
+        "SELECT created_ms, name, number, digest, content, document, operator, applied_ms, repeats
          FROM deployment JOIN deployment_version
            ON deployment_version.deployment = deployment.name AND deployment_version.number = deployment.version
          WHERE removed_ms IS NULL ORDER BY created_ms, name"
@@ -81,6 +90,7 @@ pub async fn all(db: &SqlitePool) -> StoreResult<Vec<(Millis, VersionRow)>> {
     rows.into_iter()
         .map(|row| {
             let columns = VersionColumns {
+                deployment: row.name,
                 number: row.number,
                 digest: row.digest,
                 content: row.content,
@@ -98,7 +108,7 @@ pub async fn all(db: &SqlitePool) -> StoreResult<Vec<(Millis, VersionRow)>> {
 pub async fn versions(db: &SqlitePool, deployment: &DeploymentName) -> StoreResult<Vec<VersionRow>> {
     let rows = sqlx::query_as!(
         VersionColumns,
-        "SELECT number, digest, content, document, operator, applied_ms, repeats FROM deployment_version
+        "SELECT deployment, number, digest, content, document, operator, applied_ms, repeats FROM deployment_version
          WHERE deployment = $1 ORDER BY number DESC",
         deployment.as_str()
     )
@@ -111,7 +121,7 @@ pub async fn versions(db: &SqlitePool, deployment: &DeploymentName) -> StoreResu
 pub async fn version(db: &SqlitePool, deployment: &DeploymentName, number: u32) -> StoreResult<Option<VersionRow>> {
     let row = sqlx::query_as!(
         VersionColumns,
-        "SELECT number, digest, content, document, operator, applied_ms, repeats FROM deployment_version
+        "SELECT deployment, number, digest, content, document, operator, applied_ms, repeats FROM deployment_version
          WHERE deployment = $1 AND number = $2",
         deployment.as_str(),
         i64::from(number)
@@ -119,6 +129,45 @@ pub async fn version(db: &SqlitePool, deployment: &DeploymentName, number: u32) 
     .fetch_optional(db)
     .await?;
     row.map(VersionColumns::row).transpose()
+}
+
+/// Returns the content of a version from a document of a host that has it whole.
+pub async fn version_of_documents(
+    db: &SqlitePool,
+    info: &DeploymentVersionInfo,
+    deployment: &DeploymentName,
+) -> StoreResult<Option<DeploymentVersion>> {
+    let mut bodies =
+        sqlx::query!("SELECT digest, content FROM desired_body UNION ALL SELECT digest, content FROM handed_in_body")
+            .fetch(db);
+    while let Some(row) = bodies.try_next().await? {
+        if Digest::of(row.content.as_bytes()).as_str() != row.digest {
+            continue;
+        }
+        let Ok(body) = serde_json::from_str::<DesiredBody>(&row.content) else { continue };
+        let is_it = |version: &DeploymentVersion| {
+            version.deployment == *deployment
+                && version.number == info.number
+                && version.digest().ok().as_ref() == Some(&info.digest)
+        };
+        if let Some(found) = body.deployments.into_iter().map(|one| one.version).find(is_it) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Stores the content of a version anew that was damaged.
+pub async fn repair_version(db: &SqlitePool, version: &DeploymentVersion) -> StoreResult<()> {
+    sqlx::query!(
+        "UPDATE deployment_version SET content = $3 WHERE deployment = $1 AND number = $2",
+        version.deployment.as_str(),
+        i64::from(version.number),
+        to_json("version", version)?
+    )
+    .execute(db)
+    .await?;
+    Ok(())
 }
 
 /// Returns number and digest of the last version of a deployment, removed or not.
@@ -631,60 +680,4 @@ pub async fn set_cordon(db: &mut SqliteConnection, hosts: &[HostId], cordon: Opt
         }
     };
     Ok(())
-}
-
-/// Returns all variables, by layer and name.
-pub async fn vars(db: &SqlitePool) -> StoreResult<Vec<muster_api::Var>> {
-    let rows = sqlx::query!(
-        r#"SELECT var.layer, var.name, var.value, var.operator, var.set_ms, host.hostname AS "hostname?"
-           FROM var LEFT JOIN host ON host.id = substr(var.layer, 6) AND var.layer LIKE 'host:%' ORDER BY var.layer, var.name"#
-    )
-    .fetch_all(db)
-    .await?;
-    let mut vars = Vec::new();
-    for row in rows {
-        let value = match canonical::parse_value(row.value.as_bytes()) {
-            Ok(value) => value,
-            // Hosts refuse it as well; the others go on.
-            Err(error) => {
-                let (name, layer) = (row.name, row.layer);
-                tracing::error!(%error, hint = "set it again", "the stored variable {name} ({layer}) cannot be read");
-                continue;
-            }
-        };
-        vars.push(muster_api::Var {
-            layer: parsed("layer", &row.layer)?,
-            hostname: row.hostname,
-            name: parsed("variable", &row.name)?,
-            value,
-            operator: parsed("operator", &row.operator)?,
-            set_ms: row.set_ms,
-        });
-    }
-    Ok(vars)
-}
-
-/// Sets a variable.
-pub async fn set_var(db: &mut SqliteConnection, var: &muster_api::Var) -> StoreResult<()> {
-    sqlx::query!(
-        "INSERT INTO var (layer, name, value, operator, set_ms) VALUES ($1, $2, $3, $4, $5)
-         ON CONFLICT (layer, name) DO UPDATE SET value = excluded.value, operator = excluded.operator,
-           set_ms = excluded.set_ms",
-        var.layer.to_string(),
-        var.name.as_str(),
-        to_json("variable", &var.value)?,
-        var.operator.as_str(),
-        var.set_ms
-    )
-    .execute(db)
-    .await?;
-    Ok(())
-}
-
-/// Removes a variable; returns whether there was one.
-pub async fn remove_var(db: &mut SqliteConnection, layer: &muster_api::VarLayer, name: &Name) -> StoreResult<bool> {
-    let gone = sqlx::query!("DELETE FROM var WHERE layer = $1 AND name = $2", layer.to_string(), name.as_str())
-        .execute(db)
-        .await?;
-    Ok(gone.rows_affected() > 0)
 }

@@ -81,7 +81,8 @@ pub async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, (Option<Des
 /// Stores a body, unless it is there.
 pub async fn put_body(db: &mut SqliteConnection, digest: &Digest, content: &str, is_secret: bool) -> StoreResult<()> {
     sqlx::query!(
-        "INSERT INTO desired_body (digest, content, is_secret) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",
+        "INSERT INTO desired_body (digest, content, is_secret) VALUES ($1, $2, $3)
+         ON CONFLICT (digest) DO UPDATE SET content = excluded.content WHERE content <> excluded.content",
         digest.as_str(),
         content,
         i64::from(is_secret)
@@ -91,10 +92,20 @@ pub async fn put_body(db: &mut SqliteConnection, digest: &Digest, content: &str,
     Ok(())
 }
 
+/// Leaves out a body that is not what was stored: nobody is sent it.
+fn whole(body: Option<String>, digest: &Digest) -> Option<String> {
+    let is_damaged = body.as_ref().is_some_and(|body| Digest::of(body.as_bytes()) != *digest);
+    if is_damaged {
+        let hint = "check the disk of the console";
+        tracing::error!(digest = digest.short(), hint, "a stored document is damaged, and left out");
+    }
+    body.filter(|_| !is_damaged)
+}
+
 /// Returns a body.
 pub async fn body(db: &SqlitePool, digest: &Digest) -> StoreResult<Option<String>> {
     let body = sqlx::query_scalar!("SELECT content FROM desired_body WHERE digest = $1", digest.as_str());
-    Ok(body.fetch_optional(db).await?)
+    Ok(whole(body.fetch_optional(db).await?, digest))
 }
 
 /// Returns the body of a host's present document, if it has this digest.
@@ -105,7 +116,7 @@ pub async fn body_for(db: &SqlitePool, host: HostId, digest: &Digest) -> StoreRe
         host.to_string(),
         digest.as_str()
     );
-    Ok(body.fetch_optional(db).await?)
+    Ok(whole(body.fetch_optional(db).await?, digest))
 }
 
 /// Stores new documents of hosts, which are to be sent. Their bodies are there already.
@@ -281,7 +292,7 @@ pub async fn handed_in(db: &SqlitePool) -> StoreResult<HashMap<HostId, HandedInR
 /// Returns a body that hosts have handed in.
 pub async fn handed_in_body(db: &SqlitePool, digest: &Digest) -> StoreResult<Option<String>> {
     let body = sqlx::query_scalar!("SELECT content FROM handed_in_body WHERE digest = $1", digest.as_str());
-    Ok(body.fetch_optional(db).await?)
+    Ok(whole(body.fetch_optional(db).await?, digest))
 }
 
 /// Forgets what hosts have handed in.

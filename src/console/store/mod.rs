@@ -46,6 +46,7 @@ pub mod secret;
 pub mod task_end;
 pub mod token;
 pub mod unit_list;
+pub mod var;
 
 use columns::unsigned;
 

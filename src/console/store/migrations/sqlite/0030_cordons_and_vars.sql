@@ -11,6 +11,8 @@ CREATE TABLE var (
     layer    TEXT NOT NULL,
     name     TEXT NOT NULL,
     value    TEXT NOT NULL,
+    -- Of layer, name and value.
+    digest   TEXT NOT NULL,
     operator TEXT NOT NULL,
     set_ms   INTEGER NOT NULL,
     PRIMARY KEY (layer, name)
