@@ -60,6 +60,9 @@ pub(super) const CAME_BACK: &str = "console-host-came-back";
 /// A host reports more units, or more of them, than is stored of one host.
 pub(super) const UNITS_LEFT_OUT: &str = "console-units-left-out";
 
+/// A host has nearly all series of measurements that one host may have, or all of them.
+pub(super) const SERIES_SHARE: &str = "console-series-share";
+
 /// Creates an alert of the console's own.
 pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;

@@ -68,6 +68,8 @@ pub struct Config {
     /// The largest size of the time-series store, in bytes; beyond it the oldest measurements are removed, down to a
     /// day.
     pub metric_store_max_bytes: u64,
+    /// The most series of measurements of one host. What it measures beyond is left out, with an alert.
+    pub metric_host_series_max: u32,
     /// The fleet's authority.
     pub authority: AuthorityConfig,
     /// Rollouts.
@@ -273,6 +275,7 @@ impl Default for Config {
             metric_five_minutes_days: 90,
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
+            metric_host_series_max: 2_000,
             authority: AuthorityConfig::default(),
             rollouts: RolloutConfig::default(),
             backup: BackupConfig::default(),
@@ -318,6 +321,10 @@ impl Config {
             five_minutes: DAY * self.metric_five_minutes_days.max(1),
             hours: DAY * self.metric_hours_days.max(1),
             size_max_bytes: self.metric_store_max_bytes,
+            share: Some(muster_series::SeriesShare {
+                label: "host".to_owned(),
+                series_max: self.metric_host_series_max as usize,
+            }),
         }
     }
 
@@ -384,7 +391,8 @@ mod tests {
         let config: Config = toml::from_str("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.id.as_str(), "main");
-        assert_eq!(config.series(), muster_series::StoreSettings::default());
+        let share = Some(muster_series::SeriesShare { label: "host".to_owned(), series_max: 2_000 });
+        assert_eq!(config.series(), muster_series::StoreSettings { share, ..muster_series::StoreSettings::default() });
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use muster_topics::topic::Topic;
 use rumqttc::Publish;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
+
+use super::link::QueueRoom;
 
 /// A message from a host, with its acknowledgement.
 #[derive(Debug)]
@@ -12,8 +14,8 @@ pub(super) struct Inbound {
     /// Whether it was retained by the broker, and not just published.
     pub(super) retained: bool,
     pub(super) receipt: MessageReceipt,
-    /// Its place in the queue.
-    pub(super) _room: Option<OwnedSemaphorePermit>,
+    /// Its place in the queue, as long as it is there.
+    pub(super) room: Option<QueueRoom>,
 }
 
 /// Acknowledges an MQTT message on the connection on which it arrived. If it is dropped, the message stays

@@ -6,7 +6,7 @@
 //! Neither waits for the other through a queue that the other has to empty:
 //! - the poller waits when ingest is full, which slows the broker down, but for no longer than
 //!   [`FULL`], because of the keep-alive; after that the connection is closed, and unacknowledged messages
-//!   are delivered again;
+//!   are delivered again; it never waits for the recorder ([`queue`]);
 //! - ingest never waits for the link: its acknowledgements have room by construction ([`ACKS`]), and
 //!   other messages that find no room are dropped, because a layer above repeats each.
 //!
@@ -23,7 +23,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -45,24 +45,23 @@ use rumqttc::{
 use tokio::{
     io::AsyncReadExt,
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
+mod queue;
+
 use super::dispatch;
 
 pub(super) use super::link_handle::LinkHandle;
 use super::link_handle::Outbound;
+use queue::{INBOUND, LinkQueue, MeasurementQueue};
 
 pub(super) use super::inbound::{Inbound, MessageReceipt};
+pub(super) use queue::QueueRoom;
 
-/// Messages that wait for ingest, and as many for the recorder: what ten thousand hosts answer at once, so that the
-/// broker need not keep them. Mosquitto by default keeps a thousand messages and drops further ones.
-const INBOUND: usize = 16_384;
-/// Their most bytes together, in KiB: enough for all of them at the usual 500 bytes, and a thousand of the longest.
-const INBOUND_MAX_KIB: usize = 64 * 1024;
 /// Acknowledgements that wait for the link: as many as there can be messages in the two queues and in the batches taken
 /// from them.
 const ACKS: usize = 2 * (INBOUND + super::ingest::BATCH_MAX);
@@ -122,30 +121,11 @@ pub(super) struct LinkQueues {
     pub(super) recorder: mpsc::Receiver<Inbound>,
 }
 
-/// The sending end of a queue that is bounded by number and by size.
-struct LinkQueue {
-    messages: mpsc::Sender<Inbound>,
-    kib: Arc<Semaphore>,
-}
-
-impl LinkQueue {
-    fn new() -> (Self, mpsc::Receiver<Inbound>) {
-        let (messages, receiver) = mpsc::channel(INBOUND);
-        (Self { messages, kib: Arc::new(Semaphore::new(INBOUND_MAX_KIB)) }, receiver)
-    }
-
-    /// Waits for room for this many bytes; `None` once the queue is closed.
-    async fn room(&self, bytes: usize) -> Option<Option<OwnedSemaphorePermit>> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        Arc::clone(&self.kib).acquire_many_owned(kib).await.ok().map(Some)
-    }
-}
-
 /// The link, before it runs.
 pub(super) struct ConsoleLink {
     outbound: mpsc::Receiver<Outbound>,
     ingest: LinkQueue,
-    recorder: LinkQueue,
+    recorder: MeasurementQueue,
     connected: watch::Sender<bool>,
     lost_ms: Arc<AtomicI64>,
     refused: Arc<AtomicBool>,
@@ -157,7 +137,8 @@ impl ConsoleLink {
     pub(super) fn new(dispatch: mpsc::Sender<dispatch::DispatchEvent>) -> (Self, LinkHandle, LinkQueues) {
         let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
         let (ingest, ingest_rx) = LinkQueue::new();
-        let (recorder, recorder_rx) = LinkQueue::new();
+        let dropped = Arc::new(AtomicU64::default());
+        let (recorder, recorder_rx) = MeasurementQueue::new(Arc::clone(&dropped));
         let (connected, connected_rx) = watch::channel(false);
         let lost_ms = Arc::new(AtomicI64::new(now_ms()));
         let refused = Arc::new(AtomicBool::new(false));
@@ -166,6 +147,7 @@ impl ConsoleLink {
             connected: connected_rx,
             lost_ms: Arc::clone(&lost_ms),
             refused: Arc::clone(&refused),
+            dropped,
         };
         let queues = LinkQueues { ingest: ingest_rx, recorder: recorder_rx };
         (Self { outbound, ingest, recorder, connected, lost_ms, refused, dispatch }, handle, queues)
@@ -307,7 +289,7 @@ async fn poll(
     events: &mut EventLoop,
     prefix: &Prefix,
     ingest: &LinkQueue,
-    recorder: &LinkQueue,
+    recorder: &MeasurementQueue,
     acks: &mpsc::Sender<Publish>,
 ) -> ConsoleLinkEnd {
     loop {
@@ -331,20 +313,24 @@ async fn poll(
             QoS::AtMostOnce => MessageReceipt::none(),
             _ => MessageReceipt(Some((acks.clone(), publish))),
         };
-        let (queue, topic) = match topic {
-            Ok(topic @ Topic::Host(_, HostTopic::Metric)) => (recorder, topic),
-            Ok(topic) => (ingest, topic),
+        let topic = match topic {
+            Ok(topic) => topic,
             Err(error) => {
                 tracing::debug!(%error, "a message on a topic that is none of ours is dropped");
                 receipt.acknowledge();
                 continue;
             }
         };
-        let entered = async {
-            let room = queue.room(payload.len()).await?;
-            queue.messages.send(Inbound { topic, payload, retained, receipt, _room: room }).await.ok()
+        let measured_by = match &topic {
+            Topic::Host(host, HostTopic::Metric) => Some(*host),
+            _ => None,
         };
-        match timeout(FULL, entered).await {
+        let message = Inbound { topic, payload, retained, receipt, room: None };
+        let entered = match measured_by {
+            Some(host) => Ok(recorder.offer(host, message)),
+            None => timeout(FULL, ingest.add(message)).await,
+        };
+        match entered {
             Ok(Some(())) => (),
             Ok(None) => return ConsoleLinkEnd::Closed,
             Err(_) => return ConsoleLinkEnd::Full,

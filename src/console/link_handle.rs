@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -28,6 +28,8 @@ pub(super) struct LinkHandle {
     pub(super) lost_ms: Arc<AtomicI64>,
     /// Whether the last attempt failed because a certificate was refused for its validity time.
     pub(super) refused: Arc<AtomicBool>,
+    /// How many batches of measurements have found no room since the start.
+    pub(super) dropped: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for LinkHandle {

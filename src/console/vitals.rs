@@ -76,6 +76,10 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     if let Ok(count) = shared.measurements.series.count().await {
         points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
     }
+    let refused = shared.measurements.series.series_refused();
+    points.push(point("muster_console_series", None, at_ms).field("refused_total", refused as f64));
+    let dropped = shared.hosts.link.dropped.load(Ordering::Relaxed);
+    points.push(point("muster_console_batches", None, at_ms).field("dropped_total", dropped as f64));
     let bytes = ["console.db", "series.db"]
         .map(|name| size(&shared.settings.started_with.data_dir.join(name)))
         .iter()
@@ -221,6 +225,8 @@ mod tests {
         assert_eq!(value("muster_console_alerts_active{severity=\"critical\"}").await, 0.0);
         assert_eq!(value("muster_console_points_received_total").await, 0.0);
         assert!(value("muster_console_series_count").await > 0.0);
+        assert_eq!(value("muster_console_series_refused_total").await, 0.0);
+        assert_eq!(value("muster_console_batches_dropped_total").await, 0.0);
         assert!(value("muster_console_store_bytes").await > 10_000.0);
         assert!(value("muster_console_memory_resident_bytes").await > 1e6);
         assert!((0.0..=1.0).contains(&value("muster_console_cpu_busy_ratio").await));

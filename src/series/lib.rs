@@ -53,6 +53,7 @@ mod seal;
 mod sealed;
 mod selector;
 mod settings;
+mod share;
 mod transaction;
 mod view;
 mod writer;
@@ -60,7 +61,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use settings::StoreSettings;
+pub use settings::{SeriesShare, StoreSettings};
+pub use share::ShareNotice;
 
 pub use points::{DamagedPiece, SeriesColumn, SeriesPoints};
 
@@ -87,6 +89,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::{
     batch::WriteBatch,
     blobs::UnreadableBlobs,
+    share::ShareNotices,
     view::StoreView,
     writer::{WriterRequest, WriterTask},
 };
@@ -122,6 +125,7 @@ fn accepted() -> RangeInclusive<Millis> {
 pub struct SeriesStore {
     requests: mpsc::Sender<WriterRequest>,
     readers: SqlitePool,
+    shares: ShareNotices,
     path: Arc<Path>,
     set_aside: Option<Arc<Path>>,
     /// The latest time that is taken for the present one.
@@ -145,12 +149,21 @@ impl SeriesStore {
     /// As [`Self::open`].
     pub async fn open_with(path: &Path, settings: &StoreSettings) -> Result<Self, SeriesError> {
         let opened = file::open(path, clock::now_ms()).await?;
-        let time_max_ms = Arc::new(AtomicI64::new(Millis::MAX));
-        let writer = WriterTask::new(path.to_owned(), opened.writer, settings, Arc::clone(&time_max_ms)).await?;
+        let (time_max_ms, shares) = (Arc::new(AtomicI64::new(Millis::MAX)), ShareNotices::default());
+        let writer =
+            WriterTask::new(path.to_owned(), opened.writer, settings, Arc::clone(&time_max_ms), shares.clone()).await?;
         let (requests, queue) = mpsc::channel(writer::QUEUE_MAX);
         tokio::spawn(writer.run(queue));
         let set_aside = opened.set_aside.map(Arc::from);
-        Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside, time_max_ms, left_out: None })
+        Ok(Self {
+            requests,
+            readers: opened.readers,
+            shares,
+            path: path.into(),
+            set_aside,
+            time_max_ms,
+            left_out: None,
+        })
     }
 
     /// A replacement for a store that cannot be opened: all operations return [`SeriesError::LeftOut`], and the file is
@@ -159,8 +172,9 @@ impl SeriesStore {
     pub fn left_out(path: &Path, reason: &str) -> Self {
         let (requests, _) = mpsc::channel(1);
         let readers = SqlitePoolOptions::new().connect_lazy_with(SqliteConnectOptions::new());
-        let time_max_ms = Arc::new(AtomicI64::new(Millis::MAX));
-        Self { requests, readers, path: path.into(), set_aside: None, time_max_ms, left_out: Some(reason.into()) }
+        let (time_max_ms, shares) = (Arc::new(AtomicI64::new(Millis::MAX)), ShareNotices::default());
+        let (path, left_out) = (path.into(), Some(reason.into()));
+        Self { requests, readers, shares, path, set_aside: None, time_max_ms, left_out }
     }
 
     /// Sets the latest time that is taken for the present one, whatever clock and points say: nothing is too old by a later
@@ -173,6 +187,19 @@ impl SeriesStore {
     #[must_use]
     pub fn why_left_out(&self) -> Option<&str> {
         self.left_out.as_deref()
+    }
+
+    /// Takes what was noticed of [`StoreSettings::share`] since it was taken last: a value of the label that has come near
+    /// its share, and again once it has all of it.
+    #[must_use]
+    pub fn take_share_notices(&self) -> Vec<ShareNotice> {
+        self.shares.take()
+    }
+
+    /// How many series were not made since the start because of their share; one that comes again counts again.
+    #[must_use]
+    pub fn series_refused(&self) -> u64 {
+        self.shares.refused()
     }
 
     /// The connections for queries.

@@ -14,6 +14,17 @@ pub struct StoreSettings {
     /// Largest size of the store, as far as it can be reached by deleting points that are older than a day, oldest
     /// first.
     pub size_max_bytes: u64,
+    /// How many series one value of a label may have; without it, there is no such limit.
+    pub share: Option<SeriesShare>,
+}
+
+/// The most series that one value of a label may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeriesShare {
+    /// The label.
+    pub label: String,
+    /// How many.
+    pub series_max: usize,
 }
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -23,7 +34,7 @@ impl Default for StoreSettings {
     /// twenty series each, measured every ten seconds, about 1, 2.5 and 3 GB. (Of the bench's series, a day takes 3.9 kB of
     /// points, 1.4 kB of five minutes and 0.2 kB of hours.)
     fn default() -> Self {
-        Self { raw: DAY * 14, five_minutes: DAY * 90, hours: DAY * 730, size_max_bytes: 32 << 30 }
+        Self { raw: DAY * 14, five_minutes: DAY * 90, hours: DAY * 730, size_max_bytes: 32 << 30, share: None }
     }
 }
 

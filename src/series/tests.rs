@@ -131,6 +131,47 @@ async fn last_values_are_fresh_ones() {
 }
 
 #[tokio::test]
+async fn value_of_a_label_has_its_share_of_series_and_no_more() {
+    let scratch = Scratch::new();
+    let share = Some(SeriesShare { label: "host".to_owned(), series_max: 10 });
+    let settings = StoreSettings { share, ..StoreSettings::default() };
+    let store = SeriesStore::open_with(&scratch.path(), &settings).await.unwrap();
+    let point = |host: &str, number: usize, value: f64| {
+        let number = number.to_string();
+        Point::new("m", &[("host", host), ("n", &number)], scratch.now_ms).field("f", value)
+    };
+    let many = |host: &str, numbers: std::ops::Range<usize>| {
+        numbers.map(|number| point(host, number, 1.0)).collect::<Vec<_>>()
+    };
+    let notice = |value: &str, series| ShareNotice { value: value.to_owned(), series, series_max: 10 };
+    store.append(&many("a", 0..7)).await.unwrap();
+    assert_eq!(store.take_share_notices(), []);
+    store.append(&many("a", 0..9)).await.unwrap();
+    assert_eq!(store.take_share_notices(), [notice("a", 8)]);
+    store.append(&many("a", 0..30)).await.unwrap();
+    assert_eq!((store.take_share_notices(), store.series_refused()), (vec![notice("a", 10)], 20));
+    // Others have their own share, what has no such label has none, and what is there goes on.
+    store.append(&[many("b", 0..3), vec![point("a", 9, 2.0), point("a", 31, 2.0)]].concat()).await.unwrap();
+    store
+        .append(
+            &(0..20)
+                .map(|number| Point::new("own", &[("n", &number.to_string())], scratch.now_ms).field("f", 1.0))
+                .collect::<Vec<_>>(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(values(&store, "m_f{host='a'}", None).await.len(), 10);
+    assert_eq!(values(&store, "m_f{host='a',n='9'}", None).await, [2.0]);
+    assert_eq!((values(&store, "m_f{host='b'}", None).await.len(), values(&store, "own_f", None).await.len()), (3, 20));
+    // It is known after a start.
+    store.stop().await;
+    let store = SeriesStore::open_with(&scratch.path(), &settings).await.unwrap();
+    store.append(&many("a", 40..50)).await.unwrap();
+    assert_eq!((values(&store, "m_f{host='a'}", None).await.len(), store.series_refused()), (10, 10));
+    assert_eq!(store.take_share_notices(), [notice("a", 10)]);
+}
+
+#[tokio::test]
 async fn answers_are_bounded() {
     let scratch = Scratch::new();
     let store = scratch.open().await;

@@ -35,6 +35,7 @@ use super::{
     key::{self, ChunkKey, Hour, ID_MAX, PointKey, SeriesId},
     maintenance::{self, Upkeep},
     settings::StoreSettings,
+    share::{ShareCounts, ShareNotices},
     transaction,
 };
 
@@ -68,6 +69,7 @@ pub(super) struct WriterTask {
     known: HashMap<u128, SeriesId>,
     hashers: [RandomState; 2],
     count: usize,
+    shares: ShareCounts,
     last_id: i64,
     inserts: InsertStatements,
     /// The latest time of a point since the start.
@@ -84,6 +86,7 @@ impl WriterTask {
         mut connection: SqliteConnection,
         settings: &StoreSettings,
         time_max_ms: Arc<AtomicI64>,
+        notices: ShareNotices,
     ) -> Result<Self, SeriesError> {
         let (count, last_id) = census(&mut connection).await?;
         let kept = maintenance::kept(&mut connection).await?;
@@ -93,6 +96,7 @@ impl WriterTask {
             known: HashMap::new(),
             hashers: [RandomState::new(), RandomState::new()],
             count,
+            shares: ShareCounts::new(settings.share.clone(), notices),
             last_id,
             inserts: InsertStatements::new(),
             newest_ms: None,
@@ -169,6 +173,7 @@ impl WriterTask {
         if let Err(error) = &result {
             // Series that were not committed must not be remembered.
             self.known.clear();
+            self.shares.forget();
             self.count = count;
             tracing::error!(store = %self.path.display(), %error, batches = group.len(), "a commit of measurements failed");
             self.note_damage(error);
@@ -199,6 +204,7 @@ impl WriterTask {
             known: &mut self.known,
             hashers: &self.hashers,
             count: &mut self.count,
+            shares: &mut self.shares,
             last_id: &mut self.last_id,
             refused: 0,
         };
@@ -278,6 +284,7 @@ impl WriterTask {
             Ok(gone) if gone.is_empty() => {}
             Ok(gone) => {
                 self.known.retain(|_, id| !gone.contains(id));
+                self.shares.forget();
                 self.count = self.count.saturating_sub(gone.len());
             }
             Err(error) => {
@@ -342,7 +349,9 @@ struct SeriesNumbers<'a> {
     known: &'a mut HashMap<u128, SeriesId>,
     hashers: &'a [RandomState; 2],
     count: &'a mut usize,
+    shares: &'a mut ShareCounts,
     last_id: &'a mut i64,
+    /// Those for which the store has no place.
     refused: usize,
 }
 
@@ -368,9 +377,8 @@ impl SeriesNumbers<'_> {
             Some(id) => SeriesId::new(id),
             None => self.make(tx, identity).await?,
         };
-        match id {
-            Some(id) => drop(self.known.insert(fingerprint, id)),
-            None => self.refused += 1,
+        if let Some(id) = id {
+            self.known.insert(fingerprint, id);
         }
         Ok(id)
     }
@@ -381,9 +389,16 @@ impl SeriesNumbers<'_> {
         identity: &SeriesIdentity,
     ) -> Result<Option<SeriesId>, sqlx::Error> {
         if *self.count >= SERIES_MAX {
+            self.refused += 1;
             return Ok(None);
         }
-        let Some(id) = self.free(tx).await? else { return Ok(None) };
+        if !self.shares.take(tx, &identity.labels).await? {
+            return Ok(None);
+        }
+        let Some(id) = self.free(tx).await? else {
+            self.refused += 1;
+            return Ok(None);
+        };
         sqlx::query("INSERT INTO series (id, name, labels) VALUES ($1, $2, $3)")
             .bind(id.to_sql())
             .bind(&identity.name)

@@ -783,7 +783,31 @@ pub const MEASUREMENTS: &[Measurement] = {
             CONSOLE,
             &[field("age_seconds", Gauge, Seconds, Console, "The time since the last good backup was taken.")],
         ),
-        of("muster_console_series", CONSOLE, &[field("count", Gauge, Number, Console, "The series that are stored.")]),
+        of(
+            "muster_console_series",
+            CONSOLE,
+            &[
+                field("count", Gauge, Number, Console, "The series that are stored."),
+                field(
+                    "refused_total",
+                    Counter,
+                    Number,
+                    Console,
+                    "The times that a new series was not stored, because its host has as many as one host may have.",
+                ),
+            ],
+        ),
+        of(
+            "muster_console_batches",
+            CONSOLE,
+            &[field(
+                "dropped_total",
+                Counter,
+                Number,
+                Console,
+                "The batches of measurements for which the console had no room; their hosts send them again.",
+            )],
+        ),
         of(
             "muster_console_points",
             CONSOLE,

@@ -19,7 +19,7 @@ use std::{
 use muster_base::clock::now_ms;
 use muster_guard::{LineKind, LineLimiter, log_peer};
 use muster_rules::time;
-use muster_series::{GATHER, GATHERED_MAX, SeriesError};
+use muster_series::{GATHER, GATHERED_MAX, SeriesError, ShareNotice};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::Numbered,
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::effects::{Effects, RefreshRequests};
 use crate::{
+    alert,
     external::QueueError,
     inbound::Inbound,
     page_change::PageChange,
@@ -43,6 +44,9 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Log lines about unreadable batches of a host.
 const FAULTY: LineKind = LineKind::new("faulty batches of measurements", 600);
+
+/// Log lines about hosts that have nearly all series that they may have.
+const CROWDED: LineKind = LineKind::new("hosts with many series", 600);
 
 /// A received batch: its sender, and the bytes.
 type RawBatch = (HostId, Vec<u8>);
@@ -113,6 +117,30 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             effects.changes.push(PageChange::Metrics(host));
         }
         effects.perform(&shared, &mut RefreshRequests::default(), now_ms()).await;
+        for notice in shared.measurements.series.take_share_notices() {
+            tell_share(&shared, &notice).await;
+        }
+    }
+}
+
+/// Says that a host has nearly all series that it may have, or all of them.
+async fn tell_share(shared: &ConsoleState, notice: &ShareNotice) {
+    let ShareNotice { value, series, series_max } = notice;
+    let Ok(host) = value.parse::<HostId>() else { return };
+    let message = match notice.is_full() {
+        true => format!(
+            "this host has {series} series of measurements, as many as one host may have: new ones are left out. hint: a label \
+             whose values change makes a series for each; `metric_host_series_max` in the console's configuration is the limit"
+        ),
+        false => format!(
+            "this host has {series} of {series_max} series of measurements that one host may have; beyond, new ones are left \
+             out. hint: a label whose values change makes a series for each; `metric_host_series_max` in the console's \
+             configuration is the limit"
+        ),
+    };
+    log_peer!(WARN, host, CROWDED, host.id = %host, series, series_max, "a host has many series of measurements");
+    if let Err(error) = alert::raise_own(shared, host, alert::SERIES_SHARE, message, now_ms()).await {
+        tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }
 }
 
@@ -293,7 +321,7 @@ mod tests {
             payload: Vec::new(),
             retained: false,
             receipt: MessageReceipt::none(),
-            _room: None,
+            room: None,
         };
         for (waiting, soon, wanted) in [(0, 0, 1), (3, 2, 6), (2 * GATHERED_MAX - 2, 1, GATHERED_MAX)] {
             let (mut messages, began) = (vec![one()], Instant::now());

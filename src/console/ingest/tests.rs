@@ -26,7 +26,7 @@ mod old_agent;
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
-    Inbound { topic: Topic::Host(host, topic), payload, retained: false, receipt: MessageReceipt::none(), _room: None }
+    Inbound { topic: Topic::Host(host, topic), payload, retained: false, receipt: MessageReceipt::none(), room: None }
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
@@ -512,7 +512,7 @@ async fn faulty_message_does_not_block_others() {
         payload: payload.to_vec(),
         retained: false,
         receipt: MessageReceipt::none(),
-        _room: None,
+        room: None,
     };
     let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
     let batch = [
@@ -546,7 +546,7 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
             payload: payload.into_bytes(),
             retained: false,
             receipt: MessageReceipt::none(),
-            _room: None,
+            room: None,
         }
     };
     batches.send(batch(1)).await.unwrap();

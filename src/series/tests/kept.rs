@@ -14,12 +14,12 @@ const ALL: (Millis, Millis) = (BASE_MS, BASE_MS + 3_000 * DAY_MS);
 
 fn settings() -> StoreSettings {
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-    StoreSettings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX }
+    StoreSettings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX, share: None }
 }
 
 fn for_ever() -> StoreSettings {
     let long = Duration::from_secs(100 * 365 * 24 * 3600);
-    StoreSettings { raw: long, five_minutes: long, hours: long, size_max_bytes: u64::MAX }
+    StoreSettings { raw: long, five_minutes: long, hours: long, size_max_bytes: u64::MAX, share: None }
 }
 
 /// Points every five minutes.
@@ -103,7 +103,8 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
 async fn a_store_that_is_too_large_gives_its_oldest_points() {
     let scratch = Scratch::new();
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-    let settings = StoreSettings { raw: days(30), five_minutes: days(30), hours: days(40), size_max_bytes: 200_000 };
+    let settings =
+        StoreSettings { raw: days(30), five_minutes: days(30), hours: days(40), size_max_bytes: 200_000, share: None };
     let store = SeriesStore::open_with(&scratch.path(), &settings).await.unwrap();
     let mut noise = 1_u64;
     for day in 0..6 {

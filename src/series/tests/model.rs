@@ -98,7 +98,13 @@ impl Model {
 
 fn settings() -> StoreSettings {
     let of = |ms: Millis| Duration::from_millis(ms as u64);
-    StoreSettings { raw: of(RAW_MS), five_minutes: of(FIVES_MS), hours: of(400 * DAY_MS), size_max_bytes: u64::MAX }
+    StoreSettings {
+        raw: of(RAW_MS),
+        five_minutes: of(FIVES_MS),
+        hours: of(400 * DAY_MS),
+        size_max_bytes: u64::MAX,
+        share: None,
+    }
 }
 
 fn host(series: i64) -> String {
