@@ -2,11 +2,9 @@
 //!
 //! - [`failure`]: failures of verbs, and exit codes
 //! - [`config`]: configuration of the long-lived roles; [`reload`]: SIGHUP; [`role_args`]: arguments of each
-//! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place
-//! - [`files`]: atomic writes; [`mount`]: mount points, and removal that stops at them; [`folders`]: folders from the environment
 //! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place; [`certain_clock`]: the time by which
 //!   something ends for good
-//! - [`files`]: atomic writes; [`folders`]: folders from the environment
+//! - [`files`]: atomic writes; [`mount`]: mount points, and removal that stops at them; [`folders`]: folders from the environment
 //! - [`terminal`]: printing for people; [`argv`]: parses a typed command line
 //! - [`service_manager`]: notices to the service manager; [`memory_release`]: gives memory back; [`crash`]: points at which
 //!   tests kill a process

@@ -1,7 +1,7 @@
 //! Tests of deployments, with hosts that are played here.
 
-mod removed;
 mod damaged;
+mod removed;
 mod watched;
 
 use muster_api::{

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use muster_api::{Alert, Cordon, Host, HostConnection, HostLabel, LabelOrigin, Rollout, Unit};
 use muster_topics::{
-    Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
     desired::{DeploymentName, DeploymentReport, RemovalTime},
     name::{NAME_MAX_BYTES, UnitName},
