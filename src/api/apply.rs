@@ -3,6 +3,7 @@
 use muster_rules::{cost::ChangeCost, spec_comparison::FieldDifference};
 use muster_topics::{
     name::{CommandId, HostId, UnitName},
+    select::HostSelect,
     unit::{Run, Spec},
 };
 use schemars::JsonSchema;
@@ -18,6 +19,10 @@ pub struct Apply {
     /// The hosts, by id or hostname, of units whose documents name none; default: the only host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// The expression that `hosts` were picked by, if they were: of these, one that it picks by what the host says of itself gets no unit
+    /// with secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub picked_by: Option<HostSelect>,
     /// Only report what would change. Online hosts are asked whether the changes are possible.
     #[serde(default)]
     pub dry_run: bool,

@@ -59,7 +59,8 @@ pub struct ApplyArgs {
     pub hosts: Vec<String>,
     /// Hosts for units whose document names none
     ///
-    /// Such as 'label.site=north'; `muster --help` has the fields.
+    /// Such as 'label.site=north'; `muster --help` has the fields. For units with secrets it has to require a label that the
+    /// console gives its hosts (`muster host label`).
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
     pub select: Option<HostSelect>,
     /// Show what would change and which processes it restarts
@@ -96,7 +97,8 @@ pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> 
         None => apply.hosts.clone(),
     };
     let documents = document_file::read_all(&apply.files, "unit")?;
-    let mut asked = Asked { documents, hosts, dry_run: true, expires_in_ms: apply.wait.expires_in_ms() };
+    let (picked_by, expires_in_ms) = (apply.select.clone(), apply.wait.expires_in_ms());
+    let mut asked = Asked { documents, hosts, picked_by, dry_run: true, expires_in_ms };
     let planned: Applied = session.client.post("apply", &asked).await?;
     if !planned.unchecked.is_empty() {
         print::say(format_args!(

@@ -130,18 +130,31 @@ impl DocumentFaults {
     }
 }
 
+/// The hosts of units whose documents name none.
+#[derive(Clone, Copy)]
+struct HostChoice<'a> {
+    named: &'a [String],
+    /// If they were picked by an expression: those of them that earn secrets.
+    chosen: Option<&'a BTreeSet<HostId>>,
+}
+
 impl Console {
     /// Applies documents to units.
     pub async fn apply(&self, operator: &Name, apply: Apply) -> Result<Applied, Error> {
         self.shared.check_operator(operator).await?;
         let known = self.known().await?;
+        let chosen = match &apply.picked_by {
+            Some(select) => Some(self.chosen_hosts(select).await?),
+            None => None,
+        };
         let mut faults = DocumentFaults::default();
         let mut goals = Vec::new();
         for given in &apply.documents {
             let (wanted, wrong) = document::read(&given.content);
             wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
             for wanted in wanted {
-                goals.extend(self.goal(&known, (&given.source, wanted), &apply.hosts, &mut faults).await?);
+                let hosts = HostChoice { named: &apply.hosts, chosen: chosen.as_ref() };
+                goals.extend(self.goal(&known, (&given.source, wanted), hosts, &mut faults).await?);
             }
         }
         if goals.iter().map(|goal| goal.hosts.len()).sum::<usize>() > ALL_UNITS_MAX {
@@ -228,18 +241,28 @@ impl Console {
         &self,
         known: &FleetState,
         (source, wanted): (&str, WantedUnit),
-        hosts: &[String],
+        hosts: HostChoice<'_>,
         faults: &mut DocumentFaults,
     ) -> Result<Option<UnitGoal>, Error> {
         let before = faults.0.len();
         let at = |field: &str| format!("{}: {field}", wanted.unit);
-        let named = if wanted.hosts.is_empty() { hosts } else { &wanted.hosts };
+        let HostChoice { named, chosen } = hosts;
+        let chosen = chosen.filter(|_| wanted.hosts.is_empty());
+        let named = if wanted.hosts.is_empty() { named } else { &wanted.hosts };
         let found =
             known.hosts(named).or_else(|error| faults.add_error(source, &at("hosts"), error).map(|()| Vec::new()))?;
         if let Err(message) = known.realm(&wanted.unit.realm(), &found) {
             faults.add(source, &at("unit"), &message);
         }
         let spec = self.resolve(&known.catalogue, (source, &wanted), faults).await?;
+        if let (Some(chosen), Some(spec)) = (chosen, &spec)
+            && found.iter().any(|host| !chosen.contains(host))
+            && (!spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?)
+        {
+            let message = "it has secrets, so the expression has to require a label that the console gives its hosts, such as \
+                           label.role=till; what a host says of itself earns it no secret. hint: or name the hosts";
+            faults.add(source, &at("hosts"), message);
+        }
         let goal = spec.map(|spec| UnitGoal { source: source.to_owned(), wanted, spec, hosts: found });
         Ok(goal.filter(|_| faults.0.len() == before))
     }

@@ -5,7 +5,7 @@
 //! given. A report only chooses among several of these. What the console has not given is changed without secrets and configs, and the
 //! answer says so ([`muster_api::Command::withheld`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use axum::http::StatusCode;
 use muster_api::HostUnit;
@@ -14,6 +14,7 @@ use muster_topics::{
     command::{Command, Target, Verb},
     desired::DesiredDeployment,
     name::{Digest, HostId, Name, UnitName},
+    select::HostSelect,
     unit::{ConfigRef, MASK, Spec},
 };
 use sqlx::SqliteConnection;
@@ -23,6 +24,7 @@ use super::{
     state::Console,
     store::{
         self, StoreError,
+        deployment::TargetHost,
         given::{GivenFilter, GivenPart, GivenUnit},
         host,
     },
@@ -168,6 +170,20 @@ impl Console {
             }
         }
         Ok(())
+    }
+
+    /// Returns the hosts that an expression picks whatever they say of themselves: by labels of the console.
+    pub(crate) async fn chosen_hosts(&self, select: &HostSelect) -> Result<BTreeSet<HostId>, Error> {
+        let mut chosen = BTreeSet::new();
+        let mut each = |host: HostId, _: &str, seen: Result<&TargetHost<'_>, StoreError>| {
+            if seen.is_ok_and(|seen| select.picks(&seen.earned)) {
+                chosen.insert(host);
+            }
+        };
+        if select.requires_label() {
+            store::deployment::each_target_host(self.shared.store.read(), None, &HashMap::new(), &mut each).await?;
+        }
+        Ok(chosen)
     }
 
     /// Whether configs have secret values in them.

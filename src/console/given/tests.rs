@@ -316,6 +316,37 @@ async fn earlier_state_counts_until_its_host_has_done_the_later_one() {
 }
 
 #[tokio::test]
+async fn unit_with_secrets_is_not_applied_to_hosts_by_what_they_say() {
+    let fixture = Fixture::new().await;
+    let hosts = [fixture.member("one").await.id, fixture.member("two").await.id].map(|host| host.to_string()).to_vec();
+    artifact(&fixture, "1").await;
+    set_secret(&fixture, "hunter-1").await;
+    config(&fixture, "by-name", "1", json!({"key": {"$secret": {"name": "bank-key"}}})).await;
+    config(&fixture, "by-value", "1", json!({"pin": {"$secret": "4711"}})).await;
+    config(&fixture, "plain", "1", json!({"a": 1})).await;
+    let set = [("role".parse().unwrap(), "relay".parse().unwrap())].into();
+    let wanted = muster_api::LabelHosts { target: NewTarget::All, set, remove: Default::default(), overwrite: false };
+    fixture.console.label_hosts(&admin(), wanted).await.unwrap();
+    for (select, is_earned) in [("fact.arch=x86_64", false), ("label.role=relay", true), ("label.role", true)] {
+        for (config, is_secret) in [("by-name", true), ("by-value", true), ("plain", false)] {
+            let content = json!({"unit": "default/relay", "artifact": "relay@1", "configs": [format!("{config}@1")]});
+            let apply = muster_api::Apply {
+                documents: vec![muster_api::ApplyDocument { source: String::new(), content }],
+                hosts: hosts.clone(),
+                picked_by: Some(select.parse().unwrap()),
+                dry_run: true,
+                expires_in_ms: None,
+            };
+            let refused = fixture.console.apply(&admin(), apply.clone()).await.err().map(|error| error.to_string());
+            assert_eq!(refused.is_some(), is_secret && !is_earned, "{select} {config}: {refused:?}");
+            assert!(refused.is_none_or(|error| error.contains("earns it no secret")));
+            // Who is named is meant.
+            fixture.console.apply(&admin(), muster_api::Apply { picked_by: None, ..apply }).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn rows_that_give_nothing_are_swept() {
     let fixture = Fixture::new().await;
     let (host, store) = (fixture.member("h").await.id, &fixture.shared().store);
