@@ -419,6 +419,7 @@ fn status_of(name: &str) -> u16 {
         ("PAYLOAD_TOO_LARGE", 413),
         ("UNSUPPORTED_MEDIA_TYPE", 415),
         ("RANGE_NOT_SATISFIABLE", 416),
+        ("TOO_MANY_REQUESTS", 429),
         ("INTERNAL_SERVER_ERROR", 500),
         ("SERVICE_UNAVAILABLE", 503),
         ("GATEWAY_TIMEOUT", 504),

@@ -126,7 +126,7 @@ async fn deployed(store: &Store) -> Result<()> {
         }))?;
         parent = Some(digest);
         deployment::set_present(&mut db, &content.deployment, number, now).await?;
-        let row = deployment::VersionRow { info, content: Arc::new(content), document };
+        let row = deployment::VersionRow { info, content: Arc::new(content), document, is_damaged: false };
         deployment::add_version(&mut db, &row).await?;
     }
     Ok(db.commit().await?)
@@ -153,7 +153,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
             }))?,
         ));
         let state = state(&name(number), number);
-        let held = host::StoredState { epoch: 1, seq: 2, state: state.clone(), base: Some((1, state)) };
+        let held = host::StoredState { epoch: 1, lives: vec![1], seq: 2, state: state.clone(), base: Some((1, state)) };
         states.push(host::NewState { host: *id, held, hostname: name(number) });
     }
     host::set_presences(&mut db, &presences, now).await?;

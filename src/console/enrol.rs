@@ -14,7 +14,7 @@
 //!
 //! **Invariant: a host can download what the console has given to it** ([`super::given`]), and nothing that it reports gives it more.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
 use axum::{
     Json, Router,
@@ -360,11 +360,16 @@ fn too_many(host: HostId) -> Error {
         .hint("an agent keeps its key: if it did not ask for these, revoke the host (`muster host revoke`)")
 }
 
+/// Makes a host's certificate. It begins at the time that has certainly come: one that begins later, because the clock is ahead,
+/// would keep the host out once that is put right.
 fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<IssuedPem, Error> {
-    let lifetime = shared.current().host_certificate_lifetime();
+    let clock_ms = now_ms();
+    let begins_ms = shared.time.at(clock_ms);
+    let until_begun = Duration::from_millis(clock_ms.saturating_sub(begins_ms).unsigned_abs());
+    let lifetime = shared.current().host_certificate_lifetime().saturating_add(until_begun);
     shared
         .authority
-        .grant(csr, &Identity::Host(host), lifetime, now_ms())
+        .grant(csr, &Identity::Host(host), lifetime, begins_ms)
         .map_err(|error| Error::internal("making the certificate", &error))
 }
 

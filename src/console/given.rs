@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use axum::http::StatusCode;
 use muster_api::HostUnit;
 use muster_rules::config;
 use muster_topics::{
@@ -165,7 +164,7 @@ impl Console {
                     "{} has secrets, and a host says itself whether a group or an expression means it",
                     unit.unit
                 );
-                return Err(Error::new(StatusCode::BAD_REQUEST, "secrets_in_broadcast", message)
+                return Err(Error::invalid("secrets_in_broadcast", message)
                     .hint("name the hosts, or use a deployment, which labels of the console select"));
             }
         }

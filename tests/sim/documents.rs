@@ -13,6 +13,7 @@ use muster_rules::{
     desired::{
         body::{self, HeldBack, HostRules, PresentUnit, PresentUnits},
         head::KnownDocument,
+        host_body::HostBody,
     },
 };
 use muster_topics::{
@@ -189,7 +190,7 @@ impl StoredDocument {
 impl Tables {
     /// Makes what a document says the desired state, as `store::deployment::apply`: without a policy for removals. Returns the
     /// units that were removed.
-    pub(super) fn apply_document(&mut self, head: &DesiredHead, body: &DesiredBody) -> Vec<UnitName> {
+    pub(super) fn apply_document(&mut self, head: &DesiredHead, body: &HostBody) -> Vec<UnitName> {
         let (policy, realms) = (LocalPolicy::default(), ["default".parse().unwrap()].into());
         let present: PresentUnits = self
             .units

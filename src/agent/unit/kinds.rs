@@ -49,8 +49,8 @@ impl Kinds {
         let yunos = Yunos::new(data_dir, secrets, artifacts, shims, containers.clone())?;
         // Yunos come last: they remove artifacts after all other kinds have marked what they need.
         let all: [Arc<dyn UnitKind>; 4] = [containers.clone(), Arc::new(files), Arc::new(packages), Arc::new(yunos)];
-        let all = Arc::new(all.map(|kind| MaskedKind::new(kind, given.clone())));
-        Ok(Self { all, containers: Some(containers), tasks, owners })
+        let all = all.map(|kind| Arc::new(MaskedKind::new(kind, given.clone())) as Arc<dyn UnitKind>);
+        Ok(Self { all: Arc::new(all), containers: Some(containers), tasks, owners })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<dyn UnitKind>> {

@@ -39,8 +39,8 @@ pub(super) struct MaskedKind {
 }
 
 impl MaskedKind {
-    pub(super) fn new(kind: Arc<dyn UnitKind>, given: GivenSecrets) -> Arc<dyn UnitKind> {
-        Arc::new(Self { kind, given })
+    pub(super) fn new(kind: Arc<dyn UnitKind>, given: GivenSecrets) -> Self {
+        Self { kind, given }
     }
 
     fn failure(&self, unit: &UnitName, mut failure: Failure) -> Failure {

@@ -117,6 +117,21 @@ async fn renew_as(
 }
 
 #[tokio::test]
+async fn certificate_of_a_clock_that_was_ahead_is_good_at_once() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("one").await;
+    let key = KeyPair::generate().unwrap();
+    muster_base::clock::pretended::set_ahead(31 * 86_400_000);
+    let renewed = renew_as(&fixture, member.identity(), &key).await.unwrap();
+    muster_base::clock::pretended::set_ahead(0);
+    let renewed: Membership = renewed.json().await.unwrap();
+    let new_key = key.serialize_pem();
+    let new = Some((renewed.certificate.as_str(), new_key.as_str()));
+    assert_eq!(renew_as(&fixture, new, &key).await.unwrap().status(), StatusCode::OK);
+    fixture.running.stop().await;
+}
+
+#[tokio::test]
 async fn renewal_requires_the_hosts_certificate() {
     let fixture = Fixture::new().await;
     let key = KeyPair::generate().unwrap();

@@ -213,7 +213,7 @@ impl Agent {
         let mut removed = Vec::new();
         let done = machine.disk.write(|tx| {
             removed = tx.tables.apply_document(head, body);
-            tx.tables.follow_rollout(body);
+            tx.tables.follow_rollout(&body.body);
         });
         // It has taken effect whether or not the agent lives to see it.
         if machine.disk.read(|tables| tables.document.mark) != before {
