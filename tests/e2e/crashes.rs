@@ -42,7 +42,8 @@ use crate::{
 
 /// Places that the round does not come to: those that no operator can bring about in a short time, each with the reason, and
 /// those that a test of their own is about.
-const NOT_HERE: [(&str, &str); 35] = [
+const NOT_HERE: [(&str, &str); 36] = [
+    ("keep time", "about what is stored each hour, at first a minute after a start"),
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),

@@ -55,7 +55,9 @@ impl ConsoleShadow {
                 .bind(host.to_string());
             runtime.block_on(enter.execute(store.write())).unwrap();
             // Who has a certificate is a member.
-            let give = sqlx::query("INSERT INTO certificate VALUES ($1, $1, $2, 0, 1, NULL)");
+            let give = sqlx::query(
+                "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $1, $2, 0, 1)",
+            );
             let give = give.bind(host.to_string()).bind("0".repeat(64));
             runtime.block_on(give.execute(store.write())).unwrap();
         }
