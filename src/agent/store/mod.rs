@@ -164,6 +164,9 @@ impl Tx {
     }
 }
 
+/// How far the clock of another life of this host may have been ahead: ten years.
+const EPOCH_AHEAD_MAX_MS: Millis = 3_653 * 86_400_000;
+
 /// What a store knows when the agent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentLife {
@@ -405,10 +408,13 @@ impl Store {
         let mut tx = self.begin().await?;
         let epoch = to_sql(epoch);
         note_life(&mut tx, epoch).await?;
-        // The next life is later than that one: the console takes nothing of an earlier one.
-        sqlx::query!("UPDATE meta SET value = ? WHERE key = 'epoch' AND value < ?", epoch, epoch)
-            .execute(&mut *tx)
-            .await?;
+        // The next life is later than that one: the console takes nothing of an earlier one. A number that no clock shows is
+        // somebody's invention.
+        if epoch < now_ms.saturating_add(EPOCH_AHEAD_MAX_MS) {
+            sqlx::query!("UPDATE meta SET value = ? WHERE key = 'epoch' AND value < ?", epoch, epoch)
+                .execute(&mut *tx)
+                .await?;
+        }
         note_loss(&mut tx, HighWaterMark::default(), lost_ms, now_ms).await?;
         commit(tx, "note older disk").await
     }
@@ -652,11 +658,13 @@ mod tests {
         let next = store.begin_life(8_000_000).await.unwrap();
         assert!(next.epoch > 9_000_000 && next.last_epoch == 9_000_000, "{next:?}");
         assert_eq!(store.lives().await.unwrap(), [next.epoch, 9_000_000, 7_000_000, 5_000_000]);
+        store.note_older_disk(1 << 53, 8_000_000, 8_000_000).await.unwrap();
+        assert!(store.begin_life(8_000_000).await.unwrap().epoch < 10_000_000);
         for minute in 1..=20 {
             store.begin_life(10_000_000 + minute * 60_000).await.unwrap();
         }
         let lives = store.lives().await.unwrap();
-        assert_eq!((lives.len(), lives[0], lives[15]), (LIVES_MAX, 11_200_000, 10_300_000));
+        assert_eq!((lives.len(), lives[1], lives[15]), (LIVES_MAX, 11_200_000, 10_360_000));
     }
 
     #[tokio::test]

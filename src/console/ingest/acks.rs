@@ -148,7 +148,7 @@ mod tests {
         let alerts: BTreeSet<_> = (0..700).map(id).collect();
         let tasks: BTreeSet<_> = (0..700).map(|number| TaskAck { number, began_ms: i64::MAX >> 10 }).collect();
         let host = HostId::random();
-        let lives = Some(HostLives { asked_by: u64::MAX, heard: vec![u64::MAX; LIVES_MAX] });
+        let lives = Some(HostLives { asked_by: u64::from(u32::MAX), heard: vec![u64::from(u32::MAX); LIVES_MAX] });
         let acks = messages(
             host,
             HostAcks {

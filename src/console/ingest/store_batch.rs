@@ -10,6 +10,7 @@ use muster_topics::{
     ack::{HostLives, Numbered, ReportAck},
     admission::{AdmissionReport, AdmissionStage, REASON_MAX_BYTES},
     alert::Alert,
+    canonical,
     command_keys::KnownKeys,
     desired::DesiredReport,
     event::{EVENT_TASKS_MAX, EVENT_TEXT_MAX_CHARS, HostEvent},
@@ -221,7 +222,8 @@ impl IngestBatch {
         }
         // Also to an agent whose heartbeats are older than a stored one: its clock is behind that of a life it does not know.
         if is_full && let Some(held) = self.known.held.get(&id) {
-            self.effects.acks(id).lives = Some(HostLives { asked_by: epoch, heard: held.lives.clone() });
+            let heard = held.lives.iter().map(|life| canonical::signable(*life)).collect();
+            self.effects.acks(id).lives = Some(HostLives { asked_by: canonical::signable(epoch), heard });
         }
         Ok(())
     }

@@ -250,6 +250,8 @@ async fn heartbeat_with_the_whole_state_is_told_which_lives_were_heard_of() {
     assert_eq!(lives(7, 2).await, said(7, &[7, 5]));
     // A life whose clock is behind is none that the console takes anything of; it hears why.
     assert_eq!(lives(6, 1).await, said(6, &[7, 5]));
+    // A number that no agent has, and that cannot be signed, keeps the answer from nobody.
+    assert_eq!(lives(1 << 60, 1).await, said(1 << 53, &[1 << 53, 7, 5]));
     // What has changed is no question.
     let mut delta = heartbeat(7, 3, &json!({}));
     (delta["kind"], delta["base_seq"], delta["patch"]) = (json!("delta"), json!(2), json!({}));
