@@ -16,8 +16,8 @@ use muster_topics::{
     Millis, V1,
     canonical::signable,
     desired::{
-        Admission, BODY_MAX_BYTES, DeploymentName, DeploymentUnit, DesiredBody, DesiredDeployment, DesiredMark,
-        Instances, PlanRequest, UnitRemoval,
+        Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, Instances, PlanRequest,
+        UnitRemoval,
     },
     name::{Digest, HostId, Name, UnitName},
     realm::Realm,
@@ -294,19 +294,12 @@ fn removals(
         let version = row.and_then(|row| Some((row, version(table, deployments, row)?)));
         version.is_some_and(|(row, version)| version.units_with(&row.instances).contains(&removal.unit))
     };
-    let places = |deployment: &DeploymentName, unit: &DeploymentUnit| {
-        let present = deployments.iter().find(|one| one.name() == deployment);
-        let present = present.and_then(|one| one.row.content.units.iter().find(|one| one.unit == unit.unit));
-        present.is_some_and(|present| present.placement.is_some())
-    };
+    // An instance of a unit that the console still places.
     let is_given_up = |row: &AssignmentRow, unit: &UnitName| {
-        let Some(version) = table.versions.get(&(row.deployment.clone(), row.version)) else { return false };
-        let placed = version.row.content.units.iter().filter(|placed| row.instances.contains_key(&placed.unit));
-        let is_instance_of = |placed: &&DeploymentUnit| {
-            let numbers = row.instances.get(&placed.unit).into_iter().flatten();
-            numbers.into_iter().any(|number| placed.unit.instance(*number) == *unit)
-        };
-        placed.filter(is_instance_of).any(|placed| places(&row.deployment, placed))
+        let is_instance = |of: &UnitName, numbers: &BTreeSet<u32>| numbers.iter().any(|n| of.instance(*n) == *unit);
+        let of = row.instances.iter().find(|(of, numbers)| is_instance(of, numbers));
+        let present = deployments.iter().find(|one| *one.name() == row.deployment);
+        of.zip(present).is_some_and(|((of, _), present)| present.placed().any(|(placed, _)| placed.unit == *of))
     };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();
     // A host that was never sent a document has nothing to remove.
