@@ -173,6 +173,16 @@ impl Bench {
         self.reports(waits).await.waits.unwrap()
     }
 
+    /// Waits until the host has stored that the console knows the end of the version, of which it sends nothing.
+    async fn until_noted(&self) {
+        let file = self.fleet.data("agent").join("agent.db");
+        let store = sqlx::SqlitePool::connect(file.to_str().unwrap()).await.unwrap();
+        let noted = "SELECT count(*) FROM admission WHERE noted IS NOT NULL";
+        while sqlx::query_scalar::<_, i64>(noted).fetch_one(&store).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     async fn desired_generation(&mut self, generation: u64) {
         let is_there = |beat: &Heartbeat| match &beat.content {
             Beat::Full { state } => state.desired.as_ref().is_some_and(|of| of.mark.generation == generation),
@@ -233,6 +243,7 @@ async fn version_begins_with_a_lease_once_everything_is_there() {
     let report = bench.reports(|report| report.version == 1).await;
     assert_eq!((report.waits, report.refused), (None, None));
     // What is noted is not said again.
+    bench.until_noted().await;
     agent.stop().await;
     let agent = bench.agent().await;
     bench.unit("default/a", |unit| unit.observed.phase == Phase::Running).await;
