@@ -57,12 +57,6 @@ pub(super) const RESTORED: &str = "console-restored";
 /// A host came back by its certificate alone, after the console was restored from a backup of before it joined.
 pub(super) const CAME_BACK: &str = "console-host-came-back";
 
-/// A host reports more units, or more of them, than is stored of one host.
-pub(super) const UNITS_LEFT_OUT: &str = "console-units-left-out";
-
-/// A host has nearly all series of measurements that one host may have, or all of them.
-pub(super) const SERIES_SHARE: &str = "console-series-share";
-
 /// Creates an alert of the console's own.
 pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;
@@ -107,13 +101,13 @@ impl Console {
     pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<muster_api::Alert>, Error> {
         let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
         // Problems of the console itself belong to no host, and come first.
-        let own = if which.host.is_none() && which.hosts.is_none() && which.rule.is_none() {
-            self.own_alerts()
-        } else {
-            Vec::new()
+        let own = match which.host.is_none() && which.hosts.is_none() {
+            true => self.own_alerts(),
+            false => Vec::new(),
         };
+        let own = own.into_iter().filter(|one| which.rule.is_none_or(|rule| one.alert.rule == *rule));
         let of_hosts = alert::list(self.shared.store.read(), which, now_ms()).await?;
-        Ok(own.into_iter().chain(of_hosts).collect())
+        Ok(own.chain(of_hosts).collect())
     }
 
     /// Returns the problems of the console itself as alerts.

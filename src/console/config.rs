@@ -7,11 +7,11 @@ use std::{
 };
 
 pub use muster_backup::key::PublicKey;
-use muster_topics::{name::Name, topic::Prefix};
+use muster_topics::{name::Name, topic::Prefix, unit::UNITS_MAX};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{command_signer::SignerAddress, store::command::OutputLimits};
+use super::{command_signer::SignerAddress, host_share::UnitShares, store::command::OutputLimits};
 
 /// Configuration of `muster console`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -68,14 +68,55 @@ pub struct Config {
     /// The largest size of the time-series store, in bytes; beyond it the oldest measurements are removed, down to a
     /// day.
     pub metric_store_max_bytes: u64,
-    /// The most series of measurements of one host. What it measures beyond is left out, with an alert.
-    pub metric_host_series_max: u32,
+    /// What one host may have of the console's room, so that none takes the place of the others.
+    pub host_shares: HostSharesConfig,
     /// The fleet's authority.
     pub authority: AuthorityConfig,
     /// Rollouts.
     pub rollouts: RolloutConfig,
     /// Backups of the console.
     pub backup: BackupConfig,
+}
+
+/// What one host may have of the console's room. An alert about the host says when four fifths are in use, and what goes beyond
+/// is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostSharesConfig {
+    /// Its units, at most 256.
+    #[schemars(range(min = 1, max = 256))]
+    pub units_max: u32,
+    /// The bytes of the reports of its units.
+    pub unit_reports_max_bytes: u64,
+    /// Its series of measurements.
+    pub series_max: u32,
+    /// The bytes of its measurements for each second, in the mean of a minute.
+    pub measurements_max_bytes_s: u64,
+    /// Its certificates that have not expired, at least 4: one that renews as agents do has three, and as many more as the root was
+    /// replaced.
+    #[schemars(range(min = 4))]
+    pub certificates_max: u32,
+}
+
+impl Default for HostSharesConfig {
+    /// As many units as a host may have, with 32 KiB each; a document gives them a sixteenth of it.
+    fn default() -> Self {
+        Self {
+            units_max: 256,
+            unit_reports_max_bytes: 8 * 1024 * 1024,
+            series_max: 2_000,
+            measurements_max_bytes_s: 1024 * 1024,
+            certificates_max: 16,
+        }
+    }
+}
+
+impl HostSharesConfig {
+    /// What the units of a host may have.
+    #[must_use]
+    pub fn units(&self) -> UnitShares {
+        UnitShares { units: self.units_max.clamp(1, UNITS_MAX as u32).into(), bytes: self.unit_reports_max_bytes }
+    }
 }
 
 /// Where the authority's keys are.
@@ -275,7 +316,7 @@ impl Default for Config {
             metric_five_minutes_days: 90,
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
-            metric_host_series_max: 2_000,
+            host_shares: HostSharesConfig::default(),
             authority: AuthorityConfig::default(),
             rollouts: RolloutConfig::default(),
             backup: BackupConfig::default(),
@@ -323,7 +364,7 @@ impl Config {
             size_max_bytes: self.metric_store_max_bytes,
             share: Some(muster_series::SeriesShare {
                 label: "host".to_owned(),
-                series_max: self.metric_host_series_max as usize,
+                series_max: self.host_shares.series_max as usize,
             }),
         }
     }

@@ -46,6 +46,7 @@ use super::{
     authority::{CheckedCsr, IssuedPem, PeerCertificate},
     content,
     error::Error,
+    host_share::{self, ShareKind, ShareLevel, ShareUse},
     page_change::PageChange,
     server::{CallerConnection, ClientCertificate},
     state::{Console, ConsoleState},
@@ -60,12 +61,11 @@ use super::{
 
 /// The most bytes of facts that are stored of a host.
 const FACTS_MAX_BYTES: usize = 16 * 1024;
+/// What an agent needs that renews as it should.
+const CERTIFICATES_LEAST: u32 = 4;
 /// The size of pieces in which an artifact is read: large enough that reading takes most of the time.
 const PIECE_BYTES: usize = 128 * 1024;
 
-/// The most certificates of a host that have not expired: one that renews as agents do has three, and as many more as the root was
-/// replaced.
-const CERTIFICATES_MAX: u64 = 16;
 /// How long a host that asks for another certificate for its key gets the same one.
 const SAME_FOR_MS: Millis = 3_600_000;
 
@@ -252,7 +252,14 @@ async fn join(
     }
     // With another key it is another machine: what the host had counts no more.
     let certificate = match standing {
-        KeyStanding::Held => certificate(&mut transaction, shared, &csr, host).await?,
+        KeyStanding::Held => match certificate(&mut transaction, shared, &csr, host).await {
+            Ok(certificate) => certificate,
+            Err(error) => {
+                drop(transaction);
+                tell_certificates(shared, host, true).await?;
+                return Err(error);
+            }
+        },
         _ => grant(shared, &csr, host)?,
     };
     host::join(&mut transaction, &joining, &certificate, now).await?;
@@ -297,9 +304,17 @@ async fn renew(
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
     let mut transaction = shared.store.begin().await?;
-    let certificate = certificate(&mut transaction, shared, &csr, host).await?;
+    let certificate = match certificate(&mut transaction, shared, &csr, host).await {
+        Ok(certificate) => certificate,
+        Err(error) => {
+            drop(transaction);
+            tell_certificates(shared, host, true).await?;
+            return Err(error);
+        }
+    };
     host::add_certificate(&mut transaction, host, &certificate, now_ms()).await?;
     transaction.commit().await.map_err(StoreError::from)?;
+    tell_certificates(shared, host, false).await?;
     log_peer!(INFO, host, RENEWED, host.id = %host, "a host has renewed its certificate");
     Ok(Json(membership(shared, host, certificate)))
 }
@@ -335,10 +350,11 @@ async fn certificate(
 ) -> Result<IssuedPem, Error> {
     let (now, lifetime) = (now_ms(), shared.current().host_certificate_lifetime());
     let held = host::certificates(db, host, now).await?;
-    let is_many = held.count >= CERTIFICATES_MAX;
+    let share = certificate_share(shared, held.count + 1);
+    let is_many = share.level() == ShareLevel::Exceeded;
     let Some((newest, issued_ms)) = held.newest.filter(|(newest, _)| newest.key == csr.key()) else {
         return match is_many {
-            true => Err(too_many(host)),
+            true => Err(too_many(host, share.most)),
             false => grant(shared, csr, host),
         };
     };
@@ -352,10 +368,25 @@ async fn certificate(
     }
 }
 
-fn too_many(host: HostId) -> Error {
-    let message = format!(
-        "host {host} has {CERTIFICATES_MAX} certificates that have not expired, and asks for one for another key"
-    );
+fn certificate_share(shared: &ConsoleState, count: u64) -> ShareUse {
+    let most = shared.settings.started_with.host_shares.certificates_max.max(CERTIFICATES_LEAST);
+    ShareUse { kind: ShareKind::Certificates, used: count, most: most.into() }
+}
+
+/// Says what a host has of the certificates that it may have, and whether it was refused one.
+async fn tell_certificates(shared: &ConsoleState, host: HostId, is_refused: bool) -> Result<(), Error> {
+    let now = now_ms();
+    let mut transaction = shared.store.begin().await?;
+    let held = host::certificates(&mut transaction, host, now).await?;
+    drop(transaction);
+    let share = certificate_share(shared, held.count + u64::from(is_refused));
+    host_share::tell(shared, host, &share, u64::from(is_refused), now).await;
+    Ok(())
+}
+
+fn too_many(host: HostId, most: u64) -> Error {
+    let message =
+        format!("host {host} has {most} certificates that have not expired, and asks for one for another key");
     Error::new(StatusCode::TOO_MANY_REQUESTS, "too_many_certificates", message)
         .hint("an agent keeps its key: if it did not ask for these, revoke the host (`muster host revoke`)")
 }

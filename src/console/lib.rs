@@ -57,6 +57,7 @@ mod given;
 mod health;
 mod host_clocks;
 mod host_plan;
+pub mod host_share;
 mod inbound;
 pub mod ingest;
 pub mod issue;

@@ -60,7 +60,7 @@ use super::link_handle::Outbound;
 use queue::{INBOUND, LinkQueue, MeasurementQueue};
 
 pub(super) use super::inbound::{Inbound, MessageReceipt};
-pub(super) use queue::QueueRoom;
+pub(super) use queue::{QueueRoom, ShareUses};
 
 /// Acknowledgements that wait for the link: as many as there can be messages in the two queues and in the batches taken
 /// from them.
@@ -133,12 +133,16 @@ pub(super) struct ConsoleLink {
 }
 
 impl ConsoleLink {
-    /// Creates a link, the handle for publishing, and the queues that it fills.
-    pub(super) fn new(dispatch: mpsc::Sender<dispatch::DispatchEvent>) -> (Self, LinkHandle, LinkQueues) {
+    /// Creates a link, the handle for publishing, and the queues that it fills. `host_bytes_s` are what one host may send of
+    /// measurements.
+    pub(super) fn new(
+        dispatch: mpsc::Sender<dispatch::DispatchEvent>,
+        host_bytes_s: u64,
+    ) -> (Self, LinkHandle, LinkQueues) {
         let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
         let (ingest, ingest_rx) = LinkQueue::new();
-        let dropped = Arc::new(AtomicU64::default());
-        let (recorder, recorder_rx) = MeasurementQueue::new(Arc::clone(&dropped));
+        let (dropped, shares) = (Arc::new(AtomicU64::default()), ShareUses::default());
+        let (recorder, recorder_rx) = MeasurementQueue::new(host_bytes_s, Arc::clone(&dropped), shares.clone());
         let (connected, connected_rx) = watch::channel(false);
         let lost_ms = Arc::new(AtomicI64::new(now_ms()));
         let refused = Arc::new(AtomicBool::new(false));
@@ -148,6 +152,7 @@ impl ConsoleLink {
             lost_ms: Arc::clone(&lost_ms),
             refused: Arc::clone(&refused),
             dropped,
+            shares,
         };
         let queues = LinkQueues { ingest: ingest_rx, recorder: recorder_rx };
         (Self { outbound, ingest, recorder, connected, lost_ms, refused, dispatch }, handle, queues)
@@ -197,7 +202,7 @@ impl ConsoleLink {
         }
         let (acks, acks_rx) = mpsc::channel(ACKS);
         let prefix = &config.prefix;
-        let poller = poll(&mut events, prefix, &self.ingest, &self.recorder, &acks);
+        let poller = poll(&mut events, prefix, &self.ingest, &mut self.recorder, &acks);
         let publisher = publish(&client, prefix, &mut self.outbound, acks_rx);
         let end = tokio::select! {
             end = poller => end,
@@ -289,7 +294,7 @@ async fn poll(
     events: &mut EventLoop,
     prefix: &Prefix,
     ingest: &LinkQueue,
-    recorder: &MeasurementQueue,
+    recorder: &mut MeasurementQueue,
     acks: &mpsc::Sender<Publish>,
 ) -> ConsoleLinkEnd {
     loop {

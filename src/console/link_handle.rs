@@ -11,6 +11,8 @@ use std::{
 use muster_topics::{Millis, topic::Topic};
 use tokio::sync::{mpsc, watch};
 
+use super::link::ShareUses;
+
 /// A message to publish.
 #[derive(Debug)]
 pub(super) struct Outbound {
@@ -30,6 +32,8 @@ pub(super) struct LinkHandle {
     pub(super) refused: Arc<AtomicBool>,
     /// How many batches of measurements have found no room since the start.
     pub(super) dropped: Arc<AtomicU64>,
+    /// Who sends nearly as many measurements as one host may, or more.
+    pub(super) shares: ShareUses,
 }
 
 impl fmt::Debug for LinkHandle {

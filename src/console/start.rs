@@ -41,7 +41,9 @@ use super::{
     content, desired, dispatch, document_sync, enrol,
     error::Error,
     external::{self, ExternalError, ExternalStores},
-    fleet, health, host_plan, ingest,
+    fleet, health, host_plan,
+    host_share::HostShares,
+    ingest,
     key_ring::KeySources,
     label,
     link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
@@ -363,7 +365,8 @@ impl PreparedConsole {
         let tls = TlsConfigs::new(&self.authority, &self.config)?;
         let speaks_tls = !self.web_addr.ip().is_loopback();
         let (dispatch, dispatch_events) = mpsc::channel(dispatch::EVENTS);
-        let (link, handle, queues) = ConsoleLink::new(dispatch.clone());
+        let (link, handle, queues) =
+            ConsoleLink::new(dispatch.clone(), self.config.host_shares.measurements_max_bytes_s);
         let link_config = LinkConfig {
             id: self.config.id.clone(),
             address,
@@ -417,7 +420,7 @@ impl PreparedConsole {
                 labelling: tokio::sync::Mutex::default(),
                 signing_time,
                 clocks: upkeep::HostClocks::default(),
-                reports_left_out: AtomicU64::default(),
+                shares: HostShares::default(),
             },
             time,
             commands: CommandQueue { dispatch, held_back: Mutex::default() },

@@ -110,8 +110,8 @@ pub(super) struct HostMessages {
     pub(super) labelling: tokio::sync::Mutex<()>,
     pub(super) signing_time: super::signing_time::SigningTime,
     pub(super) clocks: super::host_clocks::HostClocks,
-    /// The number of reports of units that were not stored since the start.
-    pub(super) reports_left_out: AtomicU64,
+    /// What was said of what they have of their shares.
+    pub(super) shares: super::host_share::HostShares,
 }
 
 /// Commands on their way.

@@ -24,6 +24,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    host_share::ShareKind,
     ingest,
     rollout::{RolloutTotals, Rollouts},
     state::ConsoleState,
@@ -76,8 +77,6 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     if let Ok(count) = shared.measurements.series.count().await {
         points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
     }
-    let refused = shared.measurements.series.series_refused();
-    points.push(point("muster_console_series", None, at_ms).field("refused_total", refused as f64));
     let dropped = shared.hosts.link.dropped.load(Ordering::Relaxed);
     points.push(point("muster_console_batches", None, at_ms).field("dropped_total", dropped as f64));
     let bytes = ["console.db", "series.db"]
@@ -87,8 +86,14 @@ async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis)
     points.push(point("muster_console_store", None, at_ms).field("bytes", bytes as f64));
     let received = shared.measurements.received.load(Ordering::Relaxed);
     points.push(point("muster_console_points", None, at_ms).field("received_total", received as f64));
-    let left_out = shared.hosts.reports_left_out.load(Ordering::Relaxed);
-    points.push(point("muster_console_unit_reports", None, at_ms).field("left_out_total", left_out as f64));
+    for kind in ShareKind::ALL {
+        let exceeded = match kind {
+            ShareKind::Series => shared.measurements.series.series_refused(),
+            _ => shared.hosts.shares.exceeded(kind),
+        };
+        let tag = Some(("kind", kind.as_str()));
+        points.push(point("muster_console_host_shares", tag, at_ms).field("exceeded_total", exceeded as f64));
+    }
     points.extend(shared.measurements.external.status().iter().map(|store| external(store, at_ms)));
     if let Some(bytes) = resident_bytes() {
         points.push(point("muster_console_memory", None, at_ms).field("resident_bytes", bytes as f64));
@@ -225,7 +230,9 @@ mod tests {
         assert_eq!(value("muster_console_alerts_active{severity=\"critical\"}").await, 0.0);
         assert_eq!(value("muster_console_points_received_total").await, 0.0);
         assert!(value("muster_console_series_count").await > 0.0);
-        assert_eq!(value("muster_console_series_refused_total").await, 0.0);
+        for kind in ShareKind::ALL.map(ShareKind::as_str) {
+            assert_eq!(value(&format!("muster_console_host_shares_exceeded_total{{kind=\"{kind}\"}}")).await, 0.0);
+        }
         assert_eq!(value("muster_console_batches_dropped_total").await, 0.0);
         assert!(value("muster_console_store_bytes").await > 10_000.0);
         assert!(value("muster_console_memory_resident_bytes").await > 1e6);

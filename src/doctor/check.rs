@@ -2,15 +2,19 @@
 //!
 //! **Invariant: every finding that is not fine has a remedy.**
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use muster_topics::{Millis, diagnostic::Diagnostic, size};
 use serde::Serialize;
 
 use crate::{
     facts::{
-        AgentFacts, BrokerFacts, CertificateContent, CertificateFacts, Cgroups, DiskFacts, Facts, ListenerState,
-        PartFacts, PodmanFacts, ProcessState, Reach, ServerAnswer, ServerFacts, StoreState, TimeZone,
+        AgentFacts, BrokerFacts, CertificateContent, CertificateFacts, Cgroups, ConsoleAlertFacts, ConsoleFacts,
+        DiskFacts, Facts, ListenerState, PartFacts, PodmanFacts, ProcessState, Reach, ServerAnswer, ServerFacts,
+        StoreState, TimeZone,
     },
     setup::{ListenerSetup, Part},
 };
@@ -207,6 +211,7 @@ fn check_part(part: Part, found: &PartFacts, facts: &Facts) -> Vec<CheckResult> 
     }
     all.extend(found.stores.iter().map(|(path, state)| check_store(part, &path.display().to_string(), state)));
     all.extend(found.podman.as_ref().map(check_podman));
+    all.extend(found.consoles.iter().flat_map(check_console));
     all.extend(found.open_files.map(|(may, needs, what)| check_open_files(may, needs, what)));
     all
 }
@@ -482,6 +487,33 @@ fn check_store(part: Part, path: &str, state: &StoreState) -> CheckResult {
             },
         ),
     }
+}
+
+/// One finding for each rule: a thousand hosts may have the same alert.
+fn check_console(console: &ConsoleFacts) -> Vec<CheckResult> {
+    let (check, name) = ("console alerts", &console.name);
+    let alerts = match &console.alerts {
+        Ok(alerts) if alerts.is_empty() => return vec![fine(check, format!("{name} has none of its own"))],
+        Ok(alerts) => alerts,
+        Err(why) => return vec![not_applicable(check, format!("{name} did not say whether it has any: {why}"))],
+    };
+    let mut by_rule: BTreeMap<&str, Vec<&ConsoleAlertFacts>> = BTreeMap::new();
+    for alert in alerts {
+        by_rule.entry(&alert.rule).or_default().push(alert);
+    }
+    let finding = |(rule, of_rule): (&str, Vec<&ConsoleAlertFacts>)| {
+        let first = of_rule.first()?;
+        let told = Diagnostic::parse(&first.message);
+        let about = match (&first.hostname, of_rule.len()) {
+            (Some(host), 1) => format!(", about {host}"),
+            (Some(host), count) => format!(", about {host} and {} others", count - 1),
+            (None, _) => String::new(),
+        };
+        let message = Diagnostic { hint: None, ..told.clone() };
+        let all = format!("`muster alert ls --rule {rule}` shows all of it");
+        Some(warning(check, format!("{name}: {rule}{about}: {message:#}"), told.hint.unwrap_or(all)))
+    };
+    by_rule.into_iter().filter_map(finding).collect()
 }
 
 fn check_podman(podman: &PodmanFacts) -> CheckResult {

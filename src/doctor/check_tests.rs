@@ -239,3 +239,21 @@ fn kernel_and_zone_are_judged() {
     let zone = TimeZone::Unknown("Mars/Base".to_owned());
     assert_eq!(verdict(HostFacts { cgroups: Cgroups::V1, time_zone: zone }, "time zone"), Verdict::Warning);
 }
+
+#[test]
+fn alerts_of_a_console_are_told_once_for_each_rule() {
+    let alert = |rule: &str, hostname: Option<&str>| ConsoleAlertFacts {
+        rule: rule.to_owned(),
+        hostname: hostname.map(str::to_owned),
+        message: "it has too many. hint: ask it for fewer".to_owned(),
+    };
+    let of = |alerts| PartFacts { consoles: vec![ConsoleFacts { name: "main".to_owned(), alerts }], ..well() };
+    check(Part::Cli, of(Ok(Vec::new())), "console alerts", Verdict::Ok, "main has none");
+    check(Part::Cli, of(Err("it is away".to_owned())), "console alerts", Verdict::NotApplicable, "it is away");
+    let one = of(Ok(vec![alert("console-clock", None)]));
+    check(Part::Cli, one, "console alerts", Verdict::Warning, "console-clock: it has too many ask it for fewer");
+    let many = of(Ok(["a", "b", "c"].map(|host| alert("console-units-share", Some(host))).to_vec()));
+    let findings = examine(&facts(Part::Cli, many.clone()));
+    assert_eq!(findings.iter().filter(|one| one.check == "console alerts").count(), 1);
+    check(Part::Cli, many, "console alerts", Verdict::Warning, "console-units-share, about a and 2 others");
+}

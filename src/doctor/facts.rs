@@ -83,6 +83,8 @@ pub struct PartFacts {
     pub agent: Option<Result<AgentFacts, String>>,
     /// What answers at the socket of containers.
     pub podman: Option<PodmanFacts>,
+    /// What the consoles say of themselves that this user's command line is signed in to.
+    pub consoles: Vec<ConsoleFacts>,
     /// How many open files it may have, how many it needs, and for what.
     pub open_files: Option<(u64, u64, &'static str)>,
 }
@@ -223,6 +225,26 @@ pub struct AgentFacts {
     pub version: String,
     /// Whether it is connected, as the only agent of its host.
     pub is_connected: bool,
+}
+
+/// What a console says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsoleFacts {
+    /// Its name in the context file.
+    pub name: String,
+    /// Its active alerts about itself and about what hosts want of it, or why they are not known.
+    pub alerts: Result<Vec<ConsoleAlertFacts>, String>,
+}
+
+/// An alert that the console itself has raised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsoleAlertFacts {
+    /// The rule.
+    pub rule: String,
+    /// The host that it is about, if it is about one.
+    pub hostname: Option<String>,
+    /// What it says.
+    pub message: String,
 }
 
 /// What answers at the socket of containers.

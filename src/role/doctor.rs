@@ -51,7 +51,11 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn examine(args: &DoctorArgs) -> Result<Report, Failure> {
     let version = env!("CARGO_PKG_VERSION");
     let parts = parts(args);
-    let facts = collect::collect(version, &parts).await;
+    let mut facts = collect::collect(version, &parts).await;
+    #[cfg(feature = "cli")]
+    for (_, found) in facts.parts.iter_mut().filter(|(part, _)| *part == Part::Cli) {
+        found.consoles = cli::ask_consoles().await;
+    }
     let report = Report::new(version, check::examine(&facts));
     if let Some(path) = &args.bundle {
         let names = bundle::write(path, &report, &parts).await?;
@@ -405,10 +409,59 @@ mod broker {
 
 #[cfg(feature = "cli")]
 mod cli {
-    use muster_cli::context::{self, Contexts};
-    use muster_doctor::setup::{PartSetup, ServerSetup};
+    use std::time::Duration;
 
-    use super::hinted;
+    use futures_util::future::join_all;
+    use muster_cli::{
+        client::ConsoleClient,
+        context::{self, ConsoleContext, Contexts},
+    };
+    use muster_doctor::{
+        facts::{ConsoleAlertFacts, ConsoleFacts},
+        setup::{PartSetup, ServerSetup},
+    };
+    use tokio::time::timeout;
+
+    use super::{Failure, hinted};
+
+    /// How long a console may take to say what is wrong.
+    const ANSWER: Duration = Duration::from_secs(5);
+    /// The most alerts that are asked for: as many as a console lists.
+    const ALERTS_MAX: usize = 1_000;
+    /// What the names of rules begin with by which a console speaks of itself, or of what hosts want of it.
+    const OWN_PREFIX: &str = "console-";
+
+    /// Asks each console that this user is signed in to what it says of itself.
+    pub(super) async fn ask_consoles() -> Vec<ConsoleFacts> {
+        let known = context::path().ok().and_then(|path| Contexts::load(&path).ok()).unwrap_or_default();
+        join_all(known.contexts.into_iter().map(async |(name, context)| {
+            let alerts = match timeout(ANSWER, own_alerts(&context)).await {
+                Ok(alerts) => alerts,
+                Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+            };
+            ConsoleFacts { name, alerts }
+        }))
+        .await
+    }
+
+    fn why(failure: Failure) -> String {
+        failure.cause().unwrap_or("it failed").to_owned()
+    }
+
+    async fn own_alerts(context: &ConsoleContext) -> Result<Vec<ConsoleAlertFacts>, String> {
+        let client = ConsoleClient::new(context).map_err(why)?;
+        // Its own are of the worst severity.
+        let query = [("sort", "severity".to_owned()), ("limit", ALERTS_MAX.to_string())];
+        let alerts: Vec<muster_api::Alert> = client.get("alerts", &query).await.map_err(why)?;
+        let own = alerts.into_iter().filter(|one| one.alert.rule.as_str().starts_with(OWN_PREFIX));
+        Ok(own
+            .map(|one| ConsoleAlertFacts {
+                rule: one.alert.rule.to_string(),
+                hostname: (!one.host.0.is_nil()).then_some(one.hostname),
+                message: one.alert.message,
+            })
+            .collect())
+    }
 
     /// The consoles that this user's command line knows.
     pub(super) fn of_context() -> Option<PartSetup> {

@@ -81,6 +81,7 @@ fn muster_up_is_well() {
         ("console", "certificate"),
         ("broker", "process"),
         ("cli", "console ready"),
+        ("cli", "console alerts"),
     ] {
         examined.expect(part, check, "ok", "");
     }
@@ -88,6 +89,7 @@ fn muster_up_is_well() {
     fleet.stop();
     let stopped = Examined::of(fleet.home.command().arg("doctor"));
     assert_eq!(stopped.code, 1, "what the agent needs does not answer");
+    stopped.expect("cli", "console alerts", "not_applicable", "did not say");
     stopped.expect("agent", "process", "warning", "muster up --data").expect(
         "agent",
         "broker",

@@ -783,20 +783,7 @@ pub const MEASUREMENTS: &[Measurement] = {
             CONSOLE,
             &[field("age_seconds", Gauge, Seconds, Console, "The time since the last good backup was taken.")],
         ),
-        of(
-            "muster_console_series",
-            CONSOLE,
-            &[
-                field("count", Gauge, Number, Console, "The series that are stored."),
-                field(
-                    "refused_total",
-                    Counter,
-                    Number,
-                    Console,
-                    "The times that a new series was not stored, because its host has as many as one host may have.",
-                ),
-            ],
-        ),
+        of("muster_console_series", CONSOLE, &[field("count", Gauge, Number, Console, "The series that are stored.")]),
         of(
             "muster_console_batches",
             CONSOLE,
@@ -814,14 +801,14 @@ pub const MEASUREMENTS: &[Measurement] = {
             &[field("received_total", Counter, Number, Console, "The values that hosts sent.")],
         ),
         of(
-            "muster_console_unit_reports",
-            CONSOLE,
+            "muster_console_host_shares",
+            &["instance", "kind"],
             &[field(
-                "left_out_total",
+                "exceeded_total",
                 Counter,
                 Number,
                 Console,
-                "The reports of units that were not stored, because their hosts report more than is stored of one host.",
+                "The times that a host wanted more of something than one host may have, which was left out.",
             )],
         ),
         of(

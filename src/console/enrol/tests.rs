@@ -185,6 +185,8 @@ async fn certificates_of_a_host_are_few_however_often_it_asks() {
     // After a while it may have lost what it was given.
     for count in 2..=16 {
         pass(SAME_FOR_MS).await;
+        let own = crate::store::alert::raised_own(fixture.shared().store.read(), host).await.unwrap();
+        assert_eq!(own.len(), usize::from(count > 13), "it is said from four fifths on");
         let newer = renew().await;
         assert!(newer != first && newer == renew().await);
         assert_eq!(stored().await, count);
@@ -195,6 +197,11 @@ async fn certificates_of_a_host_are_few_however_often_it_asks() {
     assert_eq!(stored().await, 16);
     let refused = renew_as(&fixture, member, &KeyPair::generate().unwrap()).await.unwrap();
     assert_eq!(problem(refused).await, (429, "too_many_certificates".to_owned()));
+    let shared = fixture.shared();
+    let own = crate::store::alert::raised_own(shared.store.read(), host).await.unwrap();
+    let alert = own.iter().find(|alert| alert.rule.as_str() == ShareKind::Certificates.rule()).unwrap();
+    assert!(alert.message.contains("more than the 16 certificates"), "{}", alert.message);
+    assert_eq!(shared.hosts.shares.exceeded(ShareKind::Certificates), 1);
     let lifetime = fixture.shared().current().host_certificate_lifetime();
     pass(i64::try_from(lifetime.as_millis()).unwrap() / 2).await;
     assert_ne!(renew().await, first);

@@ -8,35 +8,23 @@ use muster_topics::{
     heartbeat::{Content, Heartbeat, HostState},
     name::Digest,
     presence::{Presence, PresenceState},
-    unit::UNITS_MAX,
 };
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::error::FaultyMessage;
-use crate::store::host::{LastHeartbeat, StoredState, UnitShare};
+use crate::{
+    host_share::{ShareKind, ShareUse, UnitShares},
+    store::host::{LastHeartbeat, StoredState, UnitShare},
+};
 
-/// The most that is stored of the units of one host: as many as a host may have, with 32 KiB each. A document gives them a
-/// sixteenth of it.
-const UNIT_REPORTS_MAX_BYTES: u64 = 8 * 1024 * 1024;
-
-/// Decides whether there is room for a report beside those of a host's other units. An agent has no more units: who reports more
-/// is none.
-///
-/// # Errors
-/// Why there is none.
-pub(super) fn has_room(others: UnitShare, bytes: usize) -> Result<(), String> {
-    let hint = "the others are stored. hint: if its agent is not damaged, its certificate is in wrong hands: `muster host revoke`";
-    if others.units >= UNITS_MAX as u64 {
-        return Err(format!("this host reports more units than a host can have, {UNITS_MAX}; {hint}"));
-    }
-    if others.bytes.saturating_add(bytes as u64) > UNIT_REPORTS_MAX_BYTES {
-        let most = UNIT_REPORTS_MAX_BYTES / (1024 * 1024);
-        return Err(format!(
-            "the reports of this host's units are larger than what is stored of one host, {most} MiB; {hint}"
-        ));
-    }
-    Ok(())
+/// Returns what a host's units would have with a report of this size beside those of the others. An agent has no more units: who
+/// reports more is none.
+pub(super) fn unit_shares(others: UnitShare, bytes: usize, most: UnitShares) -> [ShareUse; 2] {
+    [
+        ShareUse { kind: ShareKind::Units, used: others.units.saturating_add(1), most: most.units },
+        ShareUse { kind: ShareKind::UnitReports, used: others.bytes.saturating_add(bytes as u64), most: most.bytes },
+    ]
 }
 
 /// What to do with a presence.

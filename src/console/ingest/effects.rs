@@ -1,9 +1,6 @@
 //! Effects of a batch, performed after its commit.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::atomic::Ordering,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use muster_guard::{LineKind, log_peer};
 use muster_topics::{
@@ -17,7 +14,13 @@ use muster_topics::{
 };
 
 use super::owed_acks::HostAcks;
-use crate::{alert, dispatch, page_change::PageChange, rotation, state::ConsoleState};
+use crate::{
+    dispatch,
+    host_share::{self, ShareKind, ShareLevel, ShareUse},
+    page_change::PageChange,
+    rotation,
+    state::ConsoleState,
+};
 
 /// How often at most a host is asked for a full report because it sends what cannot be applied.
 const REFRESH_EVERY_MS: Millis = 10_000;
@@ -29,9 +32,6 @@ const REFRESHED: LineKind = LineKind::new("hosts that are asked for their state"
 
 /// Log lines about hosts that speak of too many deployments.
 const CROWDED: LineKind = LineKind::new("hosts with too many deployments", 60).burst(3);
-
-/// Log lines about hosts that report more of their units than is stored.
-const LEFT_OUT: LineKind = LineKind::new("reports of units that are left out", 60).burst(3);
 
 /// What follows the commit of a batch.
 #[derive(Debug, Default)]
@@ -67,8 +67,9 @@ pub struct Effects {
     pub printed: BTreeSet<HostId>,
     /// Hosts' clocks in new heartbeats.
     pub clocks: Vec<(HostId, Millis)>,
-    /// Hosts that report more of their units than is stored: how many reports were left out, and why the first was.
-    pub crowded: BTreeMap<HostId, (u64, String)>,
+    /// Hosts that have nearly all that one may have, or want more: how much at most, and how often they
+    /// wanted more.
+    pub shares: BTreeMap<(HostId, ShareKind), (ShareUse, u64)>,
     /// Changes for pages.
     pub changes: Vec<PageChange>,
 }
@@ -98,10 +99,23 @@ impl Effects {
         self.admissions.extend(more.admissions);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
-        for (host, (count, message)) in more.crowded {
-            self.crowded.entry(host).or_insert((0, message)).0 += count;
+        for ((host, _), (share, count)) in more.shares {
+            self.add_share(host, share, count);
         }
         self.changes.extend(more.changes);
+    }
+
+    /// Notes what a host has of a share, if that is nearly all or more.
+    pub fn note_share(&mut self, host: HostId, share: ShareUse) {
+        if share.level() > ShareLevel::Ample {
+            self.add_share(host, share, u64::from(share.level() == ShareLevel::Exceeded));
+        }
+    }
+
+    fn add_share(&mut self, host: HostId, share: ShareUse, exceeded: u64) {
+        let (most, times) = self.shares.entry((host, share.kind)).or_insert((share, 0));
+        most.used = most.used.max(share.used);
+        *times += exceeded;
     }
 
     /// Returns the events for dispatch, in this order: a host that came online and finished in one batch is sent
@@ -139,12 +153,8 @@ impl Effects {
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.hosts.clocks.note(host, at_ms, now);
         }
-        for (host, (count, message)) in std::mem::take(&mut self.crowded) {
-            shared.hosts.reports_left_out.fetch_add(count, Ordering::Relaxed);
-            log_peer!(WARN, host, LEFT_OUT, host.id = %host, reports = count, reason = message, "reports of units are left out");
-            if let Err(error) = alert::raise_own(shared, host, alert::UNITS_LEFT_OUT, message, now).await {
-                tracing::error!(host.id = %host, %error, "an alert cannot be stored");
-            }
+        for ((host, _), (share, count)) in std::mem::take(&mut self.shares) {
+            host_share::tell(shared, host, &share, count, now).await;
         }
         let events = self.take_events();
         shared.hosts.owed_acks.add(self.acks);

@@ -19,7 +19,7 @@ use std::{
 use muster_base::clock::now_ms;
 use muster_guard::{LineKind, LineLimiter, log_peer};
 use muster_rules::time;
-use muster_series::{GATHER, GATHERED_MAX, SeriesError, ShareNotice};
+use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::Numbered,
@@ -31,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::effects::{Effects, RefreshRequests};
 use crate::{
-    alert,
     external::QueueError,
+    host_share::{self, ShareKind, ShareUse},
     inbound::Inbound,
     page_change::PageChange,
     state::ConsoleState,
@@ -44,9 +44,6 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Log lines about unreadable batches of a host.
 const FAULTY: LineKind = LineKind::new("faulty batches of measurements", 600);
-
-/// Log lines about hosts that have nearly all series that they may have.
-const CROWDED: LineKind = LineKind::new("hosts with many series", 600);
 
 /// A received batch: its sender, and the bytes.
 type RawBatch = (HostId, Vec<u8>);
@@ -117,30 +114,22 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             effects.changes.push(PageChange::Metrics(host));
         }
         effects.perform(&shared, &mut RefreshRequests::default(), now_ms()).await;
-        for notice in shared.measurements.series.take_share_notices() {
-            tell_share(&shared, &notice).await;
-        }
+        tell_shares(&shared).await;
     }
 }
 
-/// Says that a host has nearly all series that it may have, or all of them.
-async fn tell_share(shared: &ConsoleState, notice: &ShareNotice) {
-    let ShareNotice { value, series, series_max } = notice;
-    let Ok(host) = value.parse::<HostId>() else { return };
-    let message = match notice.is_full() {
-        true => format!(
-            "this host has {series} series of measurements, as many as one host may have: new ones are left out. hint: a label \
-             whose values change makes a series for each; `metric_host_series_max` in the console's configuration is the limit"
-        ),
-        false => format!(
-            "this host has {series} of {series_max} series of measurements that one host may have; beyond, new ones are left \
-             out. hint: a label whose values change makes a series for each; `metric_host_series_max` in the console's \
-             configuration is the limit"
-        ),
-    };
-    log_peer!(WARN, host, CROWDED, host.id = %host, series, series_max, "a host has many series of measurements");
-    if let Err(error) = alert::raise_own(shared, host, alert::SERIES_SHARE, message, now_ms()).await {
-        tracing::error!(host.id = %host, %error, "an alert cannot be stored");
+/// Says which hosts have nearly all series or bytes that they may have, or want more.
+async fn tell_shares(shared: &ConsoleState) {
+    for notice in shared.measurements.series.take_share_notices() {
+        let Ok(host) = notice.value.parse::<HostId>() else { continue };
+        // The one that did not find room is the first beyond them.
+        let used = notice.series as u64 + u64::from(notice.is_full());
+        let share = ShareUse { kind: ShareKind::Series, used, most: notice.series_max as u64 };
+        // The store itself counts what it refuses.
+        host_share::tell(shared, host, &share, 0, now_ms()).await;
+    }
+    for (host, (share, exceeded)) in shared.hosts.link.shares.take() {
+        host_share::tell(shared, host, &share, exceeded, now_ms()).await;
     }
 }
 

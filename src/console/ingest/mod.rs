@@ -112,7 +112,8 @@ async fn store(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, Stor
 async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, StoreError> {
     let mut transaction = shared.store.begin().await?;
     let topics = batch.iter().map(|message| &message.topic);
-    let mut together = IngestBatch::begin(&mut *transaction, topics, now_ms()).await?;
+    let unit_shares = shared.settings.started_with.host_shares.units();
+    let mut together = IngestBatch::begin(&mut *transaction, topics, unit_shares, now_ms()).await?;
     for message in batch {
         match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {
             Ok(()) => (),

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     alert::OWN_PREFIX,
+    host_share::{ShareLevel, UnitShares},
     page_change::PageChange,
     store::{
         StoreError,
@@ -59,16 +60,18 @@ pub struct IngestBatch {
     presences: BTreeMap<HostId, Presence>,
     states: BTreeMap<HostId, NewState>,
     settled: Vec<SettledOutcome>,
+    unit_shares: UnitShares,
     now: Millis,
     /// What has to follow the commit.
     pub effects: Effects,
 }
 
 impl IngestBatch {
-    /// Reads the known state of the hosts that `topics` name.
+    /// Reads the known state of the hosts that `topics` name. The units of each may have `unit_shares`.
     pub async fn begin<'a>(
         db: &mut impl Tables,
         topics: impl Iterator<Item = &'a Topic>,
+        unit_shares: UnitShares,
         now: Millis,
     ) -> std::result::Result<Self, StoreError> {
         let (mut hosts, mut showing, mut beating) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -85,7 +88,7 @@ impl IngestBatch {
         let of = |hosts: BTreeSet<HostId>| hosts.into_iter().collect();
         let known = db.known(&HostKeys { hosts: of(hosts), showing: of(showing), beating: of(beating) }).await?;
         let (presences, states) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
+        Ok(Self { known, presences, states, settled: Vec::new(), unit_shares, now, effects: Effects::default() })
     }
 
     /// Applies a message; `retained`: the broker had retained it.
@@ -119,7 +122,7 @@ impl IngestBatch {
             HostTopic::Unit(unit) if payload.is_empty() => unit_gone(db, *host, unit, &mut self.effects).await,
             HostTopic::Unit(unit) => {
                 self.known.with_units.insert(*host);
-                unit_report(db, *host, unit, (&parse(payload)?, payload.len()), self.now, &mut self.effects).await
+                self.unit_report(db, *host, unit, (&parse(payload)?, payload.len())).await
             }
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
             HostTopic::Admission => {
@@ -138,6 +141,29 @@ impl IngestBatch {
             HostTopic::Event => self.event(db, *host, parse(payload)?).await,
             _ => Err(FaultyMessage::Topic.into()),
         }
+    }
+
+    async fn unit_report(
+        &mut self,
+        db: &mut impl Tables,
+        id: HostId,
+        unit: &UnitName,
+        (report, bytes): (&UnitReport, usize),
+    ) -> ApplyResult<()> {
+        if report.unit != *unit {
+            return Err(FaultyMessage::Content("it is about another unit than its topic says").into());
+        }
+        let shares = decide::unit_shares(db.unit_share(id, unit).await?, bytes, self.unit_shares);
+        for share in shares {
+            self.effects.note_share(id, share);
+        }
+        if shares.iter().any(|share| share.level() == ShareLevel::Exceeded) {
+            return Ok(());
+        }
+        if db.set_unit(id, report, self.now).await? {
+            self.effects.changes.push(PageChange::Unit(id, unit.clone()));
+        }
+        Ok(())
     }
 
     fn presence(&mut self, id: HostId, presence: Presence) {
@@ -411,27 +437,6 @@ async fn forget_units(
 
 async fn unit_gone(db: &mut impl Tables, id: HostId, unit: &UnitName, effects: &mut Effects) -> ApplyResult<()> {
     if db.remove_unit(id, unit).await? {
-        effects.changes.push(PageChange::Unit(id, unit.clone()));
-    }
-    Ok(())
-}
-
-async fn unit_report(
-    db: &mut impl Tables,
-    id: HostId,
-    unit: &UnitName,
-    (report, bytes): (&UnitReport, usize),
-    now: Millis,
-    effects: &mut Effects,
-) -> ApplyResult<()> {
-    if report.unit != *unit {
-        return Err(FaultyMessage::Content("it is about another unit than its topic says").into());
-    }
-    if let Err(message) = decide::has_room(db.unit_share(id, unit).await?, bytes) {
-        effects.crowded.entry(id).or_insert((0, message)).0 += 1;
-        return Ok(());
-    }
-    if db.set_unit(id, report, now).await? {
         effects.changes.push(PageChange::Unit(id, unit.clone()));
     }
     Ok(())

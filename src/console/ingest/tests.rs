@@ -1,5 +1,3 @@
-use std::sync::atomic::Ordering;
-
 use muster_api::{CommandState, HostConnection, NewCommand, NewTarget};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
@@ -13,6 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     PageChange,
+    host_share::ShareKind,
     link::MessageReceipt,
     store::{
         self,
@@ -329,23 +328,23 @@ async fn reports_beyond_the_share_of_a_host_are_left_out() {
     db.commit().await.unwrap();
     let many: Vec<_> = (0..UNITS_MAX + 9).map(|number| padded(thief, number, 0, "running")).collect();
     let effects = stored(&fixture, &many).await;
-    assert_eq!(effects.crowded[&thief].0, 9);
+    assert_eq!(effects.shares[&(thief, ShareKind::Units)].1, 9);
     effects.perform(shared, &mut RefreshRequests::default(), now_ms()).await;
     assert_eq!(fixture.console.units(Some(thief)).await.unwrap().len(), UNITS_MAX);
-    assert_eq!(shared.hosts.reports_left_out.load(Ordering::Relaxed), 9);
+    assert_eq!(shared.hosts.shares.exceeded(ShareKind::Units), 9);
     let own = store::alert::raised_own(shared.store.read(), thief).await.unwrap();
     let rules: Vec<_> = own.iter().map(|alert| alert.rule.as_str()).collect();
-    assert_eq!(rules, [crate::alert::UNITS_LEFT_OUT]);
+    assert_eq!(rules, [ShareKind::Units.rule()]);
     // What is stored of it is updated, and other hosts have their own share.
     let effects = stored(&fixture, &[padded(thief, 0, 0, "backoff"), padded(other, 0, 0, "running")]).await;
-    assert!(effects.crowded.is_empty());
+    assert!(effects.shares.values().all(|(_, exceeded)| *exceeded == 0), "{:?}", effects.shares);
     let unit = fixture.console.unit(thief, &"default/u0".parse().unwrap()).await.unwrap();
     assert_eq!(unit.observed.phase, muster_topics::unit::Phase::Backoff);
     assert_eq!(fixture.console.units(None).await.unwrap().len(), UNITS_MAX + 1);
     // Some long reports are as good as many.
     let long: Vec<_> = (0..UNITS_MAX).map(|number| padded(large, number, 60_000, "running")).collect();
     for _ in 0..2 {
-        assert!(stored(&fixture, &long).await.crowded[&large].0 > 0);
+        assert!(stored(&fixture, &long).await.shares[&(large, ShareKind::UnitReports)].1 > 0);
         let mut db = shared.store.begin().await.unwrap();
         let share = host::unit_share(&mut db, large, &"default/none".parse().unwrap()).await.unwrap();
         assert!((100..150).contains(&share.units) && share.bytes <= 8 * 1024 * 1024, "{share:?}");
