@@ -12,8 +12,7 @@ const SHOP: &str = "#!/bin/sh\necho $1 >> starts\nexec sleep 100000\n";
 
 /// A version reaches its host whoever is killed once it is applied.
 pub(super) fn each_version_reaches_the_host_once(stage: &mut Stage) {
-    let program = file(&stage.home, "shop", SHOP);
-    stage.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+    add_program(stage);
     apply(stage, 1);
     verified(stage, 1);
     for (version, victims) in [
@@ -94,15 +93,27 @@ pub(super) fn each_rollout_reaches_the_host_once(stage: &mut Stage) {
     stage.lap("rollouts");
 }
 
-fn apply(stage: &Stage, version: u32) {
-    publish(stage, version, json!({}));
+/// Adds the program that the versions of the deployment run.
+pub(super) fn add_program(stage: &Stage) {
+    let program = file(&stage.home, "shop", SHOP);
+    stage.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+}
+
+#[track_caller]
+pub(super) fn apply(stage: &Stage, version: u32) {
+    try_apply(stage, version).unwrap();
+}
+
+/// Applies a version to a console that may be away.
+pub(super) fn try_apply(stage: &Stage, version: u32) -> Result<(), String> {
+    publish(stage, version, json!({}))
 }
 
 fn roll_out(stage: &Stage, version: u32) {
-    publish(stage, version, json!({"rollout": {}}));
+    publish(stage, version, json!({"rollout": {}})).unwrap();
 }
 
-fn publish(stage: &Stage, version: u32, more: Value) {
+fn publish(stage: &Stage, version: u32, more: Value) -> Result<(), String> {
     let mut document = json!({
         "deployment": DEPLOYMENT,
         "target": {"select": format!("host={}", stage.host)},
@@ -110,12 +121,12 @@ fn publish(stage: &Stage, version: u32, more: Value) {
     });
     document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let body = json!({ "documents": [{"source": "a test", "content": document}] });
-    stage.request("POST", "/deployments", Some(&body));
+    stage.ask("POST", "/deployments", Some(&body)).map(drop)
 }
 
 /// Waits until the host runs a version, by its argument.
 #[track_caller]
-fn verified(stage: &Stage, version: u32) {
+pub(super) fn verified(stage: &Stage, version: u32) {
     eventually("a verified version", || {
         let shown = stage.ask("GET", &format!("/deployments/{DEPLOYMENT}"), None)?;
         let host = &shown["on_hosts"][0];
@@ -132,7 +143,7 @@ fn running(stage: &Stage) -> Value {
 }
 
 /// The versions that were started, in order.
-fn starts(stage: &Stage) -> Vec<String> {
+pub(super) fn starts(stage: &Stage) -> Vec<String> {
     let noted = stage.home.path().join("agent/units").join(DEPLOYMENT).join("work/starts");
     std::fs::read_to_string(noted).unwrap().lines().map(str::to_owned).collect()
 }

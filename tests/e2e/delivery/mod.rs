@@ -7,6 +7,7 @@
 //!
 //! Hosts that are [`revoked`] are tried over brokers that go on letting them in, and the [`root`] certificate is replaced over
 //! brokers that know nothing of it.
+//! In a [`sweep`], all are killed at random.
 //!
 //! `TESTS_LONG=1` has more rounds of each. What took how long is printed.
 
@@ -20,6 +21,7 @@ mod root;
 mod scenarios;
 mod stage;
 mod stores;
+mod sweep;
 
 use bus::Kind;
 use stage::Stage;

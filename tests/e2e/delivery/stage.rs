@@ -253,8 +253,12 @@ impl Stage {
     /// Orders something of the host; gives the command's id.
     #[track_caller]
     pub(super) fn order(&self, verb: &Value, expires_in_ms: u64) -> String {
-        let command = json!({ "target": {"hosts": [self.host]}, "expires_in_ms": expires_in_ms, "verb": verb });
-        self.request("POST", "/commands", Some(&command))["id"].as_str().unwrap().to_owned()
+        self.orders().order(verb, expires_in_ms).unwrap()
+    }
+
+    /// What orders something of the host while others are killed.
+    pub(super) fn orders(&self) -> Orders {
+        Orders { web: self.web, token: self.token.clone(), host: self.host }
     }
 
     /// Orders a line of shell.
@@ -406,6 +410,32 @@ impl Stage {
             }
             Party::Broker => self.bus.again(),
         }
+    }
+}
+
+/// Orders something of the host of a stage, from another thread.
+pub(super) struct Orders {
+    web: SocketAddr,
+    token: String,
+    host: HostId,
+}
+
+impl Orders {
+    /// Orders it; gives the command's id, or what is wrong if there is no answer of success.
+    pub(super) fn order(&self, verb: &Value, expires_in_ms: u64) -> Result<String, String> {
+        let command = json!({ "target": {"hosts": [self.host]}, "expires_in_ms": expires_in_ms, "verb": verb });
+        let answer = self.ask("POST", "/commands", &command.to_string())?;
+        answer["id"].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
+    }
+
+    /// Whether a command is known to have its outcome.
+    pub(super) fn is_done(&self, id: &str) -> bool {
+        self.ask("GET", &format!("/commands/{id}"), "").is_ok_and(|shown| shown["hosts"][0]["state"] == "done")
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
+        let answer = api::ask(&self.web.to_string(), &self.token, method, path, body)?;
+        serde_json::from_str(&answer).map_err(|error| error.to_string())
     }
 }
 
