@@ -7,7 +7,7 @@
 //!
 //! Modules: [`error`], `receive` (network to disk), `rate_limit` (rate limit).
 //!
-//! One call is one attempt. The planner decides whether and when to retry ([`ArtifactError::may_heal`]).
+//! One call is one attempt. The planner decides when to retry; each failure may pass ([`error`]).
 //!
 //! **Invariant: nothing is installed that was not hashed**, and no more is written than the size that
 //! was announced.
@@ -315,7 +315,7 @@ impl Artifacts {
     async fn document(&self, what: String, kind: &str, sha256: &Digest) -> Result<Vec<u8>, ArtifactError> {
         let content = read_whole(&what, self.get(&what, &format!("{kind}/{sha256}"), None).await?).await?;
         let found = Digest::of(&content);
-        if found == *sha256 { Ok(content) } else { Err(ArtifactError::WrongHash { what, found, resumed: false }) }
+        if found == *sha256 { Ok(content) } else { Err(ArtifactError::WrongHash { what, found }) }
     }
 
     /// Deletes artifacts that no unit has needed for a day, and partial downloads that were not continued.

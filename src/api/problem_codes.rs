@@ -73,6 +73,11 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("changed_meanwhile", &[409], "The thing has changed since it was read."),
     row("clock_was_set", &[409], "The clock that is to be confirmed does not show what it was seen to show."),
     row("config_not_wanted", &[400], "The merged config of a unit is not what its artifact's schema asks for."),
+    row(
+        "content_damaged",
+        &[404, 409],
+        "An artifact, a config or a manifest is not what was stored: it has to be added again.",
+    ),
     row("default_realm", &[409], "The realm `default` cannot be removed."),
     row("disk_full", &[507], "The console's disk is full."),
     row("document_conflict", &[409], "Hosts have other content of a version than the console."),
@@ -91,6 +96,11 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
         "hosts_lack_root",
         &[409],
         "Hosts do not trust the new root, or have no certificate under it, and were not named.",
+    ),
+    row(
+        "hosts_unconfirmed",
+        &[409],
+        "Hosts have documents or labels that this console did not make: they have to be confirmed first.",
     ),
     row("in_use", &[409], "A unit needs the artifact, config or secret."),
     row("incomplete", &[400, 408], "The request did not arrive completely, or not in time."),

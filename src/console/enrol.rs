@@ -14,11 +14,10 @@
 //!
 //! **Invariant: a host can download what the console has given to it** ([`super::given`]), and nothing that it reports gives it more.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Json, Router,
-    body::Body,
     extract::{FromRequestParts, Path, State},
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
@@ -37,8 +36,6 @@ use muster_topics::{
     secret::SecretRef,
 };
 use sqlx::SqliteConnection;
-use tokio::io::{AsyncReadExt, AsyncSeekExt};
-use tokio_util::io::ReaderStream;
 
 use super::{
     alert,
@@ -63,9 +60,6 @@ use super::{
 const FACTS_MAX_BYTES: usize = 16 * 1024;
 /// What an agent needs that renews as it should.
 const CERTIFICATES_LEAST: u32 = 4;
-/// The size of pieces in which an artifact is read: large enough that reading takes most of the time.
-const PIECE_BYTES: usize = 128 * 1024;
-
 /// How long a host that asks for another certificate for its key gets the same one.
 const SAME_FOR_MS: Millis = 3_600_000;
 
@@ -464,10 +458,7 @@ async fn config(
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
     let sha256 = given(&console, host, &sha256).await?;
-    match store::content::config_content(console.shared.store.read(), &sha256).await? {
-        Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
-        None => Err(Error::not_found("unknown_config", format!("there is no config {sha256}"))),
-    }
+    content::download::config(&console, &sha256).await
 }
 
 /// Returns the value of a version of a secret that the host was told to use, sealed to it.
@@ -491,10 +482,7 @@ async fn manifest(
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
     let sha256 = given(&console, host, &sha256).await?;
-    match store::content::manifest(console.shared.store.read(), &sha256).await? {
-        Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
-        None => Err(Error::not_found("unknown_manifest", format!("there is no manifest {sha256}"))),
-    }
+    content::download::manifest(&console, &sha256).await
 }
 
 /// Returns the hash, if the console has given such content to the host. The error is the same whether the content
@@ -518,67 +506,7 @@ async fn artifact(
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     let sha256 = given(&console, host, &sha256).await?;
-    let path = content::artifact_path(&console.shared.content, &sha256);
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")),
-        _ => Error::internal("reading the artifact", &error),
-    };
-    let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
-    let size = file.metadata().await.map_err(failed)?.len();
-    let etag = format!("\"{sha256}\"");
-    // A part of other content is useless to a host that has the beginning of this (RFC 9110, 13.1.5).
-    let is_other = headers.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != etag.as_bytes());
-    let asked = headers.get(header::RANGE).filter(|_| !is_other).and_then(|value| value.to_str().ok());
-    let (status, range) = match asked.map_or(RequestedRange::Whole, |range| wanted(range, size)) {
-        RequestedRange::Whole => (StatusCode::OK, 0..=size.saturating_sub(1)),
-        RequestedRange::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        RequestedRange::Nothing => {
-            let error = Error::new(StatusCode::RANGE_NOT_SATISFIABLE, "bad_range", format!("there are {size} bytes"));
-            return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], error).into_response());
-        }
-    };
-    file.seek(std::io::SeekFrom::Start(*range.start())).await.map_err(failed)?;
-    let length = (range.end() + 1 - range.start()).min(size);
-    let body = Body::from_stream(ReaderStream::with_capacity(file.take(length), PIECE_BYTES));
-    let mut response = Response::builder()
-        .status(status)
-        .header(header::CONTENT_TYPE, "application/octet-stream")
-        .header(header::ACCEPT_RANGES, "bytes")
-        .header(header::ETAG, etag)
-        .header(header::CONTENT_LENGTH, length);
-    if status == StatusCode::PARTIAL_CONTENT {
-        response = response.header(header::CONTENT_RANGE, format!("bytes {}-{}/{size}", range.start(), range.end()));
-    }
-    response.body(body).map_err(|error| Error::internal("answering", &error))
-}
-
-/// The range of a `Range` header.
-#[derive(Debug, PartialEq, Eq)]
-enum RequestedRange {
-    Whole,
-    Part(RangeInclusive<u64>),
-    Nothing,
-}
-
-/// Parses a `Range` header. An unknown form counts as absent (RFC 9110, 14.2), and so do several ranges.
-fn wanted(header: &str, size: u64) -> RequestedRange {
-    let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
-        return RequestedRange::Whole;
-    };
-    let range = match (first.trim().parse::<u64>(), last.trim()) {
-        (Ok(first), "") => Some((first, size.saturating_sub(1))),
-        (Ok(first), last) => last.parse::<u64>().ok().filter(|last| first <= *last).map(|last| (first, last)),
-        (Err(_), last) if first.trim().is_empty() => last.parse::<u64>().ok().map(|count| match count {
-            0 => (size, size),
-            count => (size.saturating_sub(count), size.saturating_sub(1)),
-        }),
-        (Err(_), _) => None,
-    };
-    match range {
-        None => RequestedRange::Whole,
-        Some((first, _)) if first >= size => RequestedRange::Nothing,
-        Some((first, last)) => RequestedRange::Part(first..=last.min(size - 1)),
-    }
+    content::download::artifact(&console, sha256, &headers).await
 }
 
 #[cfg(test)]

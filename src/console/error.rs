@@ -113,7 +113,12 @@ impl From<StoreError> for Error {
                 .consequence("this cannot be read or written")
                 .hint("start the console again, which says what can be done about it; check its machine's disk");
         }
-        Self::internal("the console's store", &error)
+        match error {
+            StoreError::Altered { what, .. } => {
+                Self::conflict("content_damaged", format!("{what} is not what was stored")).hint("add it again")
+            }
+            error => Self::internal("the console's store", &error),
+        }
     }
 }
 

@@ -38,10 +38,12 @@ pub(super) enum NoticeKind {
     HostsBehind,
     /// Something stored is not what was stored.
     StoreDamaged,
+    /// Artifacts, configs or manifests are missing, or not what was stored.
+    ContentDamaged,
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 7] = [
+const ALL: [NoticeKind; 8] = [
     NoticeKind::DiskFull,
     NoticeKind::SeriesLeftOut,
     NoticeKind::Clock,
@@ -49,6 +51,7 @@ const ALL: [NoticeKind; 7] = [
     NoticeKind::BackupOld,
     NoticeKind::HostsBehind,
     NoticeKind::StoreDamaged,
+    NoticeKind::ContentDamaged,
 ];
 
 impl NoticeKind {
@@ -61,15 +64,19 @@ impl NoticeKind {
             Self::BackupOld => "console-backup-old",
             Self::HostsBehind => "console-hosts-behind",
             Self::StoreDamaged => "console-store-damaged",
+            Self::ContentDamaged => "console-content-damaged",
         }
     }
 
     fn metric(self) -> Metric {
         match self {
             Self::DiskFull => Metric::StoreUsed,
-            Self::SeriesLeftOut | Self::SignerAway | Self::BackupOld | Self::HostsBehind | Self::StoreDamaged => {
-                Metric::Other
-            }
+            Self::SeriesLeftOut
+            | Self::SignerAway
+            | Self::BackupOld
+            | Self::HostsBehind
+            | Self::StoreDamaged
+            | Self::ContentDamaged => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }

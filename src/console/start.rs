@@ -404,7 +404,11 @@ impl PreparedConsole {
                 received: AtomicU64::new(0),
                 latest: fleet::LatestMeasurements::default(),
             },
-            content: ContentFolder { folder: self.artifacts, lock: tokio::sync::Mutex::default() },
+            content: ContentFolder {
+                folder: self.artifacts,
+                lock: tokio::sync::Mutex::default(),
+                damaged: content::DamagedContent::default(),
+            },
             secret_keys: RwLock::new(self.secret_keys),
             hosts: HostMessages {
                 link: handle,
@@ -444,6 +448,7 @@ impl PreparedConsole {
         }
         let console = Console { shared: Arc::clone(&shared) };
         // Before anybody can ask for a change.
+        console.look_for_artifacts().await?;
         console.open_deployments().await?;
         let tasks = TaskTracker::new();
         let of_secrets = console.clone();

@@ -78,12 +78,14 @@ pub(super) struct Measurements {
     pub(super) latest: super::latest_measurements::LatestMeasurements,
 }
 
-/// Where artifacts lie.
+/// Where artifacts lie, and which content is damaged.
 #[derive(Debug)]
 pub(super) struct ContentFolder {
     pub(super) folder: PathBuf,
     /// Held while content is labelled or removed, secrets are set or removed, and both are ordered.
     pub(super) lock: tokio::sync::Mutex<()>,
+    /// What was found to be missing, or not what was stored.
+    pub(super) damaged: super::content::DamagedContent,
 }
 
 /// What hosts are told, and how.

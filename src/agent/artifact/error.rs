@@ -1,4 +1,6 @@
-//! Errors of downloads, and which of them may heal.
+//! Errors of downloads.
+//!
+//! All of them may pass: what the console lacks can be added to it, and what is damaged there can be added again.
 
 use std::{
     io,
@@ -36,8 +38,6 @@ pub enum ArtifactError {
         what: String,
         /// What came.
         found: Digest,
-        /// Whether a part of it came from an earlier transfer, so that a whole one may do better.
-        resumed: bool,
     },
     /// What came is longer than it should be.
     #[error(
@@ -76,27 +76,6 @@ fn disk_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ". hint: make room on this host's disk",
         _ => "",
-    }
-}
-
-impl ArtifactError {
-    /// Whether the same try may do better later, without anybody's help.
-    #[must_use]
-    pub fn may_heal(&self) -> bool {
-        match self {
-            // A full disk may have room again, whoever sees to it.
-            Self::Transport { .. } | Self::Write { .. } | Self::Client(_) => true,
-            Self::Status { status, .. } => {
-                status.is_server_error()
-                    || matches!(
-                        *status,
-                        // A conflict: the host's key for secrets has not reached the console yet.
-                        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT
-                    )
-            }
-            Self::WrongHash { resumed, .. } => *resumed,
-            Self::TooLong { .. } => false,
-        }
     }
 }
 

@@ -67,7 +67,7 @@ impl PartialArtifact {
         let found = Digest::from_ring(hash.finish());
         if found != self.artifact.sha256 {
             self.discard();
-            return Err(ArtifactError::WrongHash { what: self.what, found, resumed: self.begun_bytes > 0 });
+            return Err(ArtifactError::WrongHash { what: self.what, found });
         }
         self.install(file).inspect_err(|_| self.discard()).map_err(write)
     }

@@ -20,8 +20,9 @@ pub(super) fn never(error: impl Into<String>) -> Failure {
     Failure { error: error.into(), may_heal: false }
 }
 
+/// Converts an error of a download. What is missing on the console, or damaged there, can be added again.
 pub(super) fn from_artifact(error: ArtifactError) -> Failure {
-    Failure { may_heal: error.may_heal(), error: error.to_string() }
+    may_heal(error.to_string())
 }
 
 /// Converts an error of a shim. What a host lacks may appear, with a late mount, a directory service or an operator, so
@@ -84,7 +85,25 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::name::Digest;
+    use reqwest::StatusCode;
+
     use super::*;
+
+    #[test]
+    fn what_the_console_lacks_or_has_damaged_is_asked_for_again() {
+        let what = || "artifact hello@1".to_owned();
+        let errors = [
+            ArtifactError::Status { what: what(), status: StatusCode::NOT_FOUND },
+            ArtifactError::Status { what: what(), status: StatusCode::FORBIDDEN },
+            ArtifactError::WrongHash { what: what(), found: Digest::of(b"other") },
+            ArtifactError::TooLong { what: what(), size_bytes: 3 },
+        ];
+        for error in errors {
+            let failure = from_artifact(error);
+            assert!(failure.may_heal && failure.error.starts_with("artifact hello@1 "), "{failure:?}");
+        }
+    }
 
     #[test]
     fn first_inaccessible_folder_is_named() {

@@ -69,6 +69,9 @@ impl Console {
             content::add_config(shared.store.write(), &config, operator, now_ms()).await?;
             let stored = self.config(&config.id, &config.version).await?;
             if is_same(&stored.sha256) {
+                shared.note_whole(&stored.sha256);
+                // Deployments may have waited for it.
+                shared.hosts.desired.content_changed();
                 return Ok(stored);
             }
         }
@@ -93,7 +96,7 @@ impl Console {
     }
 
     async fn bare_config(&self, id: &ConfigId, version: &Version) -> Result<Config, Error> {
-        let found = content::config(self.shared.store.read(), id, version).await?;
+        let found = self.shared.note_altered(content::config(self.shared.store.read(), id, version).await)?;
         let mut found =
             found.ok_or_else(|| Error::not_found("unknown_config", format!("there is no config {id}@{version}")))?;
         found.content = found.content.as_ref().map(config::unsalted);
@@ -126,12 +129,13 @@ impl Console {
         }
         let _content = self.shared.content.lock.lock().await;
         content::add_manifest(self.shared.store.write(), &sha256, &text, operator, now_ms()).await?;
+        self.shared.note_whole(&sha256);
         Ok(StoredManifest { sha256 })
     }
 
     /// Returns one manifest.
     pub async fn manifest(&self, sha256: &Digest) -> Result<Manifest, Error> {
-        let text = content::manifest(self.shared.store.read(), sha256).await?;
+        let text = self.shared.note_altered(content::manifest(self.shared.store.read(), sha256).await)?;
         let text =
             text.ok_or_else(|| Error::not_found("unknown_manifest", format!("there is no manifest {sha256}")))?;
         serde_json::from_str(&text).map_err(|error| Error::internal("reading the manifest", &error))

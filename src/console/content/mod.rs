@@ -1,6 +1,7 @@
 //! Artifacts, their manifests, and configs: the content that hosts download.
 //!
-//! Modules, in reading order: [`upload`] (adds artifacts), [`config`] (adds and shows configs and manifests),
+//! Modules, in reading order: [`upload`] (adds artifacts), [`config`] (adds and shows configs and manifests), [`download`] (serves
+//! them to hosts), [`damaged`] (what is not what was stored),
 //! [`reference_check`] (validates a unit's references), [`holder`] (who needs what), [`removal`] (removes unused content).
 //!
 //! **Invariant: a file in the folder `artifacts` whose name is a hash is complete and has that hash.** It
@@ -14,6 +15,8 @@
 //! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ContentFolder::lock`.
 
 mod config;
+mod damaged;
+pub(super) mod download;
 mod holder;
 mod reference_check;
 mod removal;
@@ -28,6 +31,7 @@ use axum::http::StatusCode;
 use muster_topics::name::Digest;
 
 pub(super) use self::{
+    damaged::DamagedContent,
     holder::{ContentHolder, holders, refuse_held},
     reference_check::{check_parts, check_unit, unit_faults},
 };

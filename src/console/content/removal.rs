@@ -59,6 +59,7 @@ impl Console {
         let label =
             RemovedLabel { kind: LabelKind::Config, name: id.as_str(), version, sha256: &config.sha256, operator };
         self.remove_label(&label).await?;
+        shared.note_whole(&config.sha256);
         tracing::info!(config = %format_args!("{id}@{version}"), %operator, "a config was removed");
         Ok(())
     }
@@ -115,7 +116,10 @@ impl Console {
     fn delete_blob(&self, sha256: &Digest) -> Result<(), Error> {
         match fs::remove_file(super::artifact_path(&self.shared.content, sha256)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("removing the artifact", &error)),
-            _ => Ok(()),
+            _ => {
+                self.shared.note_whole(sha256);
+                Ok(())
+            }
         }
     }
 }

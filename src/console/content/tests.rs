@@ -334,3 +334,71 @@ fn leftovers_of_interrupted_uploads_are_removed() {
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left, [kept]);
 }
+
+#[tokio::test]
+async fn damaged_or_missing_content_raises_an_alert_until_it_is_added_again() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let manifest = json!({"config_schema": {"type": "object"}});
+    let added = artifact(&fixture, "till@1", "program", Some(manifest.clone())).await;
+    let content = config(&fixture, "till", "1", json!({"port": 80})).await.unwrap();
+    let stored_manifest = added.manifest.clone().unwrap();
+    fixture.give(member.id, &[&added.sha256, &content.sha256, &stored_manifest]).await;
+    let client = fixture.client(member.identity());
+    let get = async |path: String| {
+        let answer = client.get(fixture.hosts_url(&path)).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.bytes().await.unwrap())
+    };
+    let is_told = |what: &str| fixture.console.notices().iter().any(|notice| notice.contains(what));
+    let at = artifact_path(&fixture.shared().content, &added.sha256);
+    let path = format!("/v1/artifacts/{}", added.sha256);
+    let whole = (200, bytes::Bytes::from_static(b"program"));
+    assert_eq!(get(path.clone()).await, whole);
+    let damages: [&dyn Fn(); 4] = [
+        &|| fs::write(&at, "prograM").unwrap(),
+        &|| fs::write(&at, "").unwrap(),
+        &|| fs::write(&at, "program, and more").unwrap(),
+        &|| fs::remove_file(&at).unwrap(),
+    ];
+    for (number, damage) in damages.iter().enumerate() {
+        damage();
+        get(path.clone()).await;
+        assert!(is_told("artifact till@1"), "{number}");
+        assert_eq!(get(path.clone()).await.0, 404, "{number}: it is sent to no other");
+        artifact(&fixture, "till@1", "program", Some(manifest.clone())).await;
+        assert!(!is_told("till@1"), "{number}");
+        assert_eq!(get(path.clone()).await, whole, "{number}");
+    }
+    // A file that somebody puts back counts, too.
+    fs::remove_file(&at).unwrap();
+    fixture.console.look_for_artifacts().await.unwrap();
+    assert!(is_told("artifact till@1"), "at the start");
+    fs::write(&at, "program").unwrap();
+    assert_eq!(get(path.clone()).await, whole);
+    assert!(!is_told("till@1"));
+    let statements = [
+        "UPDATE config SET content = replace(content, '80', '81')",
+        "UPDATE config SET sha256 = replace(sha256, substr(sha256, 1, 8), '00000000')",
+        "UPDATE manifest SET content = replace(content, 'object', 'string')",
+        "UPDATE artifact SET size_bytes = 3",
+    ];
+    let paths = [
+        format!("/v1/configs/{}", content.sha256),
+        format!("/v1/configs/{}", content.sha256),
+        format!("/v1/manifests/{stored_manifest}"),
+        path,
+    ];
+    for (statement, path) in statements.into_iter().zip(paths) {
+        let before = get(path.clone()).await;
+        assert_eq!(before.0, 200, "{statement}");
+        let done = sqlx::query(statement).execute(fixture.shared().store.write()).await.unwrap();
+        assert_eq!(done.rows_affected(), 1, "{statement}");
+        assert_eq!(get(path.clone()).await.0, 404, "{statement}");
+        artifact(&fixture, "till@1", "program", Some(manifest.clone())).await;
+        config(&fixture, "till", "1", json!({"port": 80})).await.unwrap();
+        assert_eq!(fixture.console.notices(), [""; 0], "{statement}");
+        assert_eq!(get(path).await, before, "{statement}");
+    }
+    fixture.running.stop().await;
+}

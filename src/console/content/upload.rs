@@ -104,6 +104,7 @@ impl Console {
         self.check_label(&artifact).await?;
         blob.keep(&shared.content.folder).await.map_err(|error| disk("storing the artifact", &error))?;
         let stored = content::add_artifact(shared.store.write(), &artifact, operator).await?;
+        shared.note_whole(&stored.sha256);
         tracing::info!(artifact = stored.sha256.short(), role = %stored.role, version = %stored.version, %operator, size_bytes = stored.size_bytes, "an artifact is here");
         Ok(stored)
     }

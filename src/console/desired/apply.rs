@@ -589,6 +589,9 @@ impl Console {
             (entry, carriers(&table, name), deployments)
         };
         let (looks, _) = self.look(Some(&hosts), &deployments).await?;
+        if !wanted.keep {
+            self.check_confirmed(name).await?;
+        }
         let removed =
             RemovedDeployment { deployment: name.clone(), units: entry.units.clone(), hosts: named(&hosts, &looks) };
         if wanted.dry_run {

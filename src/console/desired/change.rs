@@ -175,17 +175,21 @@ impl Console {
         Ok(secrets)
     }
 
-    /// Finds the secrets of all deployments anew. Returns the deployments whose secrets have changed.
-    pub(super) async fn refresh_secrets(&self) -> Result<Vec<DeploymentName>, Error> {
+    /// Finds the secrets of all deployments anew. Returns the deployments whose secrets have changed, and whether any of them may select
+    /// other hosts now.
+    pub(super) async fn refresh_entries(&self) -> Result<(Vec<DeploymentName>, bool), Error> {
         let before: Vec<Arc<DeploymentEntry>> = {
             let mut table = self.shared.hosts.desired.table();
-            table.has_new_secrets = false;
+            table.has_new_content = false;
             table.versions.values().cloned().collect()
         };
-        let mut changed = Vec::new();
+        let (mut changed, mut selects_others) = (Vec::new(), false);
         for entry in before {
-            let new = self.entry(entry.created_ms, entry.row.clone()).await?;
+            let new = self.entry(entry.created_ms, entry.row.clone()).await.inspect_err(|_| {
+                self.shared.hosts.desired.table().has_new_content = true;
+            })?;
             if new.secrets != entry.secrets {
+                selects_others |= new.has_secrets() != entry.has_secrets();
                 changed.push(Arc::new(new));
             }
         }
@@ -198,7 +202,7 @@ impl Console {
             }
             table.versions.insert((entry.name().clone(), entry.number()), Arc::clone(entry));
         }
-        Ok(changed.iter().map(|entry| entry.name().clone()).collect())
+        Ok((changed.iter().map(|entry| entry.name().clone()).collect(), selects_others))
     }
 
     /// Evaluates the targets of deployments on hosts: on all members, or on some of them. A host that cannot be read is

@@ -25,7 +25,7 @@ use muster_topics::{
 use super::{
     apply::VERSIONS_KEPT,
     plan::{HostLook, PlanWish},
-    table::DeploymentEntry,
+    table::{DeploymentEntry, assignment},
 };
 use crate::{
     dispatch,
@@ -58,6 +58,8 @@ struct OpenHost {
     body: Option<Arc<DesiredBody>>,
     /// What this console has assigned to it.
     assigned: Vec<AssignmentRow>,
+    /// What it carries of deployments of which it is not known whether they select it.
+    kept: Vec<AssignmentRow>,
     labels: Option<OpenLabels>,
 }
 
@@ -127,7 +129,7 @@ impl Console {
         let _changing = shared.hosts.desired.changing.lock().await;
         let _labelling = shared.hosts.labelling.lock().await;
         let now = now_ms();
-        let (open, waiting) = self.open_hosts(&meant, (operator, now, wanted.replace)).await?;
+        let (mut open, waiting) = self.open_hosts(&meant, (operator, now, wanted.replace)).await?;
         let held = match wanted.replace {
             true => HeldVersions::default(),
             false => self.held_versions(&open).await?,
@@ -167,6 +169,9 @@ impl Console {
                 .consequence("nothing was confirmed")
                 .hint("`--dry-run` shows which hosts; `--replace` gives them what the console has"));
         }
+        for host in &mut open {
+            host.kept = self.kept(host, &held, &deployments).await?;
+        }
         let mut transaction = shared.store.begin().await?;
         for row in &rows {
             deployment::set_present(&mut transaction, &row.content.deployment, row.info.number, now).await?;
@@ -188,6 +193,9 @@ impl Console {
                     let unit = (&one.version.deployment, unit);
                     deployment::set_detached(&mut transaction, &[host.host], unit, true).await?;
                 }
+            }
+            for row in &host.kept {
+                deployment::assign(&mut transaction, &[host.host], row).await?;
             }
             if let Some(body) = &host.body {
                 deployment::set_removals(&mut transaction, &[host.host], &body.remove).await?;
@@ -263,6 +271,7 @@ impl Console {
                 is_unconfirmed: entry.is_unconfirmed,
                 body,
                 assigned: entry.assigned,
+                kept: Vec::new(),
                 labels,
             });
         }
@@ -271,7 +280,7 @@ impl Console {
         Ok((open, waiting))
     }
 
-    async fn handed_in_body(
+    pub(super) async fn handed_in_body(
         &self,
         digest: &Digest,
         known: &mut HashMap<Digest, Option<Arc<DesiredBody>>>,
@@ -314,6 +323,32 @@ impl Console {
         Ok(found)
     }
 
+    /// Returns what a host carries, by its document, of deployments whose secrets are not known. Nor is it known then which hosts these
+    /// select: each keeps what it has.
+    async fn kept(
+        &self,
+        host: &OpenHost,
+        held: &HeldVersions,
+        deployments: &[Arc<DeploymentEntry>],
+    ) -> Result<Vec<AssignmentRow>, Error> {
+        let mut kept = Vec::new();
+        for one in host.body.iter().flat_map(|body| &body.deployments) {
+            let (name, number) = (&one.version.deployment, one.version.number);
+            let present = deployments.iter().find(|entry| entry.name() == name && entry.secrets.is_err());
+            let Some(present) = present else { continue };
+            let is_known = held.rebuilt.get(name).is_some_and(|versions| versions.contains_key(&number))
+                || deployment::version(self.shared.store.read(), name, number).await?.is_some();
+            kept.push(AssignmentRow {
+                deployment: name.clone(),
+                version: if is_known { number } else { present.number() },
+                adopt: one.adopt.clone(),
+                plan: one.plan.clone(),
+                instances: one.instances.clone(),
+            });
+        }
+        Ok(kept)
+    }
+
     /// Takes confirmed hosts into the table.
     fn admit(&self, open: &[OpenHost], deployments: Vec<Arc<DeploymentEntry>>) {
         let mut table = self.shared.hosts.desired.table();
@@ -327,6 +362,8 @@ impl Console {
             entry.is_unconfirmed = false;
             (entry.above, entry.own_mark) = (Some(host.mark), Some(host.mark));
             entry.handed_in = None;
+            entry.assigned.retain(|row| assignment(&host.kept, &row.deployment).is_none());
+            entry.assigned.extend(host.kept.iter().cloned());
             if let Some(body) = &host.body {
                 entry.removals.clone_from(&body.remove);
                 for one in &body.deployments {

@@ -2,7 +2,8 @@
 //!
 //! Modules, in reading order: [`table`] (all of it in memory), [`places`] (where instances are), [`plan`] (decides what is to change, as a plain function), [`change`]
 //! (performs it: the store, then the table), [`apply`] (operators' documents), [`publish`] (sends what is due), [`sync`] (compares
-//! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make), [`hand_in`] (the
+//! with what hosts report, regularly), [`confirm`] (hosts with documents that this console did not make; [`unconfirmed`]: what must not be
+//! done before), [`hand_in`] (the
 //! interface for hosts), [`rollouts`] (which begin, and their hosts), [`cordon`], [`vars`], [`alerts`] (what waits for an operator),
 //! [`show`] (what is told of it all).
 //!
@@ -36,6 +37,7 @@ pub(super) mod sync;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unconfirmed;
 mod vars;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -217,9 +219,9 @@ impl DesiredState {
         table.deployments.iter().find(is_in).map(|entry| entry.name().clone())
     }
 
-    /// Handles that secrets were set.
-    pub(super) fn secrets_changed(&self) {
-        self.table().has_new_secrets = true;
+    /// Handles that secrets were set, or configs added, which name some.
+    pub(super) fn content_changed(&self) {
+        self.table().has_new_content = true;
         self.more.notify_one();
     }
 

@@ -196,7 +196,9 @@ fn assigned(
             return has;
         }
         let has_any = !one.plain.is_empty() || instances.get(index).is_some_and(|instances| !instances.is_empty());
-        has_any && look.selected.get(index).copied().unwrap_or(false) || has && !wish.may_remove
+        // Nor which hosts it does not select, as long as its secrets are not.
+        let is_kept = has && (!wish.may_remove || one.secrets.is_err());
+        has_any && look.selected.get(index).copied().unwrap_or(false) || is_kept
     };
     let no_instances = Instances::new();
     let instances_of = |index: usize| instances.get(index).unwrap_or(&no_instances);
@@ -302,8 +304,9 @@ fn removals(
         of.zip(present).is_some_and(|((of, _), present)| present.placed().any(|(placed, _)| placed.unit == *of))
     };
     let mut removals: Vec<UnitRemoval> = entry.removals.clone();
-    // A host that was never sent a document has nothing to remove.
-    for before in entry.assigned.iter().filter(|_| entry.document.is_some()) {
+    // A host that has no document has nothing to remove. It may have one of before the console's store was lost.
+    let has_document = entry.document.is_some() || entry.above.is_some();
+    for before in entry.assigned.iter().filter(|_| has_document) {
         if wish.keep.contains(&before.deployment) {
             continue;
         }

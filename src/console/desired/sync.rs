@@ -77,7 +77,7 @@ impl Console {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
-        self.mark_secrets().await?;
+        self.mark_content().await?;
         let dirty = desired.take_dirty();
         let is_to_place = {
             let table = desired.table();
@@ -96,15 +96,16 @@ impl Console {
         self.ask_for_documents().await
     }
 
-    /// Marks hosts to be evaluated whose documents come to something else, because secrets were set.
-    async fn mark_secrets(&self) -> Result<(), Error> {
+    /// Marks hosts to be evaluated whose documents come to something else, because secrets were set or configs added.
+    async fn mark_content(&self) -> Result<(), Error> {
         let desired = &self.shared.hosts.desired;
-        if !desired.table().has_new_secrets {
+        if !desired.table().has_new_content {
             return Ok(());
         }
-        let changed = self.refresh_secrets().await?;
+        let (changed, selects_others) = self.refresh_entries().await?;
         let mut table = desired.table();
-        let carries = |entry: &HostEntry| entry.assigned.iter().any(|row| changed.contains(&row.deployment));
+        let carries =
+            |entry: &HostEntry| selects_others || entry.assigned.iter().any(|row| changed.contains(&row.deployment));
         let hosts: Vec<HostId> =
             table.hosts.iter().filter(|(_, entry)| carries(entry)).map(|(host, _)| *host).collect();
         table.dirty.extend(hosts);
@@ -218,7 +219,7 @@ impl Console {
         let desired = &self.shared.hosts.desired;
         self.settle_doubts().await?;
         let _changing = desired.changing.lock().await;
-        self.mark_secrets().await?;
+        self.mark_content().await?;
         let (members, changed) = self.changed_hosts(run).await;
         let mut look: Vec<HostId> = changed;
         look.extend(desired.take_dirty());

@@ -286,8 +286,8 @@ pub(super) struct DesiredTable {
     pub(super) doubtful: BTreeSet<HostId>,
     /// Hosts whose document is to be sent.
     pub(super) to_send: BTreeSet<HostId>,
-    /// Whether secrets have changed since the deployments' were found.
-    pub(super) has_new_secrets: bool,
+    /// Whether secrets or configs were added since the secrets of deployments were found.
+    pub(super) has_new_content: bool,
 }
 
 impl DesiredTable {

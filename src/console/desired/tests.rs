@@ -1,6 +1,7 @@
 //! Tests of deployments, with hosts that are played here.
 
 mod damaged;
+mod lost;
 mod removed;
 mod watched;
 

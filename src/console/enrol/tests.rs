@@ -12,22 +12,6 @@ use crate::{
     testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
 };
 
-#[test]
-fn byte_ranges_parse() {
-    let check = |header: &str, answer: RequestedRange| assert_eq!(wanted(header, 10), answer, "{header}");
-    check("bytes=0-", RequestedRange::Part(0..=9));
-    check("bytes=3-5", RequestedRange::Part(3..=5));
-    check("bytes=3-99", RequestedRange::Part(3..=9));
-    check("bytes=-3", RequestedRange::Part(7..=9));
-    check("bytes=-99", RequestedRange::Part(0..=9));
-    check("bytes=10-", RequestedRange::Nothing);
-    check("bytes=-0", RequestedRange::Nothing);
-    for odd in ["", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=0-1,3-4", "lines=0-1"] {
-        check(odd, RequestedRange::Whole);
-    }
-    assert_eq!(wanted("bytes=0-", 0), RequestedRange::Nothing);
-}
-
 async fn join_with(fixture: &Fixture, request: &JoinRequest) -> reqwest::Response {
     fixture.client(None).post(fixture.hosts_url("/v1/join")).json(request).send().await.unwrap()
 }

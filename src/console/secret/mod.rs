@@ -103,7 +103,7 @@ impl Console {
         secret::add(shared.store.write(), &row).await?;
         self.erase_old(&realm, &name, &before).await?;
         tracing::info!(%realm, secret = %row.secret, operator = %row.operator, "a secret was set");
-        shared.hosts.desired.secrets_changed();
+        shared.hosts.desired.content_changed();
         let units = host::units(shared.store.read(), None, None).await?;
         Ok(SecretSet { secret: self.shown(&row, &units), changed: true })
     }

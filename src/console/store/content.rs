@@ -61,7 +61,7 @@ pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> StoreResult<
     rows.into_iter().map(ArtifactRow::artifact).collect()
 }
 
-/// Adds an artifact unless its role and version are taken; returns the stored one.
+/// Adds an artifact unless its role and version are taken; returns the stored one. What was stored of the same artifact is set right.
 pub async fn add_artifact(
     db: &SqlitePool,
     artifact: &muster_api::Artifact,
@@ -70,7 +70,8 @@ pub async fn add_artifact(
     sqlx::query!(
         "INSERT INTO artifact (role, version, sha256, size_bytes, manifest, operator, added_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7)
-         ON CONFLICT (role, version) DO NOTHING",
+         ON CONFLICT (role, version) DO UPDATE SET size_bytes = excluded.size_bytes
+         WHERE artifact.sha256 = excluded.sha256",
         artifact.role.as_str(),
         artifact.version.as_str(),
         artifact.sha256.as_str(),
@@ -103,7 +104,8 @@ struct ConfigRow {
 impl ConfigRow {
     fn config(self, with_content: bool) -> StoreResult<muster_api::Config> {
         let sha256 = parsed("digest", &self.sha256)?;
-        let content = whole("config", with_content.then_some(self.content), &sha256)?;
+        let name = || format!("config {}@{}", self.id, self.version);
+        let content = whole(name, with_content.then_some(self.content), &sha256)?;
         Ok(muster_api::Config {
             id: parsed("config id", &self.id)?,
             version: parsed("version", &self.version)?,
@@ -228,7 +230,7 @@ pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, n
     Ok(())
 }
 
-/// Adds a manifest unless it exists.
+/// Adds a manifest. What was stored of it is set right.
 pub async fn add_manifest(
     db: &SqlitePool,
     sha256: &Digest,
@@ -238,7 +240,7 @@ pub async fn add_manifest(
 ) -> StoreResult<()> {
     sqlx::query!(
         "INSERT INTO manifest (sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4)
-         ON CONFLICT (sha256) DO NOTHING",
+         ON CONFLICT (sha256) DO UPDATE SET content = excluded.content",
         sha256.as_str(),
         content,
         operator.as_str(),
@@ -254,7 +256,7 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<St
     let row = sqlx::query_scalar!("SELECT content FROM manifest WHERE sha256 = $1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    whole("manifest", row, sha256)
+    whole(|| format!("manifest {}", sha256.short()), row, sha256)
 }
 
 /// Removes manifests that no artifact has.
@@ -267,17 +269,18 @@ pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
 
 /// Returns the canonical JSON with this hash.
 pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
-    let row = sqlx::query_scalar!("SELECT content FROM config WHERE sha256 = $1 LIMIT 1", sha256.as_str())
+    let row = sqlx::query!("SELECT id, version, content FROM config WHERE sha256 = $1 LIMIT 1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    whole("config", row, sha256)
+    let Some(row) = row else { return Ok(None) };
+    whole(|| format!("config {}@{}", row.id, row.version), Some(row.content), sha256)
 }
 
 /// Refuses content that is not what was stored.
-fn whole(what: &'static str, content: Option<String>, sha256: &Digest) -> StoreResult<Option<String>> {
+fn whole(what: impl FnOnce() -> String, content: Option<String>, sha256: &Digest) -> StoreResult<Option<String>> {
     match content {
         Some(content) if Digest::of(content.as_bytes()) != *sha256 => {
-            Err(StoreError::Row { what, problem: format!("it has other content than its hash {sha256} says") })
+            Err(StoreError::Altered { what: what(), sha256: sha256.clone() })
         }
         other => Ok(other),
     }
@@ -312,11 +315,13 @@ pub struct NewConfig {
     pub content: String,
 }
 
-/// Adds a config unless its id and version are taken.
+/// Adds a config unless its id and version are taken. What was stored of the same config is set right, whether its content or its hash
+/// is damaged.
 pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> StoreResult<()> {
     sqlx::query!(
         "INSERT INTO config (id, version, sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
-         ON CONFLICT (id, version) DO NOTHING",
+         ON CONFLICT (id, version) DO UPDATE SET sha256 = excluded.sha256, content = excluded.content
+         WHERE config.sha256 = excluded.sha256 OR config.content = excluded.content",
         config.id.as_str(),
         config.version.as_str(),
         config.sha256.as_str(),

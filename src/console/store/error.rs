@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use muster_sqlite::room;
+use muster_topics::name::Digest;
 
 /// A statement or a migration failed, or a row is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,14 @@ pub enum StoreError {
     /// The file is damaged, according to SQLite.
     #[error("the console's store is damaged: {0}")]
     Damaged(String),
+    /// Content is not what its hash says.
+    #[error("the console's store has a {what} with other content than its hash {sha256} says")]
+    Altered {
+        /// Its kind and name.
+        what: String,
+        /// Its hash.
+        sha256: Digest,
+    },
     /// A stored value is invalid.
     #[error("the console's store has a {what} that cannot be read: {problem}")]
     Row {
@@ -45,7 +54,7 @@ impl StoreError {
         match self {
             Self::Sql(error) => room::is_missing(error),
             Self::Migrate(error) => room::is_missing_to_migrate(error),
-            Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
+            Self::Unusable { .. } | Self::Damaged(_) | Self::Altered { .. } | Self::Row { .. } => false,
         }
     }
 
@@ -55,7 +64,7 @@ impl StoreError {
         let error = match self {
             Self::Damaged(_) => return true,
             Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => error,
-            Self::Migrate(_) | Self::Unusable { .. } | Self::Row { .. } => return false,
+            Self::Migrate(_) | Self::Unusable { .. } | Self::Altered { .. } | Self::Row { .. } => return false,
         };
         let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
         // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
@@ -89,7 +98,12 @@ impl StoreError {
         match self {
             Self::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
             Self::Sql(Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed) => true,
-            Self::Sql(_) | Self::Migrate(_) | Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
+            Self::Sql(_)
+            | Self::Migrate(_)
+            | Self::Unusable { .. }
+            | Self::Damaged(_)
+            | Self::Altered { .. }
+            | Self::Row { .. } => false,
         }
     }
 }

@@ -433,6 +433,7 @@ fn readable<T>(rows: &str, read: StoreResult<T>) -> StoreResult<()> {
     match read {
         Err(
             error @ (StoreError::Row { .. }
+            | StoreError::Altered { .. }
             | StoreError::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))),
         ) => Err(StoreError::Damaged(format!("{rows}: {error}"))),
         read => read.map(drop),
