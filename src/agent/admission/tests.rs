@@ -1,6 +1,6 @@
 //! Versions that are rolled out, over a real broker and a server of artifacts, with real processes.
 
-use std::sync::Mutex;
+use std::{sync::Mutex, time::Duration};
 
 use muster_rules::host_plan::{DeploymentPlan, UnitAction, UnitPlan};
 use muster_topics::{
