@@ -1,11 +1,13 @@
 //! Restores a backup into a console's folder: all of it is written to a folder beside, checked, and put in place by one
 //! rename. So a restore that fails or is killed leaves the folder as it was, and can be repeated.
 //!
-//! The folder beside, `NAME.restoring`, has a file `restore.unfinished` from its first moment. A folder that is replaced
-//! changes names with it in one step (`RENAME_EXCHANGE`), then gets the name `NAME.replaced-TIME`, and the file is
+//! The folder beside, `NAME.restoring`, is empty or has a file `restore.unfinished`, which is the first that appears in it and the last
+//! that goes. A folder that is replaced changes names with it in one step (`RENAME_EXCHANGE`), then gets the name `NAME.replaced-TIME`, and the file is
 //! removed at the end. From which of both has that file the next run knows how far the last one came.
 //!
 //! **Invariant: what was in the folder is never deleted.**
+//!
+//! **Invariant: the same command finishes what was interrupted at any instant**, also one that had only its answer left.
 
 use std::{
     collections::BTreeSet,
@@ -79,7 +81,7 @@ pub struct Restored {
 pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Restored, BackupError> {
     let places = Places::of(wanted.folder)?;
     let manifest = manifest_of(wanted.file, wanted.keys)?;
-    if let Some(aside) = places.finish_earlier(&manifest, wanted.now)? {
+    if let Some(aside) = places.finish_earlier(&manifest, wanted)? {
         let merges_register = restored_mark::replaced_register(&places.folder).exists();
         return Ok(Restored { manifest, sums: None, aside, merges_register });
     }
@@ -89,7 +91,7 @@ pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) 
     let (manifest, sums, merges_register) = match filled {
         Ok(filled) => filled,
         Err(error) => {
-            let _ = remove_folder(&places.staging);
+            let _ = places.remove_staging();
             return Err(error);
         }
     };
@@ -208,16 +210,22 @@ impl Places {
     }
 
     /// Finishes a restore of the same backup that was interrupted after it had put the folder in place. Another backup
-    /// is then restored as into any other folder.
+    /// is then restored as into any other folder. A folder that may not be replaced, and that no console was started with since the same
+    /// backup was restored into it, is as it is wanted.
     #[expect(clippy::option_option, reason = "whether one was finished, and whether it replaced a folder")]
-    fn finish_earlier(&self, manifest: &Manifest, now: Millis) -> Result<Option<Option<PathBuf>>, BackupError> {
-        if !restored_mark::is_unfinished(&self.folder) {
+    fn finish_earlier(
+        &self,
+        manifest: &Manifest,
+        wanted: &RestoreRequest<'_>,
+    ) -> Result<Option<Option<PathBuf>>, BackupError> {
+        let is_unfinished = restored_mark::is_unfinished(&self.folder);
+        if !is_unfinished && wanted.replace {
             return Ok(None);
         }
         let is_same = RestoredMark::read(&self.folder, 0)
             .map_err(BackupError::file(&self.folder))?
             .is_some_and(|mark| mark.fleet == manifest.fleet && mark.taken_ms == manifest.taken_ms);
-        let aside = self.finish(now)?;
+        let aside = if is_unfinished { self.finish(wanted.now)? } else { None };
         Ok(is_same.then_some(aside))
     }
 
@@ -293,7 +301,16 @@ impl Places {
         }
         let unfinished = restored_mark::unfinished(&self.staging);
         let text = format!("a restore of the backup of {} is not finished\n", manifest.taken_ms);
-        files::write_atomically(&unfinished, text.as_bytes(), SECRET_MODE).map_err(at(&unfinished))?;
+        // Written in place: that it is there says all, and nothing else may be there before it.
+        let marked = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(SECRET_MODE)
+            .open(&unfinished)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| files::sync_folder(&self.staging));
+        marked.map_err(at(&unfinished))?;
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(&lock_path);
         let lock = lock.map_err(at(&lock_path))?;
         lock.try_lock().map_err(|_| BackupError::Busy { path: self.folder.clone() })?;
@@ -314,6 +331,12 @@ impl Places {
             removed.map_err(BackupError::file(&path))?;
         }
         Ok(())
+    }
+
+    /// Removes the folder beside of a restore that has failed, the file that says whose it is last.
+    fn remove_staging(&self) -> Result<(), BackupError> {
+        self.clear_staging()?;
+        remove_folder(&self.staging).map_err(BackupError::file(&self.staging))
     }
 
     /// Writes everything to the folder beside.

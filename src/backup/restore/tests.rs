@@ -1,3 +1,7 @@
+use std::mem::MaybeUninit;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+
 use super::*;
 use crate::archive::{FORMAT, tests};
 
@@ -168,4 +172,58 @@ fn full_disk_is_noticed_before_anything_is_written() {
     let error = case.restore(false).unwrap_err().to_string();
     assert!(error.contains("hint: make room"), "{error}");
     assert_eq!(case.names(), ["backup"]);
+}
+
+/// What appears in the folder beside and goes from it, in this order, while something is done.
+fn changes(case: &Case, work: impl FnOnce()) -> Vec<(String, bool)> {
+    fs::create_dir(case.at("console.restoring")).unwrap();
+    let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE;
+    inotify::add_watch(&events, case.at("console.restoring"), flags).unwrap();
+    work();
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut buffer);
+    let mut found = Vec::new();
+    while let Ok(event) = reader.next() {
+        if let Some(name) = event.file_name() {
+            let is_there = event.events().intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
+            found.push((name.to_str().unwrap().to_owned(), is_there));
+        }
+    }
+    found
+}
+
+#[test]
+fn folder_beside_is_marked_before_anything_else_and_after_all() {
+    let case = Case::new().with_folder(PEM);
+    let made = changes(&case, || drop(case.restore(true).unwrap()));
+    assert_eq!(made[0], ("restore.unfinished".to_owned(), true), "{made:?}");
+    // A failed one is removed, and may be interrupted by that, too.
+    let case = Case::new().with_folder(PEM);
+    case.write_backup(&[("authority/authority.pem", "another"), ("console.db", "x")]);
+    let made = changes(&case, || drop(case.restore(true).unwrap_err()));
+    assert_eq!(made[0], ("restore.unfinished".to_owned(), true), "{made:?}");
+    assert_eq!(made.last().unwrap(), &("restore.unfinished".to_owned(), false), "{made:?}");
+    assert!(made.len() > 4, "{made:?}");
+    // What lies in it, as of a power cut, is replaced.
+    for text in ["", "a restore"] {
+        let case = Case::new().with_folder(PEM);
+        fs::create_dir(case.at("console.restoring")).unwrap();
+        fs::write(restored_mark::unfinished(&case.at("console.restoring")), text).unwrap();
+        fs::write(case.at("console.restoring/console.db"), "half").unwrap();
+        case.restore(true).unwrap();
+        assert_eq!(case.store("console"), "new");
+    }
+}
+
+#[test]
+fn restore_that_had_only_its_answer_left_is_answered_by_the_next() {
+    let case = Case::new();
+    case.restore(false).unwrap();
+    let again = case.restore(false).unwrap();
+    assert!(again.sums.is_none() && again.aside.is_none());
+    assert_eq!(case.names(), ["backup", "console"]);
+    // Once a console was started, it has data of its own.
+    RestoredMark::remove(&case.at("console")).unwrap();
+    assert!(matches!(case.restore(false), Err(BackupError::NotEmpty { .. })));
 }
