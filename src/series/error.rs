@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use muster_sqlite::schema::SchemaError;
 use muster_topics::Millis;
 
 use super::selector::SelectorError;
@@ -52,4 +53,13 @@ pub enum SeriesError {
     /// The store could not be opened at the start.
     #[error("the time-series store is left out: {0}")]
     LeftOut(Arc<str>),
+}
+
+impl From<SchemaError> for SeriesError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Migrate(error) => Self::Migrate(error),
+            SchemaError::Damaged(why) => Self::Damaged(why),
+        }
+    }
 }

@@ -10,10 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_sqlite::schema;
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, SqliteConnection, SqlitePool,
-    migrate::{MigrateError, Migrator},
+    migrate::Migrator,
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
 
@@ -117,7 +118,7 @@ async fn prepare(writer: &mut SqliteConnection, is_new: bool, to_check: bool) ->
             return Err(SeriesError::Damaged(found));
         }
     }
-    Ok(MIGRATIONS.run(writer).await?)
+    Ok(schema::migrate(&MIGRATIONS, writer).await?)
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
@@ -128,16 +129,10 @@ fn options(path: &Path) -> SqliteConnectOptions {
 fn is_damage(error: &SeriesError) -> bool {
     match error {
         SeriesError::Damaged(_) => true,
-        SeriesError::Sql(error) | SeriesError::Migrate(MigrateError::Execute(error)) => is_corrupt(error),
+        SeriesError::Sql(error) => schema::is_damage(error),
+        SeriesError::Migrate(error) => schema::is_damage_to_migrate(error),
         _ => false,
     }
-}
-
-/// Whether SQLite reports corrupt data.
-pub(super) fn is_corrupt(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
-    // The low byte of the extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
-    code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
 }
 
 /// Records that the next start must check the whole file.

@@ -79,6 +79,7 @@ use std::{
     time::Duration,
 };
 
+use muster_sqlite::schema;
 use muster_topics::{Millis, metric::Point};
 use sqlx::{
     SqlitePool,
@@ -396,7 +397,7 @@ impl SeriesStore {
     /// Reports damage that a reader has found: a piece is moved away, the whole file is checked at the next start.
     fn noted<T>(&self, answer: Result<(T, UnreadableBlobs), SeriesError>) -> Result<T, SeriesError> {
         if let Err(SeriesError::Sql(error)) = &answer
-            && file::is_corrupt(error)
+            && schema::is_damage(error)
         {
             file::remember_damage(&self.path);
         }

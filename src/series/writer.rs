@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use muster_sqlite::schema;
 use muster_topics::Millis;
 use sqlx::{Connection, SqliteConnection};
 use tokio::{
@@ -321,7 +322,7 @@ impl WriterTask {
     }
 
     fn note_damage(&self, error: &sqlx::Error) {
-        if file::is_corrupt(error) {
+        if schema::is_damage(error) {
             file::remember_damage(&self.path);
         }
     }

@@ -16,7 +16,7 @@ use muster_agent::{
 use muster_base::files;
 use muster_rules::presence::FORMER_MAX;
 use muster_session::store::{OutboxRead, StoreReply};
-use muster_sqlite::{one_writer, rows::ROWS_AHEAD};
+use muster_sqlite::{one_writer, rows::ROWS_AHEAD, schema};
 use muster_topics::{
     Millis,
     ack::{Numbered, ReportAck},
@@ -207,7 +207,7 @@ impl Store {
             .pragma("temp_store", "MEMORY")
             .row_buffer_size(ROWS_AHEAD);
         let pool = one_writer::pool().connect_with(options).await?;
-        sqlx::migrate!("./migrations").run(&pool).await?;
+        schema::migrate(&sqlx::migrate!("./migrations"), &mut *pool.acquire().await?).await?;
         Ok(Self { pool })
     }
 

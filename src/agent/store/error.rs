@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_sqlite::room;
+use muster_sqlite::{
+    room,
+    schema::{self, SchemaError},
+};
 
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +92,20 @@ impl StoreError {
 
     /// Whether the file itself is damaged, so that no retry can help.
     pub(super) fn is_damage(&self) -> bool {
-        let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
-        let code = match self {
-            Self::Damaged(_) => return true,
-            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => code(error),
-            _ => None,
-        };
-        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
-        code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
+        match self {
+            Self::Damaged(_) => true,
+            Self::Sql(error) => schema::is_damage(error),
+            Self::Migrate(error) => schema::is_damage_to_migrate(error),
+            _ => false,
+        }
+    }
+}
+
+impl From<SchemaError> for StoreError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Migrate(error) => Self::Migrate(error),
+            SchemaError::Damaged(why) => Self::Damaged(why),
+        }
     }
 }

@@ -202,6 +202,32 @@ async fn lost_store_is_restored_and_refuses_earlier_commands() {
 }
 
 #[tokio::test]
+async fn damaged_record_of_migrations_loses_nothing_and_a_missing_table_is_a_loss() {
+    let migrations = [
+        "UPDATE _sqlx_migrations SET checksum = x'00' WHERE version = 5",
+        "UPDATE _sqlx_migrations SET version = version + 65536 WHERE version = 5",
+        "DELETE FROM _sqlx_migrations WHERE version = 5",
+        "DROP TABLE _sqlx_migrations",
+    ];
+    let tables = ["DROP TABLE life", "DROP TABLE metric_batch", "DROP TABLE unit"];
+    let rows = ["DELETE FROM meta"];
+    for statement in migrations.into_iter().chain(tables).chain(rows) {
+        let mut bench = Bench::new().await;
+        bench.apply("default/till", "first").await;
+        let last = bench.command().await;
+        let before = bench.units().await;
+        sqlx::query(statement).execute(&bench.store.pool).await.unwrap();
+        bench.store.close().await;
+        let (mut bench, life) = bench.reopened(|_| ()).await;
+        assert_eq!(bench.units().await, before, "{statement}");
+        let is_whole = migrations.contains(&statement);
+        assert_eq!(life.noticed_ms.is_none(), is_whole, "{statement}");
+        assert_eq!(bench.knows(last).await, !tables.contains(&statement), "{statement}");
+        bench.command().await;
+    }
+}
+
+#[tokio::test]
 async fn lost_write_ahead_log_is_noticed() {
     let mut bench = Bench::new().await;
     let first = bench.command().await;

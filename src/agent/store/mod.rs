@@ -58,6 +58,7 @@ use muster_rules::{
 use muster_sqlite::{
     one_writer,
     room::{self, Reserve},
+    schema,
 };
 use muster_topics::{Millis, ack::LIVES_MAX};
 use sqlx::{
@@ -212,9 +213,9 @@ impl Store {
             // The agent's memory budget is small, and so are its tables: 512 KiB of pages suffice.
             .pragma("cache_size", "-512");
         let pool = one_writer::pool().connect_with(options).await?;
-        if let Err(error) = sqlx::migrate!("store/migrations").run(&pool).await {
+        if let Err(error) = migrate(&pool).await {
             pool.close().await;
-            return Err(error.into());
+            return Err(error);
         }
         let intent = Arc::new(IntentFolder::beside(path));
         let (owed_added, commits) = (watch::Sender::new(()), Arc::default());
@@ -548,6 +549,12 @@ async fn name_store(tx: &mut SqliteConnection, share: f64) -> Result<(), StoreEr
     let name = 1 + (share * 9_007_199_254_740_992.0) as i64;
     sqlx::query!("INSERT INTO meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING", name).execute(tx).await?;
     Ok(())
+}
+
+/// Brings the tables up to date.
+async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
+    let mut connection = pool.acquire().await?;
+    Ok(schema::migrate(&sqlx::migrate!("store/migrations"), &mut connection).await?)
 }
 
 /// Has SQLite read every page, so that damage shows now and not later; the file is created if needed. The store is

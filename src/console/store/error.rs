@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_sqlite::room;
+use muster_sqlite::{
+    room,
+    schema::{self, SchemaError},
+};
 use muster_topics::name::Digest;
 
 /// A statement or a migration failed, or a row is invalid.
@@ -61,14 +64,12 @@ impl StoreError {
     /// Whether the file itself is damaged, so that no retry can help.
     #[must_use]
     pub fn is_damage(&self) -> bool {
-        let error = match self {
-            Self::Damaged(_) => return true,
-            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => error,
-            Self::Migrate(_) | Self::Unusable { .. } | Self::Altered { .. } | Self::Row { .. } => return false,
-        };
-        let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
-        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
-        code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
+        match self {
+            Self::Damaged(_) => true,
+            Self::Sql(error) => schema::is_damage(error),
+            Self::Migrate(error) => schema::is_damage_to_migrate(error),
+            Self::Unusable { .. } | Self::Altered { .. } | Self::Row { .. } => false,
+        }
     }
 
     /// Adds the meaning and a hint to an error of opening a store, as far as known.
@@ -104,6 +105,15 @@ impl StoreError {
             | Self::Damaged(_)
             | Self::Altered { .. }
             | Self::Row { .. } => false,
+        }
+    }
+}
+
+impl From<SchemaError> for StoreError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Migrate(error) => Self::Migrate(error),
+            SchemaError::Damaged(why) => Self::Damaged(why),
         }
     }
 }

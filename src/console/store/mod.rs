@@ -59,6 +59,7 @@ use muster_sqlite::{
     one_writer,
     room::{self, Reserve, ReserveSize},
     rows::ROWS_AHEAD,
+    schema,
 };
 use muster_topics::Millis;
 use sqlx::{
@@ -190,7 +191,7 @@ impl Store {
                 return Err(StoreError::Damaged(found));
             }
         }
-        MIGRATOR.run(&writer).await?;
+        schema::migrate(&MIGRATOR, &mut *writer.acquire().await?).await?;
         if index == Index::Shared {
             make_shrinkable(&writer).await?;
         }
@@ -541,14 +542,21 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn unusable_store_error_has_path_reason_and_hint() {
-        for (broken, meaning) in
-            [("folder", "is a folder"), ("newer", "newer version"), ("page", "is damaged"), ("header", "is damaged")]
-        {
+        for (broken, meaning) in [
+            ("folder", "is a folder"),
+            ("newer", "newer version"),
+            ("page", "is damaged"),
+            ("header", "is damaged"),
+            ("table", "is damaged: the console's store is damaged: the table presence is missing"),
+        ] {
             let (dir, store) = temporary().await;
             let path = dir.path().join("console.db");
             if broken == "newer" {
                 let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', 0, 1, x'00', 0)";
                 sqlx::query(newer).execute(store.write()).await.unwrap();
+            }
+            if broken == "table" {
+                sqlx::query("DROP TABLE presence").execute(store.write()).await.unwrap();
             }
             store.close().await;
             let mut bytes = std::fs::read(&path).unwrap();
@@ -567,6 +575,23 @@ pub(crate) mod tests {
             let error = Store::open(&path).await.unwrap_err().to_string();
             let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains("hint: ");
             assert!(whole, "{broken}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn damaged_record_of_migrations_loses_nothing() {
+        for statement in [
+            "UPDATE _sqlx_migrations SET checksum = x'00' WHERE version = 5",
+            "UPDATE _sqlx_migrations SET version = version + 65536 WHERE version = 5",
+            "DELETE FROM _sqlx_migrations WHERE version < 7",
+            "DROP TABLE _sqlx_migrations",
+        ] {
+            let (dir, store) = temporary().await;
+            assert_eq!(store.next_epoch().await.unwrap(), 1);
+            sqlx::query(statement).execute(store.write()).await.unwrap();
+            store.close().await;
+            let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+            assert_eq!(store.next_epoch().await.unwrap(), 2, "{statement}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use sqlx::SqliteConnection;
+use sqlx::{Connection, SqliteConnection};
 
 use muster_promql::text::quote;
 
@@ -241,6 +241,28 @@ async fn a_damaged_file_is_set_aside() {
         assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0]);
         store.stop().await;
         assert_eq!(scratch.files().len(), 2, "{damage}: {:?}", scratch.files());
+    }
+}
+
+#[tokio::test]
+async fn damaged_record_of_migrations_loses_nothing_and_a_missing_table_is_damage() {
+    for (statement, is_kept) in [
+        ("UPDATE _sqlx_migrations SET checksum = x'00'", true),
+        ("DROP TABLE _sqlx_migrations", true),
+        ("DROP TABLE five", false),
+    ] {
+        let scratch = Scratch::new();
+        let store = scratch.open().await;
+        store.append(&[scratch.point("a", 1, 1.0)]).await.unwrap();
+        store.stop().await;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.path());
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query(statement).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let store = scratch.open().await;
+        assert_eq!(store.set_aside().is_none(), is_kept, "{statement}");
+        assert_eq!(values(&store, "m_f", scratch.day()).await.len(), usize::from(is_kept), "{statement}");
+        store.stop().await;
     }
 }
 
