@@ -100,7 +100,7 @@ use self::{
 };
 pub use self::{
     limits::BrokerLimits,
-    revoked::RevocationError,
+    revoked::{AcceptedList, RevocationError},
     stats::{Beginning, BrokerStats, CountedKind, JournalStats, KindCounts, Refused},
     tls::Tls,
     users::{Users, UsersError, password_line},
@@ -176,20 +176,28 @@ pub struct Broker {
 pub struct Revocations(Arc<BrokerState>);
 
 impl Revocations {
-    /// Replaces the list (X.509, in PEM), and ends the connections of revoked clients. Returns how many certificates
-    /// are revoked. Their retained messages are cleared soon after. An invalid list changes nothing.
+    /// Replaces the list (X.509, in PEM), and ends the connections of revoked clients. Their retained messages are cleared soon
+    /// after. An invalid list changes nothing.
     ///
     /// It must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If it cannot be parsed, is not the authority's, is outdated or incomplete.
-    pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
+    /// If it cannot be parsed, is not the authority's, is incomplete, or is outdated while another one that is as new is in force.
+    pub fn replace(&self, list: &str) -> Result<AcceptedList, RevocationError> {
         let shared = &self.0;
-        let count = shared.revoked.replace(list)?;
+        let accepted = shared.revoked.replace(list)?;
         let clients = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
-        tracing::info!(revoked = count, ended = clients.ending.len(), "a revocation list is in force");
+        tracing::info!(revoked = accepted.count, ended = clients.ending.len(), "a revocation list is in force");
+        if let Some(since) = &accepted.overdue_since {
+            tracing::warn!(
+                consequence = "who was revoked since it was made is admitted",
+                hint =
+                    "start the console, which makes a new one; if it is on another machine, copy its revoked.pem here",
+                "the revocation list is out of date: there should have been another one by {since}",
+            );
+        }
         tokio::spawn(Arc::clone(shared).forget_revoked(clients));
-        Ok(count)
+        Ok(accepted)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The authority's revocation list (X.509, in PEM), which is replaced while the
 //! broker runs.
 //!
-//! A list is accepted as a whole or not at all: one that is unreadable, foreign, out of date or partial
-//! leaves the one before in force. A document with lists of several authorities needs one of a trusted one. A list in force stays so when it expires: revoked certificates do not
-//! become valid again.
+//! A list is accepted as a whole or not at all: one that is unreadable, foreign or partial leaves the one before in force. A document with
+//! lists of several authorities needs one of a trusted one. A list in force stays so when it expires: revoked certificates do not become
+//! valid again. So one that is out of date is better than none, and is accepted unless the one in force is as new.
 
 use std::{
     collections::HashSet,
@@ -42,8 +42,10 @@ pub enum RevocationError {
     /// It has the authority's name, but not its signature.
     #[error("the revocation list is not signed by the authority that the broker trusts")]
     Signature,
-    /// It is outdated.
-    #[error("the revocation list is out of date: there should have been another one by {since}")]
+    /// It is outdated, and the one in force is as new.
+    #[error(
+        "the revocation list is out of date, and not newer than the one in force: there should have been another one by {since}"
+    )]
     Expired {
         /// Since when.
         since: String,
@@ -56,17 +58,38 @@ pub enum RevocationError {
     Serial,
 }
 
+/// A revocation list that is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedList {
+    /// How many certificates are on it.
+    pub count: usize,
+    /// By when there should have been another one, if it is out of date: who was revoked since then is admitted.
+    pub overdue_since: Option<String>,
+}
+
+/// What a document with revocation lists says.
+#[derive(Debug, Default)]
+struct RevocationList {
+    serials: HashSet<Serial>,
+    /// When the newest of its lists was made.
+    made_s: i64,
+    /// By when there should have been another one, if one of its lists is out of date.
+    overdue_since: Option<String>,
+}
+
 /// The revoked certificates.
 #[derive(Default)]
 pub(crate) struct RevokedSerials {
     /// The authorities whose lists are accepted.
     authorities: RwLock<Vec<CertificateDer<'static>>>,
-    serials: RwLock<Arc<HashSet<Serial>>>,
+    /// The list in force, if there is one.
+    list: RwLock<Option<Arc<RevocationList>>>,
 }
 
 impl fmt::Debug for RevokedSerials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Revoked").field("serials", &self.serials().len()).finish_non_exhaustive()
+        let count = self.list().map_or(0, |list| list.serials.len());
+        f.debug_struct("Revoked").field("serials", &count).finish_non_exhaustive()
     }
 }
 
@@ -81,42 +104,48 @@ impl RevokedSerials {
         self.authorities.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn serials(&self) -> Arc<HashSet<Serial>> {
-        Arc::clone(&self.serials.read().unwrap_or_else(PoisonError::into_inner))
+    fn list(&self) -> Option<Arc<RevocationList>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn contains(&self, serial: &Serial) -> bool {
-        self.serials.read().unwrap_or_else(PoisonError::into_inner).contains(serial)
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        list.as_ref().is_some_and(|list| list.serials.contains(serial))
     }
 
-    /// Replaces the list; returns how many certificates are on it. They are refused from then on; existing connections
-    /// are the caller's to end.
-    pub(crate) fn replace(&self, document: &str) -> Result<usize, RevocationError> {
+    /// Replaces the list. Its certificates are refused from then on; existing connections are the caller's to end.
+    pub(crate) fn replace(&self, document: &str) -> Result<AcceptedList, RevocationError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let serials = read(document, &self.authorities(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
-        let count = serials.len();
-        *self.serials.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serials);
-        Ok(count)
+        let list = read(document, &self.authorities(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        let accepted = AcceptedList { count: list.serials.len(), overdue_since: list.overdue_since.clone() };
+        let mut in_force = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = &list.overdue_since
+            && in_force.as_ref().is_some_and(|in_force| in_force.made_s >= list.made_s)
+        {
+            return Err(RevocationError::Expired { since: since.clone() });
+        }
+        *in_force = Some(Arc::new(list));
+        Ok(accepted)
     }
 }
 
 /// Parses all lists in a document; there is more than one only while an authority is being replaced by another. Those of an
 /// authority that is not trusted, or not yet, count for nothing; there has to be one that does.
-fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Result<HashSet<Serial>, RevocationError> {
+fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Result<RevocationList, RevocationError> {
     let lists = CertificateRevocationListDer::pem_slice_iter(document.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(RevocationError::Pem)?;
     if lists.is_empty() {
         return Err(RevocationError::Pem(pem::Error::NoItemsFound));
     }
-    let (mut serials, mut is_any_ours, mut foreign) = (HashSet::new(), false, None);
+    let (mut read, mut is_any_ours, mut foreign) = (RevocationList::default(), false, None);
     for der in &lists {
         let list = match CertificateRevocationList::from_der(der) {
             Ok(([], list)) => list,
             Ok(_) => return Err(RevocationError::Unreadable("there is something behind it".to_owned())),
             Err(error) => return Err(RevocationError::Unreadable(error.to_string())),
         };
-        match check(&list, authorities, now_s) {
+        match check(&list, authorities) {
             Ok(()) => is_any_ours = true,
             Err(error @ RevocationError::Foreign { .. }) => {
                 foreign = Some(error);
@@ -124,22 +153,21 @@ fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Resul
             }
             Err(error) => return Err(error),
         }
+        read.made_s = read.made_s.max(list.last_update().timestamp());
+        let due = list.next_update().filter(|due| due.timestamp() <= now_s);
+        read.overdue_since = due.map(|due| due.to_string()).or(read.overdue_since);
         for revoked in list.iter_revoked_certificates() {
             refuse_critical(revoked.extensions())?;
-            serials.insert(Serial::new(revoked.raw_serial()).ok_or(RevocationError::Serial)?);
+            read.serials.insert(Serial::new(revoked.raw_serial()).ok_or(RevocationError::Serial)?);
         }
     }
     match foreign {
         Some(error) if !is_any_ours => Err(error),
-        _ => Ok(serials),
+        _ => Ok(read),
     }
 }
 
-fn check(
-    list: &CertificateRevocationList<'_>,
-    authorities: &[CertificateDer<'_>],
-    now_s: i64,
-) -> Result<(), RevocationError> {
+fn check(list: &CertificateRevocationList<'_>, authorities: &[CertificateDer<'_>]) -> Result<(), RevocationError> {
     let mut named = authorities
         .iter()
         .filter_map(|authority| X509Certificate::from_der(authority).ok())
@@ -151,11 +179,7 @@ fn check(
     if !named.any(|(_, authority)| list.verify_signature(authority.public_key()).is_ok()) {
         return Err(RevocationError::Signature);
     }
-    refuse_critical(list.extensions())?;
-    match list.next_update() {
-        Some(next) if next.timestamp() <= now_s => Err(RevocationError::Expired { since: next.to_string() }),
-        _ => Ok(()),
-    }
+    refuse_critical(list.extensions())
 }
 
 /// A list that only has changes, or only certificates of some kind, has a critical extension.
@@ -174,17 +198,18 @@ mod tests {
 
     #[track_caller]
     fn check(revoked: &RevokedSerials, document: &str, expected: Result<&[u64], &str>) {
-        let before = revoked.serials();
+        let serials = || revoked.list().map(|list| list.serials.clone());
+        let before = serials();
         match (revoked.replace(document), expected) {
-            (Ok(count), Ok(serials)) => {
-                assert_eq!(count, serials.len());
+            (Ok(accepted), Ok(serials)) => {
+                assert_eq!(accepted, AcceptedList { count: serials.len(), overdue_since: None });
                 for serial in serials {
                     assert!(revoked.contains(&Serial::new(&serial.to_be_bytes()).unwrap()), "{serial}");
                 }
             }
             (Err(error), Err(part)) => {
                 assert!(error.to_string().contains(part), "{error}");
-                assert_eq!(revoked.serials(), before);
+                assert_eq!(serials(), before);
             }
             (found, _) => panic!("{found:?}"),
         }
@@ -222,6 +247,20 @@ mod tests {
         check(&both, &lists.concat(), Ok(&[1, 2, u64::MAX, 7, 8]));
     }
 
+    #[test]
+    fn list_that_is_out_of_date_is_better_than_none() {
+        let authority = Authority::new();
+        let revoked = RevokedSerials::default();
+        revoked.trust(vec![authority.der()]);
+        let accepted = revoked.replace(&authority.revocation_list(&[1, 2], Day::Yesterday)).unwrap();
+        assert!(accepted.overdue_since.is_some_and(|since| since.contains("2025")) && accepted.count == 2);
+        assert!(revoked.contains(&Serial::new(&[2]).unwrap()));
+        // The same day's is no news; what the console brings is.
+        check(&revoked, &authority.revocation_list(&[], Day::Yesterday), Err("not newer"));
+        check(&revoked, &authority.revocation_list(&[3], Day::Tomorrow), Ok(&[3]));
+        check(&revoked, &authority.revocation_list(&[1, 2], Day::Yesterday), Err("not newer"));
+    }
+
     proptest! {
         /// Whatever is changed in a list, it is refused, or has the same content.
         #[test]
@@ -232,7 +271,7 @@ mod tests {
             let place = place.index(der.len());
             der[place] ^= 1 << bit;
             let list = read(&pem_of(&der), &[authority.der()], 0);
-            prop_assert!(list.is_err() || list.unwrap().len() == 3);
+            prop_assert!(list.is_err() || list.unwrap().serials.len() == 3);
         }
     }
 

@@ -204,6 +204,7 @@ fn check_part(part: Part, found: &PartFacts, facts: &Facts) -> Vec<CheckResult> 
         false => check_broker(broker),
     }));
     all.extend(found.certificates.iter().map(|one| check_certificate("certificate", one, facts.now_ms)));
+    all.extend(found.revoked.as_ref().map(|(path, due)| check_revocation_list(path, due, facts.now_ms)));
     let is_open = |(_, mode): &&(PathBuf, u32)| mode & 0o077 != 0;
     all.extend(found.private.iter().filter(is_open).map(|(path, mode)| check_permissions(path, *mode)));
     for disk in &found.disks {
@@ -402,6 +403,28 @@ fn check_certificate(check: &'static str, one: &CertificateFacts, now_ms: Millis
         return warning(check, format!("{what} of {common_name} expires in {}", span(left_ms / 1_000)), &one.remedy);
     }
     fine(check, format!("{what} of {common_name}, {} left", span(left_ms / 1_000)))
+}
+
+fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, String>, now_ms: Millis) -> CheckResult {
+    let (check, path) = ("revocation list", path.display());
+    let remedy = "the console makes a new one when it starts, and every day; if it is on another machine, copy its revoked.pem from \
+                  its data folder";
+    let due = match due {
+        Ok(due) => due.iter().min(),
+        Err(error) => return problem(check, format!("{path} cannot be read: {error}"), remedy),
+    };
+    match due.map(|due_ms| due_ms - now_ms) {
+        Some(left_ms) if left_ms <= 0 => {
+            let ago = span(-left_ms / 1_000);
+            warning(
+                check,
+                format!("{path} has been out of date for {ago}: who was revoked since it was made is admitted"),
+                remedy,
+            )
+        }
+        Some(left_ms) => fine(check, format!("{path}, {} left", span(left_ms / 1_000))),
+        None => fine(check, path.to_string()),
+    }
 }
 
 fn check_broker(broker: &BrokerFacts) -> CheckResult {

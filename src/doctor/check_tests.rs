@@ -61,6 +61,20 @@ fn certificates_are_judged_by_time() {
     check(Part::Broker, found, "certificate", Verdict::Problem, "no PEM");
 }
 
+#[test]
+fn revocation_list_is_judged_by_when_it_has_to_be_replaced() {
+    let list = |due: Result<Vec<Millis>, String>| PartFacts { revoked: Some(("revoked.pem".into(), due)), ..well() };
+    for (due_ms, verdict, words) in [
+        (vec![6 * DAY_MS, 7 * DAY_MS], Verdict::Ok, "revoked.pem, 6 d left"),
+        (vec![-3 * DAY_MS, 7 * DAY_MS], Verdict::Warning, "out of date for 3 d"),
+        (Vec::new(), Verdict::Ok, "revoked.pem"),
+    ] {
+        let due = due_ms.into_iter().map(|due_ms| NOW_MS + due_ms).collect();
+        check(Part::Broker, list(Ok(due)), "revocation list", verdict, words);
+    }
+    check(Part::Broker, list(Err("no PEM".to_owned())), "revocation list", Verdict::Problem, "no PEM");
+}
+
 fn server(reach: Reach) -> PartFacts {
     let setup = ServerSetup {
         what: "console",

@@ -4,6 +4,8 @@ use std::{path::Path, time::Duration};
 
 use muster_base::{clock, failure::with_causes};
 use muster_net::pki;
+use muster_topics::Millis;
+use rustls::pki_types::{CertificateRevocationListDer, pem::PemObject};
 use serde_json::Value;
 use sqlx::{ConnectOptions as _, Connection as _, sqlite::SqliteConnectOptions};
 use tokio::{
@@ -11,6 +13,7 @@ use tokio::{
     net::UnixStream,
     time::timeout,
 };
+use x509_parser::{prelude::FromDer, revocation_list::CertificateRevocationList};
 
 use crate::{
     broker,
@@ -45,6 +48,7 @@ async fn look_at(setup: &PartSetup) -> PartFacts {
         start: setup.start.clone(),
         process: setup.lock.as_ref().map(|_| holder.map_or(ProcessState::Stopped, ProcessState::Runs)),
         certificates: setup.certificates.iter().map(certificate).collect(),
+        revoked: setup.revoked.as_ref().map(|path| (path.clone(), revocation_list(path))),
         disks: files::one_for_each_disk(&setup.folders).iter().map(|folder| files::disk(folder)).collect(),
         private: setup.private.iter().filter_map(|path| Some((path.clone(), files::mode(path)?))).collect(),
         ..PartFacts::default()
@@ -86,6 +90,22 @@ fn certificate(setup: &CertificateSetup) -> CertificateFacts {
         chain.first().map_or(Err("there is none".to_owned()), |der| probe::certificate(der))
     });
     CertificateFacts { what: setup.what.to_owned(), place, remedy: setup.remedy.clone(), content }
+}
+
+/// Returns by when each list of a file has to be replaced.
+fn revocation_list(path: &Path) -> Result<Vec<Millis>, String> {
+    let pem = std::fs::read(path).map_err(|error| error.to_string())?;
+    let lists = CertificateRevocationListDer::pem_slice_iter(&pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| error.to_string())?;
+    if lists.is_empty() {
+        return Err("there is no revocation list (X.509, PEM) in it".to_owned());
+    }
+    let due = |der: &CertificateRevocationListDer<'_>| {
+        let (_, list) = CertificateRevocationList::from_der(der).map_err(|error| error.to_string())?;
+        Ok(list.next_update().map(|due| due.timestamp() * 1_000))
+    };
+    lists.iter().filter_map(|der| due(der).transpose()).collect()
 }
 
 /// Checks a store, without a write: of one that nobody has open, not even a lock file is made.

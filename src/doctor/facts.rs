@@ -71,6 +71,8 @@ pub struct PartFacts {
     pub servers: Vec<ServerFacts>,
     /// Its certificates.
     pub certificates: Vec<CertificateFacts>,
+    /// Its revocation list, and by when each list of that has to be replaced, or why it cannot be read.
+    pub revoked: Option<(PathBuf, Result<Vec<Millis>, String>)>,
     /// File systems of its folders.
     pub disks: Vec<DiskFacts>,
     /// Its stores.

@@ -60,6 +60,8 @@ pub struct PartSetup {
     pub servers: Vec<ServerSetup>,
     /// Its certificates.
     pub certificates: Vec<CertificateSetup>,
+    /// The revocation list that it reads.
+    pub revoked: Option<PathBuf>,
     /// Files with secrets, which only their owner may read.
     pub private: Vec<PathBuf>,
     /// Its membership, if it is an agent that has joined.

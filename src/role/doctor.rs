@@ -383,6 +383,7 @@ mod broker {
             vec![certificate("the broker's", &config.certificate), certificate("the authority's", &config.authority)];
         setup.private.push(config.key.clone());
         setup.private.extend(config.plain.map(|_| config.users.clone()));
+        setup.revoked = config.revoked;
         if trouble.is_some() {
             return PartSetup { trouble, start: setup.start, config: setup.config, ..PartSetup::default() };
         }

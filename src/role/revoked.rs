@@ -44,7 +44,7 @@ pub(crate) fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocati
 ///
 /// # Errors
 /// If the list at the start is not a valid one of the broker's authority: a broker that should use a list does not
-/// start without it.
+/// start without it. One that is out of date is used until the console brings another one.
 pub(crate) async fn watch(path: PathBuf, revocations: Revocations) -> Result<AbortOnDropHandle<()>, Failure> {
     let mut list = RevocationFile { path, revocations, seen: None };
     list.look().await.map_err(|why| {

@@ -19,7 +19,7 @@ async fn revoked_client_is_disconnected_and_refused() {
 
     let list = fixture.authority.revocation_list(&[revoked.serial, 1 << 40], Day::Tomorrow);
     let revocations = fixture.broker.revocations();
-    assert_eq!(revocations.replace(&list).unwrap(), 2);
+    assert_eq!(revocations.replace(&list).unwrap().count, 2);
     assert_eq!(raw.rest().await, b"");
     fixture.until("the revoked one gone", |stats| stats.connections == 1).await;
 
@@ -41,7 +41,7 @@ async fn revoked_client_is_disconnected_and_refused() {
     renewed.connect(&format!("{HOST}-1"), 30).await;
 
     // And what is on no list any more is good again.
-    assert_eq!(revocations.replace(&fixture.authority.revocation_list(&[], Day::Tomorrow)).unwrap(), 0);
+    assert_eq!(revocations.replace(&fixture.authority.revocation_list(&[], Day::Tomorrow)).unwrap().count, 0);
     let mut raw = fixture.raw_with(fixture.authority.client(Some(&revoked))).await.unwrap();
     raw.connect(&format!("{HOST}-2"), 30).await;
 }
