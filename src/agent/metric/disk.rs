@@ -4,7 +4,10 @@
 //! unresponsive, and affects no other. The list comes from `/proc/self/mountinfo`, which never
 //! asks a file system.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use super::{blocking_timeout::BlockingProbes, filesystem::FileSystemSpace, procfs::ProcReader};
 
@@ -18,7 +21,8 @@ const MOUNTS_TRIED: usize = 8;
 /// File systems without a block device that can fill up all the same: network file systems, and ZFS, whose pools have
 /// names. File systems in user space, `fuse` and `fuse.…`, are handled separately.
 const WITHOUT_DEVICE: [&str; 9] = ["9p", "ceph", "cifs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "zfs"];
-/// User-space file systems that only show other data.
+/// User-space file systems that only show other data. Others show images (`squashfuse`), which no name tells: see
+/// [`ImageFilter`].
 const VIEWS: [&str; 3] = ["fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"];
 
 /// One file system.
@@ -36,19 +40,47 @@ struct FileSystem {
     /// Its device number, `major:minor`.
     device: String,
     mounts: Vec<String>,
+    /// Whether a program of user space keeps it.
+    is_fuse: bool,
+}
+
+/// Leaves out images that a program of user space shows, mounted for writing though nobody can write to them: not one block or inode of
+/// them is free, nor ever was. A real one that is as full was seen with room before, or is the root.
+#[derive(Debug, Default)]
+struct ImageFilter {
+    /// The devices that had room since the agent has started.
+    had_room: BTreeSet<String>,
+}
+
+impl ImageFilter {
+    /// Whether a file system is measured.
+    fn keeps(&mut self, one: &FileSystem, (mount, space): (&str, &FileSystemSpace)) -> bool {
+        if !space.is_exhausted {
+            self.had_room.insert(one.device.clone());
+            return true;
+        }
+        !one.is_fuse || mount == "/" || self.had_room.contains(&one.device)
+    }
+
+    /// Forgets file systems that are there no more.
+    fn retain(&mut self, present: &[FileSystem]) {
+        self.had_room.retain(|device| present.iter().any(|one| one.device == *device));
+    }
 }
 
 /// Measures all file systems repeatedly.
 #[derive(Debug)]
 pub(super) struct DiskSampler {
     looks: BlockingProbes<Option<(String, FileSystemSpace)>>,
+    images: ImageFilter,
     reader: ProcReader,
 }
 
 impl DiskSampler {
     /// Creates it before the first measurement.
     pub(super) fn new() -> Self {
-        Self { looks: BlockingProbes::at("a file system"), reader: ProcReader::default() }
+        let (images, reader) = (ImageFilter::default(), ProcReader::default());
+        Self { looks: BlockingProbes::at("a file system"), images, reader }
     }
 
     /// Measures all file systems, in the order of their mount points.
@@ -56,16 +88,18 @@ impl DiskSampler {
         let mountinfo = self.reader.read("/proc/self/mountinfo", MOUNTS_MAX_BYTES).unwrap_or_default();
         let mut found = file_systems(mountinfo);
         found.truncate(DISKS_MAX);
-        let questions = found.iter().map(|FileSystem { device, mounts }| {
+        let questions = found.iter().map(|FileSystem { device, mounts, .. }| {
             let mounts = mounts.clone();
             (device.clone(), move || measure(mounts))
         });
         let answers = self.looks.take(questions.collect()).await;
-        let disks = found.into_iter().filter_map(|FileSystem { device, mounts }| {
-            match answers.get(&device).and_then(Option::as_ref) {
-                Some(answer) => answer.clone().map(|(mount, space)| DiskUsage { mount, space: Some(space) }),
-                None => mounts.into_iter().next().map(|mount| DiskUsage { mount, space: None }),
-            }
+        self.images.retain(&found);
+        let disks = found.into_iter().filter_map(|one| match answers.get(&one.device).and_then(Option::as_ref) {
+            Some(answer) => answer
+                .clone()
+                .filter(|(mount, space)| self.images.keeps(&one, (mount, space)))
+                .map(|(mount, space)| DiskUsage { mount, space: Some(space) }),
+            None => one.mounts.into_iter().next().map(|mount| DiskUsage { mount, space: None }),
         });
         let mut disks: Vec<_> = disks.collect();
         disks.sort_by(|a, b| a.mount.cmp(&b.mount));
@@ -85,18 +119,20 @@ fn measure(mounts: Vec<String>) -> Option<(String, FileSystemSpace)> {
 fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
     // A later mount at the same place hides the earlier one.
     let visible: BTreeMap<String, MountLine<'_>> = mountinfo.lines().filter_map(MountLine::parse).collect();
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut found: BTreeMap<String, (Vec<String>, bool)> = BTreeMap::new();
     for (path, mount) in visible {
         if mount.is_disk(&path) && !mount.is_read_only {
-            found.entry(mount.device.to_owned()).or_default().push(path);
+            let (mounts, is_fuse) = found.entry(mount.device.to_owned()).or_default();
+            mounts.push(path);
+            *is_fuse |= mount.is_fuse();
         }
     }
     let mut found: Vec<_> = found
         .into_iter()
-        .map(|(device, mut mounts)| {
+        .map(|(device, (mut mounts, is_fuse))| {
             mounts.sort_by_key(|mount| (mount.len(), mount.clone()));
             mounts.truncate(MOUNTS_TRIED);
-            FileSystem { device, mounts }
+            FileSystem { device, mounts, is_fuse }
         })
         .collect();
     found.sort_by_key(|one| one.mounts.first().map(|mount| (mount.len(), mount.clone())));
@@ -132,9 +168,14 @@ impl<'a> MountLine<'a> {
         match self.kind {
             // In a container the root is an overlay, the only one of its own.
             "overlay" => path == "/",
-            kind if kind == "fuse" || kind.starts_with("fuse.") => !VIEWS.contains(&kind),
+            kind if self.is_fuse() => !VIEWS.contains(&kind),
             kind => has_device || WITHOUT_DEVICE.contains(&kind),
         }
+    }
+
+    /// Whether a program of user space keeps it. (`fuseblk` has a device, and fills up as any other.)
+    fn is_fuse(&self) -> bool {
+        self.kind == "fuse" || self.kind.starts_with("fuse.")
     }
 }
 
@@ -186,6 +227,26 @@ mod tests {
         assert_eq!(file_systems(in_container).len(), 1);
         // A file is not a folder, so nothing is measured there.
         assert_eq!(measure(vec!["/proc/self/status".to_owned()]), None);
+    }
+
+    #[test]
+    fn image_that_never_had_room_is_not_measured() {
+        let mountinfo = "1 0 0:46 / /image rw - fuse.squashfuse squashfuse rw,user_id=0\n\
+                         2 0 0:47 / / rw - fuse.fuse-overlayfs fuse-overlayfs rw\n\
+                         3 0 8:1 / /data rw - xfs /dev/sda1 rw";
+        let found = file_systems(mountinfo);
+        let space =
+            |is_exhausted| FileSystemSpace { total_bytes: 1, used_bytes: 1, inodes: Some((1, 1)), is_exhausted };
+        let mut images = ImageFilter::default();
+        let mut kept = |is_exhausted| -> Vec<&str> {
+            let keeps = |one: &&FileSystem| images.keeps(one, (&one.mounts[0], &space(is_exhausted)));
+            found.iter().filter(keeps).map(|one| &*one.mounts[0]).collect()
+        };
+        assert_eq!(kept(true), ["/", "/data"], "disks that are full when the agent starts are full");
+        assert_eq!(kept(false), ["/", "/data", "/image"]);
+        assert_eq!(kept(true), ["/", "/data", "/image"], "it had room");
+        images.retain(&[]);
+        assert_eq!(images.had_room.len(), 0);
     }
 
     #[tokio::test]

@@ -16,6 +16,8 @@ pub(crate) struct FileSystemSpace {
     pub(crate) used_bytes: u64,
     /// The total and used inodes; `None` if they are unlimited.
     pub(crate) inodes: Option<(u64, u64)>,
+    /// Whether not one block and not one inode is free, not even for root: as in an image that was made to fit.
+    pub(crate) is_exhausted: bool,
 }
 
 /// The kernel's figures of a file system; sizes in blocks.
@@ -55,6 +57,7 @@ impl FileSystemSpace {
             total_bytes: total.saturating_mul(block_bytes),
             used_bytes: used.saturating_mul(block_bytes),
             inodes: limited.then(|| (files, files.saturating_sub(files_free))),
+            is_exhausted: free == 0 && (files_free == 0 || files == 0),
         })
     }
 
@@ -79,6 +82,11 @@ mod tests {
         // Nothing is left for ordinary programs: full, whatever is reserved.
         let full = FileSystemSpace::count(StatfsCounts { free: 50, available: 0, ..COUNTS }).unwrap();
         assert!((full.used_ratio() - 1.0).abs() < f64::EPSILON, "{full:?}");
+        assert!(!space.is_exhausted && !full.is_exhausted);
+        for (files, files_free, is_exhausted) in [(256, 0, true), (0, 0, true), (256, 1, false)] {
+            let image = StatfsCounts { free: 0, available: 0, files, files_free, ..COUNTS };
+            assert_eq!(FileSystemSpace::count(image).unwrap().is_exhausted, is_exhausted, "{files} {files_free}");
+        }
         let wrapped = FileSystemSpace::count(StatfsCounts { free: 50, available: u64::MAX - 5, ..COUNTS }).unwrap();
         assert_eq!(wrapped.total_bytes, 1_000 * 4_096);
     }

@@ -404,7 +404,7 @@ pub(super) mod tests {
         let busy = Busy::new();
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
-        let space = FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+        let space = FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)), is_exhausted: false };
         let disk = |mount: &str, space| DiskUsage { mount: mount.into(), space };
         let disks = vec![disk("/", Some(space)), disk("/mnt/hung", None)];
         let resources = vec![ResourceUsage { name: "pids", used: 5, limit: Some(10) }];
@@ -473,7 +473,8 @@ pub(super) mod tests {
         let mut asked = CollectedInputs::default();
         match group {
             MetricGroup::Disks => {
-                let space = FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+                let space =
+                    FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)), is_exhausted: false };
                 asked.disks = vec![DiskUsage { mount: "/".into(), space: Some(space) }];
             }
             MetricGroup::Temperature => asked.celsius = Some(40.5),
