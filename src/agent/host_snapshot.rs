@@ -31,6 +31,8 @@ const SHORT_BYTES: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct HostSnapshot {
     pub(super) hostname: String,
+    /// The same, for those who follow it.
+    renames: watch::Sender<String>,
     pub(super) facts: Facts,
     interfaces: BTreeMap<String, Interface>,
     /// The labels of the host's own configuration.
@@ -52,6 +54,7 @@ pub(super) struct HostSnapshot {
 impl HostSnapshot {
     pub(super) fn new(own_labels: BTreeMap<Name, String>, realms: &BTreeSet<Name>) -> Self {
         Self {
+            renames: watch::Sender::new(facts::hostname()),
             hostname: facts::hostname(),
             facts: facts::facts(),
             interfaces: facts::interfaces(),
@@ -118,8 +121,21 @@ impl HostSnapshot {
     pub(super) fn refresh(&mut self) {
         let Facts { boot_id, boot_ms, .. } = std::mem::take(&mut self.facts);
         self.facts = Facts { boot_id, boot_ms, ..facts::facts() };
-        self.hostname = facts::hostname();
+        self.rename(facts::hostname());
         self.interfaces = facts::interfaces();
+    }
+
+    fn rename(&mut self, hostname: String) {
+        if self.hostname != hostname {
+            tracing::info!(before = self.hostname, hostname, "the host has another name");
+            self.renames.send_replace(hostname.clone());
+            self.hostname = hostname;
+        }
+    }
+
+    /// The host's name, and each later one.
+    pub(super) fn renames(&self) -> watch::Receiver<String> {
+        self.renames.subscribe()
     }
 
     /// Its labels.

@@ -68,6 +68,10 @@ impl std::fmt::Debug for MemberIdentity {
     }
 }
 
+/// What helps a host whose certificate has expired.
+pub(super) const EXPIRED_HINT: &str = "`muster token create --replaces HOST` makes a token: start the agent with it, and the host keeps \
+     its id and its units. If this machine's clock is wrong, set it";
+
 impl MemberIdentity {
     /// Returns the TLS configuration for the broker and the console.
     ///
@@ -75,6 +79,11 @@ impl MemberIdentity {
     /// If certificate or key cannot be used.
     pub fn tls(&self) -> Result<rustls::ClientConfig, PkiError> {
         pki::client(&self.membership.authority, &self.membership.certificate, &self.key)
+    }
+
+    /// Whether its certificate had expired at a time.
+    pub(super) fn has_expired(&self, now_ms: Millis) -> bool {
+        self.validity_ms().is_ok_and(|(_, ends_ms)| ends_ms <= now_ms)
     }
 
     /// Checks that certificate, key and authority are valid and belong together.

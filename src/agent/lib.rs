@@ -217,13 +217,17 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         metric_settings(&config),
         metric::HostTags { host, hostname: host_snapshot.hostname.clone() },
         life.epoch,
-        MetricSources::new(units.clone(), meter.clone(), queues.clone()),
+        MetricSources {
+            hostname: host_snapshot.renames(),
+            ..MetricSources::new(units.clone(), meter.clone(), queues.clone())
+        },
         tasks.clone(),
     );
     let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
     let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender).with_containers(units.clone());
     put_commands_back(&store, &executor, now_ms).await?;
     let unfinished = journal::unfinished(&store).await?;
+    executor.sweep(&unfinished.iter().map(|one| one.id).collect()).await;
 
     host_snapshot.give_labels(store::label::given(&store).await?);
     host_snapshot.set_command_keys(keeper.present().known_keys());

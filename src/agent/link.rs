@@ -48,7 +48,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::join::{MemberIdentity, causes};
+use super::join::{EXPIRED_HINT, MemberIdentity, causes};
 
 /// Unacknowledged publishes. Each keeps its payload in memory; with a round trip of 1 ms, 32 are more than an agent
 /// ever needs.
@@ -322,6 +322,7 @@ impl LinkLoop {
         let identity = self.identity.borrow_and_update().clone();
         let session = self.session.fetch_add(1, Ordering::Relaxed) + 1;
         let since_ms = clock::now_ms();
+        let has_expired = identity.has_expired(since_ms);
         let options = match self.options(&identity, session, since_ms) {
             Ok(options) => options,
             Err(reason) => return (LinkEnd::Broken(reason), false),
@@ -388,7 +389,9 @@ impl LinkLoop {
                 }
                 Ok(Event::Outgoing(Outgoing::Disconnect)) => return (LinkEnd::Disconnected, was_up),
                 Ok(_) => None,
-                Err(error) => return (LinkEnd::Broken(explain(&error)), was_up),
+                Err(error) => {
+                    return (LinkEnd::Broken(explain(&error, has_expired)), was_up);
+                }
             };
             if let Some(event) = event {
                 tokio::select! {
@@ -511,12 +514,39 @@ async fn close(connection: &ConnectionHandle, mut eventloop: EventLoop, end: Lin
     end
 }
 
-fn explain(error: &ConnectionError) -> String {
+fn explain(error: &ConnectionError, has_expired: bool) -> String {
     match error {
         ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s"),
         ConnectionError::ConnectionRefused(code) => format!(
             "the broker refuses this host: {code:?}. hint: is the host's certificate still good, and of this broker's fleet?"
         ),
-        error => pki::with_clock(causes(error)),
+        error => with_remedy(causes(error), has_expired),
+    }
+}
+
+/// Adds what helps if a certificate's time is the reason: whose that is shows this host's own one.
+fn with_remedy(said: String, has_expired: bool) -> String {
+    match has_expired && pki::is_about_time(&said) {
+        true => format!("{said}: this host's certificate has expired. hint: {EXPIRED_HINT}"),
+        false => pki::with_clock(said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_whose_certificate_has_expired_is_told_of_a_token() {
+        let refused = "received fatal alert: CertificateExpired";
+        for (said, has_expired, wanted, unwanted) in [
+            (refused, true, "token create --replaces", "compare"),
+            // Then it is the broker's, or a clock.
+            (refused, false, "compare `date -u`", "--replaces"),
+            ("connection refused", true, "connection refused", "hint"),
+        ] {
+            let told = with_remedy(said.to_owned(), has_expired);
+            assert!(told.contains(wanted) && !told.contains(unwanted), "{told}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     identity_keeper::IdentityKeeper,
-    join::{self, JoinError, MemberIdentity},
+    join::{self, EXPIRED_HINT, JoinError, MemberIdentity},
 };
 
 /// Delays between failed attempts. A third of the lifetime is left when they begin, so an hour is often enough.
@@ -194,8 +194,7 @@ fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
         tracing::error!(
             %error, retry_ms,
             consequence = "neither broker nor console let it in; its units go on",
-            hint = "make a token with `muster token create` and start the agent with it; the host keeps its id. \
-                If the clock is wrong, set it",
+            hint = EXPIRED_HINT,
             "the host's certificate has expired",
         );
     } else {

@@ -128,14 +128,9 @@ impl Shims {
     /// # Errors
     /// If it cannot be written.
     pub fn install(data_dir: &Path) -> io::Result<Self> {
-        let data_dir = data_dir.canonicalize()?;
-        let path = data_dir.join(format!("shim-{}", Digest::of(PROGRAM).short()));
-        let installed = fs::read(&path).is_ok_and(|content| content == PROGRAM)
-            && fs::metadata(&path)?.permissions().mode() & 0o7777 == PROGRAM_MODE;
-        if !installed {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            clear_places(&data_dir, RoleFile::File, &[&name])?;
-            write_atomically(&path, PROGRAM, PROGRAM_MODE)?;
+        let path = data_dir.canonicalize()?.join(format!("shim-{}", Digest::of(PROGRAM).short()));
+        if !is_installed(&path) || fs::read(&path)? != PROGRAM {
+            install_program(&path)?;
         }
         Ok(Self { program: path.into(), reserve: None })
     }
@@ -174,6 +169,7 @@ impl Shims {
             files::begin(&at)?;
             files::write_launch(&at, &wanted)?;
             crash::point("launch", "before spawn");
+            restore_program(&program)?;
             let sealed = wanted.inside.is_some().then(|| sealed::copy(c"muster-shim", &mut &*PROGRAM)).transpose()?;
             let path = sealed.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
             let spawned = spawn(path.as_deref().unwrap_or(&program), &at, false, lock);
@@ -225,6 +221,24 @@ impl Shims {
         }
     }
 
+    /// Whether neither a shim nor a program is alive in `folder`, or in a folder in it. Nothing is started or ended.
+    pub async fn is_over(&self, folder: &Path) -> bool {
+        let at = folder.to_owned();
+        let look = move || {
+            let inner = fs::read_dir(&at)?.collect::<io::Result<Vec<_>>>()?;
+            let inner = inner.into_iter().map(|entry| entry.path()).filter(|path| path.is_dir());
+            for folder in std::iter::once(at).chain(inner) {
+                let is_held = take_lock_if_there(&folder)?.is_none();
+                let runs = |state| is_alive(state) || has_left_something(&folder, state);
+                if is_held || matches!(&files::read_state(&folder)?, StateFile::State(state) if runs(state)) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        blocking(look).await.unwrap_or(false)
+    }
+
     /// Finds out what became of a program whose shim does not exist any more.
     async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<AdoptedShim> {
         let state = match files::read_state(folder) {
@@ -248,7 +262,11 @@ impl Shims {
         let (program, at) = (self.program.clone(), folder.to_owned());
         self.make_room().await;
         crash::point("adopt", "before spawn");
-        let stream = blocking(move || spawn(&program, &at, true, lock)).await?;
+        let replace = move || {
+            restore_program(&program)?;
+            spawn(&program, &at, true, lock)
+        };
+        let stream = blocking(replace).await?;
         crash::point("adopt", "after spawn");
         let mut shim = ShimHandle::new(folder, stream)?;
         match shim.report().await? {
@@ -259,6 +277,28 @@ impl Shims {
             StartReport::Failed { errno, .. } => Err(io::Error::from_raw_os_error(errno)),
         }
     }
+}
+
+/// Whether the shim's program lies there, as far as its size and mode tell.
+fn is_installed(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| {
+        found.is_file() && found.len() == PROGRAM.len() as u64 && found.permissions().mode() & 0o7777 == PROGRAM_MODE
+    })
+}
+
+fn install_program(path: &Path) -> io::Result<()> {
+    let (folder, name) = (path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
+    clear_places(folder, RoleFile::File, &[&name.to_string_lossy()])?;
+    write_atomically(path, PROGRAM, PROGRAM_MODE)
+}
+
+/// Installs the shim's program again if somebody has removed it while the agent runs.
+fn restore_program(path: &Path) -> io::Result<()> {
+    if is_installed(path) {
+        return Ok(());
+    }
+    tracing::warn!(program = %path.display(), "the program of shims is not there any more, and is installed again");
+    install_program(path)
 }
 
 impl ShimHandle {

@@ -27,6 +27,8 @@ pub(crate) mod program_path;
 mod started_record;
 
 use std::{
+    collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -39,7 +41,7 @@ use muster_topics::{
     outcome::Status,
     process::Limits,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::spawn_blocking};
 
 pub use self::admit::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit};
 pub(super) use self::prepare::{launch as daemon_launch, launch as program_launch};
@@ -212,10 +214,29 @@ impl Executor {
         started_record::all(self.data_dir.join("exec")).await
     }
 
-    /// Deletes the files of a command whose outcome is stored.
+    /// Deletes the files of a command whose outcome is stored. The note is last: an agent that is killed meanwhile finds it.
     pub async fn forget(&self, id: CommandId) {
-        started_record::remove(&self.data_dir.join("exec"), id).await;
         self.launcher.remove(&self.folder_of(id), &id.to_string()).await;
+        started_record::remove(&self.data_dir.join("exec"), id).await;
+    }
+
+    /// Deletes what an earlier run of the agent has left of commands that are over: their folders have arguments and
+    /// environments. `unfinished` are those that are not over.
+    pub(super) async fn sweep(&self, unfinished: &BTreeSet<CommandId>) {
+        let exec = self.data_dir.join("exec");
+        let folders = move || {
+            let entries = fs::read_dir(exec).into_iter().flatten().flatten();
+            let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<CommandId>().ok());
+            ids.collect::<Vec<_>>()
+        };
+        for id in spawn_blocking(folders).await.unwrap_or_default() {
+            let folder = self.folder_of(id);
+            // The program of a command that a store has lost may run.
+            if !unfinished.contains(&id) && self.launcher.shims.is_over(&folder).await {
+                tracing::info!(command.id = %id, "what was left of a command that is over is deleted");
+                self.launcher.remove(&folder, &id.to_string()).await;
+            }
+        }
     }
 
     fn folder_of(&self, id: CommandId) -> PathBuf {

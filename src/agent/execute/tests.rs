@@ -1,7 +1,8 @@
 //! Tests with real commands under real shims.
 
 use muster_topics::outcome::Stream;
-use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::{fs, mem::MaybeUninit, os::unix::fs::PermissionsExt, time::Duration};
 
 use muster_topics::{
     command::Keep,
@@ -343,6 +344,52 @@ async fn restarted_agent_follows_running_commands() {
     assert_eq!(fs::read_dir(rig.path("exec")).unwrap().count(), 0);
     rig.executor.resume(id, &exec, sent).await;
     assert_eq!(rig.told(id, sent).await.status, Status::Lost);
+}
+
+#[tokio::test]
+async fn what_is_left_of_commands_that_are_over_is_deleted() {
+    let mut rig = Rig::new(4);
+    let go = rig.path("go");
+    let waits = sh(&format!("while ! [ -e {} ]; do sleep 0.02; done", go.display()));
+    let over = rig.run(&sh("exit 3")).await;
+    assert_eq!(rig.told(over, SentBytes::default()).await.status, exited(3));
+    let (unfinished, lost) = (rig.run(&waits).await, rig.run(&waits).await);
+    let half = CommandId::new();
+    // The agent was killed while it removed this one.
+    fs::create_dir(rig.path("exec").join(half.to_string())).unwrap();
+    let mut rig = rig.again();
+    rig.executor.sweep(&[unfinished].into()).await;
+    let left = || -> BTreeSet<String> {
+        let entries = fs::read_dir(rig.folder.path().join("exec")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert_eq!(left(), [unfinished, lost].map(|id| id.to_string()).into(), "what runs is left alone");
+    fs::write(&go, "").unwrap();
+    for id in [unfinished, lost] {
+        rig.executor.resume(id, &waits, SentBytes::default()).await;
+        assert_eq!(rig.told(id, SentBytes::default()).await.status, exited(0));
+    }
+    rig.executor.sweep(&BTreeSet::new()).await;
+    assert_eq!(fs::read_dir(rig.path("exec")).unwrap().count(), 0);
+}
+
+/// An agent that is killed while it forgets a command finds its note, and forgets it then.
+#[tokio::test]
+async fn note_of_a_command_goes_after_its_folder() {
+    let mut rig = Rig::new(4);
+    let id = rig.run(&sh("exit 0")).await;
+    rig.told(id, SentBytes::default()).await;
+    rig.executor.note(id, "{}".to_owned()).await;
+    let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&events, rig.path("exec"), WatchFlags::DELETE).unwrap();
+    rig.executor.forget(id).await;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut buffer);
+    let mut deleted = Vec::new();
+    while let Ok(event) = reader.next() {
+        deleted.push(event.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    assert_eq!(deleted, [id.to_string(), format!("{id}.json")]);
 }
 
 #[tokio::test]

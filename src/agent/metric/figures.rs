@@ -19,12 +19,15 @@ pub struct MetricSources {
     pub meter: Arc<TrafficMeter>,
     /// The lengths of the loop's queues.
     pub queues: Arc<QueueLengths>,
+    /// The host's name, which may change; closed if it does not.
+    pub hostname: watch::Receiver<String>,
 }
 
 impl MetricSources {
     /// Creates the sources of an agent.
     #[must_use]
     pub fn new(keeper: Units, meter: Arc<TrafficMeter>, queues: Arc<QueueLengths>) -> Self {
-        Self { units: keeper.states(), keeper: Some(keeper), meter, queues }
+        let hostname = watch::channel(String::new()).1;
+        Self { units: keeper.states(), keeper: Some(keeper), meter, queues, hostname }
     }
 }

@@ -263,7 +263,20 @@ impl SamplingLoop {
         self.flush().await;
     }
 
+    /// Goes on under the host's new name, if it has one. Series of another name need every value once.
+    async fn follow_hostname(&mut self) {
+        if !self.sources.hostname.has_changed().unwrap_or(false) {
+            return;
+        }
+        // A message has one name.
+        self.flush().await;
+        self.labels.hostname.clone_from(&self.sources.hostname.borrow_and_update());
+        self.sampler.set_labels(&self.labels);
+        self.thin = ThinFilter::default();
+    }
+
     async fn sample(&mut self) {
+        self.follow_hostname().await;
         let due = self.schedule.take(self.began.elapsed());
         let asked = self.ask(due).await;
         let at_ms = rounded(clock::now_ms(), self.settings.sample);
@@ -421,6 +434,33 @@ mod tests {
                 assert_eq!(points.iter().any(|point| point.measurement == "muster_host_disk"), index == 0);
             }
         }
+    }
+
+    #[tokio::test]
+    async fn changed_hostname_is_that_of_later_points() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let (renames, hostname) = watch::channel("shop-0042".to_owned());
+        let (shutdown, sources) = (CancellationToken::new(), MetricSources { hostname, ..sources() });
+        let task = MetricsTask::start(store.clone(), settings(), labels(), 1, sources, shutdown.clone());
+        task.stored().wait_for(|stored| *stored >= 2).await.unwrap();
+        renames.send_replace("till-7".to_owned());
+        let before = *task.stored().borrow();
+        task.stored().wait_for(|stored| *stored >= before + 3).await.unwrap();
+        shutdown.cancel();
+        task.stopped().await;
+        let mut pending = buffer::pending(&store, 1_000).await.unwrap();
+        pending.reverse();
+        let name_of = |payload: &[u8]| -> Vec<String> {
+            let (_, points) = decode(payload).unwrap();
+            let names = points.iter().flat_map(|point| &point.tags).filter(|(name, _)| name == "hostname");
+            let mut names: Vec<String> = names.map(|(_, value)| value.to_string()).collect();
+            names.dedup();
+            names
+        };
+        let mut names: Vec<Vec<String>> = pending.iter().map(|(_, payload)| name_of(payload)).collect();
+        names.dedup();
+        assert_eq!(names, [["shop-0042"], ["till-7"]]);
     }
 
     #[tokio::test]

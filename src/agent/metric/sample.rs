@@ -77,6 +77,10 @@ pub(super) struct CollectedInputs {
     pub(super) stats: BTreeMap<UnitName, ToldStats>,
 }
 
+fn tags(labels: &HostTags) -> [(&'static str, String); 2] {
+    [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())]
+}
+
 /// Takes samples, and remembers the last one for ratios.
 #[derive(Debug)]
 pub(super) struct Sampler {
@@ -97,9 +101,8 @@ impl Sampler {
     pub(super) fn new(labels: &HostTags) -> Self {
         let hierarchies = Arc::new(Hierarchies::detect());
         let units = UnitSampler::new(Arc::clone(&hierarchies));
-        let labels = [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())];
         Self {
-            labelled: PointWriter { labels, page_bytes: units.page_bytes },
+            labelled: PointWriter { labels: tags(labels), page_bytes: units.page_bytes },
             system: System::new().ok(),
             reader: ProcReader::default(),
             cpu: None,
@@ -110,6 +113,11 @@ impl Sampler {
             own: OwnSampler::default(),
             processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
         }
+    }
+
+    /// Gives later points other tags.
+    pub(super) fn set_labels(&mut self, labels: &HostTags) {
+        self.labelled.labels = tags(labels);
     }
 
     /// Samples the groups that are due. Ratios are over the time since the last sample of their group; the first has
@@ -346,7 +354,8 @@ pub(super) mod tests {
 
     fn of(units: UnitStates) -> MetricSources {
         let (_, units) = watch::channel(units);
-        MetricSources { units, keeper: None, meter: Arc::default(), queues: Arc::default() }
+        let hostname = tokio::sync::watch::channel(String::new()).1;
+        MetricSources { units, keeper: None, meter: Arc::default(), queues: Arc::default(), hostname }
     }
 
     fn all(sampler: &mut Sampler, units: &UnitStates, asked: &CollectedInputs, at_ms: Millis) -> Vec<Point> {

@@ -255,6 +255,26 @@ fn shim_install_is_idempotent_and_repairs() {
 }
 
 #[tokio::test]
+async fn removed_shim_program_is_installed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let shims = Shims::install(folder.path()).unwrap();
+    for (number, damage) in ["removed", "cut", "not executable"].into_iter().enumerate() {
+        match damage {
+            "removed" => fs::remove_file(&shims.program).unwrap(),
+            "cut" => {
+                fs::remove_file(&shims.program).unwrap();
+                fs::write(&shims.program, "half").unwrap();
+            }
+            _ => fs::set_permissions(&shims.program, fs::Permissions::from_mode(0o400)).unwrap(),
+        }
+        let run = folder.path().join(number.to_string());
+        let mut shim =
+            shims.launch(&run, &sh("exit 3", &run)).await.unwrap_or_else(|error| panic!("{damage}: {error}"));
+        assert_eq!(end(&mut shim).await.exit, ProcessExit::Code(3), "{damage}");
+    }
+}
+
+#[tokio::test]
 async fn an_idle_shim_is_small() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh("exec sleep 60", &folder)).await.unwrap();
