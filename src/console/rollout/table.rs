@@ -1,6 +1,6 @@
 //! Rollouts in memory: a copy of the store, which is changed first and stored then, under the lock for changes.
 //!
-//! **Invariant: what could not be stored is taken back** before anything else is changed.
+//! **Invariant: what could not be stored is taken back** before anything else is changed, and what is refused changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The rollout of the present version of a deployment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RolloutEntry {
     pub(super) digest: Digest,
     pub(super) policy: Arc<RolloutPolicy>,
@@ -236,6 +236,22 @@ impl RolloutTable {
         }
         let online = &self.online;
         self.rollouts.values_mut().for_each(|entry| entry.revert(&|host| online.contains(&host)));
+    }
+
+    /// Changes one rollout, unless that is refused: a refusal changes nothing, of this rollout or another.
+    pub(super) fn try_change<T, E>(
+        &mut self,
+        name: &DeploymentName,
+        change: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.revert();
+        let before = self.rollouts.get(name).cloned();
+        change(self).inspect_err(|_| {
+            if let Some(before) = before {
+                self.rollouts.insert(name.clone(), before);
+            }
+            self.is_dirty = false;
+        })
     }
 
     /// Begins the rollout of a version; the one before is superseded.

@@ -292,6 +292,27 @@ async fn verbs_are_refused_in_wrong_phases_and_for_other_versions() {
 }
 
 #[tokio::test]
+async fn refused_verb_changes_nothing() {
+    let bench = Bench::start(1).await;
+    bench.apply("1", json!({"waves": [], "soak": 0})).await;
+    let console = bench.fixture.console.clone();
+    let rollouts = &bench.fixture.shared().hosts.rollouts;
+    // What is only in memory, such as which question was answered, is lost if anything is taken back.
+    let host = bench.host(0);
+    let answered = Numbered { epoch: 1, seq: 7 };
+    bench.until("hosts that are known", || rollouts.table().is_ready.then_some(())).await;
+    rollouts.table().rollouts.get_mut(&name()).unwrap().answered.insert(host, answered);
+    for _ in 0..2 {
+        console.resume_rollout(&admin(), &name(), RolloutVersion::default()).await.unwrap_err();
+        console.promote_rollout(&admin(), &name(), RolloutVersion { version: Some(7) }).await.unwrap_err();
+    }
+    console.rollout_round().await.unwrap();
+    let table = rollouts.table();
+    assert!(table.is_ready, "the next round does not have to ask who is there");
+    assert_eq!(table.rollouts[&name()].answered.get(&host), Some(&answered));
+}
+
+#[tokio::test]
 async fn abort_needs_no_host_and_records_what_is_in_the_middle() {
     let mut bench = Bench::start(2).await;
     bench.apply("1", json!({"waves": [1]})).await;

@@ -160,11 +160,12 @@ impl Console {
         let now = shared.time.now();
         let changes = {
             let mut table = shared.hosts.rollouts.table();
-            table.revert();
-            let entry = table.rollouts.get(name).ok_or_else(|| unknown(name))?;
-            check_version(name, entry, version)?;
-            let number = entry.state.version;
-            let text = change(&mut table, now)?;
+            let (number, text) = table.try_change(name, |table| {
+                let entry = table.rollouts.get(name).ok_or_else(|| unknown(name))?;
+                check_version(name, entry, version)?;
+                let number = entry.state.version;
+                Ok::<_, Error>((number, change(table, now)?))
+            })?;
             if let Some(entry) = table.rollouts.get_mut(name) {
                 // It is decided anew, and whoever waits is told why.
                 entry.again_ms = None;
