@@ -181,7 +181,7 @@ impl AgentLoop {
         let (good, bad): (Vec<_>, Vec<_>) =
             told.rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
-            let problem = rule.check().err().unwrap_or_default();
+            let problem = rule.check().err().map(|fault| fault.problem).unwrap_or_default();
             tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
         }
         let central = ConsoleRules { generation: told.generation, rules: good.into_iter().collect() };

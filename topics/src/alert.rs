@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::metric::{AlertSource, AlertSubject, Metric, MetricRow, SeriesField};
 use crate::{
     Millis, V1,
+    catalogue::Measure,
     envelope::{Body, Kind},
     name::{HostId, Name, UnitName},
 };
@@ -171,35 +172,78 @@ impl Rule {
     ///
     /// # Errors
     /// If it cannot work, with the reason.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), RuleFault> {
+        let fault = |field: RuleField, problem: String| Err(RuleFault { field, problem });
         if self.metric == Metric::Other {
             let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
-            return Err(format!("its metric is not known here. hint: it is one of {}", known.join(", ")));
+            let problem = format!("its metric is not known here. hint: it is one of {}", known.join(", "));
+            return fault(RuleField::Metric, problem);
         }
-        if !self.threshold.is_finite() || !self.clear_level().is_finite() {
-            return Err("its threshold and its clear level have to be finite numbers".to_owned());
-        }
+        self.check_level(RuleField::Threshold, self.threshold)?;
+        self.check_level(RuleField::Clear, self.clear_level())?;
         if !self.is_back(self.clear_level()) || self.is_beyond(self.clear_level()) {
             let side = if self.metric.is_bad_if_low() { "below" } else { "above" };
-            return Err(format!(
+            let problem = format!(
                 "its clear level {} is {side} its threshold {}, so that it could be raised and cleared by the same value",
                 self.clear_level(),
                 self.threshold
-            ));
+            );
+            return fault(RuleField::Clear, problem);
         }
-        match &self.of {
+        let of_fault = match &self.of {
             Some(of) if of.is_empty() || of.len() > OF_MAX_BYTES => {
-                Err(format!("its `of` has {} bytes; 1 to {OF_MAX_BYTES} are possible", of.len()))
+                Some(format!("its `of` has {} bytes; 1 to {OF_MAX_BYTES} are possible", of.len()))
             }
             Some(of) if self.metric.is_of_units() => {
-                of.parse::<UnitName>().map(|_| ()).map_err(|error| format!("its `of` is no unit: {error}"))
+                of.parse::<UnitName>().err().map(|error| format!("its `of` is no unit: {error}"))
             }
             Some(_) if self.metric.row().subject == AlertSubject::Host => {
-                Err(format!("it has an `of`, and {} is about the host alone", self.metric.as_str()))
+                Some(format!("it has an `of`, and {} is about the host alone", self.metric.as_str()))
             }
-            _ => Ok(()),
-        }
+            _ => None,
+        };
+        of_fault.map_or(Ok(()), |problem| fault(RuleField::Of, problem))
     }
+
+    /// Checks that values of the metric can be on both sides of a level.
+    fn check_level(&self, field: RuleField, level: f64) -> Result<(), RuleFault> {
+        let what = if field == RuleField::Clear { "clear level" } else { "threshold" };
+        let problem = match level {
+            _ if !level.is_finite() => format!("its {what} has to be a finite number"),
+            _ if self.metric.measure() != Measure::Ratio || (0.0..=1.0).contains(&level) => return Ok(()),
+            _ => {
+                let hint = match (0.0..=100.0).contains(&level) {
+                    true => format!("did you mean {level}%?"),
+                    false => "write it as 80% or 0.8".to_owned(),
+                };
+                format!("its {what} is {level}, and {} is a share from 0 to 1. hint: {hint}", self.metric.as_str())
+            }
+        };
+        Err(RuleFault { field, problem })
+    }
+}
+
+/// Why a rule cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct RuleFault {
+    /// What of it is wrong.
+    pub field: RuleField,
+    /// What is wrong, with a hint.
+    pub problem: String,
+}
+
+/// What can be wrong about a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleField {
+    /// What it measures.
+    Metric,
+    /// The level at which its alert is raised.
+    Threshold,
+    /// The level at which its alert is cleared.
+    Clear,
+    /// What it is about.
+    Of,
 }
 
 /// A signed body on `h/<host>/cmd`: all rules of the console for one host. It has no outcome: the host reports its
@@ -271,11 +315,18 @@ mod tests {
             (rule(Metric::CpuBusy, f64::NAN, None), "finite"),
             (rule(Metric::CpuBusy, 0.9, Some(f64::NEG_INFINITY)), "finite"),
             (rule(Metric::Other, 0.9, None), "disk_used"),
+            (rule(Metric::DiskUsed, 80.0, None), "did you mean 80%?"),
+            (rule(Metric::UnitCpuBusy, 92.5, None), "did you mean 92.5%?"),
+            (rule(Metric::DiskUsed, 1_000.0, None), "write it as 80%"),
+            (rule(Metric::DiskUsed, -0.1, None), "write it as 80%"),
+            (rule(Metric::CertificateLeft, 0.2, Some(30.0)), "clear level is 30"),
+            (rule(Metric::DiskUsed, 1.0, Some(0.0)), ""),
+            (rule(Metric::LoadPerCore, 80.0, None), ""),
             (of(Metric::DiskUsed, ""), "bytes"),
             (of(Metric::UnitCpuBusy, "till"), "no unit"),
             (of(Metric::CpuBusy, "/"), "host alone"),
         ] {
-            let found = rule.check().err().unwrap_or_default();
+            let found = rule.check().err().map(|fault| fault.problem).unwrap_or_default();
             assert!(found.contains(problem) && found.is_empty() == problem.is_empty(), "{rule:?}: {found}");
         }
     }

@@ -7,8 +7,9 @@ use muster_api::{NewAlertRule, Problem};
 use muster_promql::number;
 use muster_rules::alert::{defaults, words};
 use muster_topics::{
-    alert::{Metric, Rule, Severity},
+    alert::{Metric, Rule, RuleField, Severity},
     catalogue::Measure,
+    diagnostic::Diagnostic,
     name::{Name, NameError},
 };
 use serde::Deserialize;
@@ -100,9 +101,6 @@ fn refused(error: Error) -> (FieldFaults, Option<Problem>, StatusCode) {
     };
     let field = match problem.code.as_str() {
         "unknown_host" | "ambiguous_host" => Some("host"),
-        "bad_rule" if message.contains("clear level") => Some("clear"),
-        "bad_rule" if message.contains("`of`") => Some("of"),
-        "bad_rule" if message.contains("threshold") => Some("threshold"),
         _ => None,
     };
     match field {
@@ -162,9 +160,30 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
     match (name, metric, threshold, clear, for_ms, severity) {
         (Some(name), Some(metric), Some(threshold), Some(clear), Some(for_ms), Some(severity)) if faults.is_empty() => {
             let rule = Rule { metric, of: given(&form.of), threshold, clear, for_ms, severity, disabled: form.off };
-            Ok(NewAlertRule { name, host: given(&form.host), rule })
+            match rule.check() {
+                Ok(()) => Ok(NewAlertRule { name, host: given(&form.host), rule }),
+                Err(fault) => Err(FieldFaults::from([(field_name(fault.field), hinted(&fault.problem))])),
+            }
         }
         _ => Err(faults),
+    }
+}
+
+fn field_name(field: RuleField) -> &'static str {
+    match field {
+        RuleField::Metric => "metric",
+        RuleField::Threshold => "threshold",
+        RuleField::Clear => "clear",
+        RuleField::Of => "of",
+    }
+}
+
+/// A problem and its hint as pages have them.
+fn hinted(problem: &str) -> String {
+    let told = Diagnostic::parse(problem);
+    match told.hint {
+        Some(hint) => format!("{}. Hint: {hint}", told.cause),
+        None => told.cause,
     }
 }
 
@@ -238,14 +257,11 @@ mod tests {
         let broken =
             RuleForm { metric: text("unit_broken"), threshold: String::new(), clear: String::new(), ..filled() };
         assert_eq!(wanted(&broken).unwrap().rule.threshold, 0.0);
-        let beside = |message: &str| {
-            let (faults, problem, _) = refused(Error::invalid("bad_rule", message));
-            (faults.keys().next().copied(), problem.is_some())
-        };
-        let rule = wanted(&RuleForm { clear: text("90%"), ..filled() }).unwrap().rule;
-        assert_eq!(beside(&rule.check().unwrap_err()), (Some("clear"), false));
-        let rule = wanted(&RuleForm { metric: text("cpu_busy"), of: text("/"), ..filled() }).unwrap().rule;
-        assert_eq!(beside(&rule.check().unwrap_err()), (Some("of"), false));
-        assert_eq!(beside("something else"), (None, true));
+        check(RuleForm { clear: text("90%"), ..filled() }, &["clear"]);
+        check(RuleForm { metric: text("cpu_busy"), of: text("/"), ..filled() }, &["of"]);
+        let percent = wanted(&RuleForm { threshold: text("80"), clear: String::new(), ..filled() }).unwrap_err();
+        assert!(percent["threshold"].ends_with("Hint: did you mean 80%?"), "{percent:?}");
+        let (faults, problem, _) = refused(Error::invalid("bad_rule", "something else"));
+        assert!(faults.is_empty() && problem.is_some());
     }
 }
