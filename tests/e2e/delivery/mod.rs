@@ -7,7 +7,7 @@
 //!
 //! Hosts that are [`revoked`] are tried over brokers that go on letting them in, and the [`root`] certificate is replaced over
 //! brokers that know nothing of it.
-//! In a [`sweep`], all are killed at random.
+//! In a [`sweep`], all are killed at random; in a [`flood`], one host sends measurements without end.
 //!
 //! `TESTS_LONG=1` has more rounds of each. What took how long is printed.
 
@@ -16,6 +16,7 @@ mod bus;
 mod clocks;
 mod desired;
 mod disks;
+mod flood;
 mod revoked;
 mod root;
 mod scenarios;
