@@ -6,7 +6,7 @@
 use std::{
     env,
     fmt::Display,
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::{self, IsTerminal as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
@@ -254,18 +254,11 @@ fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let is_new = !data.exists();
     make_data(data).map_err(folder)?;
     let path = data.join(LOCK);
-    let lock = File::create(&path).map_err(folder)?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(Failure::new(
-                FailureKind::Failed,
-                format!("another `muster up` runs with the data folder {}", data.display()),
-            )
-            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data DIR"));
-        }
-        Err(TryLockError::Error(error)) => return Err(folder(error)),
-    }
+    let lock = files::take_lock(&path).map_err(folder)?.ok_or_else(|| {
+        let message = format!("another `muster up` runs with the data folder {}", data.display());
+        Failure::new(FailureKind::Failed, message)
+            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data DIR")
+    })?;
     let free = [
         ("the web page", "--web-port", SocketAddr::new(up.web_listen, up.web_port)),
         ("hosts that join", "--hosts-port", SocketAddr::new(up.listen, up.hosts_port)),

@@ -76,7 +76,13 @@ pub use running::RunningAgent;
 
 pub use error::AgentError;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use muster_base::service_manager::ServiceManager;
 use muster_base::{
@@ -90,7 +96,6 @@ use muster_rules::{
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
 use muster_sqlite::room::{self, Reserve, ReserveSize};
 use muster_topics::{Millis, join::JoinToken, name::HostId};
-use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -475,20 +480,12 @@ fn clear_places(folder: &Path) -> Result<(), AgentError> {
 }
 
 /// Locks the folder: one agent per folder. The lock ends with the process, however it ends; the file stays.
-fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
+fn lock(folder: &Path) -> Result<File, AgentError> {
     let path = folder.join("lock");
     files::clear_places(folder, RoleFile::File, &["lock"])
         .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
-    let file = fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-        nix::errno::Errno::EWOULDBLOCK => AgentError::Busy { path: folder.to_owned() },
-        errno => AgentError::Folder { path, source: errno.into() },
-    })
+    let lock = files::take_lock(&path).map_err(|source| AgentError::Folder { path, source })?;
+    lock.ok_or_else(|| AgentError::Busy { path: folder.to_owned() })
 }
 
 #[cfg(test)]
@@ -504,6 +501,7 @@ mod tests {
         let first = lock(&folder).unwrap();
         let second = lock(&folder).unwrap_err();
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
+        assert_eq!(fs::metadata(folder.join("lock")).unwrap().permissions().mode() & 0o7777, files::SECRET_MODE);
         drop(first);
         lock(&folder).unwrap();
     }

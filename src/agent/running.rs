@@ -1,10 +1,9 @@
 //! The handle of a running agent, which stops it.
 
 use muster_session::unit_state::UnitStates;
-use std::{fs, time::Duration};
+use std::{fs::File, time::Duration};
 
 use muster_topics::name::HostId;
-use nix::fcntl::Flock;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +29,7 @@ pub struct RunningAgent {
     pub(super) units: Units,
     pub(super) asker: LoopHandle,
     pub(super) core: JoinHandle<()>,
-    pub(super) _lock: Flock<fs::File>,
+    pub(super) _lock: File,
 }
 
 impl RunningAgent {

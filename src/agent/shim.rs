@@ -9,7 +9,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -24,7 +24,7 @@ use std::{
 use muster_base::{
     clock::now_ms,
     crash,
-    files::{PRIVATE_FOLDER, RoleFile, clear_places, make_folder, write_atomically},
+    files::{PRIVATE_FOLDER, RoleFile, clear_places, make_folder, take_lock, write_atomically},
 };
 use muster_shim::{
     LINE_MAX_BYTES, Launch, ProcessExit, ProgramEnd, ProgramState, ShimEvent, ShimRequest, StartReport, StartStep,
@@ -488,30 +488,25 @@ fn start(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Takes the lock of a folder; `None` if a shim holds it.
-fn take_lock(folder: &Path) -> io::Result<Option<File>> {
-    let lock = File::options().create(true).truncate(false).write(true).open(folder.join(files::LOCK))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+fn lock_folder(folder: &Path) -> io::Result<Option<File>> {
+    take_lock(&folder.join(files::LOCK))
 }
 
 /// Takes the lock even if it is held for a moment: a process that another thread is starting has all open files of this
 /// one until it executes its program.
 fn wait_for_lock(folder: &Path) -> io::Result<Option<File>> {
     for _ in 0..TRIES {
-        if let Some(lock) = take_lock(folder)? {
+        if let Some(lock) = lock_folder(folder)? {
             return Ok(Some(lock));
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    take_lock(folder)
+    lock_folder(folder)
 }
 
 /// The same for a folder without a lock file: `Some(None)`.
 fn take_lock_if_there(folder: &Path) -> io::Result<Option<Option<File>>> {
-    if folder.join(files::LOCK).try_exists()? { Ok(take_lock(folder)?.map(Some)) } else { Ok(Some(None)) }
+    if folder.join(files::LOCK).try_exists()? { Ok(lock_folder(folder)?.map(Some)) } else { Ok(Some(None)) }
 }
 
 /// Whether the program of a state runs now.

@@ -12,7 +12,7 @@
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufReader, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown},
     path::{Path, PathBuf},
@@ -259,16 +259,15 @@ impl Places {
 
     /// Makes sure that no console works with the folder, and that it may be replaced.
     fn lock_folder(&self, replace: bool) -> Result<Option<File>, BackupError> {
-        let held = match File::open(self.folder.join(LOCK)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(BackupError::File { path: self.folder.join(LOCK), source }),
-            Ok(file) => match file.try_lock() {
-                Ok(()) => Some(file),
-                Err(TryLockError::WouldBlock) => return Err(BackupError::InUse { path: self.folder.clone() }),
-                Err(TryLockError::Error(source)) => {
-                    return Err(BackupError::File { path: self.folder.join(LOCK), source });
-                }
-            },
+        let lock_path = self.folder.join(LOCK);
+        let at = BackupError::file(lock_path.clone());
+        let held = match lock_path
+            .try_exists()
+            .and_then(|is_there| is_there.then(|| files::take_lock(&lock_path)).transpose())
+        {
+            Ok(Some(None)) => return Err(BackupError::InUse { path: self.folder.clone() }),
+            Ok(held) => held.flatten(),
+            Err(error) => return Err(at(error)),
         };
         if !replace && !is_empty(&self.folder)? {
             return Err(BackupError::NotEmpty { path: self.folder.clone() });
@@ -289,9 +288,7 @@ impl Places {
                 });
             }
             // Another restore that is at work holds the lock of its folder.
-            if let Ok(file) = File::open(&lock_path)
-                && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
-            {
+            if lock_path.exists() && matches!(files::take_lock(&lock_path), Ok(None)) {
                 return Err(BackupError::Busy { path: self.folder.clone() });
             }
             self.clear_staging()?;
@@ -311,9 +308,8 @@ impl Places {
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
             .and_then(|()| files::sync_folder(&self.staging));
         marked.map_err(at(&unfinished))?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(&lock_path);
-        let lock = lock.map_err(at(&lock_path))?;
-        lock.try_lock().map_err(|_| BackupError::Busy { path: self.folder.clone() })?;
+        let lock = files::take_lock(&lock_path).map_err(at(&lock_path))?;
+        let lock = lock.ok_or_else(|| BackupError::Busy { path: self.folder.clone() })?;
         crash::point("restore", "after the folder beside is made");
         Ok(lock)
     }

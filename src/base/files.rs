@@ -2,11 +2,15 @@
 //! have written.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
+
+use nix::libc::O_NOFOLLOW;
 
 use crate::clock;
 
@@ -75,33 +79,90 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     replace_file(path, mode, |file| file.write_all(content))
 }
 
-/// Waits until nobody else replaces a file in a folder: a console and a verb that works on its folder would write the same
-/// new file, and one would rename it away from under the other. Nothing if the folder cannot be locked.
-fn lock_folder(folder: &Path) -> Option<File> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let lock = File::open(folder).ok()?;
-    lock.lock().ok()?;
-    Some(lock)
+/// How often, and how far apart, a new file that somebody else writes is tried: 30 seconds altogether, which a slow disk may
+/// take to sync. Whoever has it after that is no writer.
+const NEW_FILE_TRIES: u32 = 3_000;
+const NEW_FILE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Opens an empty file that this caller alone writes: a console and a verb that works on its folder would write the same new
+/// file, and one would rename it away from under the other. The lock is that of the new file, not of the folder: whoever may
+/// list a folder can lock it, for as long as they like.
+fn open_new(path: &Path, mode: u32) -> io::Result<File> {
+    for _ in 0..NEW_FILE_TRIES {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(SECRET_MODE).custom_flags(O_NOFOLLOW);
+        let file = match options.open(path) {
+            Ok(file) => file,
+            // A link, or a file of another user.
+            Err(_) => {
+                let _ = fs::remove_file(path);
+                options.create_new(true).open(path)?
+            }
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep(NEW_FILE_PAUSE);
+                continue;
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Another writer may have renamed it meanwhile.
+        let ours = file.metadata()?;
+        if fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino())) {
+            file.set_len(0)?;
+            set_mode(&file, mode)?;
+            return Ok(file);
+        }
+    }
+    let _ = fs::remove_file(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(SECRET_MODE).open(path)?;
+    set_mode(&file, mode)?;
+    Ok(file)
+}
+
+/// Gives a file exactly this mode, which the umask or an earlier version may have changed.
+fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    let found = file.metadata()?.permissions().mode() & 0o7777;
+    if found == mode { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
 }
 
 /// Writes a new file and renames it to `path`.
 fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let _lock = lock_folder(folder);
     let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
-    let _ = fs::remove_file(&beside);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&beside)
-        .and_then(|mut file| write(&mut file))
-        .and_then(|()| fs::rename(&beside, path));
+    let mut file = open_new(&beside, mode)?;
+    let written = write(&mut file).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         let _ = fs::remove_file(&beside);
     }
     written
+}
+
+/// Takes a lock for as long as the returned file lives, however the process ends; `None` if somebody has it.
+///
+/// **Invariant: only the owner can open a lock file.** Whoever can open one can take the lock.
+///
+/// # Errors
+/// If the file cannot be created or locked, or belongs to another user.
+pub fn take_lock(path: &Path) -> io::Result<Option<File>> {
+    let file = open_private(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Takes a lock as [`take_lock`], and waits until nobody else has it.
+///
+/// # Errors
+/// As [`take_lock`].
+pub fn wait_for_lock(path: &Path) -> io::Result<File> {
+    let file = open_private(path)?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// Creates a file with a mode that only lets its owner read it, or sets that mode if the file exists. Needed for
@@ -110,12 +171,14 @@ fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Res
 /// # Errors
 /// If it cannot be created, or belongs to another user.
 pub fn make_private(path: &Path) -> io::Result<()> {
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(path);
-    made.and_then(|file| {
-        let mode = file.metadata()?.permissions().mode();
-        if mode & 0o077 == 0 { Ok(()) } else { file.set_permissions(Permissions::from_mode(SECRET_MODE)) }
-    })
-    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    open_private(path).map(drop).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Opens a file that only its owner can open, and creates it if it is missing.
+fn open_private(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(path)?;
+    set_mode(&file, SECRET_MODE)?;
+    Ok(file)
 }
 
 /// The kind of an entry in a role's own folder.
@@ -243,6 +306,60 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn lock_is_the_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        let first = take_lock(&path).unwrap();
+        assert!(first.is_some() && take_lock(&path).unwrap().is_none());
+        assert_eq!(mode(), SECRET_MODE);
+        drop(first);
+        for earlier in [0o666, 0o644, 0o200] {
+            fs::set_permissions(&path, Permissions::from_mode(earlier)).unwrap();
+            assert!(take_lock(&path).unwrap().is_some());
+            assert_eq!(mode(), SECRET_MODE);
+        }
+    }
+
+    #[test]
+    fn file_is_replaced_while_somebody_has_the_lock_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let theirs = File::open(folder.path()).unwrap();
+        theirs.lock().unwrap();
+        let (path, (done, replaced)) = (folder.path().join("file"), std::sync::mpsc::channel());
+        let writer = path.clone();
+        thread::spawn(move || {
+            for _ in 0..2 {
+                write_atomically(&writer, b"text", PUBLIC_MODE).unwrap();
+                // So have they that of the file before.
+                done.send(File::open(&writer).map(|file| file.lock().map(|()| file)).unwrap().unwrap()).unwrap();
+            }
+        });
+        let _locked: Vec<File> =
+            (0..2).map(|_| replaced.recv_timeout(Duration::from_secs(20)).expect("it waits for the lock")).collect();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, PUBLIC_MODE);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn link_in_place_of_the_new_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("theirs"), "kept").unwrap();
+        std::os::unix::fs::symlink(at("theirs"), at(".file.new")).unwrap();
+        write_atomically(&at("file"), b"text", SECRET_MODE).unwrap();
+        assert_eq!(
+            (fs::read(at("theirs")).unwrap(), fs::read(at("file")).unwrap()),
+            (b"kept".to_vec(), b"text".to_vec())
+        );
+        // What a writer left that was killed.
+        fs::write(at(".file.new"), "left over, and longer").unwrap();
+        write_atomically(&at("file"), b"new", SECRET_MODE).unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"new");
+        assert_eq!(fs::metadata(at("file")).unwrap().permissions().mode() & 0o7777, SECRET_MODE);
     }
 
     #[test]

@@ -9,8 +9,7 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,7 +18,9 @@ use std::{
 use muster_base::{
     chance::{self, NoRandomness},
     crash,
-    files::{PRIVATE_FOLDER, RoleFile, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically},
+    files::{
+        PRIVATE_FOLDER, RoleFile, SECRET_MODE, clear_places, make_folder, set_aside, wait_for_lock, write_atomically,
+    },
 };
 use muster_rules::rotation::KeyState;
 use muster_topics::{
@@ -287,7 +288,7 @@ impl Authority {
         clear_places(dir, RoleFile::File, &["lock", SALT_KEY]).map_err(at(dir))?;
         // Two processes that start at once must not create two authorities. The lock ends with the file handle.
         let lock = dir.join("lock");
-        File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
+        wait_for_lock(&lock).map_err(at(&lock)).and_then(|_held| {
             let salt = hmac::Key::new(hmac::HMAC_SHA256, &Self::salt_key(dir, &sources)?);
             let keys = KeyRing::open(dir, sources.clone())?;
             let signing = keys.active();

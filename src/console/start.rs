@@ -2,7 +2,7 @@
 //! before anything is changed ([`prepare`]); then everything runs ([`PreparedConsole::start`]).
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::File,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -291,12 +291,7 @@ async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> Se
 /// Locks the data against a second console.
 fn lock(dir: &Path) -> Result<File, ConsoleError> {
     let folder = |source| ConsoleError::Folder { path: dir.to_owned(), source };
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock")).map_err(folder)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ConsoleError::InUse { path: dir.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(folder(source)),
-    }
+    files::take_lock(&dir.join("lock")).map_err(folder)?.ok_or_else(|| ConsoleError::InUse { path: dir.to_owned() })
 }
 
 fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, ConsoleError> {

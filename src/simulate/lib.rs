@@ -51,10 +51,7 @@ use muster_cli::{
 };
 use muster_rules::authorise::LocalPolicy;
 use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name};
-use nix::{
-    fcntl::{Flock, FlockArg},
-    sys::resource::{Resource, getrlimit, setrlimit},
-};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -390,13 +387,12 @@ fn default_data() -> Result<PathBuf, Failure> {
 }
 
 /// Locks the folder for this process.
-fn hold(data: &Path) -> Result<Flock<File>, Failure> {
+fn hold(data: &Path) -> Result<File, Failure> {
     let what = || format!("the folder {}", data.display());
     files::make_folder(data, files::PRIVATE_FOLDER).trying(what())?;
-    let file = File::create(data.join("lock")).trying(what())?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        Failure::new(FailureKind::Failed, format!("{} cannot be taken: {errno}", what()))
-            .hint("another simulation may run there; choose another folder with --data DIR")
+    files::take_lock(&data.join("lock")).trying(what())?.ok_or_else(|| {
+        Failure::new(FailureKind::Failed, format!("another simulation runs in {}", what()))
+            .hint("stop it, or choose another folder with --data DIR")
     })
 }
 

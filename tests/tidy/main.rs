@@ -91,6 +91,27 @@ fn folders_of_the_environment_are_read_in_one_place() {
 }
 
 #[test]
+fn locks_and_files_are_private_whatever_the_umask() {
+    for folder in ["src", "broker"] {
+        check_absent(
+            "whoever can open a file can lock it; muster_base::files::take_lock opens lock files that only the owner can",
+            folder,
+            &["TryLockError", "FlockArg"],
+            // The broker's knows no other crate. It opens every file of its folder with the mode of private ones.
+            &["src/base/files.rs", "broker/src/retained/folder.rs"],
+        );
+    }
+    for folder in ["src/agent", "src/base", "src/console", "src/series", "src/sqlite", "src/simulate", "broker"] {
+        check_absent(
+            "the umask decides who may read a file that is created without a mode; muster_base::files writes with one",
+            folder,
+            &["fs::write(", "File::create(", "File::create_new("],
+            &["src/agent/testing.rs"],
+        );
+    }
+}
+
+#[test]
 fn topics_crate_does_no_io() {
     check_absent(
         "muster-topics does no IO",

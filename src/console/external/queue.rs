@@ -243,9 +243,8 @@ impl DiskQueue {
         {
             self.remove_first();
         }
-        let told = self.folder.join(".sent.new");
-        let written = fs::write(&told, format!("{} {}\n", self.head.segment, self.head.offset))
-            .and_then(|()| fs::rename(&told, self.folder.join(SENT)));
+        let position = format!("{} {}\n", self.head.segment, self.head.offset);
+        let written = files::replace(&self.folder.join(SENT), position.as_bytes(), files::SECRET_MODE);
         if let Err(error) = written {
             tracing::warn!(%error, folder = %self.folder.display(), "how far a queue was sent cannot be written down");
         }

@@ -9,7 +9,7 @@
 use std::{collections::BTreeSet, fs, io, path::Path};
 
 use muster_base::{
-    files::{PUBLIC_MODE, make_folder, write_atomically},
+    files::{PUBLIC_MODE, make_folder, replace, write_atomically},
     mount::remove_folder,
 };
 use muster_rules::{
@@ -118,7 +118,7 @@ impl Host {
                 if is_units && from == &present.sources {
                     let key = |keys: &str| format!("{keys}/{OF_UNITS}");
                     let text = fs::read_to_string(entry.path())?.replace(&key(&present.keys), &key(&staged.keys));
-                    fs::write(&copy, text)?;
+                    replace(&copy, text.as_bytes(), PUBLIC_MODE)?;
                 } else {
                     fs::copy(entry.path(), &copy)?;
                 }

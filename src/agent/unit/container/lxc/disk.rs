@@ -14,10 +14,11 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
-use muster_base::mount::remove_folder;
+use muster_base::{files, mount::remove_folder};
 use muster_rules::plan::Failure;
 
 use super::tool::{self, WORK_MAX};
@@ -67,7 +68,11 @@ pub(super) fn mount(folder: &Path) -> Result<String, Failure> {
 pub(super) async fn make(folder: &Path, bytes: u64) -> Result<(), Failure> {
     let failed = |why: String| may_heal(format!("a file system of {bytes} bytes cannot be made: {why}"));
     let (disk, room) = (folder.join(DISK), folder.join(ROOM));
-    File::create(&disk).and_then(|file| file.set_len(bytes)).map_err(|error| failed(error.to_string()))?;
+    let create = || {
+        let file = File::options().write(true).create(true).truncate(true).mode(files::SECRET_MODE).open(&disk)?;
+        file.set_len(bytes)
+    };
+    create().map_err(|error| failed(error.to_string()))?;
     let options = ["-q", "-F", "-m", "0", "-d"].map(OsStr::new);
     let args: Vec<&OsStr> = options.into_iter().chain([room.as_os_str(), disk.as_os_str()]).collect();
     let ran = tool::run(MKFS, &args, WORK_MAX).await?;
