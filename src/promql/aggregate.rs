@@ -27,12 +27,44 @@ impl Evaluator<'_> {
             }
             Aggregation::CountValues(label) => {
                 let series = self.vector(vector, steps)?;
-                let counted = count_values(&series, label, grouping, steps);
-                self.check_room(counted.len(), steps)?;
-                Ok(counted)
+                self.count_values(&series, label, grouping, steps)
             }
             _ => self.folded(aggregate, steps),
         }
+    }
+
+    /// How many series of a group have each value; the value becomes a label.
+    fn count_values(
+        &self,
+        series: &[StepSeries],
+        label: &str,
+        grouping: &Grouping,
+        steps: EvalSteps,
+    ) -> Result<Vec<StepSeries>, Error> {
+        let mut places: HashMap<Labels, usize> = HashMap::new();
+        let mut counted: Vec<StepSeries> = Vec::new();
+        for step in 0..steps.count {
+            for one in series {
+                let Some(value) = one.values.get(step).filter(|value| !is_absent(**value)) else { continue };
+                let mut labels = one.labels.clone();
+                labels.set(label, &number::value(*value));
+                let labels = match grouping {
+                    Grouping::Only(names) => {
+                        labels.only(&names.iter().map(String::as_str).chain([label]).collect::<Vec<_>>())
+                    }
+                    Grouping::Without(_) => grouping.of(&labels),
+                };
+                let place = *places.entry(labels.clone()).or_insert(counted.len());
+                if place == counted.len() {
+                    self.check_room(counted.len() + 1, steps)?;
+                    counted.push(StepSeries { labels, values: vec![ABSENT; steps.count] });
+                }
+                if let Some(count) = counted.get_mut(place).and_then(|group| group.values.get_mut(step)) {
+                    *count = if is_absent(*count) { 1.0 } else { *count + 1.0 };
+                }
+            }
+        }
+        Ok(counted)
     }
 
     /// Aggregations that can handle one series after another.
@@ -204,31 +236,4 @@ fn whole(count: f64) -> Result<usize, Error> {
     }
     let count = count.trunc() as usize;
     Ok(count)
-}
-
-/// How many series of a group have each value; the value becomes a label.
-fn count_values(series: &[StepSeries], label: &str, grouping: &Grouping, steps: EvalSteps) -> Vec<StepSeries> {
-    let mut places: HashMap<Labels, usize> = HashMap::new();
-    let mut counted: Vec<StepSeries> = Vec::new();
-    for step in 0..steps.count {
-        for one in series {
-            let Some(value) = one.values.get(step).filter(|value| !is_absent(**value)) else { continue };
-            let mut labels = one.labels.clone();
-            labels.set(label, &number::value(*value));
-            let labels = match grouping {
-                Grouping::Only(names) => {
-                    labels.only(&names.iter().map(String::as_str).chain([label]).collect::<Vec<_>>())
-                }
-                Grouping::Without(_) => grouping.of(&labels),
-            };
-            let place = *places.entry(labels.clone()).or_insert(counted.len());
-            if place == counted.len() {
-                counted.push(StepSeries { labels, values: vec![ABSENT; steps.count] });
-            }
-            if let Some(count) = counted.get_mut(place).and_then(|group| group.values.get_mut(step)) {
-                *count = if is_absent(*count) { 1.0 } else { *count + 1.0 };
-            }
-        }
-    }
-    counted
 }

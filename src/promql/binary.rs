@@ -13,7 +13,7 @@ use crate::{
 impl Evaluator<'_> {
     pub(crate) fn binary(&mut self, binary: &Binary, steps: EvalSteps) -> Result<NodeValue, Error> {
         let left = self.eval(&binary.left, steps)?;
-        let right = self.eval(&binary.right, steps)?;
+        let right = self.holding(&left, |evaluator| evaluator.eval(&binary.right, steps))?;
         self.check()?;
         let (operator, as_bool) = (binary.operator, binary.as_bool);
         Ok(match (left, right) {
@@ -50,6 +50,7 @@ impl Evaluator<'_> {
         for step in 0..steps.count {
             pairs.step(step, swapped)?;
             self.check_room(pairs.found.len(), steps)?;
+            self.check_labels(pairs.labels_bytes)?;
         }
         Ok(pairs.found)
     }
@@ -196,6 +197,8 @@ struct MatchedPairs<'a> {
     last: Vec<Option<(usize, usize)>>,
     places: HashMap<Labels, usize>,
     found: Vec<StepSeries>,
+    /// The size of their labels.
+    labels_bytes: usize,
     steps: EvalSteps,
 }
 
@@ -216,6 +219,7 @@ impl<'a> MatchedPairs<'a> {
             last: vec![None; many.len()],
             places: HashMap::new(),
             found: Vec::new(),
+            labels_bytes: 0,
             steps,
         }
     }
@@ -273,6 +277,7 @@ impl<'a> MatchedPairs<'a> {
         let labels = result_labels(self.binary, many_labels, one_labels);
         let place = *self.places.entry(labels.clone()).or_insert(self.found.len());
         if place == self.found.len() {
+            self.labels_bytes += labels.bytes();
             self.found.push(StepSeries { labels, values: vec![ABSENT; self.steps.count] });
         }
         if let Some(last) = self.last.get_mut(many) {

@@ -47,15 +47,32 @@ impl Evaluator<'_> {
             }
             Expr::LabelReplace { vector, to, replacement, from, pattern } => {
                 let series = self.vector(vector, steps)?;
-                relabelled(series, |labels| relabel::replace(labels, to, replacement, from, pattern))?
+                let most = self.limits.label_max_bytes;
+                self.relabelled(series, |labels| relabel::replace(labels, to, (replacement, from), pattern, most))?
             }
             Expr::LabelJoin { vector, to, separator, from } => {
                 let series = self.vector(vector, steps)?;
-                relabelled(series, |labels| relabel::join(labels, to, separator, from))?
+                let most = self.limits.label_max_bytes;
+                self.relabelled(series, |labels| relabel::join(labels, to, separator, from, most))?
             }
             _ => return Err(Error::Execution("this part of the query has no value".to_owned())),
         };
         Ok(NodeValue::Vector(series))
+    }
+
+    fn relabelled(
+        &self,
+        series: Vec<StepSeries>,
+        relabel: impl Fn(&Labels) -> Result<Labels, Error>,
+    ) -> Result<Vec<StepSeries>, Error> {
+        let mut bytes = 0;
+        let relabel = |one: StepSeries| {
+            let labels = relabel(&one.labels)?;
+            bytes += labels.bytes();
+            self.check_labels(bytes)?;
+            Ok(StepSeries { labels, values: one.values })
+        };
+        merged(series.into_iter().map(relabel).collect::<Result<_, Error>>()?)
     }
 
     fn map(
@@ -162,10 +179,6 @@ fn changed(series: Vec<StepSeries>, change: impl Fn(usize, f64) -> Option<f64>) 
         values: one.values.into_iter().enumerate().map(change).collect(),
     });
     merged(changed.filter(|one| one.values.iter().any(|value| !is_absent(*value))).collect())
-}
-
-fn relabelled(series: Vec<StepSeries>, labels: impl Fn(&Labels) -> Labels) -> Result<Vec<StepSeries>, Error> {
-    merged(series.into_iter().map(|one| StepSeries { labels: labels(&one.labels), values: one.values }).collect())
 }
 
 /// Sorts by the value of the first step, NaN last.

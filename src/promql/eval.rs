@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    limits::QueryLimits,
+    limits::{PARTS_MAX, QueryLimits},
     over_time::{OverTimeFunction, SampleWindow},
     query_range::{LOOKBACK_MS, Millis, QueryRange},
     tree::{Expr, QueryNode, RangeVector, VectorSelector},
@@ -47,6 +47,16 @@ pub(crate) struct StepSeries {
 pub(crate) enum NodeValue {
     Scalar(Vec<f64>),
     Vector(Vec<StepSeries>),
+}
+
+impl NodeValue {
+    /// The number of its values.
+    fn size(&self) -> usize {
+        match self {
+            Self::Scalar(values) => values.len(),
+            Self::Vector(series) => series.iter().map(|one| one.values.len()).sum(),
+        }
+    }
 }
 
 /// The times at which a node is evaluated; at least one.
@@ -106,11 +116,13 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) range: QueryRange,
     /// Number of samples and stretches that were read.
     pub(crate) samples: usize,
+    /// Number of values that parts which are evaluated hold, while another part is evaluated.
+    held: usize,
 }
 
 impl<'a> Evaluator<'a> {
     pub(crate) fn new(source: &'a dyn Source, limits: &'a QueryLimits, range: QueryRange) -> Self {
-        Self { source, limits, range, samples: 0 }
+        Self { source, limits, range, samples: 0, held: 0 }
     }
 
     /// The steps of the whole query.
@@ -132,21 +144,57 @@ impl<'a> Evaluator<'a> {
 
     /// Returns an error if a vector of this size is too large.
     pub(crate) fn check_room(&self, series: usize, steps: EvalSteps) -> Result<(), Error> {
-        if series.saturating_mul(steps.count) <= self.limits.values_max {
-            return self.check();
+        let (values, most) = (series.saturating_mul(steps.count), self.limits.values_max);
+        if values > most {
+            return Err(Error::Limit(format!(
+                "a part of the query has more than {most} values ({series} series at {} steps). hint: aggregate, or take \
+                 longer steps",
+                steps.count
+            )));
         }
-        let most = self.limits.values_max;
+        let most = most.saturating_mul(PARTS_MAX);
+        if values.saturating_add(self.held) > most {
+            return Err(Error::Limit(format!(
+                "the parts of the query have more than {most} values. hint: ask for some of it, or take longer steps"
+            )));
+        }
+        self.check()
+    }
+
+    /// Returns an error if the labels of a vector are too large.
+    pub(crate) fn check_labels(&self, bytes: usize) -> Result<(), Error> {
+        let most = self.limits.labels_max_bytes;
+        if bytes <= most {
+            return Ok(());
+        }
         Err(Error::Limit(format!(
-            "a part of the query has more than {most} values ({series} series at {} steps). hint: aggregate, or take longer steps",
-            steps.count
+            "the labels of a part of the query have more than {most} bytes. hint: aggregate, or make shorter labels"
         )))
+    }
+
+    /// Does work while a value is held.
+    pub(crate) fn holding<T>(
+        &mut self,
+        value: &NodeValue,
+        work: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let size = value.size();
+        self.held = self.held.saturating_add(size);
+        let done = work(self);
+        self.held = self.held.saturating_sub(size);
+        done
     }
 
     /// The value of a node at each step.
     pub(crate) fn eval(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<NodeValue, Error> {
         self.check()?;
         if !node.fixed || steps.count == 1 {
-            return self.eval_each(node, steps);
+            let value = self.eval_each(node, steps)?;
+            if let NodeValue::Vector(series) = &value {
+                self.check_room(series.len(), steps)?;
+                self.check_labels(series.iter().map(|one| one.labels.bytes()).sum())?;
+            }
+            return Ok(value);
         }
         // The value is the same at every step, so one is enough.
         let spread = |values: &[f64]| vec![values.first().copied().unwrap_or(ABSENT); steps.count];
@@ -182,7 +230,7 @@ impl<'a> Evaluator<'a> {
             Expr::Time => NodeValue::Scalar((0..steps.count).map(|index| seconds(steps.time(index))).collect()),
             Expr::Selector(_) | Expr::Over { .. } => {
                 let mut series = Vec::new();
-                let limits = Evaluator::new(self.source, self.limits, self.range);
+                let limits = Evaluator { held: self.held, ..Evaluator::new(self.source, self.limits, self.range) };
                 self.stream_each(node, steps, &mut |one| {
                     series.push(one);
                     limits.check_room(series.len(), steps)

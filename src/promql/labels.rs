@@ -55,6 +55,13 @@ impl Labels {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 
+    /// The memory that they take, at most: copies share their texts.
+    pub(crate) fn bytes(&self) -> usize {
+        // Two counted pointers, and what an allocation begins with, beside the texts.
+        const OVERHEAD_BYTES: usize = 64;
+        self.0.iter().map(|(name, value)| name.len() + value.len() + OVERHEAD_BYTES).sum()
+    }
+
     fn find(&self, name: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(other, _)| other.as_ref().cmp(name))
     }

@@ -18,7 +18,7 @@
 //!
 //! **Invariant: IO goes through [`Source`] alone**, and the time is a parameter.
 //!
-//! **Invariant: a query costs a bounded amount**: of text, depth, steps, series and samples ([`QueryLimits`]); and it ends
+//! **Invariant: a query costs a bounded amount**: of text, depth, steps, series, samples, values and labels ([`QueryLimits`]); and it ends
 //! soon after its caller has cancelled it ([`QueryLimits::enough`]).
 //!
 //! **Invariant: an unsupported feature is refused by name**, never answered with something else.

@@ -1,6 +1,10 @@
-//! Limits of a query: samples, series, and time.
+//! Limits of a query: samples, series, memory, and time.
 
 use std::sync::Arc;
+
+/// How many times the values of one part a query may hold: an operator holds its left side while its right side, which may be
+/// one too, is evaluated.
+pub(crate) const PARTS_MAX: usize = 4;
 
 /// Limits of the cost of a query.
 #[derive(Clone)]
@@ -11,8 +15,13 @@ pub struct QueryLimits {
     pub series_max: usize,
     /// Largest number of samples that may be read.
     pub samples_max: usize,
-    /// Largest number of values of any part of a query, over all series and steps.
+    /// Largest number of values of any part of a query, over all series and steps. All parts that a query holds at a time have
+    /// at most [`PARTS_MAX`] times as many.
     pub values_max: usize,
+    /// Longest value of a label that a query makes.
+    pub label_max_bytes: usize,
+    /// Largest size of the labels of any part of a query.
+    pub labels_max_bytes: usize,
     /// Whether the caller has cancelled the query; called often.
     pub enough: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -26,8 +35,12 @@ impl Default for QueryLimits {
             series_max: 50_000,
             // As in Prometheus.
             samples_max: 50_000_000,
-            // 80 MB; a nested query holds a few of these at a time.
+            // 80 MB.
             values_max: 10_000_000,
+            // As long as the longest query.
+            label_max_bytes: 16 * 1024,
+            // Twenty labels for each of the most series.
+            labels_max_bytes: 128 * 1024 * 1024,
             enough: Arc::new(|| false),
         }
     }
@@ -35,12 +48,15 @@ impl Default for QueryLimits {
 
 impl std::fmt::Debug for QueryLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { steps_max, series_max, samples_max, values_max, enough: _ } = self;
+        let Self { steps_max, series_max, samples_max, values_max, label_max_bytes, labels_max_bytes, enough: _ } =
+            self;
         f.debug_struct("Limits")
             .field("steps_max", steps_max)
             .field("series_max", series_max)
             .field("samples_max", samples_max)
             .field("values_max", values_max)
+            .field("label_max_bytes", label_max_bytes)
+            .field("labels_max_bytes", labels_max_bytes)
             .finish_non_exhaustive()
     }
 }

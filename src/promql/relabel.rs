@@ -1,12 +1,21 @@
 //! `label_replace` and `label_join`.
 
-use crate::{labels::Labels, matcher::Pattern};
+use crate::{error::Error, labels::Labels, matcher::Pattern};
 
 /// Sets a label to a replacement that uses the groups of a pattern in another label; without a match nothing changes.
-pub(crate) fn replace(labels: &Labels, to: &str, replacement: &str, from: &str, pattern: &Pattern) -> Labels {
+///
+/// # Errors
+/// If the new value is longer than `max_bytes`.
+pub(crate) fn replace(
+    labels: &Labels,
+    to: &str,
+    (replacement, from): (&str, &str),
+    pattern: &Pattern,
+    max_bytes: usize,
+) -> Result<Labels, Error> {
     let value = labels.get(from);
     let mut labels = labels.clone();
-    let Some(groups) = pattern.groups(value) else { return labels };
+    let Some(groups) = pattern.groups(value) else { return Ok(labels) };
     let group = |name: &str| {
         let span = match name.parse::<usize>() {
             Ok(index) => groups.get_group(index),
@@ -14,35 +23,58 @@ pub(crate) fn replace(labels: &Labels, to: &str, replacement: &str, from: &str, 
         };
         span.and_then(|span| value.get(span.range())).unwrap_or_default()
     };
-    let new = expand(replacement, group);
-    labels.set(to, &new);
-    labels
+    let mut new = LabelText { label: to, text: String::new(), max_bytes };
+    expand(replacement, group, |part| new.push(part))?;
+    labels.set(to, &new.text);
+    Ok(labels)
 }
 
-/// Replaces `$1`, `${1}` and `$name` by groups; `$$`, and a `$` without a name, become a dollar.
-fn expand<'a>(template: &str, group: impl Fn(&str) -> &'a str) -> String {
-    let mut out = String::new();
+/// A value of a label while it is made.
+struct LabelText<'a> {
+    label: &'a str,
+    text: String,
+    max_bytes: usize,
+}
+
+impl LabelText<'_> {
+    fn push(&mut self, part: &str) -> Result<(), Error> {
+        if self.text.len().saturating_add(part.len()) > self.max_bytes {
+            let Self { label, max_bytes, .. } = self;
+            return Err(Error::Limit(format!(
+                "the query makes a value of the label {label} that is longer than {max_bytes} bytes. hint: make a shorter one"
+            )));
+        }
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+/// Replaces `$1`, `${1}` and `$name` by groups; `$$`, and a `$` without a name, become a dollar. Passes on part by part.
+fn expand<'a>(
+    template: &str,
+    group: impl Fn(&str) -> &'a str,
+    mut push: impl FnMut(&str) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut rest = template;
     while let Some((before, behind)) = rest.split_once('$') {
-        out.push_str(before);
+        push(before)?;
         if let Some(behind) = behind.strip_prefix('$') {
-            out.push('$');
+            push("$")?;
             rest = behind;
             continue;
         }
         match name(behind) {
             Some((name, after)) => {
-                out.push_str(group(name));
+                push(group(name))?;
                 rest = after;
             }
             None => {
-                out.push('$');
+                push("$")?;
                 rest = behind;
             }
         }
     }
-    out.push_str(rest);
-    out
+    push(rest)
 }
 
 /// The name at the beginning, with or without braces, and the rest.
@@ -61,11 +93,26 @@ fn name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Sets a label to other labels, joined.
-pub(crate) fn join(labels: &Labels, to: &str, separator: &str, from: &[String]) -> Labels {
-    let parts: Vec<&str> = from.iter().map(|name| labels.get(name)).collect();
+///
+/// # Errors
+/// As [`replace`].
+pub(crate) fn join(
+    labels: &Labels,
+    to: &str,
+    separator: &str,
+    from: &[String],
+    max_bytes: usize,
+) -> Result<Labels, Error> {
+    let mut new = LabelText { label: to, text: String::new(), max_bytes };
+    for (index, name) in from.iter().enumerate() {
+        if index > 0 {
+            new.push(separator)?;
+        }
+        new.push(labels.get(name))?;
+    }
     let mut joined = labels.clone();
-    joined.set(to, &parts.join(separator));
-    joined
+    joined.set(to, &new.text);
+    Ok(joined)
 }
 
 #[cfg(test)]
@@ -88,7 +135,8 @@ mod tests {
             let mut labels = labels.clone();
             labels.set("to", "old");
             let pattern = Pattern::with_groups(pattern).unwrap();
-            assert_eq!(replace(&labels, "to", replacement, "from", &pattern).get("to"), value, "{replacement}");
+            let replaced = replace(&labels, "to", (replacement, "from"), &pattern, 6).unwrap();
+            assert_eq!(replaced.get("to"), value, "{replacement}");
         }
     }
 }

@@ -92,45 +92,108 @@ pub(super) fn metric(labels: &Labels) -> Value {
     Value::Object(labels.iter().map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>())
 }
 
-/// Formats a time in seconds as a number, and a value as a string, because JSON has no infinities.
-fn pair(at_ms: Millis, value: &str) -> String {
-    format!("[{},{}]", number::seconds(at_ms), Value::from(value))
-}
+/// The longest result: a thousand series at a thousand steps, and more than a browser shows.
+const RESULT_MAX_BYTES: usize = 64 * 1024 * 1024;
 
-fn points(samples: &[TimedValue]) -> String {
-    let points: Vec<String> = samples.iter().map(|(at_ms, value)| pair(*at_ms, &number::value(*value))).collect();
-    format!("[{}]", points.join(","))
-}
-
-/// Returns the data of a query's result. It is written as text, because it can be ten thousand times larger than its
+/// The result of a query, while it is written. It is written as text, because it can be ten thousand times larger than its
 /// structure.
-fn data(kind: &str, result: &str, warnings: &[String]) -> Response {
-    let warnings = if warnings.is_empty() { String::new() } else { format!(r#","warnings":{}"#, json!(warnings)) };
-    let body = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}{warnings}}}"#);
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+struct ResultText {
+    text: String,
+    max_bytes: usize,
 }
 
-pub(super) fn matrix(series: &[(Labels, Vec<TimedValue>)], warnings: &[String]) -> Response {
-    let each: Vec<String> = series
-        .iter()
-        .map(|(labels, samples)| format!(r#"{{"metric":{},"values":{}}}"#, metric(labels), points(samples)))
-        .collect();
-    data("matrix", &format!("[{}]", each.join(",")), warnings)
-}
+impl ResultText {
+    fn new(kind: &str) -> Self {
+        let text = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":"#);
+        Self { text, max_bytes: RESULT_MAX_BYTES }
+    }
 
-pub(super) fn instant(answer: &Instant, at_ms: Millis, warnings: &[String]) -> Response {
-    match answer {
-        Instant::Scalar(value) => data("scalar", &pair(at_ms, &number::value(*value)), warnings),
-        Instant::Text(text) => data("string", &pair(at_ms, text), warnings),
-        Instant::Matrix(series) => matrix(series, warnings),
-        Instant::Vector(vector) => {
-            let each: Vec<String> = vector
-                .iter()
-                .map(|(labels, value)| {
-                    format!(r#"{{"metric":{},"value":{}}}"#, metric(labels), pair(at_ms, &number::value(*value)))
-                })
-                .collect();
-            data("vector", &format!("[{}]", each.join(",")), warnings)
+    fn push(&mut self, text: &str) -> Result<(), QueryRefusal> {
+        if self.text.len().saturating_add(text.len()) > self.max_bytes {
+            let message =
+                format!("the result has more than {} bytes. hint: aggregate, or take longer steps", self.max_bytes);
+            return Err(QueryRefusal::new(ErrorKind::Execution, message));
         }
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    /// Writes a time in seconds as a number, and a value as a string, because JSON has no infinities.
+    fn push_pair(&mut self, at_ms: Millis, value: &str) -> Result<(), QueryRefusal> {
+        self.push(&format!("[{},{}]", number::seconds(at_ms), Value::from(value)))
+    }
+
+    /// Writes a list, whose items `push` writes.
+    fn push_list<T>(
+        &mut self,
+        items: &[T],
+        push: impl Fn(&mut Self, &T) -> Result<(), QueryRefusal>,
+    ) -> Result<(), QueryRefusal> {
+        self.push("[")?;
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.push(",")?;
+            }
+            push(self, item)?;
+        }
+        self.push("]")
+    }
+
+    fn respond(mut self, warnings: &[String]) -> Response {
+        self.text.push('}');
+        if !warnings.is_empty() {
+            self.text.push_str(&format!(r#","warnings":{}"#, json!(warnings)));
+        }
+        self.text.push('}');
+        ([(header::CONTENT_TYPE, "application/json")], self.text).into_response()
+    }
+}
+
+pub(super) fn matrix(series: &[(Labels, Vec<TimedValue>)], warnings: &[String]) -> QueryResponse {
+    let mut text = ResultText::new("matrix");
+    text.push_list(series, |text, (labels, samples)| {
+        text.push(&format!(r#"{{"metric":{},"values":"#, metric(labels)))?;
+        text.push_list(samples, |text, (at_ms, value)| text.push_pair(*at_ms, &number::value(*value)))?;
+        text.push("}")
+    })?;
+    Ok(text.respond(warnings))
+}
+
+pub(super) fn instant(answer: &Instant, at_ms: Millis, warnings: &[String]) -> QueryResponse {
+    let mut text;
+    match answer {
+        Instant::Scalar(value) => {
+            text = ResultText::new("scalar");
+            text.push_pair(at_ms, &number::value(*value))?;
+        }
+        Instant::Text(value) => {
+            text = ResultText::new("string");
+            text.push_pair(at_ms, value)?;
+        }
+        Instant::Matrix(series) => return matrix(series, warnings),
+        Instant::Vector(vector) => {
+            text = ResultText::new("vector");
+            text.push_list(vector, |text, (labels, value)| {
+                text.push(&format!(r#"{{"metric":{},"value":"#, metric(labels)))?;
+                text.push_pair(at_ms, &number::value(*value))?;
+                text.push("}")
+            })?;
+        }
+    }
+    Ok(text.respond(warnings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_is_bounded() {
+        let labels: Labels = [("n", "1")].into_iter().collect();
+        let samples = |count| (0..count).map(|at_ms| (at_ms, 1.0 / 3.0)).collect::<Vec<TimedValue>>();
+        matrix(&[(labels.clone(), samples(1_000))], &[]).unwrap();
+        let each: Vec<_> = (0..40).map(|_| (labels.clone(), samples(100_000))).collect();
+        let refusal = matrix(&each, &[]).unwrap_err();
+        assert!(refusal.kind == ErrorKind::Execution && refusal.message.contains("67108864 bytes"), "{refusal:?}");
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn instant(State(state): State<PrometheusState>, params: FormPa
     let ask =
         move |query: &ParsedQuery, source: &StoreSource, limits: &QueryLimits| query.instant(source, at_ms, limits);
     let (answer, warnings) = run(&state, &params, ask).await?;
-    Ok(answer::instant(&answer, at_ms, &warnings))
+    answer::instant(&answer, at_ms, &warnings)
 }
 
 pub(super) async fn range(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
@@ -40,7 +40,7 @@ pub(super) async fn range(State(state): State<PrometheusState>, params: FormPara
     let range = QueryRange { start_ms, end_ms, step_ms };
     let ask = move |query: &ParsedQuery, source: &StoreSource, limits: &QueryLimits| query.range(source, range, limits);
     let (answer, warnings) = run(&state, &params, ask).await?;
-    Ok(answer::matrix(&answer, &warnings))
+    answer::matrix(&answer, &warnings)
 }
 
 /// Signals that the requester has gone when it is dropped.

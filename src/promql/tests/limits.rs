@@ -59,6 +59,27 @@ fn ask(query: &str, limits: &QueryLimits) -> Result<usize, Error> {
     Ok(ParsedQuery::parse(query)?.range(&Hundred::new(), range, limits)?.len())
 }
 
+/// A query that adds so many vectors, from the right to the left.
+fn nested(count: usize) -> String {
+    (1..count).fold("m{n!=\"99\"}".to_owned(), |inner, _| format!("m{{n!=\"99\"}} + ({inner})"))
+}
+
+#[test]
+fn nested_replacements_are_cut_short() {
+    let mut query = "m{n=\"1\"}".to_owned();
+    for _ in 0..4 {
+        query = format!("label_replace({query}, \"n\", \"{}\", \"n\", \"(.*)\")", "$1".repeat(1_000));
+    }
+    let error = ask(&query, &QueryLimits::default()).unwrap_err();
+    assert!(error.to_string().contains("longer than 16384 bytes"), "{error}");
+    // What a label is joined from may be as long as one may be.
+    assert_eq!(
+        ask("label_join(m{n=\"1\"}, \"x\", \"/\", \"n\", \"n\", \"absent\")", &QueryLimits::default()).unwrap(),
+        1
+    );
+    assert_eq!(ask(&nested(4), &QueryLimits { values_max: 10_000, ..QueryLimits::default() }).unwrap(), 99);
+}
+
 #[test]
 fn each_limit_is_kept_and_named() {
     let some = "m{n!=\"99\"}";
@@ -76,6 +97,44 @@ fn each_limit_is_kept_and_named() {
             QueryLimits { values_max: 5_000, ..QueryLimits::default() },
             "max_over_time(vector(1)[1d:1s])",
             "more than 5000 values",
+        ),
+        // Each sum of two holds its left side while its right side is evaluated.
+        (
+            QueryLimits { values_max: 10_000, ..QueryLimits::default() },
+            nested(5).as_str(),
+            "parts of the query have more than 40000",
+        ),
+        // Each part fits, and together they do not.
+        (
+            QueryLimits { values_max: 15_000, ..QueryLimits::default() },
+            "m{n!=\"99\"} or label_replace(m{n!=\"99\"}, \"x\", \"y\", \"\", \"\")",
+            "more than 15000 values",
+        ),
+        // Every series has one value of its own at each step.
+        (
+            QueryLimits { values_max: 10_000, ..QueryLimits::default() },
+            "count_values(\"v\", timestamp(m{n=\"1\"}))",
+            "more than 10000 values",
+        ),
+        (
+            QueryLimits { label_max_bytes: 19, ..QueryLimits::default() },
+            "label_replace(m{n=\"10\"}, \"x\", \"$1$1$1$1$1$1$1$1$1$1\", \"n\", \"(.*)\")",
+            "value of the label x that is longer than 19 bytes",
+        ),
+        (
+            QueryLimits { label_max_bytes: 11, ..QueryLimits::default() },
+            "label_join(m{n=\"10\"}, \"x\", \"--------\", \"n\", \"n\")",
+            "value of the label x that is longer than 11 bytes",
+        ),
+        (
+            QueryLimits { labels_max_bytes: 20_000, ..QueryLimits::default() },
+            "label_replace(m{n!=\"99\"}, \"x\", \"a long new value\", \"n\", \".*\")",
+            "labels of a part of the query have more than 20000 bytes",
+        ),
+        (
+            QueryLimits { labels_max_bytes: 14_000, ..QueryLimits::default() },
+            "m{n!=\"99\"} * on () group_left (x) label_replace(m{n=\"1\"}, \"x\", \"a long new value\", \"n\", \".*\")",
+            "labels of a part of the query have more than 14000 bytes",
         ),
     ] {
         let error = ask(query, &limits).unwrap_err();
