@@ -40,6 +40,7 @@ pub(super) fn find(name: &str, template: &str) -> Result<TemplateNames, RenderFa
     let tags = tags(template);
     let assigned = assigned(name, &tags)?;
     // The engine computes what is constant when it reads the template, and charges nothing for it.
+    check_operators(name, &tags)?;
     check_growth(name, &tags, &assigned)?;
     let environment = environment();
     let compiled = environment
@@ -77,7 +78,7 @@ pub(super) fn find(name: &str, template: &str) -> Result<TemplateNames, RenderFa
 
 /// Finds the secrets and endpoints that a template calls for.
 fn named_by_calls(name: &str, tags: &[Tag<'_>], names: &mut TemplateNames) -> Result<(), RenderFault> {
-    for Tag { words } in tags {
+    for Tag { words, .. } in tags {
         for (at, (line, word)) in words.iter().enumerate() {
             // The name of an attribute, or of an argument, is no call.
             let is_value = at == 0 || !matches!(words[at - 1].1, Word::Mark('.' | '|'));
@@ -111,7 +112,7 @@ fn named_by_calls(name: &str, tags: &[Tag<'_>], names: &mut TemplateNames) -> Re
 /// see what is read of them.
 fn assigned<'a>(name: &str, tags: &[Tag<'a>]) -> Result<BTreeSet<&'a str>, RenderFault> {
     let mut all = BTreeSet::new();
-    for Tag { words } in tags {
+    for Tag { words, .. } in tags {
         let Some((_, Word::Ident(statement @ ("set" | "with" | "for")))) = words.first() else { continue };
         for (at, (line, word)) in words.iter().enumerate().skip(1) {
             let Word::Ident(target) = word else {
@@ -134,6 +135,24 @@ fn assigned<'a>(name: &str, tags: &[Tag<'a>]) -> Result<BTreeSet<&'a str>, Rende
         }
     }
     Ok(all)
+}
+
+/// The most work of the operators of all tags, as [`check_operators`] counts it: a thousand operators in a row. The engine takes a
+/// third of a second for that, at worst.
+const OPERATORS_MAX: usize = 2_000_000;
+
+/// Refuses long rows of operators. The engine tries anew at each operator to compute all that is constant on its left side.
+fn check_operators(name: &str, tags: &[Tag<'_>]) -> Result<(), RenderFault> {
+    let mut work = 0_usize;
+    for Tag { words, operators, bytes } in tags {
+        work = work.saturating_add(operators.saturating_mul(*bytes));
+        if work > OPERATORS_MAX {
+            let line = words.first().map_or(1, |(line, _)| *line);
+            let message = "it has too many operators in one tag, or in all".to_owned();
+            return Err(RenderFault::new(name, message).at(line).with_hint("write several shorter tags"));
+        }
+    }
+    Ok(())
 }
 
 /// The most uses of a template's own variables in statements that may make a larger value of them: with all of them in the
@@ -167,7 +186,7 @@ const LIST_MAKERS: [&str; 19] = [
 /// (`[0] * 99999999`), or made by a loop that calls itself. Texts, numbers and tuples are charged by their size.
 fn check_growth(name: &str, tags: &[Tag<'_>], assigned: &BTreeSet<&str>) -> Result<(), RenderFault> {
     let (mut lists, mut uses) = (BTreeSet::new(), 0);
-    for Tag { words } in tags {
+    for Tag { words, .. } in tags {
         let Some((line, first)) = words.first() else { continue };
         let fault = |message: &str| Err(RenderFault::new(name, message.to_owned()).at(*line));
         let has = |mark: char| words.iter().any(|(_, word)| *word == Word::Mark(mark));
@@ -251,7 +270,14 @@ fn line_of(tags: &[Tag<'_>], wanted: &str) -> usize {
 struct Tag<'a> {
     /// Its words, each with its line.
     words: Vec<(usize, Word<'a>)>,
+    /// How many of its words and marks may be operators.
+    operators: usize,
+    /// Its length.
+    bytes: usize,
 }
+
+/// The operators that are words.
+const OPERATOR_WORDS: [&str; 7] = ["and", "else", "if", "in", "is", "not", "or"];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Word<'a> {
@@ -292,6 +318,7 @@ fn tags(template: &str) -> Vec<Tag<'_>> {
 /// Reads a tag up to its end; returns it with the position after that.
 fn tag<'a>(text: &'a str, first_line: usize, close: &str) -> (Tag<'a>, usize) {
     let (mut words, mut at, mut line, mut depth) = (Vec::new(), 0, first_line, 0_usize);
+    let mut operators = 0;
     while let Some(character) = text[at..].chars().next() {
         let rest = &text[at..];
         if depth == 0 && rest.starts_with(close) {
@@ -312,6 +339,7 @@ fn tag<'a>(text: &'a str, first_line: usize, close: &str) -> (Tag<'a>, usize) {
             }
             _ if character.is_alphabetic() || character == '_' => {
                 let length = rest.find(|one: char| !one.is_alphanumeric() && one != '_').unwrap_or(rest.len());
+                operators += usize::from(OPERATOR_WORDS.contains(&&rest[..length]));
                 words.push((line, Word::Ident(&rest[..length])));
                 length
             }
@@ -326,6 +354,7 @@ fn tag<'a>(text: &'a str, first_line: usize, close: &str) -> (Tag<'a>, usize) {
                     character == '=' && (rest[1..].starts_with('=') || text[..at].ends_with(['=', '!', '<', '>']));
                 // Marks at the ends of a tag say what becomes of the spaces around it.
                 let is_trim = matches!(character, '-' | '+') && (at == 0 || rest[1..].starts_with(close));
+                operators += usize::from(!is_trim && "+-*/%~<>=!".contains(character));
                 if !character.is_whitespace() && !is_equals && !is_trim {
                     words.push((line, Word::Mark(character)));
                 }
@@ -335,5 +364,5 @@ fn tag<'a>(text: &'a str, first_line: usize, close: &str) -> (Tag<'a>, usize) {
         line += rest[..length].matches('\n').count();
         at += length;
     }
-    (Tag { words }, at)
+    (Tag { words, operators, bytes: at }, at)
 }

@@ -186,6 +186,20 @@ fn huge_result_is_refused_before_it_is_made() {
 }
 
 #[test]
+fn long_rows_of_operators_are_refused_before_they_are_folded() {
+    for row in ["1~", "vars.limit~1~", "1==1 and ", "[1]==[1] and ", "1 if 1 else ", "1+-", "'a' in 'a' or "] {
+        let tag = format!("{{{{ {}1 }}}}", row.repeat(30_000 / row.len()));
+        refused(&format!("\n{tag}"), Some(2), &["too many operators", "hint: write several shorter tags"]);
+    }
+    let tag = format!("{{{{ {}1 }}}}", "1~".repeat(400));
+    refused(&tag.repeat(60), Some(1), &["too many operators"]);
+    check(&format!("{{{{ {}1 }}}}", "vars.limit~1~".repeat(100)), &format!("{}1", "81".repeat(100)));
+    let list = format!("{{{{ [{}][3] }}}}", "7, ".repeat(10_000));
+    check(&list, "7");
+    check(&"{{ vars.limit ~ '-' ~ 1 }}".repeat(1_000), &"8-1".repeat(1_000));
+}
+
+#[test]
 fn deep_nesting_overflows_no_stack() {
     let of_length = |part: &str| part.repeat((TEMPLATE_MAX_BYTES - 200) / part.len());
     let on = |begin: &str, part: &str, end: &str| drop(rendered(&format!("{begin}{}{end}", of_length(part))));
