@@ -18,8 +18,9 @@ pub mod version;
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
+    address::has_user_information,
     files::NOTICES_MAX,
-    packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository},
+    packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository, RepositoryLogin},
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
 
@@ -53,7 +54,7 @@ pub fn faults(spec: &PackagesSpec) -> Vec<String> {
         check_repository(repository).err().map(|fault| format!("repositories.{name}.{fault}"))
     });
     let all = checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories);
-    all.chain(key_faults(spec)).collect()
+    all.chain(key_faults(spec)).chain(login_faults(spec)).collect()
 }
 
 /// Splits `NAME` or `NAME=VERSION`.
@@ -135,10 +136,43 @@ fn key_faults(spec: &PackagesSpec) -> Vec<String> {
     faults
 }
 
+/// Finds logins to the same address that differ: a package manager has one for each.
+fn login_faults(spec: &PackagesSpec) -> Vec<String> {
+    let mut logins = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (name, repository) in &spec.repositories {
+        let Some(login) = &repository.login else { continue };
+        let (first, known) = logins.entry(repository.address()).or_insert((name, login));
+        if *known != login {
+            faults.push(format!("repositories.{name}.login: {first} has the same address, with another login"));
+        }
+    }
+    faults
+}
+
+/// Checks that a login is one line of a file, and one that a package manager uses.
+fn check_login(url: &str, login: &RepositoryLogin) -> Result<(), String> {
+    let RepositoryLogin { user, password: _ } = login;
+    if user.is_empty() || user.len() > WORD_MAX_BYTES || !user.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("login.user: it has to be one word".to_owned());
+    }
+    if !url.starts_with("https://") && !url.starts_with("http://") {
+        return Err("login: nobody asks for one at such a url. hint: leave it out".to_owned());
+    }
+    Ok(())
+}
+
 /// Checks that a repository is one line each in a file of sources, and has a key.
 fn check_repository(repository: &Repository) -> Result<(), String> {
-    let Repository { url, suite, components, key } = repository;
+    let Repository { url, suite, components, key, login } = repository;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if has_user_information(url) {
+        return Err(
+            "url: there is a user or a password in it, which every listing would show. hint: leave it out, and say `login: {user: \
+             NAME, password: {secret: SECRET}}`; `muster secret set SECRET` sets the password"
+                .to_owned(),
+        );
+    }
     let schemes = ["http://", "https://", "file:/", "copy:/"];
     if !is_word(url) || !schemes.iter().any(|scheme| url.starts_with(scheme)) {
         return Err(format!("url: it has to be one word, with one of {}", schemes.join(", ")));
@@ -160,7 +194,7 @@ fn check_repository(repository: &Repository) -> Result<(), String> {
     if !is_armoured || key.len() > KEY_MAX_BYTES {
         return Err("key: it has to be a public key in ASCII armour. hint: gpg --armor --export KEY".to_owned());
     }
-    Ok(())
+    login.as_ref().map_or(Ok(()), |login| check_login(url, login))
 }
 
 #[cfg(test)]
@@ -175,6 +209,11 @@ mod tests {
     fn invalid_parts_are_named() {
         let key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nAA\n-----END PGP PUBLIC KEY BLOCK-----\n";
         let good = serde_json::json!({"url": "http://127.0.0.1/x", "suite": "./", "key": key});
+        let with_login = |url: &str, user: &str, secret: &str| {
+            let login = serde_json::json!({"user": user, "password": {"secret": secret}});
+            let repository = serde_json::json!({"url": url, "suite": "./", "key": key, "login": login});
+            serde_json::json!({"present": ["a"], "repositories": {"r": repository}})
+        };
         for (json, fault) in [
             (serde_json::json!({}), Some("present: there is none")),
             (serde_json::json!({"present": ["nginx", "libc6:i386", "g++=4:12.2.0-3", "a=1~rc1"]}), None),
@@ -190,6 +229,22 @@ mod tests {
             (serde_json::json!({"absent": ["a"], "hold": ["a"]}), Some("a is in absent")),
             (serde_json::json!({"present": ["a"], "repositories": {"r": good}}), None),
             (serde_json::json!({"present": ["a"], "repositories": {"r": good, "s": good}}), None),
+            (with_login("http://127.0.0.1/x", "deploy", "repo"), None),
+            (
+                with_login("https://u:pw@h/x", "deploy", "repo"),
+                Some("repositories.r.url: there is a user or a password in it"),
+            ),
+            (with_login("http://u@h", "deploy", "repo"), Some("`login: {user: NAME, password: {secret: SECRET}}`")),
+            (with_login("http://h/a@b", "deploy", "repo"), None),
+            (with_login("http://h", "two words", "repo"), Some("repositories.r.login.user: it has to be one word")),
+            (with_login("http://h", "", "repo"), Some("login.user: it has to be one word")),
+            (with_login("file:/srv/x", "deploy", "repo"), Some("nobody asks for one at such a url")),
+            (
+                serde_json::json!({"present": ["a"], "repositories": {
+                    "r": with_login("http://h", "one", "repo")["repositories"]["r"],
+                    "s": with_login("http://h/", "two", "repo")["repositories"]["r"]}}),
+                Some("repositories.s.login: r has the same address, with another login"),
+            ),
             (
                 serde_json::json!({"present": ["a"], "repositories": {"r": good, "s": {
                     "url": "http://127.0.0.1/x/", "suite": "./", "key": key.replace("AA", "AB")}}}),

@@ -25,11 +25,20 @@ pub struct Addresses {
     pub console_urls: Vec<String>,
 }
 
+/// Whether a URL has a user or a password in it (`https://USER:PASSWORD@HOST/`): whoever may see the URL would see them.
+#[must_use]
+pub fn has_user_information(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once(':') else { return false };
+    let rest = rest.trim_start_matches(['/', '\\']);
+    let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
+    authority.contains('@')
+}
+
 impl Addresses {
     /// What makes them invalid, if anything does.
     ///
     /// # Errors
-    /// If there are too many, or one is too long or not of its scheme.
+    /// If there are too many, or one is too long, not of its scheme, or has a password in it.
     pub fn check(&self) -> Result<(), String> {
         for (what, urls, schemes) in [
             ("broker", &self.broker_urls, &["mqtts://", "mqtt://"][..]),
@@ -40,6 +49,9 @@ impl Addresses {
             }
             let is_bad =
                 |url: &&String| url.len() > ADDRESS_MAX_BYTES || !schemes.iter().any(|scheme| url.starts_with(scheme));
+            if urls.iter().any(|url| has_user_information(url)) {
+                return Err(format!("an address of the {what} has a user or a password in it"));
+            }
             if let Some(bad) = urls.iter().find(is_bad) {
                 let bad: String = bad.chars().take(60).collect();
                 return Err(format!("{bad:?} is no address of the {what}: it begins with {}", schemes.join(" or ")));

@@ -200,24 +200,24 @@ impl Spec {
         }
     }
 
-    /// Returns the secrets that its configs or templates name; some kinds have none.
+    /// Returns the secrets that it, its configs or its templates name.
     #[must_use]
     pub fn secrets(&self) -> &[SecretRef] {
         match self {
             Self::Yuno(spec) => &spec.secrets,
             Self::Files(spec) => &spec.secrets,
             Self::Container(spec) => &spec.secrets,
-            Self::Packages(_) => &[],
+            Self::Packages(spec) => &spec.secrets,
         }
     }
 
-    /// Replaces these, for a kind that has any.
+    /// Replaces these.
     pub fn set_secrets(&mut self, secrets: Vec<SecretRef>) {
         match self {
             Self::Yuno(spec) => spec.secrets = secrets,
             Self::Files(spec) => spec.secrets = secrets,
             Self::Container(spec) => spec.secrets = secrets,
-            Self::Packages(_) => {}
+            Self::Packages(spec) => spec.secrets = secrets,
         }
     }
 

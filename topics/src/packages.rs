@@ -11,6 +11,7 @@ use crate::{
     canonical,
     files::{ChangeNotice, Drift},
     name::{Digest, LabelValue, Name, UnitName},
+    secret::SecretRef,
     task::Resource,
     unit::{Rollback, is_priority, priority},
 };
@@ -43,6 +44,9 @@ pub struct PackagesSpec {
     /// Repositories in addition to the host's own, by name; at most [`REPOSITORIES_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub repositories: BTreeMap<Name, Repository>,
+    /// The secrets of its realm that its repositories name, each with the version that it gets. The console fills this in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRef>,
     /// What may be done that is refused otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<PackageAllowance>,
@@ -123,7 +127,7 @@ pub enum PackageAllowance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repository {
-    /// Its address.
+    /// Its address, without a user and a password.
     pub url: String,
     /// The suite, such as `stable`, or `./` for a flat repository.
     pub suite: String,
@@ -132,6 +136,27 @@ pub struct Repository {
     pub components: Vec<String>,
     /// The public key that signs it, in ASCII armour. Nothing is installed from a repository without a valid signature.
     pub key: String,
+    /// The login for a repository that asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<RepositoryLogin>,
+}
+
+/// A login to a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RepositoryLogin {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: PasswordSecret,
+}
+
+/// A password, by the secret that has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PasswordSecret {
+    /// The name of a secret of the unit's realm.
+    pub secret: Name,
 }
 
 impl Repository {
@@ -165,6 +190,8 @@ struct Identity<'a> {
     purge: bool,
     hold: &'a [String],
     repositories: &'a BTreeMap<Name, Repository>,
+    #[serde(skip_serializing_if = "<[SecretRef]>::is_empty")]
+    secrets: &'a [SecretRef],
     allow: &'a [PackageAllowance],
     no_start: bool,
     restart_epoch: u64,
@@ -181,6 +208,7 @@ impl PackagesSpec {
             purge: false,
             hold: Vec::new(),
             repositories: BTreeMap::new(),
+            secrets: Vec::new(),
             allow: Vec::new(),
             no_start: false,
             drift: Drift::default(),
@@ -197,7 +225,9 @@ impl PackagesSpec {
 
     /// Returns the digest of the identity fields.
     pub(crate) fn identity(&self, kind: &str) -> Result<Digest, canonical::CanonicalError> {
-        let Self { manager, present, absent, purge, hold, repositories, allow, no_start, restart_epoch, .. } = self;
+        let Self {
+            manager, present, absent, purge, hold, repositories, secrets, allow, no_start, restart_epoch, ..
+        } = self;
         canonical::digest(&Identity {
             kind,
             manager: *manager,
@@ -206,13 +236,14 @@ impl PackagesSpec {
             purge: *purge,
             hold,
             repositories,
+            secrets,
             allow,
             no_start: *no_start,
             restart_epoch: *restart_epoch,
         })
     }
 
-    /// Returns what it owns: packages, each with the version that it wants, and repositories.
+    /// Returns what it owns: packages, each with the version that it wants, repositories, and logins to them.
     pub(crate) fn resources(&self) -> impl Iterator<Item = Resource> {
         let present = self.present.iter().map(|package| match package.split_once('=') {
             Some((name, version)) => Resource::Package { name: name.to_owned(), version: Some(version.to_owned()) },
@@ -225,7 +256,21 @@ impl PackagesSpec {
             suite: repository.suite.clone(),
             key: repository.key_digest(),
         });
-        present.chain(absent).chain(repositories)
+        let logins = self.repositories.values().filter_map(|repository| {
+            let login = repository.login.as_ref()?;
+            Some(Resource::Login {
+                url: repository.address(),
+                user: login.user.clone(),
+                secret: login.password.secret.clone(),
+            })
+        });
+        present.chain(absent).chain(repositories).chain(logins)
+    }
+
+    /// Returns the secrets that its repositories name.
+    pub fn named_secrets(&self) -> impl Iterator<Item = &Name> {
+        let logins = self.repositories.values().filter_map(|repository| repository.login.as_ref());
+        logins.map(|login| &login.password.secret)
     }
 }
 

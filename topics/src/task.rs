@@ -7,7 +7,7 @@ use crate::{
     Millis,
     container::Runtime,
     endpoint::Protocol,
-    name::{Digest, UnitName},
+    name::{Digest, Name, UnitName},
     unit::Spec,
 };
 
@@ -31,6 +31,15 @@ pub enum Resource {
         suite: String,
         /// The digest of the key that signs it.
         key: Digest,
+    },
+    /// A login to a repository. Two units of a realm may want the same one, unless they want different users or passwords.
+    Login {
+        /// The repository's address.
+        url: String,
+        /// The user.
+        user: String,
+        /// The secret of the unit's realm that is the password.
+        secret: Name,
     },
     /// An absolute path.
     Path(String),
@@ -60,6 +69,9 @@ impl std::fmt::Display for Resource {
             Self::Package { name, version: Some(version) } => write!(f, "package {name}={version}"),
             Self::Repository { url, suite, key } => {
                 write!(f, "repository {url} {suite} with the key {}", key.short())
+            }
+            Self::Login { url, user, secret } => {
+                write!(f, "login to {url} as {user} with the secret {secret} as password")
             }
             Self::Path(path) => write!(f, "path {path}"),
             Self::Port { protocol, port } => write!(f, "port {port}/{}", protocol.as_str()),

@@ -45,7 +45,7 @@ impl Kinds {
         let owners = Owners::default();
         let kept = (store, tasks.clone(), owners.clone(), turns);
         let files = Files::new(data_dir, secrets.clone(), artifacts.clone(), files, kept.clone())?;
-        let packages = Packages::new(data_dir, shims.clone(), packages, kept)?;
+        let packages = Packages::new(data_dir, (shims.clone(), secrets.clone()), packages, kept)?;
         let yunos = Yunos::new(data_dir, secrets, artifacts, shims, containers.clone())?;
         // Yunos come last: they remove artifacts after all other kinds have marked what they need.
         let all: [Arc<dyn UnitKind>; 4] = [containers.clone(), Arc::new(files), Arc::new(packages), Arc::new(yunos)];

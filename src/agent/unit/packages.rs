@@ -10,7 +10,7 @@
 //!
 //! Modules, in reading order: [`manager`] (the trait), [`apt`], [`program`] (runs programs that change nothing), [`transaction`] (runs those
 //! that do), [`lock`] (who else is at work), [`host`] (what all units share), [`goal`] (what a unit wants changed), [`archive`] (files of
-//! packages, for rollbacks), [`sources`] (repositories of units among the host's), [`traces`] (what else units leave), [`work`] (the steps), [`instance`].
+//! packages, for rollbacks), [`sources`] (repositories of units among the host's), [`logins`] (their logins), [`traces`] (what else units leave), [`work`] (the steps), [`instance`].
 
 mod apt;
 mod archive;
@@ -18,6 +18,7 @@ mod goal;
 mod host;
 mod instance;
 mod lock;
+mod logins;
 mod manager;
 mod program;
 mod sources;
@@ -47,6 +48,7 @@ use self::{apt::Apt, host::Host, instance::PackagesInstance};
 use super::{
     failure::{may_heal, never},
     folders,
+    given_secrets::SecretSource,
     kind::{
         AdoptedUnit, HostChanges, Instance, ProgressReporter, StartError, StartOrder, StepDeadlines, UnitKind,
         UnitTrace,
@@ -76,7 +78,7 @@ pub(super) struct Packages {
 impl Packages {
     pub(super) fn new(
         data_dir: &Path,
-        shims: Shims,
+        shims: (Shims, SecretSource),
         config: &PackagesConfig,
         kept: (Store, TaskLog, Owners, Turns),
     ) -> io::Result<Self> {
@@ -141,8 +143,7 @@ impl UnitKind for Packages {
     }
 
     fn kept_secrets(&self, _: &UnitName) -> Vec<String> {
-        // It is given none.
-        Vec::new()
+        self.host.kept_passwords()
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {

@@ -32,6 +32,7 @@ use muster_net::{
 use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::{
     Millis,
+    address::has_user_information,
     alert::AlertState,
     name::{Name, hex},
 };
@@ -110,6 +111,14 @@ impl AlertOutlet {
     /// Opens an outlet: reads all files that it needs.
     pub(crate) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
         let failed = |reason: String| OutletError { url: config.url.clone(), reason };
+        if has_user_information(&config.url) {
+            let reason = "there is a user or a password in its URL, which every listing would show. hint: leave it out; a webhook \
+                          is sent a signature with the secret in `secret_file`";
+            return Err(OutletError {
+                url: format!("of the kind {}", config.kind.as_str()),
+                reason: reason.to_owned(),
+            });
+        }
         let url: reqwest::Url =
             config.url.parse().map_err(|error| failed(format!("that is no URL: {error}. hint: https://…")))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {

@@ -8,6 +8,7 @@
 mod http;
 mod influxdb2;
 
+use muster_topics::address::has_user_information;
 use reqwest::Url;
 
 use super::error::ExternalError;
@@ -24,7 +25,7 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(failed("url", "it has to begin with http:// or https://".to_owned(), "http://HOST:PORT"));
     }
-    if !url.username().is_empty() || url.password().is_some() {
+    if has_user_information(&config.url) {
         let reason = "there is a password in it, which every listing would show".to_owned();
         return Err(failed("url", reason, "token_file, or user and password_file"));
     }

@@ -20,6 +20,7 @@ pub struct Clash {
 enum Key {
     Package(String),
     Repository(String, String),
+    Login(String),
     Path(String),
     Port(Protocol, u16),
     Container(Runtime, String),
@@ -30,6 +31,7 @@ impl Key {
         match resource {
             Resource::Package { name, .. } => Self::Package(name.clone()),
             Resource::Repository { url, suite, .. } => Self::Repository(url.clone(), suite.clone()),
+            Resource::Login { url, .. } => Self::Login(url.clone()),
             Resource::Path(path) => Self::Path(path.clone()),
             Resource::Port { protocol, port } => Self::Port(*protocol, *port),
             Resource::Container { runtime, name } => Self::Container(*runtime, name.clone()),
@@ -67,8 +69,13 @@ pub(super) fn clashes(units: &[Claimant<'_>]) -> Vec<Clash> {
     };
     for (key, claims) in &index {
         for (at, one) in claims.iter().enumerate() {
-            for other in claims[..at].iter().filter(|other| !are_alike(&one.resource, &other.resource)) {
-                add(one, other);
+            let is_of_realm = |other: &Claim| units[one.side.0].unit.realm() == units[other.side.0].unit.realm();
+            for other in &claims[..at] {
+                // A secret of another realm is another one.
+                let are_alike = are_alike(&one.resource, &other.resource);
+                if !are_alike || matches!(key, Key::Login(_)) && !is_of_realm(other) {
+                    add(one, other);
+                }
             }
             let Key::Path(path) = key else { continue };
             for above in above(path).filter_map(|above| index.get(&Key::Path(above.to_owned()))) {
@@ -84,6 +91,7 @@ fn are_alike(one: &Resource, other: &Resource) -> bool {
     let (one, other) = match (one, other) {
         (Resource::Package { version: one, .. }, Resource::Package { version: other, .. }) => (one, other),
         (Resource::Repository { key: one, .. }, Resource::Repository { key: other, .. }) => return one == other,
+        (Resource::Login { .. }, Resource::Login { .. }) => return one == other,
         _ => return false,
     };
     let is_absent = |version: &Option<String>| version.as_deref() == Some("");

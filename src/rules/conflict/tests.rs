@@ -114,6 +114,21 @@ fn resources_conflict_as_their_kind_says() {
     assert_eq!(with(from("http://a", "key"), from("http://a/", "key \r\n")), 0);
     assert_eq!(with(from("http://a", "key"), from("http://a/", "other")), 1);
     assert_eq!(with(from("http://a", "key"), from("http://b", "other")), 0);
+    let login = |suite: &str, user: &str, secret: &str| {
+        let login = json!({"user": user, "password": {"secret": secret}});
+        let repository =
+            json!({"url": "http://a", "suite": suite, "components": ["main"], "key": "key", "login": login});
+        packages(json!({"present": ["a"], "repositories": {"r": repository}}))
+    };
+    assert_eq!(with(login("one", "u", "s"), login("two", "u", "s")), 0);
+    assert_eq!(with(login("one", "u", "s"), login("two", "u", "other")), 1);
+    assert_eq!(with(login("one", "u", "s"), login("two", "v", "s")), 1);
+    assert_eq!(with(login("one", "u", "s"), from("http://a", "key")), 0);
+    // The secret of another realm is another one.
+    let mut of_realms = ["d/a", "e/b"].map(|text| (text.parse().unwrap(), login("one", "u", "s"), None, true));
+    assert_eq!(resolve(&claimants(&of_realms)).len(), 1);
+    of_realms[1].0 = name("b");
+    assert_eq!(resolve(&claimants(&of_realms)).len(), 0);
     let folder = |purge: bool| files(json!({"/etc/x": {"directory": {"purge": purge}}}));
     assert_eq!(with(folder(true), texts(&["/etc/x/a/b"])), 1);
     assert_eq!(with(texts(&["/etc/x/a/b"]), folder(true)), 1);

@@ -228,6 +228,7 @@ mod tests {
             suite: "stable".into(),
             components: components.iter().map(|name| (*name).to_owned()).collect(),
             key: String::new(),
+            login: None,
         };
         let rival = |component: Option<&str>, is_shared, has_same_key| Rival {
             source: HostSource {

@@ -75,13 +75,16 @@ pub fn has_templates(spec: &Spec) -> bool {
     }
 }
 
-/// Returns what the templates of a spec name.
+/// Returns what a spec and its templates name.
 ///
 /// # Errors
 /// The first template that is none, or that names what it may not.
 pub fn names_of(spec: &Spec) -> Result<TemplateNames, RenderFault> {
     let mut all = names_in(&templates(spec))?;
     all.add(names_in(&templates_of_configs(spec))?);
+    if let Spec::Packages(spec) = spec {
+        all.secrets.extend(spec.named_secrets().map(ToString::to_string));
+    }
     Ok(all)
 }
 

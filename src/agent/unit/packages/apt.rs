@@ -10,13 +10,13 @@ use muster_rules::packages::{
     target::PackageTarget,
 };
 use muster_topics::{
-    name::Digest,
-    packages::{PackageManager, Repository},
+    name::{Digest, Name},
+    packages::{PackageManager, PasswordSecret, Repository, RepositoryLogin},
 };
 
 use super::{
     ARCHIVES,
-    manager::{Job, PackageAdapter, Program, SourceFile, SourceFolders},
+    manager::{Job, LoginFile, PackageAdapter, Program, SourceFile, SourceFolders},
     sources::OF_UNITS,
 };
 use crate::execute::prepare::SEARCH_PATH;
@@ -40,8 +40,9 @@ impl Apt {
         for option in KEEP_CONFIGS {
             set(format!("Dpkg::Options::={option}"));
         }
-        if let Some(sources) = &job.sources {
+        if let Some(SourceFolders { sources, keys: _, logins }) = &job.sources {
             set(format!("Dir::Etc::SourceParts={sources}/"));
+            set(format!("Dir::Etc::netrcparts={logins}/"));
         }
         if job.purge {
             options.push("--purge".into());
@@ -113,8 +114,8 @@ impl PackageAdapter for Apt {
         installed::parse(output)
     }
 
-    fn refresh(&self, sources: Option<&str>) -> Program {
-        let mut argv = self.options(&Job { sources: sources.map(ToOwned::to_owned), ..Job::default() });
+    fn refresh(&self, sources: Option<&SourceFolders>) -> Program {
+        let mut argv = self.options(&Job { sources: sources.cloned(), ..Job::default() });
         // Lists of sources that are not in that folder stay.
         argv.extend(
             ["-o", "APT::Get::List-Cleanup=false", "-o", "Acquire::Retries=2", "update"].map(ToOwned::to_owned),
@@ -221,8 +222,24 @@ impl PackageAdapter for Apt {
         files
     }
 
-    fn list_sources(&self, sources: &str) -> Program {
-        let mut argv = self.options(&Job { sources: Some(sources.to_owned()), ..Job::default() });
+    fn login(&self, realm: &Name, repository: &Repository, login: &RepositoryLogin, password: &str) -> LoginFile {
+        let (url, RepositoryLogin { user, password: PasswordSecret { secret } }) = (repository.address(), login);
+        let name = Digest::of(format!("{realm}\n{url}\n{user}\n{secret}").as_bytes());
+        let folder = self.source_folders().logins;
+        // With its scheme an entry counts for that alone; without one it would for https.
+        let content = format!(
+            "# Of units of muster; it goes with the last one that wants it.\nmachine {url} login {user} password {password}\n"
+        );
+        LoginFile { path: format!("{folder}/{OF_UNITS}{}.conf", name.short()), content: content.into() }
+    }
+
+    fn passwords(&self, text: &str) -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| Some(line.rsplit_once(" password ")?.1.to_owned())).collect()
+    }
+
+    fn list_sources(&self, sources: &SourceFolders) -> Program {
+        let mut argv = self.options(&Job { sources: Some(sources.clone()), ..Job::default() });
         argv.extend(["indextargets", "--no-release-info", "--format", source::FORMAT].map(ToOwned::to_owned));
         Program(argv)
     }
@@ -232,7 +249,11 @@ impl PackageAdapter for Apt {
     }
 
     fn source_folders(&self) -> SourceFolders {
-        SourceFolders { sources: "/etc/apt/sources.list.d".to_owned(), keys: "/etc/apt/keyrings".to_owned() }
+        SourceFolders {
+            sources: "/etc/apt/sources.list.d".to_owned(),
+            keys: "/etc/apt/keyrings".to_owned(),
+            logins: "/etc/apt/auth.conf.d".to_owned(),
+        }
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -283,6 +304,34 @@ mod tests {
         let file = Job { files: [("b".to_owned(), "/x/b.deb".to_owned())].into(), ..strict };
         assert!(line(&Apt.apply(&file)[0]).ends_with("install a /x/b.deb c-"));
         assert_eq!(Apt.file_prefix("b:i386", "1:2"), "b_1%3a2_");
+    }
+
+    #[test]
+    fn password_of_a_repository_is_in_the_file_of_its_login_alone() {
+        let login =
+            RepositoryLogin { user: "deploy".to_owned(), password: PasswordSecret { secret: "repo".parse().unwrap() } };
+        let repository = Repository {
+            url: "https://example.org/deb".to_owned(),
+            suite: "stable".to_owned(),
+            components: vec!["main".to_owned()],
+            key: "-".to_owned(),
+            login: Some(login.clone()),
+        };
+        let file = |realm: &str, password: &str| Apt.login(&realm.parse().unwrap(), &repository, &login, password);
+        let one = file("shop", "hunter2-hunter2");
+        assert!(one.path.starts_with("/etc/apt/auth.conf.d/muster.") && one.path.ends_with(".conf"), "{one:?}");
+        let entry = "machine https://example.org/deb/ login deploy password hunter2-hunter2";
+        assert_eq!(one.content.lines().last(), Some(entry));
+        assert_eq!(Apt.passwords(&one.content), ["hunter2-hunter2"]);
+        // Its name confirms no guess of the password, and is another one for another realm's secret.
+        assert_eq!(file("shop", "other").path, one.path);
+        assert_ne!(file("bank", "hunter2-hunter2").path, one.path);
+        for SourceFile { path, content } in Apt.sources(&repository, &Apt.source_folders()) {
+            assert!(!content.contains("deploy") && !content.contains("hunter2"), "{path}: {content}");
+        }
+        let sources = SourceFolders { sources: "/s".into(), keys: "/k".into(), logins: "/l".into() };
+        let run = line(&Apt.simulate(&Job { sources: Some(sources), ..Job::default() }));
+        assert!(run.contains("Dir::Etc::SourceParts=/s/") && run.contains("Dir::Etc::netrcparts=/l/"), "{run}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::{
     store::Store,
     unit::{
         failure::{may_heal, never},
+        given_secrets::SecretSource,
         owners::Owners,
         task_log::{RunningTask, TaskEnd, TaskLog},
         turns::Turns,
@@ -51,6 +52,8 @@ pub(super) struct Host {
     pub(super) transactions: Transactions,
     /// Whoever changes packages has the turn.
     pub(super) turns: Turns,
+    /// Where passwords come from.
+    pub(super) secrets: SecretSource,
 }
 
 /// How a unit's packages differ from its spec.
@@ -66,11 +69,11 @@ impl Host {
         adapter: Box<dyn PackageAdapter>,
         root: &Path,
         (store, tasks, owners, turns): (Store, TaskLog, Owners, Turns),
-        shims: Shims,
+        (shims, secrets): (Shims, SecretSource),
         folder: &Path,
     ) -> Self {
         let (root, transactions) = (Root::new(root), Transactions::new(shims, folder));
-        Self { adapter, root, store, tasks, owners, transactions, turns }
+        Self { adapter, root, store, tasks, owners, transactions, turns, secrets }
     }
 
     /// Checks that this host can do at all what a spec says.

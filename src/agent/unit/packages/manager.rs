@@ -6,7 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_rules::packages::{
     change::PackageChange, fault::PackageFault, installed::InstalledPackages, source::HostSource, target::PackageTarget,
 };
-use muster_topics::packages::{PackageManager, Repository};
+use muster_topics::{
+    name::Name,
+    packages::{PackageManager, Repository, RepositoryLogin},
+};
+use zeroize::Zeroizing;
 
 /// A program and its arguments, as its root knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +37,8 @@ pub(super) struct Job {
     pub(super) may_remove: bool,
     /// Whether configuration files of removed packages go, too.
     pub(super) purge: bool,
-    /// A folder of sources in place of the host's.
-    pub(super) sources: Option<String>,
+    /// Folders of sources and logins in place of the host's.
+    pub(super) sources: Option<SourceFolders>,
 }
 
 /// A file of a repository, as its root knows it.
@@ -42,6 +46,19 @@ pub(super) struct Job {
 pub(super) struct SourceFile {
     pub(super) path: String,
     pub(super) content: String,
+}
+
+/// A file with a login, as its root knows it. Its owner alone may read it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct LoginFile {
+    pub(super) path: String,
+    pub(super) content: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for LoginFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoginFile({})", self.path)
+    }
 }
 
 /// A package manager.
@@ -67,8 +84,8 @@ pub(super) trait PackageAdapter: Send + Sync {
     /// Reads that list.
     fn read_list(&self, output: &str) -> InstalledPackages;
 
-    /// Fetches what repositories have; `sources` is a folder in place of the host's.
-    fn refresh(&self, sources: Option<&str>) -> Program;
+    /// Fetches what repositories have; `sources` are folders in place of the host's.
+    fn refresh(&self, sources: Option<&SourceFolders>) -> Program;
 
     /// Says what a job would do, for [`Self::read_changes`].
     fn simulate(&self, job: &Job) -> Program;
@@ -109,9 +126,15 @@ pub(super) trait PackageAdapter: Send + Sync {
     /// The files of a repository, each named by what it says: its key, and what makes it known.
     fn sources(&self, repository: &Repository, folders: &SourceFolders) -> Vec<SourceFile>;
 
-    /// Reads the sources in a folder in place of the host's, and lists them for [`Self::read_sources`]. It fails if they cannot be
+    /// The file of a repository's login with a password, named by whose it is.
+    fn login(&self, realm: &Name, repository: &Repository, login: &RepositoryLogin, password: &str) -> LoginFile;
+
+    /// The passwords in the text of such a file.
+    fn passwords(&self, text: &str) -> Vec<String>;
+
+    /// Reads the sources in folders in place of the host's, and lists them for [`Self::read_sources`]. It fails if they cannot be
     /// read.
-    fn list_sources(&self, sources: &str) -> Program;
+    fn list_sources(&self, sources: &SourceFolders) -> Program;
 
     /// Reads that list.
     fn read_sources(&self, output: &str) -> BTreeSet<HostSource>;
@@ -123,9 +146,10 @@ pub(super) trait PackageAdapter: Send + Sync {
     fn environment(&self) -> Vec<(String, String)>;
 }
 
-/// The folders of sources and of their keys.
+/// The folders of sources, of their keys, and of logins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceFolders {
     pub(super) sources: String,
     pub(super) keys: String,
+    pub(super) logins: String,
 }

@@ -24,7 +24,8 @@ use muster_topics::{
 use super::{
     FOLDER,
     host::Host,
-    manager::{SourceFile, SourceFolders},
+    logins::StagedLogins,
+    manager::{LoginFile, SourceFile, SourceFolders},
     work::SIMULATE_MAX,
 };
 use crate::unit::failure::may_heal;
@@ -40,10 +41,14 @@ const FILE_MAX_BYTES: u64 = 1024 * 1024;
 /// The sources of a host as a revision would have them.
 #[derive(Debug, Default)]
 pub(super) struct StagedSources {
-    /// The folder in which they are laid out; `None` if the revision has no repositories.
-    pub(super) folder: Option<String>,
+    /// The folders in which they are laid out; `None` if the revision has no repositories.
+    pub(super) folders: Option<SourceFolders>,
     /// What the revision adds.
     pub(super) files: Vec<SourceFile>,
+    /// The logins of the revision.
+    pub(super) logins: Vec<LoginFile>,
+    /// The folder in which those are laid out as well.
+    _staged_logins: Option<StagedLogins>,
 }
 
 impl Host {
@@ -61,8 +66,17 @@ impl Host {
             return Ok(StagedSources::default());
         }
         let own = self.files_of_unit_alone(unit).await?;
-        let staged = SourceFolders { sources: format!("{folder}/sources"), keys: format!("{folder}/keys") };
+        let logins = self.logins(unit, spec).await?;
+        let staged = SourceFolders {
+            sources: format!("{folder}/sources"),
+            keys: format!("{folder}/keys"),
+            logins: match logins.is_empty() {
+                true => self.adapter.source_folders().logins,
+                false => format!("{folder}/logins"),
+            },
+        };
         self.copy_sources(&staged, &own).map_err(failed)?;
+        let staged_logins = self.stage_logins(&staged, &logins).map_err(failed)?;
         let of_host = self.listed(&staged).await.map_err(|why| {
             may_heal(format!(
                 "the sources of this host cannot be read, so no repository was added: {why}. hint: `{} update` on the host says so, too",
@@ -87,7 +101,7 @@ impl Host {
             may_heal(format!("with the unit's repositories the sources of this host could not be read: {why}"))
         })?;
         let files = files_in(&self.adapter.source_folders()).into_iter().collect();
-        Ok(StagedSources { folder: Some(staged.sources), files })
+        Ok(StagedSources { folders: Some(staged), files, logins, _staged_logins: staged_logins })
     }
 
     /// The files that a unit has written and no other one has, too.
@@ -129,7 +143,7 @@ impl Host {
 
     /// Has the package manager list laid out sources; the error is what it says.
     async fn listed(&self, staged: &SourceFolders) -> Result<BTreeSet<HostSource>, String> {
-        let program = self.adapter.list_sources(&staged.sources);
+        let program = self.adapter.list_sources(staged);
         let said = self.run(&program, SIMULATE_MAX, &|_| ()).await.map_err(|failure| failure.error)?;
         match said.is_ok {
             true => Ok(self.adapter.read_sources(&said.stdout)),
@@ -175,9 +189,9 @@ impl Host {
     }
 
     /// Returns what sources there are, to notice that others were added.
-    pub(super) fn sources_mark(&self, staged: Option<&str>) -> String {
-        let folder = staged.map_or_else(|| self.adapter.source_folders().sources, ToOwned::to_owned);
-        let Ok(entries) = fs::read_dir(self.root.path(&folder)) else { return String::new() };
+    pub(super) fn sources_mark(&self, staged: Option<&SourceFolders>) -> String {
+        let folders = staged.cloned().unwrap_or_else(|| self.adapter.source_folders());
+        let Ok(entries) = fs::read_dir(self.root.path(&folders.sources)) else { return String::new() };
         let lines = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
         let mut words: Vec<String> = entries
             .filter_map(Result::ok)

@@ -1,13 +1,16 @@
-//! What units leave on their host beside packages: repositories, holds, and a file that keeps services from starting. Each is in
+//! What units leave on their host beside packages: repositories, logins to them, holds, and a file that keeps services from starting. Each is in
 //! the store before it is made, and undone if it is still the unit's.
 
 use std::{fs, io, os::unix::fs::PermissionsExt};
 
-use muster_base::files::{PUBLIC_MODE, make_folder, write_atomically};
+use muster_base::files::{PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::plan::Failure;
 use muster_topics::name::{Digest, UnitName};
 
-use super::{Host, manager::SourceFile};
+use super::{
+    Host,
+    manager::{LoginFile, SourceFile},
+};
 use crate::{
     store::packages::PackageTrace,
     unit::{failure::may_heal, task_log::RunningTask},
@@ -23,17 +26,31 @@ const POLICY: &str =
 const FOLDER_MODE: u32 = 0o755;
 
 impl Host {
-    /// Writes files of a unit's repositories, and removes those of an earlier revision.
-    pub(super) async fn write_repositories(&self, unit: &UnitName, wanted: Vec<SourceFile>) -> Result<(), Failure> {
+    /// Writes files of a unit's repositories and logins, and removes those of an earlier revision.
+    pub(super) async fn write_repositories(
+        &self,
+        unit: &UnitName,
+        files: &[SourceFile],
+        logins: &[LoginFile],
+    ) -> Result<(), Failure> {
+        let wanted = files.iter().map(|file| &file.path).chain(logins.iter().map(|login| &login.path));
         for trace in self.files(unit).await? {
-            if trace.file().is_some_and(|path| path != POLICY_FILE && !wanted.iter().any(|file| file.path == path)) {
+            if trace.file().is_some_and(|path| path != POLICY_FILE && !wanted.clone().any(|wanted| wanted == path)) {
                 self.remove_file(unit, &trace).await?;
             }
         }
-        for SourceFile { path, content } in wanted {
-            self.write_file(unit, &path, &content, PUBLIC_MODE).await?;
+        for LoginFile { path, content } in logins {
+            self.write_file(unit, path, content, SECRET_MODE).await?;
+        }
+        for SourceFile { path, content } in files {
+            self.write_file(unit, path, content, PUBLIC_MODE).await?;
         }
         Ok(())
+    }
+
+    /// Whether a file has a login. It is the unit's whatever is in it, so that no password is left.
+    fn is_login(&self, path: &str) -> bool {
+        path.starts_with(&self.adapter.source_folders().logins)
     }
 
     /// The traces that are files, keys after the sources that name them.
@@ -58,7 +75,9 @@ impl Host {
                 return Ok(());
             }
         }
-        self.add_trace(unit, &PackageTrace::File(path.to_owned(), Digest::of(content.as_bytes()))).await?;
+        // A digest would confirm guesses of a password.
+        let digest = Digest::of(if self.is_login(path) { path.as_bytes() } else { content.as_bytes() });
+        self.add_trace(unit, &PackageTrace::File(path.to_owned(), digest)).await?;
         let write = || {
             if let Some(folder) = at.parent() {
                 make_folder(folder, FOLDER_MODE)?;
@@ -86,7 +105,7 @@ impl Host {
         }
         let at = self.root.path(path);
         match fs::read(&at) {
-            Ok(content) if Digest::of(&content) == *digest => {
+            Ok(content) if self.is_login(path) || Digest::of(&content) == *digest => {
                 fs::remove_file(&at)
                     .map_err(|error| may_heal(format!("{} cannot be removed: {error}", at.display())))?;
             }

@@ -26,7 +26,7 @@ use super::{
     FOLDER,
     goal::{Goal, folded},
     host::Host,
-    manager::{Job, Program},
+    manager::{Job, Program, SourceFolders},
     transaction::RunNote,
 };
 use crate::{
@@ -82,7 +82,7 @@ impl Host {
         let of = Of { unit, revision, spec };
         let _turn = self.turns.take(ResourceClass::Packages).await;
         self.come_to_rest(of).await?;
-        let staged = self.stage_sources(unit, spec).await?.folder;
+        let staged = self.stage_sources(unit, spec).await?;
         let goal = self.goal(of, keep).await?;
         if goal.targets.is_empty() {
             return Ok(());
@@ -93,7 +93,7 @@ impl Host {
             count => format!("{count} packages of the revision"),
         };
         let task = self.begin(unit, revision, TaskAction::Validate, about).await?;
-        let checked = self.check_and_download(of, goal, staged.as_deref(), &task).await;
+        let checked = self.check_and_download(of, goal, staged.folders.as_ref(), &task).await;
         let end = checked.as_ref().map(|message| TaskEnd { is_changed: false, message: Some(message.clone()) });
         self.end(task, end.map_err(|failure| failure.error.clone())).await?;
         checked.map(drop)
@@ -103,7 +103,7 @@ impl Host {
         &self,
         of: Of<'_>,
         goal: Goal,
-        staged: Option<&str>,
+        staged: Option<&SourceFolders>,
         task: &RunningTask,
     ) -> Result<String, Failure> {
         self.make_archive()?;
@@ -132,7 +132,7 @@ impl Host {
         &self,
         of: Of<'_>,
         goal: Goal,
-        staged: Option<&str>,
+        staged: Option<&SourceFolders>,
         tell: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Decision, Failure> {
         let sources = self.sources_mark(staged);
@@ -165,13 +165,13 @@ impl Host {
         self.check(spec)?;
         let of = Of { unit, revision, spec };
         let _turn = self.turns.take(ResourceClass::Packages).await;
-        let staged = self.stage_sources(unit, spec).await?.folder;
+        let staged = self.stage_sources(unit, spec).await?;
         let goal = self.goal(of, keep).await?;
         if goal.targets.is_empty() {
             return Ok(Vec::new());
         }
         self.make_archive()?;
-        Ok(sorted(self.decide_with_lists(of, goal, staged.as_deref(), &|_| ()).await?.changes))
+        Ok(sorted(self.decide_with_lists(of, goal, staged.folders.as_ref(), &|_| ()).await?.changes))
     }
 
     /// Returns what would be removed if a unit went.
@@ -203,7 +203,7 @@ impl Host {
         self.come_to_rest(of).await?;
         self.fold(unit, keep).await?;
         let staged = self.stage_sources(unit, spec).await?;
-        self.write_repositories(unit, staged.files).await?;
+        self.write_repositories(unit, &staged.files, &staged.logins).await?;
         self.make_archive()?;
         let goal = self.goal(of, keep).await?;
         let undone = goal.undone.clone();
@@ -375,7 +375,7 @@ impl Host {
     }
 
     /// Has the package manager say what it would do for a goal, and refuses what is not allowed.
-    async fn decide(&self, of: Of<'_>, goal: Goal, staged: Option<&str>) -> Result<Decision, Failure> {
+    async fn decide(&self, of: Of<'_>, goal: Goal, staged: Option<&SourceFolders>) -> Result<Decision, Failure> {
         let removable: Vec<String> = of.spec.absent.iter().chain(&goal.removable).cloned().collect();
         let permission = goal.permission(of.spec, &removable);
         let file = |target: &PackageTarget| match target {
@@ -388,7 +388,7 @@ impl Host {
             targets: goal.targets.clone(),
             files: goal.targets.iter().filter_map(file).collect(),
             purge: of.spec.purge,
-            sources: staged.map(ToOwned::to_owned),
+            sources: staged.cloned(),
             ..Job::default()
         };
         let changes = self.simulate(&job).await?;
@@ -421,7 +421,7 @@ impl Host {
     async fn refresh(
         &self,
         of: Of<'_>,
-        staged: Option<&str>,
+        staged: Option<&SourceFolders>,
         sources: &str,
         tell: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Result<(), String>, Failure> {
