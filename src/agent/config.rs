@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_base::folders;
+use muster_base::{config::explain, folders};
 use muster_rules::{alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat};
 use muster_topics::{
     alert::{RULES_MAX, Rule},
@@ -434,7 +434,7 @@ impl Config {
 fn read_policy(path: &Path) -> Result<LocalPolicy, AgentConfigError> {
     let wrong = |reason: String| AgentConfigError::PolicyFile { path: path.to_owned(), reason };
     let text = muster_base::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
-    toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+    toml::from_str(&text).map_err(|error| wrong(explain(&text, &error)))
 }
 
 /// A value that is parsed from text and never shown.

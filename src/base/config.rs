@@ -16,9 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
-pub use self::print::print;
-use muster_rules::unknown_keys::nearest;
+pub use self::{explain::explain, print::print};
+use muster_rules::{mask::is_secret_key, unknown_keys::nearest};
+use muster_topics::unit::MASK;
 
+mod explain;
 mod fields;
 mod print;
 
@@ -38,7 +40,7 @@ pub enum ConfigError {
     Invalid {
         /// Its path.
         path: PathBuf,
-        /// The position and the reason.
+        /// The position and the reason, without secrets.
         message: String,
     },
     /// A key is not known.
@@ -108,7 +110,10 @@ where
             return Err(ConfigError::UnknownVariable { name, hint });
         };
         insert(&mut table, place, variable_value(key, &text));
-        check::<T>(&table).map_err(|message| ConfigError::Variable { name, message })?;
+        check::<T>(&table).map_err(|message| {
+            let message = if is_secret_key(&name) { message.replace(&text, MASK) } else { message };
+            ConfigError::Variable { name, message }
+        })?;
     }
     toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| ConfigError::Invalid {
         path: path.unwrap_or(Path::new("(none)")).to_owned(),
@@ -119,14 +124,14 @@ where
 fn read_file<T: DeserializeOwned>(path: &Path, keys: &KeyShape) -> Result<toml::Table, ConfigError> {
     let invalid = |message: String| ConfigError::Invalid { path: path.to_owned(), message };
     let text = crate::files::read_text(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    let document = DeTable::parse(&text).map_err(|error| invalid(error.to_string()))?;
+    let document = DeTable::parse(&text).map_err(|error| invalid(explain(&text, &error)))?;
     if let Some((offset, key, hint)) = unknown_key(document.get_ref(), keys, "") {
         let line = text[..offset.min(text.len())].matches('\n').count() + 1;
         return Err(ConfigError::UnknownKey { path: path.to_owned(), line, key, hint });
     }
     // Parsed twice: here for error messages that show the line, below as a table that variables are merged into.
-    toml::from_str::<T>(&text).map_err(|error| invalid(error.to_string()))?;
-    toml::from_str(&text).map_err(|error| invalid(error.to_string()))
+    toml::from_str::<T>(&text).map_err(|error| invalid(explain(&text, &error)))?;
+    toml::from_str(&text).map_err(|error| invalid(explain(&text, &error)))
 }
 
 fn check<T: DeserializeOwned>(table: &toml::Table) -> Result<(), String> {
@@ -256,6 +261,7 @@ mod tests {
     struct Sample {
         data_dir: PathBuf,
         port: Option<u16>,
+        token: Option<u16>,
         names: Vec<String>,
         labels: BTreeMap<String, String>,
         metrics: Metrics,
@@ -317,6 +323,7 @@ mod tests {
         refused("port = 99999\n", &[], &["line 1", "port"]);
         refused("[metrics\n", &[], &["line 1"]);
         refused("", &[("MUSTER_AGENT_METRICS_SAMPLE_MS", "often")], &["MUSTER_AGENT_METRICS_SAMPLE_MS", "often"]);
+        refused("", &[("MUSTER_AGENT_TOKEN", "hunter2")], &["MUSTER_AGENT_TOKEN", "***", "expected"]);
     }
 
     #[test]

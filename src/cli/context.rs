@@ -8,6 +8,7 @@ use std::{
 };
 
 use muster_base::{
+    config,
     failure::{Failure, FailureContext as _, FailureKind},
     files,
     folders::UserFolders,
@@ -75,7 +76,10 @@ impl Contexts {
     /// If it cannot be read, or is invalid.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         match files::read_text(path) {
-            Ok(text) => toml::from_str(&text).trying(format_args!("the context file {}", path.display())),
+            Ok(text) => toml::from_str(&text).map_err(|error| {
+                let why = config::explain(&text, &error);
+                Failure::new(FailureKind::Failed, format!("the context file {}: {why}", path.display()))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => {
                 Err(Failure::new(FailureKind::Failed, format!("the context file {}: {error}", path.display())))

@@ -11,6 +11,7 @@ use muster_base::{
     failure::{Failure, FailureContext as _},
     files::{SECRET_MODE, write_atomically},
 };
+use muster_rules::mask::is_secret_key;
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
@@ -81,7 +82,7 @@ fn of_json(json: &Value) -> Vec<String> {
         Value::Object(fields) => fields
             .iter()
             .flat_map(|(key, value)| match value {
-                Value::String(text) if redact::is_secret_key(key) => redact::secrets_of_lines(text),
+                Value::String(text) if is_secret_key(key) => redact::secrets_of_lines(text),
                 other => of_json(other),
             })
             .collect(),

@@ -1,25 +1,11 @@
 //! Takes secrets out of texts: configurations by their structure, logs by the shape of words, both by the secrets that are
 //! known.
 
-use muster_rules::mask::{Cut, SecretMask};
+use muster_rules::mask::{Cut, SecretMask, is_secret_key};
 use muster_topics::unit::MASK as HIDDEN;
-
-/// Words in the names of keys whose values are secret.
-const SECRET_KEYS: [&str; 10] =
-    ["token", "password", "passwd", "secret", "join", "key", "credential", "authorization", "cookie", "bearer"];
-/// Keys that have such a word in their name and hold paths or numbers.
-const HARMLESS_ENDS: [&str; 5] = ["_file", "_path", "_max", "_bytes", "_days"];
 
 /// The shortest word that counts as random.
 const RANDOM_MIN: usize = 20;
-
-/// Whether the value of a key is secret.
-#[must_use]
-pub fn is_secret_key(key: &str) -> bool {
-    let key = key.trim_matches(['-', '"', '\'', '`']).to_ascii_lowercase();
-    // A broker's `key` is the path of a file; what is in it is never read into a bundle.
-    SECRET_KEYS.iter().any(|word| key.contains(word)) && !HARMLESS_ENDS.iter().any(|end| key.ends_with(end))
-}
 
 /// A configuration without its secrets: what is no TOML has no structure, and is left out. Comments go, too.
 #[must_use]

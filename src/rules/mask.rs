@@ -33,6 +33,20 @@ const BASE64_LINES: [usize; 2] = [64, 76];
 /// The longest part of a value that is looked for at an edge.
 const EDGE_MAX_BYTES: usize = 1_024;
 
+/// Words in the names of keys whose values are secret.
+const SECRET_KEYS: [&str; 10] =
+    ["token", "password", "passwd", "secret", "join", "key", "credential", "authorization", "cookie", "bearer"];
+/// Keys that have such a word in their name and hold paths or numbers.
+const HARMLESS_ENDS: [&str; 5] = ["_file", "_path", "_max", "_bytes", "_days"];
+
+/// Whether the value of a key is secret, by the key's name.
+#[must_use]
+pub fn is_secret_key(key: &str) -> bool {
+    let key = key.trim_matches(['-', '"', '\'', '`']).to_ascii_lowercase();
+    // A broker's `key` is the path of a file; what is in it is never read into a bundle.
+    SECRET_KEYS.iter().any(|word| key.contains(word)) && !HARMLESS_ENDS.iter().any(|end| key.ends_with(end))
+}
+
 /// Where a text was cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {

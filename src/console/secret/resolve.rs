@@ -7,7 +7,8 @@ use muster_api::HostUnit;
 use muster_rules::{config, render};
 use muster_topics::{
     command::Verb,
-    name::{HostId, Name},
+    desired::DeploymentName,
+    name::{HostId, Name, UnitName},
     secret::{SECRETS_MAX, SecretRef},
     unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, ConfigRef, ConfigTemplate, ConfigTemplates, Spec},
 };
@@ -110,8 +111,13 @@ async fn newest(console: &Console, realm: &Name, names: BTreeSet<Name>) -> Resul
 /// # Errors
 /// If a config or a secret is not here, or if nothing is left of an upgrade to send.
 pub(crate) async fn resolve(console: &Console, verb: &mut Verb, hosts: &[HostId]) -> Result<CommandGifts, Error> {
-    if let Verb::UnitUpgrade { .. } = verb {
-        return upgrade(console, verb, hosts).await;
+    match verb {
+        Verb::UnitUpgrade { .. } => return upgrade(console, verb, hosts).await,
+        Verb::Render { unit, deployment, templates } => {
+            let realm = unit.as_ref().map(UnitName::realm).or(deployment.as_ref().map(DeploymentName::realm));
+            check_rendered(console, &realm.unwrap_or_else(Name::default_realm), templates).await?;
+        }
+        _ => {}
     }
     let mut masked = Vec::new();
     for (unit, spec) in verb.specs_mut() {
@@ -124,6 +130,17 @@ pub(crate) async fn resolve(console: &Console, verb: &mut Verb, hosts: &[HostId]
         unit.named.extend(names);
     }
     Ok(gifts)
+}
+
+/// Checks that there are the secrets that templates name: their host, which renders them without values, cannot know. Templates
+/// that are none are refused by it.
+async fn check_rendered(console: &Console, realm: &Name, templates: &BTreeMap<String, String>) -> Result<(), Error> {
+    let found = templates.iter().filter_map(|(name, text)| render::names(name, text).ok());
+    let names: BTreeSet<Name> = found.flat_map(|names| names.secrets).filter_map(|name| name.parse().ok()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    newest(console, realm, names).await.map(drop)
 }
 
 /// The same for an upgrade. Units that their hosts were not given are upgraded without configs and secrets.

@@ -37,6 +37,27 @@ async fn set(fixture: &Fixture, value: &str) -> Result<SecretSet, Error> {
     fixture.console.set_secret(&admin(), new).await
 }
 
+#[tokio::test]
+async fn render_names_a_secret_that_is_not_there() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("till-7").await;
+    let render = async |unit: Option<&str>, template: &str| {
+        let templates = [("template".to_owned(), template.to_owned())].into();
+        let unit = unit.map(|unit| unit.parse().unwrap());
+        let rendered = submit(&fixture, member.id, Verb::Render { unit, deployment: None, templates }).await;
+        rendered.map(drop).map_err(|error| (error.problem.code, error.problem.diagnostic.cause))
+    };
+    let (code, message) = render(None, "{{ secret('db') }}").await.unwrap_err();
+    assert!(code == "unknown_secret" && message.contains("db in realm default"), "{code}: {message}");
+    set(&fixture, "hunter2").await.unwrap();
+    render(None, "{{ secret('db') }}").await.unwrap();
+    render(Some("default/till"), "{{ secret('db') }}").await.unwrap();
+    let (code, message) = render(Some("shop/till"), "{{ secret('db') }}").await.unwrap_err();
+    assert!(code == "unknown_secret" && message.contains("db in realm shop"), "{code}: {message}");
+    render(Some("shop/till"), "{{ vars.x }}{{ no template").await.unwrap();
+    fixture.running.stop().await;
+}
+
 /// The spec of a unit whose config names the secret.
 async fn spec(fixture: &Fixture) -> YunoSpec {
     let labels = Labels { role: name("till"), version: "1".parse().unwrap(), manifest: None };
