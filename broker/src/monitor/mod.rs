@@ -20,9 +20,10 @@ use tokio_util::task::TaskTracker;
 use crate::stats::BrokerStats;
 
 /// Concurrent requests: a few collectors, and a person with curl. When more arrive, silent ones are closed, and then
-/// those whose head is incomplete after a second. Each takes a few kilobytes.
+/// those whose head is incomplete after a moment: a collector sends it in one piece. Whoever comes after thousands that drip
+/// waits for their moments one after another, as many at a time as there are places. Each takes a few kilobytes.
 pub(crate) const PLACES: PlaceLimits =
-    PlaceLimits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_secs(1) };
+    PlaceLimits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_millis(100) };
 
 /// The longest head of a request. Prometheus sends some 300 bytes.
 const HEAD_MAX_BYTES: usize = 4 * 1024;

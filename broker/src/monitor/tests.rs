@@ -96,6 +96,28 @@ async fn silent_connections_do_not_block_others() {
     drop(silent);
 }
 
+#[tokio::test]
+async fn dripping_requests_delay_others_for_a_moment() {
+    const DRIPPING: usize = 2_100;
+    muster_guard::make_room(2 * DRIPPING, std::io::stdout());
+    let address = start().await;
+    let mut dripping = Vec::new();
+    for _ in 0..DRIPPING {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let _ = stream.write_all(b"G").await;
+        dripping.push(tokio::spawn(async move {
+            while stream.write_all(b"E").await.is_ok() {
+                sleep(Duration::from_millis(300)).await;
+            }
+        }));
+    }
+    let begun = std::time::Instant::now();
+    assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
+    // A second for each 256 would be eight; a tenth is less than one, on a machine with time.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    dripping.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 proptest! {
     #[test]
     fn any_request_is_answered(head: Vec<u8>, text in "[A-Z]{0,4} ?/?[a-z]{0,8} ?(HTTP/[0-9.]{0,3})?") {
