@@ -204,8 +204,11 @@ async fn join(
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
     if !hostname::is_good(&request.hostname) {
-        return Err(Error::invalid("bad_hostname", "the hostname is empty, too long or has control characters")
-            .hint("give the machine another name (`hostnamectl set-hostname NAME`), or bring its agent up to date"));
+        return Err(Error::invalid(
+            "bad_hostname",
+            "the hostname is empty, too long, or has characters that are not shown",
+        )
+        .hint("give the machine another name (`hostnamectl set-hostname NAME`), or bring its agent up to date"));
     }
     if serde_json::to_vec(&request.facts).map_or(usize::MAX, |facts| facts.len()) > FACTS_MAX_BYTES {
         return Err(Error::invalid("bad_facts", "the facts are too long"));

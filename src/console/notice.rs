@@ -1,5 +1,5 @@
-//! Faults of the console itself. They are listed with the alerts of hosts, sent to outlets with them, and shown on every page and
-//! in every answer of the API, so that nobody has to look for them.
+//! Faults of the console itself. They are listed with the alerts of hosts, sent to outlets with them, and, if they are critical,
+//! shown on every page and in every answer of the API, so that nobody has to look for them.
 //!
 //! **Invariant: this needs no store**, because the store may be the fault.
 
@@ -40,10 +40,12 @@ pub(super) enum NoticeKind {
     StoreDamaged,
     /// Artifacts, configs or manifests are missing, or not what was stored.
     ContentDamaged,
+    /// Several hosts have one hostname.
+    HostnameShared,
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 8] = [
+const ALL: [NoticeKind; 9] = [
     NoticeKind::DiskFull,
     NoticeKind::SeriesLeftOut,
     NoticeKind::Clock,
@@ -52,6 +54,7 @@ const ALL: [NoticeKind; 8] = [
     NoticeKind::HostsBehind,
     NoticeKind::StoreDamaged,
     NoticeKind::ContentDamaged,
+    NoticeKind::HostnameShared,
 ];
 
 impl NoticeKind {
@@ -65,6 +68,15 @@ impl NoticeKind {
             Self::HostsBehind => "console-hosts-behind",
             Self::StoreDamaged => "console-store-damaged",
             Self::ContentDamaged => "console-content-damaged",
+            Self::HostnameShared => "console-hostname-shared",
+        }
+    }
+
+    fn severity(self) -> Severity {
+        match self {
+            // Nothing is lost, and commands for the name are refused.
+            Self::HostnameShared => Severity::Warning,
+            _ => Severity::Critical,
         }
     }
 
@@ -76,7 +88,8 @@ impl NoticeKind {
             | Self::BackupOld
             | Self::HostsBehind
             | Self::StoreDamaged
-            | Self::ContentDamaged => Metric::Other,
+            | Self::ContentDamaged
+            | Self::HostnameShared => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }
@@ -105,12 +118,14 @@ impl Notices {
         self.locked().remove(&trouble).is_some()
     }
 
-    /// Returns all problems as texts.
+    /// Returns the problems that everybody is told of, as texts: warnings are listed with the alerts alone.
     pub(super) fn texts(&self) -> Vec<String> {
-        self.locked().values().map(|(_, message)| message.clone()).collect()
+        let all = self.locked();
+        let told = all.iter().filter(|(trouble, _)| trouble.severity() == Severity::Critical);
+        told.map(|(_, (_, message))| message.clone()).collect()
     }
 
-    /// Returns all problems as a header, if there are any.
+    /// Returns these as a header, if there are any.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let texts = self.texts();
         let text: String = texts.join(" | ").chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).collect();
@@ -145,7 +160,7 @@ fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> O
             seq: 0,
             id: name.clone(),
             rule: name,
-            severity: Severity::Critical,
+            severity: trouble.severity(),
             unit: None,
             mount: None,
             metric: trouble.metric(),
@@ -177,6 +192,7 @@ mod tests {
         assert!(alerts.iter().all(|one| (one.alert.since_ms, one.alert.at_ms) == (5, 9) && is_one(&one.alert.rule)));
         assert!(notices.header().unwrap().to_str().unwrap().starts_with("the disk is full and"));
         assert!(notices.clear(NoticeKind::DiskFull) && !notices.clear(NoticeKind::DiskFull));
-        assert_eq!(notices.texts().len(), ALL.len() - 1);
+        // The shared hostname is no fault of the console's.
+        assert_eq!(notices.texts().len(), ALL.len() - 2);
     }
 }

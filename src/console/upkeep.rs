@@ -1,7 +1,7 @@
 //! Upkeep of the console: watches the room on its disk, its own clock, and the external signer.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use muster_rules::{
     time::SLACK_MS,
 };
 use muster_sqlite::room;
-use muster_topics::{Millis, diagnostic::Diagnostic};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,12 @@ use super::{
 
 pub(super) use super::host_clocks::HostClocks;
 
+/// How many shared hostnames, and how many hosts of each, are named.
+const SHARED_NAMES_MAX: usize = 3;
+
+/// How often hostnames are compared, in periods: ten thousand of them are read each time.
+const NAMES_PERIODS: u32 = 12;
+
 /// How often: a disk that was full is used again within this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -35,11 +41,17 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
     let mut watch = ClockWatch::new(now_ms());
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut until_names = 0;
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 look_at_disk(&shared);
                 watch.check(&shared).await;
+                if until_names == 0 {
+                    until_names = NAMES_PERIODS;
+                    look_at_hostnames(&shared).await;
+                }
+                until_names -= 1;
             }
             () = shutdown.cancelled() => return,
         }
@@ -198,6 +210,48 @@ async fn confirm_time(shared: &ConsoleState, found: ClockFinding, now: Millis) -
     Ok(())
 }
 
+/// Raises an alert while hosts share a hostname: a command for the name is refused, so one host can keep commands from another.
+async fn look_at_hostnames(shared: &ConsoleState) {
+    let hosts = match store::host::names(shared.store.read()).await {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            tracing::warn!(%error, "the names of hosts cannot be compared");
+            return;
+        }
+    };
+    let changed = match shared_names(hosts) {
+        Some(message) => shared.notices.raise(NoticeKind::HostnameShared, message, now_ms()),
+        None => shared.notices.clear(NoticeKind::HostnameShared),
+    };
+    if changed {
+        shared.changed(PageChange::Alert(None));
+    }
+}
+
+/// Says which hosts share a hostname, if any do.
+fn shared_names(hosts: Vec<(HostId, String)>) -> Option<String> {
+    let mut by_name: BTreeMap<String, Vec<HostId>> = BTreeMap::new();
+    for (host, name) in hosts {
+        by_name.entry(name).or_default().push(host);
+    }
+    by_name.retain(|_, hosts| hosts.len() > 1);
+    let told = |(name, hosts): (&String, &Vec<HostId>)| {
+        let ids: Vec<String> = hosts.iter().take(SHARED_NAMES_MAX).map(HostId::to_string).collect();
+        let more =
+            if hosts.len() > ids.len() { format!(" and {} more", hosts.len() - ids.len()) } else { String::new() };
+        format!("{name:?} is the name of {}{more}", ids.join(", "))
+    };
+    let named: Vec<String> = by_name.iter().take(SHARED_NAMES_MAX).map(told).collect();
+    let more = if by_name.len() > named.len() { "; and so are more names" } else { "" };
+    (!named.is_empty()).then(|| {
+        format!(
+            "several hosts have one hostname: {}{more}. Commands for such a name are refused. hint: name hosts by their ids, see \
+             which of them is not what it says (`muster host show ID`), and give it another name (`hostnamectl set-hostname`)",
+            named.join("; ")
+        )
+    })
+}
+
 fn look_at_disk(shared: &ConsoleState) {
     let Some(reserve) = shared.store.reserve() else { return };
     reserve.refill();
@@ -223,7 +277,6 @@ fn look_at_disk(shared: &ConsoleState) {
 mod tests {
     use super::*;
     use muster_rules::{clock::ClockConsensus, time::BUILD_MS};
-    use muster_topics::name::HostId;
 
     #[tokio::test]
     async fn hosts_on_other_machines_confirm_the_clock() {
@@ -257,6 +310,42 @@ mod tests {
         assert_eq!(look(&[(here.id, 0)]).await, 0);
         assert!(shared.time.known_ms() < now_ms() + DAY);
         fixture.running.stop().await;
+    }
+
+    #[tokio::test]
+    async fn hostname_that_two_hosts_have_raises_an_alert() {
+        let fixture = crate::testing::Fixture::new().await;
+        let shared = fixture.shared();
+        let told = async || {
+            look_at_hostnames(shared).await;
+            let alerts = shared.notices.alerts(now_ms()).into_iter();
+            alerts
+                .filter(|one| one.alert.rule.as_str() == "console-hostname-shared")
+                .map(|one| one.alert.message)
+                .next()
+        };
+        let (first, other) = (fixture.member("till-7").await, fixture.member("till-8").await);
+        assert_eq!(told().await, None);
+        let rename = async |name: &str| {
+            let rename = sqlx::query("UPDATE host SET hostname = $1 WHERE id = $2").bind(name.to_owned());
+            rename.bind(other.id.to_string()).execute(shared.store.write()).await.unwrap();
+        };
+        rename("till-7").await;
+        let message = told().await.unwrap();
+        for words in ["\"till-7\"", &first.id.to_string(), &other.id.to_string(), "hint: "] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+        rename("till-8").await;
+        assert_eq!(told().await, None);
+        fixture.running.stop().await;
+    }
+
+    #[test]
+    fn shared_names_are_told_in_a_few_words() {
+        let hosts = (0..40).flat_map(|name| (0..9).map(move |_| (HostId::random(), format!("n{name}"))));
+        let message = shared_names(hosts.collect()).unwrap();
+        assert!(message.len() < 1_000 && message.contains("and 6 more") && message.contains("so are more names"));
+        assert_eq!(shared_names(vec![(HostId::random(), "a".into()), (HostId::random(), "b".into())]), None);
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub mod host_plan;
 pub mod hostname;
 pub mod id;
 pub mod intent;
+pub mod invisible;
 pub mod mark;
 pub mod mask;
 pub mod merge_patch;

@@ -4,7 +4,7 @@
 //! produces**, and yields the same policy; what a version stores is the whole policy, and never empty.
 
 use jiff::tz::TimeZoneDatabase;
-use muster_topics::{Millis, name::Name};
+use muster_topics::{Millis, address::has_user_information, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     document::{DocumentFault, from_value, unknown},
+    invisible::is_invisible,
     unknown_keys,
 };
 
@@ -522,10 +523,10 @@ fn check_url(url: String) -> Result<String, String> {
     let wanted = || "an address is wanted that begins with https://, since the answer lets hosts change".to_owned();
     let rest = url.strip_prefix("https://").ok_or_else(wanted)?;
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if host.is_empty() || host.starts_with(':') || url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+    if host.is_empty() || host.starts_with(':') || url.chars().any(|c| is_invisible(c) || c == ' ') {
         return Err("an address is wanted, such as https://orly.example.com/admit".to_owned());
     }
-    if host.contains('@') {
+    if has_user_information(&url) {
         return Err("a version is shown to everybody, so an address has no password in it".to_owned());
     }
     Ok(url)
