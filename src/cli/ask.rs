@@ -20,7 +20,7 @@ use muster_topics::{
 use serde_json::{Map, Value};
 
 use super::{
-    command_verdict, exec,
+    command_verdict, environment,
     session::CliSession,
     target::{self, UnitRef},
     unit_lookup,
@@ -106,7 +106,7 @@ fn take_apart(words: &[String], json: Option<&str>) -> Result<Question, Failure>
         },
     };
     for word in variables {
-        let (name, value) = exec::parse_variable(word).map_err(|why| wrong(format!("{word:?}: {why}")))?;
+        let (name, value) = environment::parse_variable(word).map_err(|why| wrong(format!("{word:?}: {why}")))?;
         args.insert(name, value.into());
     }
     Ok(Question { units: units.collect::<Result<_, _>>()?, name: name.clone(), args })

@@ -18,7 +18,7 @@ use muster_topics::{
     select::HostSelect,
 };
 
-use super::{host_lookup, print, session::CliSession, target};
+use super::{environment::EnvironmentArgs, host_lookup, print, session::CliSession, target};
 use muster_api::host_names::tell_apart;
 
 mod batch;
@@ -69,11 +69,9 @@ pub struct ExecArgs {
     /// Working directory
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// Environment variable; repeatable
-    ///
-    /// Not with --all, for every host would read it.
-    #[arg(long = "env", value_name = "K=V", value_parser = parse_variable)]
-    pub env: Vec<(String, String)>,
+    /// Its environment
+    #[command(flatten)]
+    pub environment: EnvironmentArgs,
     /// File for its standard input, up to 32 KiB; `-` for this one's
     ///
     /// Not with --all, for every host would read it.
@@ -132,8 +130,8 @@ pub struct ExecArgs {
 /// What `--help` says after the options.
 const NOTES: &str = "\
 Targets: a group, a selector and --all are one message that every host reads. The console expects outcomes of the \
-hosts that it knows to match; each host decides by its own state at that moment. With --env, --stdin or \
---passthrough the selected hosts are named one by one instead.
+hosts that it knows to match; each host decides by its own state at that moment. With --env, --env-file, --stdin or \
+--passthrough the selected hosts are named one by one instead; these cannot be with --all, for every host would read them.
 
 Offline hosts: of several hosts only the online ones are waited for. The offline ones are named at once: they get the \
 command when they are online again, until it expires (`muster command show ID`), and count as not done. \
@@ -184,17 +182,6 @@ impl From<KeepArg> for Keep {
             KeepArg::Capture => Self::Capture,
             KeepArg::Drop => Self::Drop,
         }
-    }
-}
-
-/// Parses `K=V`, as in an environment.
-///
-/// # Errors
-/// If it does not have that form.
-pub fn parse_variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("NAME=VALUE is wanted".to_owned()),
     }
 }
 
@@ -279,7 +266,7 @@ fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
         shell,
         container: exec.container.clone(),
         cwd: exec.cwd.clone(),
-        env: exec.env.iter().cloned().collect(),
+        env: exec.environment.variables()?,
         user: exec.user.clone(),
         stdin: exec.stdin.as_deref().map(stdin).transpose()?,
         limits: Limits { memory_bytes: exec.memory, cpu: exec.cpu, pids: exec.pids },
@@ -357,11 +344,5 @@ mod tests {
             let failure = parsed(&["--stdin", path, "--", "cat"]).unwrap_err();
             assert!(failure.kind == FailureKind::Usage && failure.cause().unwrap().contains(path), "{failure:?}");
         }
-    }
-
-    #[test]
-    fn variable_options_parse() {
-        assert_eq!(parse_variable("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
-        assert!(parse_variable("A").is_err() && parse_variable("=b").is_err());
     }
 }

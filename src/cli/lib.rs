@@ -42,6 +42,7 @@ pub mod deployment;
 pub mod document_file;
 pub mod effective;
 pub mod endpoint;
+pub mod environment;
 pub mod exec;
 pub mod export;
 mod export_files;

@@ -23,7 +23,9 @@ use muster_topics::{
 use super::{
     apply, artifact, ask,
     change::{LimitOptions, UnitAction, UnitChange, WaitOptions, candidates, change, make, pick},
-    config, container_text, deployment, effective, endpoint, exec, export, host_lookup,
+    config, container_text, deployment, effective, endpoint,
+    environment::EnvironmentArgs,
+    export, host_lookup,
     limit_value::{LimitValue, or_none},
     logs,
     policy::{self, parse_label, parse_word},
@@ -283,9 +285,9 @@ pub struct CreateYuno {
     /// {config} stands for the path of the merged configuration, and {{word}} for the text {word}.
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
-    /// Environment variable; repeatable
-    #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
-    pub env: Vec<(String, String)>,
+    /// Its environment
+    #[command(flatten)]
+    pub environment: EnvironmentArgs,
     /// On a new config: restart, signal or channel
     ///
     /// `signal` is for a program that reads its configs again at a signal, `channel` for one that does so when it is
@@ -627,7 +629,7 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
         reload_signal: create.reload_signal,
         on_change: create.on_change,
         args: if create.args.is_empty() { says.args } else { create.args },
-        env: create.env.into_iter().collect(),
+        env: create.environment.variables()?,
         user: create.user,
         grace_ms: policy.grace_ms(),
         labels: policy.labels.into_iter().collect(),

@@ -14,7 +14,9 @@ use muster_topics::{
 use crate::{
     artifact,
     change::{WaitOptions, make},
-    endpoint, exec, host_lookup,
+    endpoint,
+    environment::EnvironmentArgs,
+    host_lookup,
     policy::{self, parse_word},
     probe,
     process::LimitFields,
@@ -42,9 +44,8 @@ pub struct CreateContainer {
     /// Given several times, the first is the program and the others are its arguments.
     #[arg(long = "entry", value_name = "ARG")]
     entry: Vec<String>,
-    /// Environment variable, in addition to the image's; repeatable
-    #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
-    env: Vec<(String, String)>,
+    #[command(flatten)]
+    environment: EnvironmentArgs,
     /// User inside, by name or number: USER or USER:GROUP
     #[arg(long)]
     user: Option<String>,
@@ -134,11 +135,8 @@ pub struct CloneContainer {
     /// Host of the first, by id or hostname
     #[arg(long)]
     host: Option<String>,
-    /// Environment variable; repeatable
-    ///
-    /// All values have to be given: those of the first container are secret.
-    #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
-    env: Vec<(String, String)>,
+    #[command(flatten)]
+    environment: EnvironmentArgs,
     /// Start it
     #[arg(long)]
     run: bool,
@@ -183,7 +181,7 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
         runtime: create.runtime,
         entry: (!create.entry.is_empty()).then_some(create.entry),
         args: create.args,
-        env: create.env.into_iter().collect(),
+        env: create.environment.variables()?,
         user: create.user,
         cwd: create.cwd,
         mounts: create.mounts,
@@ -229,14 +227,14 @@ pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result
         )
         .hint("give the other one a name of its own"));
     }
-    let spec = cloned(&from, clone.env)?;
+    let spec = cloned(&from, clone.environment.variables()?)?;
     let copied_from = HostUnit { host: from.host, unit: from.unit.clone() };
     let made = (spec, clone.run.then_some(Run::Running));
     make(session, (host, clone.to.unit), made, false, clone.wait, Some(copied_from)).await
 }
 
 /// The spec of the new container.
-fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
+fn cloned(from: &Unit, given: BTreeMap<String, String>) -> Result<Spec, Failure> {
     let mut spec = Spec::clone(&from.desired.spec);
     let Spec::Container(container) = &mut spec else {
         let kind = spec.kind();
@@ -257,8 +255,12 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
         return Ok(spec);
     }
     let names = missing.join(", ");
-    Err(Failure::new(FailureKind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit))
-        .hint(format!("say --env {}=… for each", missing.first().copied().unwrap_or_default())))
+    Err(Failure::new(FailureKind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit)).hint(
+        format!(
+            "give each, such as {}=…, in a file to --env-file, or to --env",
+            missing.first().copied().unwrap_or_default()
+        ),
+    ))
 }
 
 fn masked(env: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
