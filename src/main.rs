@@ -26,6 +26,10 @@ use muster_base::{
     failure::{Failure, FailureKind},
     memory_release,
 };
+use nix::sys::{
+    prctl,
+    stat::{Mode, umask},
+};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
@@ -109,6 +113,23 @@ impl MainVerb {
             // What it meets it says in its findings.
             Self::Doctor(_) => "off",
             _ => "warn,rumqttd=off,rustls=error",
+        }
+    }
+
+    /// Whether it is a role that runs until it is stopped, with keys in its memory.
+    fn is_long_lived(&self) -> bool {
+        match self {
+            #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+            Self::Up(_) => true,
+            #[cfg(feature = "simulate")]
+            Self::Simulate(_) => true,
+            #[cfg(feature = "agent")]
+            Self::Agent(_) => true,
+            #[cfg(feature = "console")]
+            Self::Console(_) => true,
+            #[cfg(feature = "broker")]
+            Self::Broker(_) => true,
+            _ => false,
         }
     }
 
@@ -217,7 +238,20 @@ fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// Protects a role's keys and files from other users of this machine: no core dump has its memory, no other process of its
+/// user reads it, and files without a mode of their own are written by their owner alone.
+fn protect_process() -> Result<(), Failure> {
+    let before = umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    umask(before | Mode::S_IWGRP | Mode::S_IWOTH);
+    prctl::set_dumpable(false).map_err(|error| {
+        Failure::new(FailureKind::Failed, format!("this process cannot be kept out of core dumps: {error}"))
+    })
+}
+
 fn run(program: Cli) -> Result<(), Failure> {
+    if program.verb.is_long_lived() {
+        protect_process()?;
+    }
     #[cfg(feature = "cli")]
     program.verb.check_form(program.options.output)?;
     start_log(&program)?;
@@ -317,6 +351,27 @@ mod tests {
     fn clap_grammar_is_valid() {
         help::for_people(Cli::command()).debug_assert();
         help::for_programs(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn roles_are_kept_out_of_core_dumps() {
+        for (line, wanted) in [
+            ("muster agent", true),
+            ("muster console", true),
+            ("muster broker", true),
+            ("muster up", true),
+            ("muster host ls", false),
+            ("muster doctor", false),
+        ] {
+            assert_eq!(parse(line.split(' ')).unwrap().verb.is_long_lived(), wanted, "{line}");
+        }
+        assert!(prctl::get_dumpable().unwrap());
+        protect_process().unwrap();
+        assert!(!prctl::get_dumpable().unwrap());
+        // A program that a role starts has its own way.
+        let child = std::process::Command::new("sh").args(["-c", "umask"]).output().unwrap();
+        assert!(child.stdout.starts_with(b"0022\n"), "{child:?}");
+        prctl::set_dumpable(true).unwrap();
     }
 
     #[test]
