@@ -16,7 +16,7 @@ use muster_base::{clock::now_ms, files, folders, reload::other_changes};
 use muster_guard::{LineLimiter, RecentLogins};
 use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
-use muster_sqlite::room;
+use muster_sqlite::{index_file, room};
 use muster_topics::role::Identity;
 use rustls::{ClientConfig, ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
@@ -268,7 +268,11 @@ pub(crate) fn open_authority(dir: &Path, signer: Option<SignerAddress>) -> Resul
 /// than charts.
 async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> SeriesStore {
     use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
-    let error = match SeriesStore::open_with(path, settings).await {
+    let opened = match index_file::prepare(path).await {
+        Ok(_index) => SeriesStore::open_with(path, settings).await,
+        Err(error) => Err(SeriesError::Sql(sqlx::Error::Io(error))),
+    };
+    let error = match opened {
         Ok(series) => return series,
         Err(error) => error,
     };

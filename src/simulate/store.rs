@@ -16,7 +16,7 @@ use muster_agent::{
 use muster_base::files;
 use muster_rules::presence::FORMER_MAX;
 use muster_session::store::{OutboxRead, StoreReply};
-use muster_sqlite::{one_writer, rows::ROWS_AHEAD, schema};
+use muster_sqlite::{index_file, one_writer, rows::ROWS_AHEAD, schema};
 use muster_topics::{
     Millis,
     ack::{Numbered, ReportAck},
@@ -197,6 +197,7 @@ impl Store {
     /// Opens the store in `path`; creates it if there is none.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
         files::make_private(path).map_err(sqlx::Error::Io)?;
+        let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)

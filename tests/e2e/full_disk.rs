@@ -1,54 +1,17 @@
 //! A full disk: commands that free room get through, and every role starts.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::Write,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path};
+
+use muster_test_support::disk::Disk;
 
 use crate::{
     fleet::{Fleet, Running, eventually, file},
     roles::Roles,
 };
 
-/// A disk of 64 MB, of which nothing is kept for root. It has to go after what is on it.
-struct Disk {
-    folder: tempfile::TempDir,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let disk = Self { folder };
-        let image = disk.folder.path().join("image");
-        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        fs::create_dir(disk.path()).unwrap();
-        let run = |program: &str, args: &[&str], path: Option<PathBuf>| {
-            let status = Command::new(program).args(args).arg(&image).args(path).status().unwrap();
-            assert!(status.success(), "{program} needs root");
-        };
-        run("mkfs.ext4", &["-q", "-m", "0"], None);
-        run("mount", &["-o", "loop"], Some(disk.path()));
-        disk
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("mounted")
-    }
-
-    fn fill(&self) {
-        let mut filler = OpenOptions::new().append(true).create(true).open(self.path().join("filler")).unwrap();
-        // What the last write leaves is less than a page.
-        while filler.write(&[0x55; 4096]).is_ok_and(|written| written > 0) {}
-        let _ = filler.sync_all();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
-    }
+/// A disk of 64 MB, with blocks of 1 KiB.
+fn small_disk() -> Disk {
+    Disk::ext4(64, &["-b", "1024"])
 }
 
 fn kept_bytes(data: &Path) -> u64 {
@@ -57,7 +20,7 @@ fn kept_bytes(data: &Path) -> u64 {
 
 #[test]
 fn full_disk_accepts_commands_and_starts_roles() {
-    let disk = Disk::new();
+    let disk = small_disk();
     let data = disk.path().join("data");
     let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
     fleet.unit_in_phase("default/hello", "running");
@@ -111,7 +74,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
     fleet.ok(&["yuno", "run", "default/hello"]);
 
     // Once there is room the reserve is made again, and nothing is said any more.
-    fs::remove_file(disk.path().join("filler")).unwrap();
+    disk.empty();
     eventually("a whole reserve", || match kept_bytes(&data) {
         kept if kept == whole => Ok(()),
         kept => Err(format!("{kept} of {whole}")),
@@ -126,7 +89,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
 
 #[test]
 fn exhausted_reserve_is_reported_to_the_caller() {
-    let disk = Disk::new();
+    let disk = small_disk();
     let roles = Roles::start();
     let data = disk.path().join("agent");
     let config = file(
@@ -158,7 +121,7 @@ fn exhausted_reserve_is_reported_to_the_caller() {
     let listed = roles.ok(&["command", "ls"]);
     assert!(listed.contains("waiting for the host, which tells: "), "{listed}");
     // With room it is done.
-    fs::remove_file(disk.path().join("filler")).unwrap();
+    disk.empty();
     waits.wait_for_end(0, "one");
     agent.kill();
 }

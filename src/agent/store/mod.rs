@@ -56,6 +56,7 @@ use muster_rules::{
     presence,
 };
 use muster_sqlite::{
+    index_file::{self, PreparedIndex},
     one_writer,
     room::{self, Reserve},
     schema,
@@ -100,6 +101,14 @@ impl Index {
             Self::Shared => options,
             Self::Own => options.vfs("unix-excl"),
         }
+    }
+
+    /// Prepares its file, if it is one. To be kept until the store was read.
+    async fn prepare(self, path: &Path) -> Result<Option<PreparedIndex>, StoreError> {
+        Ok(match self {
+            Self::Shared => Some(index_file::prepare(path).await.map_err(sqlx::Error::Io)?),
+            Self::Own => None,
+        })
     }
 }
 
@@ -204,6 +213,7 @@ impl Store {
 
     async fn open_with(path: &Path, index: Index) -> Result<Self, StoreError> {
         check(path, index).await?;
+        let _index = index.prepare(path).await?;
         let options = index
             .options(path)
             .journal_mode(SqliteJournalMode::Wal)
@@ -565,6 +575,7 @@ async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
 /// first, and leak that connection.)
 async fn check(path: &Path, index: Index) -> Result<(), StoreError> {
     files::make_private(path).map_err(sqlx::Error::Io)?;
+    let _index = index.prepare(path).await?;
     let mut connection = index.options(path).connect().await?;
     let found = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&mut connection).await;
     let closed = connection.close().await;

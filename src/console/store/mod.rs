@@ -56,7 +56,7 @@ use std::{path::Path, time::Duration};
 
 use muster_base::{certain_clock::StoredTime, clock::Uptime};
 use muster_sqlite::{
-    one_writer,
+    index_file, one_writer,
     room::{self, Reserve, ReserveSize},
     rows::ROWS_AHEAD,
     schema,
@@ -157,9 +157,9 @@ impl Store {
     async fn open_with(path: &Path, index: Index) -> StoreResult<Self> {
         muster_base::files::make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new().filename(path);
-        let options = match index {
-            Index::Shared => options,
-            Index::Own => options.vfs("unix-excl"),
+        let (options, _index) = match index {
+            Index::Shared => (options, Some(index_file::prepare(path).await.map_err(sqlx::Error::Io)?)),
+            Index::Own => (options.vfs("unix-excl"), None),
         };
         let options = options
             .journal_mode(SqliteJournalMode::Wal)
