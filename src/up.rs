@@ -16,13 +16,18 @@ use std::{
 };
 
 use clap::Args;
-use muster_agent::{RunningAgent, config::Secret, join};
+use muster_agent::{
+    RunningAgent,
+    config::{FleetUrls, Secret},
+    join,
+};
 use muster_api::{Labels, NewCommand, NewConfig, NewTarget, NewToken};
 use muster_base::{
     failure::{Failure, FailureContext as _, FailureKind},
     files,
     folders::{self, UserFolders},
     reload::{self, HangUpSignals},
+    unwritable,
 };
 use muster_broker::{Broker, Tls};
 use muster_cli::{
@@ -47,6 +52,8 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::role::{embedded_broker, revoked};
 
+/// The pause before an agent that could not be started again is tried again.
+const AGENT_PAUSE: Duration = Duration::from_secs(5);
 /// How long to wait for the agent's connection before the delay is reported.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// The default folder for root.
@@ -142,7 +149,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
         }
     };
     let _roots = follow_roots(&up, &console, &broker);
-    let parts = RunningParts { broker, console, agent };
+    let mut parts = RunningParts { broker, console, agent };
     let ready = tokio::select! {
         ready = make_ready(&up, &data, &parts, &mut steps) => ready,
         () = shutdown.cancelled() => Ok(None),
@@ -156,8 +163,20 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
             format => Printer::new(format).one(&summary, Vec::new)?,
         }
         warn_of_stranded_hosts(&up, &data, &parts).await?;
-        while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
-            reload::log("up", parts.renew(&up).map(|()| Vec::new()));
+        loop {
+            let must_restart = tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = hang_ups.next() => false,
+                () = parts.agent.must_restart() => true,
+            };
+            if must_restart {
+                let restarted = parts.restart_agent(&up, &folder, &urls.1);
+                if shutdown.run_until_cancelled(restarted).await.is_none() {
+                    break;
+                }
+            } else {
+                reload::log("up", parts.renew(&up).map(|()| Vec::new()));
+            }
         }
     }
     parts.stop().await;
@@ -177,6 +196,21 @@ impl RunningParts {
         let tls = broker_tls(up, &self.console.authority().roots())?;
         self.broker.credentials().replace_tls(&tls).map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))?;
         self.console.renew().map_err(|error| start_failure(&error))
+    }
+
+    /// Starts the agent again, whose folder can be written now, or cannot any more; yunos continue meanwhile.
+    async fn restart_agent(&mut self, up: &UpArgs, folder: &Path, broker_url: &str) {
+        self.agent.end().await;
+        loop {
+            match start_agent(up, folder, &self.console, broker_url).await {
+                Ok(agent) => {
+                    self.agent = agent;
+                    return;
+                }
+                Err(failure) => tracing::error!(error = failure.cause(), "the agent cannot be started again"),
+            }
+            tokio::time::sleep(AGENT_PAUSE).await;
+        }
     }
 
     /// Stops the roles in an order that lets each send its last messages; yunos continue to run, and are named.
@@ -249,7 +283,7 @@ fn make_data(data: &Path) -> io::Result<()> {
 fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let folder = |error: io::Error| {
         Failure::new(FailureKind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
-            .hint("choose a folder that you may write with --data DIR")
+            .hint(unwritable::hint_or(&error, "choose a folder that you may write with --data DIR"))
     };
     let is_new = !data.exists();
     make_data(data).map_err(folder)?;
@@ -302,6 +336,8 @@ async fn prepare(up: &UpArgs, data: &Path) -> Result<PreparedConsole, Failure> {
 fn start_failure(error: &ConsoleError) -> Failure {
     let failure = Failure::new(FailureKind::Failed, muster_base::failure::with_causes(error));
     match error {
+        // Its own hint says what is missing.
+        ConsoleError::Folder { source, .. } if unwritable::is_missing_for(source) => failure,
         ConsoleError::Listen { setting, .. } => {
             let flag = if *setting == "web_listen" { "--web-port" } else { "--hosts-port" };
             failure.hint(format!("choose another port with {flag} PORT (0 takes a free one)"))
@@ -394,11 +430,9 @@ async fn start_agent(
     if let Some(socket) = &up.podman_socket {
         config.containers.podman_socket.clone_from(socket);
     }
-    if let Some(mut identity) = known {
+    if known.is_some() {
         let console_url = console.status().await.trying("the console")?.console_url;
-        identity.membership.broker_url = broker_url.to_owned();
-        identity.membership.console_url = console_url;
-        join::save(folder, &identity).map_err(|error| told(&error))?;
+        config.own_fleet = Some(FleetUrls { broker: broker_url.to_owned(), console: console_url });
     } else {
         // The agent has joined before and has lost its key: it may replace itself, because this is its own machine.
         let replaces = match join::known_host_id(folder).map_err(|error| told(&error))? {
@@ -625,7 +659,11 @@ async fn warn_of_stranded_hosts(up: &UpArgs, data: &Path, parts: &RunningParts) 
     if up.listen.is_loopback() || before == Some(up.listen) {
         return Ok(());
     }
-    files::write_atomically(&path, format!("{}\n", up.listen).as_bytes(), files::PUBLIC_MODE).trying("the data folder")
+    match files::write_atomically(&path, format!("{}\n", up.listen).as_bytes(), files::PUBLIC_MODE) {
+        // The next start warns again.
+        Err(error) if unwritable::is_missing_for(&error) => Ok(()),
+        written => written.trying("the data folder"),
+    }
 }
 
 /// Whether hosts that know a fleet by the address `before` do not reach one that listens on `now`.

@@ -46,6 +46,8 @@ pub(super) struct AlertEvaluator {
     twin_ms: Option<Millis>,
     /// When a loss of the store was last noticed, by the wall clock.
     lost_ms: Option<Millis>,
+    /// Whether nothing can be written in the agent's folder.
+    is_unwritable: bool,
     /// Whether the host has refused its document.
     is_document_refused: bool,
     /// The clock's difference from the console's, by a message since the last sample.
@@ -69,6 +71,7 @@ impl AlertEvaluator {
             reserve: about.reserve.clone(),
             cpus: about.cpus,
             twin_ms: None,
+            is_unwritable: false,
             is_document_refused: false,
             lost_ms: None,
             clock_off_s: None,
@@ -78,6 +81,11 @@ impl AlertEvaluator {
     /// Sets the time of a loss of the store, if there was one.
     pub(super) fn with_loss(self, lost_ms: Option<Millis>) -> Self {
         Self { lost_ms, ..self }
+    }
+
+    /// Sets whether nothing can be written in the agent's folder.
+    pub(super) fn with_unwritable(self, is_unwritable: bool) -> Self {
+        Self { is_unwritable, ..self }
     }
 
     /// Records that a loss of the store was noticed now.
@@ -108,12 +116,15 @@ impl AlertEvaluator {
         let clock = self.clock_off_s.take().map(|off_s| host(Metric::ClockOff, off_s));
         let since_loss = |lost_ms: Millis| clock::now_ms().saturating_sub(lost_ms) < LOST_MS;
         let lost = self.lost_ms.map(|lost_ms| host(Metric::StoreLost, f64::from(u8::from(since_loss(lost_ms)))));
-        self.reserve.refill();
+        let unwritable = host(Metric::StoreUnwritable, f64::from(u8::from(self.is_unwritable)));
+        if !self.is_unwritable {
+            self.reserve.refill();
+        }
         // While the reserve is used, there is no room, whatever the file system reports.
         let share = if self.reserve.is_short() { Some(1.0) } else { used(self.reserve.folder()) };
         let store = share.map(|share| host(Metric::StoreUsed, share));
         let document = host(Metric::DocumentRefused, f64::from(u8::from(self.is_document_refused)));
-        twin.into_iter().chain([document]).chain(clock).chain(lost).chain(store).collect()
+        twin.into_iter().chain([document, unwritable]).chain(clock).chain(lost).chain(store).collect()
     }
 }
 

@@ -103,6 +103,9 @@ impl AgentLoop {
     /// Performs a request of the session; if that fails, it comes back.
     pub(super) async fn perform_store(&mut self, request: StoreRequest<PendingWrite>) -> StoreReply<PendingWrite> {
         let done = match &request {
+            StoreRequest::Document(_) | StoreRequest::Admission(_) if self.store.unwritable().is_some() => {
+                return StoreReply::Deferred;
+            }
             StoreRequest::Take { command, signed_ms } => match self.take(command.get(), *signed_ms).await {
                 // The command goes on with its authorisation.
                 Ok(None) => {
@@ -231,6 +234,13 @@ impl AgentLoop {
                 return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
             }
         };
+        if let Some(reason) = self.store.unwritable()
+            && !matches!(verb.class(), VerbClass::Question | VerbClass::HostQuestion)
+        {
+            tracing::info!(command.id = %command.id, verb = verb.name(), "refused, for nothing can be written");
+            let status = CommandRefusal::new(RefusalCode::Unwritable, reason).into();
+            return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
+        }
         tracing::info!(command.id = %command.id, operator = %command.operator, verb = verb.name(), "command");
         let taken = match verb.class() {
             VerbClass::Program => self.enter_program(command, verb, signed_ms).await?,

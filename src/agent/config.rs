@@ -72,6 +72,19 @@ pub struct Config {
     /// A TOML file with further policy, such as one that only the host's owner can write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_file: Option<PathBuf>,
+    /// Where broker and console are, for an agent that is started by its console's own process. They take the place of what
+    /// its identity says.
+    #[serde(skip)]
+    pub own_fleet: Option<FleetUrls>,
+}
+
+/// Where broker and console are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetUrls {
+    /// The broker.
+    pub broker: String,
+    /// The console's interface for hosts.
+    pub console: String,
 }
 
 impl Default for Config {
@@ -96,6 +109,7 @@ impl Default for Config {
             local: LocalConfig::default(),
             policy: LocalPolicy::default(),
             policy_file: None,
+            own_fleet: None,
         }
     }
 }

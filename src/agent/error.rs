@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use muster_sqlite::room;
 
-use super::{config::AgentConfigError, join::JoinError, store::StoreError};
+use super::{config::AgentConfigError, join::JoinError, store::StoreError, unit::UnitsError};
 
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +52,27 @@ pub enum AgentError {
     Units(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-pub(super) fn folder_hint(error: &io::Error) -> String {
-    if room::is_missing_for(error) {
-        return format!("this host's disk is full: {}", room::HINT);
+impl AgentError {
+    /// Why nothing could be written in its folder, if that is the reason.
+    pub(super) fn disk_fault(&self) -> Option<io::ErrorKind> {
+        let of_file = |error: &io::Error| room::is_missing_for(error).then(|| error.kind());
+        let of_store = |error: &StoreError| error.is_full().then_some(io::ErrorKind::StorageFull);
+        match self {
+            Self::Folder { source, .. } | Self::Local { source, .. } | Self::Join(JoinError::Io { source, .. }) => {
+                of_file(source)
+            }
+            Self::Store(error) => of_store(error),
+            Self::Units(error) => match error.downcast_ref::<UnitsError>()? {
+                UnitsError::Store(error) => of_store(error),
+                UnitsError::Folder { source, .. } => of_file(source),
+            },
+            _ => None,
+        }
     }
-    "the agent's user must be able to write there (`data_dir`)".to_owned()
+}
+
+pub(super) fn folder_hint(error: &io::Error) -> String {
+    room::hint_or(error, "the agent's user must be able to write there (`data_dir`)")
 }
 
 pub(super) fn local_hint(error: &io::Error) -> &'static str {

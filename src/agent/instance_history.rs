@@ -23,19 +23,19 @@ pub(super) struct InstanceHistory {
 }
 
 impl InstanceHistory {
-    /// Starts an instance, which is recorded before it publishes anything.
+    /// Starts an instance, which is recorded in `state` before it publishes anything. Its place is `data`.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub(super) fn begin(folder: &Path) -> Result<Self, AgentError> {
-        let path = folder.join("instances");
+    pub(super) fn begin(state: &Path, data: &Path) -> Result<Self, AgentError> {
+        let path = state.join("instances");
         let failed = |source| AgentError::Folder { path: path.clone(), source };
         let text = match fs::read(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             // A damaged line is treated as missing.
             text => String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
         };
-        let place = place(folder).map_err(failed)?;
+        let place = place(data).map_err(failed)?;
         let former = presence::former(&text, &place);
         let instance = Uuid::new_v4();
         let lives = Self { path: path.clone(), place, instance, former };
@@ -68,7 +68,7 @@ impl InstanceHistory {
     }
 }
 
-/// Identifies the place of an agent: this folder, since this boot. A copy of the folder is another place, and so is a
+/// Identifies the place of an agent: its data folder, since this boot. A copy of the folder is another place, and so is a
 /// copy of the whole disk, which only works on a machine that was booted with it.
 fn place(folder: &Path) -> io::Result<String> {
     let found = fs::metadata(folder)?;
@@ -86,7 +86,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut earlier = Vec::new();
         for _ in 0..FORMER_MAX + 3 {
-            let lives = InstanceHistory::begin(folder.path()).unwrap();
+            let lives = InstanceHistory::begin(folder.path(), folder.path()).unwrap();
             let newest: Vec<_> = earlier.iter().rev().take(FORMER_MAX).copied().collect();
             assert_eq!(lives.former(), newest);
             earlier.push(StoreLife { instance: lives.instance(), is_newcomer: true });
@@ -97,18 +97,18 @@ mod tests {
     fn damaged_file_counts_as_empty() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("instances"), [0xff, 0xfe, b'\n', 0x80]).unwrap();
-        let lives = InstanceHistory::begin(folder.path()).unwrap();
+        let lives = InstanceHistory::begin(folder.path(), folder.path()).unwrap();
         assert_eq!(lives.former(), []);
     }
 
     #[test]
     fn newcomer_is_marked_until_it_works() {
         let folder = tempfile::tempdir().unwrap();
-        let first = InstanceHistory::begin(folder.path()).unwrap();
+        let first = InstanceHistory::begin(folder.path(), folder.path()).unwrap();
         first.works();
-        let second = InstanceHistory::begin(folder.path()).unwrap();
+        let second = InstanceHistory::begin(folder.path(), folder.path()).unwrap();
         assert_eq!(second.former(), [StoreLife { instance: first.instance(), is_newcomer: false }]);
-        let third = InstanceHistory::begin(folder.path()).unwrap();
+        let third = InstanceHistory::begin(folder.path(), folder.path()).unwrap();
         assert_eq!(third.former().iter().map(|life| life.is_newcomer).collect::<Vec<_>>(), [true, false]);
     }
 }

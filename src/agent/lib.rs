@@ -4,7 +4,7 @@
 //!
 //! - [`config`]: its configuration
 //! - [`join`], `pin`, `renew`, `identity_keeper`: the host's identity, and how it stays a member of its fleet
-//! - [`store`]: state that survives the agent
+//! - [`store`]: state that survives the agent; `data_folder`: where it is; `state_folder`: where it is while nothing can be written there
 //! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
 //! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
 //!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; [`document`]: the host's document of desired state, with [`admission`] of versions that are rolled out and [`kept_data`] of units that it removed; `log_follower`: follows a unit's log;
@@ -35,6 +35,7 @@ mod cgroup;
 mod command_handler;
 pub mod config;
 mod daemon;
+mod data_folder;
 pub mod document;
 mod error;
 pub mod execute;
@@ -65,6 +66,8 @@ mod running;
 mod sealing;
 pub mod service_status;
 pub mod shim;
+mod shim_folders;
+mod state_folder;
 pub mod store;
 mod store_limits;
 #[cfg(test)]
@@ -76,25 +79,16 @@ pub use running::RunningAgent;
 
 pub use error::AgentError;
 
-use std::{
-    fs::{self, File},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use muster_base::service_manager::ServiceManager;
-use muster_base::{
-    chance, clock,
-    files::{self, RoleFile},
-};
+use muster_base::{chance, clock};
 use muster_rules::{
+    authorise::LocalPolicy,
     heartbeat::HeartbeatSchedule,
     time::{AHEAD_MAX_MS, KnownTime},
 };
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_sqlite::room::{self, Reserve, ReserveSize};
 use muster_topics::{Millis, join::JoinToken, name::HostId};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -103,7 +97,8 @@ use self::{
     admission::AdmissionProgress,
     alert::{AlertEvaluator, EvaluatorParts},
     artifact::Artifacts,
-    config::{Config, LocalConfig},
+    config::{Config, FleetUrls, LocalConfig},
+    data_folder::DataFolder,
     document::DesiredProgress,
     execute::Executor,
     host_snapshot::HostSnapshot,
@@ -130,12 +125,6 @@ const EXEC_EVENTS: usize = 16;
 /// How long a member waits for its console to join again: a little more than the timeout of a request.
 const REJOIN: Duration = Duration::from_secs(35);
 
-/// The reserve for commands on a full disk: the store's write-ahead log at its largest, 4 MiB, and as much again for
-/// the store, outcomes and files of programs. A command takes some ten KiB.
-const RESERVE: ReserveSize = ReserveSize { total_bytes: 8 << 20, piece_bytes: 256 << 10 };
-/// What a start may write: the shim's program, the log's index (32 KiB), and what earlier runs left to be stored.
-const START_BYTES: u64 = 1 << 20;
-
 /// Starts an agent; returns once its units are supervised and it begins to connect. A host that has not joined joins
 /// first, and waits as long as the console cannot be reached.
 ///
@@ -151,35 +140,55 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
 /// # Errors
 /// As [`start`].
 pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<RunningAgent, AgentError> {
+    let error = match start_on(config.clone(), manager, None).await {
+        Ok(running) => return Ok(running),
+        Err(error) => error,
+    };
+    // Something else may fill the disk meanwhile.
+    let Some(fault) = error.disk_fault() else { return Err(error) };
+    tracing::warn!(%error, "the agent cannot start on its disk, and starts in memory");
+    start_on(config, manager, Some(fault)).await
+}
+
+/// Starts an agent; in memory, if there is a reason why nothing can be written.
+async fn start_on(
+    config: Config,
+    manager: &ServiceManager,
+    unwritable: Option<io::ErrorKind>,
+) -> Result<RunningAgent, AgentError> {
     let config = config.anchored().map_err(|(path, source)| AgentError::Folder { path, source })?;
     config.check()?;
     let policy = config.whole_policy()?;
-    let folder = config.data_dir.clone();
-    make_folder(&folder)?;
-    let lock = lock(&folder)?;
-    clear_places(&folder)?;
-    let host = join::host_id(&folder)?;
+    let opened = DataFolder::open(&config.data_dir, unwritable).await?;
+    let store = opened.store.clone();
+    match start_in(opened, config, policy, manager).await {
+        Ok(running) => Ok(running),
+        Err(error) => {
+            // It may be opened again at once.
+            store.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// Starts an agent in its opened folder.
+async fn start_in(
+    opened: DataFolder,
+    config: Config,
+    policy: LocalPolicy,
+    manager: &ServiceManager,
+) -> Result<RunningAgent, AgentError> {
+    let DataFolder { folder, lock, reserve, state, store, host, is_member, now_ms } = opened;
+    let state_path = state.path().to_owned();
     let realms = config.all_realms();
     let mut host_snapshot = HostSnapshot::new(config.labels.clone(), &realms);
-    let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
-    let reserve = Reserve::open(&folder, RESERVE);
-    if !reserve.ensure_bytes(START_BYTES) {
-        tracing::error!(
-            data = %folder.display(),
-            consequence = "no command can be taken in",
-            hint = room::HINT,
-            "this host's disk is full, and nothing is left in reserve"
-        );
-    }
-    let is_member = join::load(&folder)?.is_some();
-    let store =
-        Store::open_or_replace(&folder.join("agent.db"), is_member, now_ms).await?.with_reserve(reserve.clone());
     if !is_member && config.join.is_some() {
         manager.ready("this host joins its fleet");
     }
-    let identity = membership(&config, host, &host_snapshot).await?;
+    let identity = membership(&config, &state_path, host, &host_snapshot).await?;
+    let identity = at_urls(identity, config.own_fleet.as_ref(), &state_path)?;
     let life = store.begin_life(now_ms).await?;
-    let lives = InstanceHistory::begin(&folder)?;
+    let lives = InstanceHistory::begin(&state_path, &folder)?;
     // An agent that forgets commands sooner might repeat one after the time was set back.
     let goes_back = Millis::from(config.journal.kept_after_expiry_s) * 1000 >= AHEAD_MAX_MS;
     let me = ClientIdentity {
@@ -195,11 +204,18 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     // An error from here on ends the tasks, too.
     let guard = tasks.clone().drop_guard();
     let failed = |source| AgentError::Folder { path: folder.clone(), source };
-    let shims = Shims::install(&folder).map_err(failed)?.with_reserve(reserve.clone());
-    let keeper = IdentityKeeper::new(folder.clone(), identity);
+    let shims = Shims::install_in(&folder, state.shim_folders()).map_err(failed)?.with_reserve(reserve.clone());
+    let (restart, must_restart) = watch::channel(false);
+    tokio::spawn(tasks.clone().run_until_cancelled_owned(state_folder::watch(
+        state.clone(),
+        reserve.clone(),
+        store.suspicion(),
+        restart,
+    )));
+    let keeper = IdentityKeeper::new(state_path.clone(), identity);
     let (identity_watch, stale_keys) = (keeper.watch(), Arc::<Notify>::default());
     tokio::spawn(renew::keep_fresh(keeper.clone(), Arc::clone(&stale_keys), tasks.clone()));
-    let sealing = sealing::load_or_make(&folder)?;
+    let sealing = sealing::load_or_make(&state_path)?;
     let (unanswered, is_unanswered) = watch::channel(false);
     tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), is_unanswered, tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
@@ -278,11 +294,13 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         cpus: host_snapshot.facts.cpus,
         sample_ms: Millis::from(config.metrics.sample_ms),
     };
-    let lookout = AlertEvaluator::new(config.alerts.all_rules(), rules, held, &about).with_loss(life.noticed_ms);
+    let lookout = AlertEvaluator::new(config.alerts.all_rules(), rules, held, &about)
+        .with_loss(life.noticed_ms)
+        .with_unwritable(state.unwritable().is_some());
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = LoopHandle::new();
     let LocalConfig { socket, listen } = config.local;
-    let local = LocalServer::listen(&folder, socket, listen).await;
+    let local = LocalServer::listen(&state_path, socket, listen).await;
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
@@ -326,7 +344,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     });
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
-    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
+    Ok(RunningAgent { host, ready, must_restart, stop, tasks, store, metrics, units, asker, core, lock: Some(lock) })
 }
 
 /// Makes all units of deployments ones that verbs change, without an agent and a console; returns how many there were. They
@@ -339,7 +357,7 @@ pub async fn detach(folder: &Path) -> Result<u64, AgentError> {
     let path = folder.join("agent.db");
     // Nothing is made where there is no agent.
     fs::metadata(&path).map_err(failed)?;
-    let _lock = lock(folder)?;
+    let _lock = data_folder::lock(folder)?;
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
     let store = Store::open_or_replace(&path, true, now_ms).await?;
     let count = store::document::detach_all(&store).await;
@@ -375,8 +393,12 @@ fn metric_settings(config: &Config) -> metric::MetricSettings {
 }
 
 /// Returns the host's identity: its existing one, or a new one by joining.
-async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot) -> Result<MemberIdentity, AgentError> {
-    let folder = &config.data_dir;
+async fn membership(
+    config: &Config,
+    folder: &Path,
+    host: HostId,
+    host_snapshot: &HostSnapshot,
+) -> Result<MemberIdentity, AgentError> {
     let present = join::load(folder)?;
     let token = config.join.as_ref().map(config::Secret::reveal);
     let good = |identity: &MemberIdentity| identity.validity_ms().is_ok_and(|(_, ends_ms)| is_ahead(ends_ms));
@@ -417,6 +439,17 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
     }
 }
 
+/// Stores where broker and console are now, if that was given.
+fn at_urls(mut identity: MemberIdentity, urls: Option<&FleetUrls>, folder: &Path) -> Result<MemberIdentity, JoinError> {
+    let Some(FleetUrls { broker, console }) = urls else { return Ok(identity) };
+    let membership = &mut identity.membership;
+    if (&membership.broker_url, &membership.console_url) != (broker, console) {
+        (membership.broker_url, membership.console_url) = (broker.clone(), console.clone());
+        join::save(folder, &identity)?;
+    }
+    Ok(identity)
+}
+
 async fn join_anew(
     folder: &Path,
     token: &JoinToken,
@@ -448,63 +481,9 @@ fn is_ahead(time_ms: Millis) -> bool {
     time_ms > clock::now_ms()
 }
 
-/// Creates the agent's folder, for its owner alone. Under root, units may run as other users, with programs and folders
-/// below it: then others may pass through, but not list it.
-fn make_folder(folder: &Path) -> Result<(), AgentError> {
-    let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
-    let mode = files::workloads_folder();
-    files::make_folder(folder, mode).map_err(failed)?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-/// Makes sure that the agent's own files and folders can be created and written, because nobody is on site to repair
-/// them.
-fn clear_places(folder: &Path) -> Result<(), AgentError> {
-    const FILES: [&str; 11] = [
-        "agent.db",
-        "agent.db-wal",
-        "agent.db-shm",
-        "agent.mark",
-        "host",
-        "identity.json",
-        "instances",
-        "intent/realms.json",
-        "reserve",
-        "sealing.key",
-        "token.sha256",
-    ];
-    const FOLDERS: [&str; 5] = ["artifacts", "exec", "intent", "kept", "units"];
-    files::clear_places(folder, RoleFile::Folder, &FOLDERS)
-        .and_then(|()| files::clear_places(folder, RoleFile::File, &FILES))
-        .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
-}
-
-/// Locks the folder: one agent per folder. The lock ends with the process, however it ends; the file stays.
-fn lock(folder: &Path) -> Result<File, AgentError> {
-    let path = folder.join("lock");
-    files::clear_places(folder, RoleFile::File, &["lock"])
-        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
-    let lock = files::take_lock(&path).map_err(|source| AgentError::Folder { path, source })?;
-    lock.ok_or_else(|| AgentError::Busy { path: folder.to_owned() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn second_agent_on_a_folder_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("a/b");
-        make_folder(&folder).unwrap();
-        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, files::workloads_folder());
-        let first = lock(&folder).unwrap();
-        let second = lock(&folder).unwrap_err();
-        assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
-        assert_eq!(fs::metadata(folder.join("lock")).unwrap().permissions().mode() & 0o7777, files::SECRET_MODE);
-        drop(first);
-        lock(&folder).unwrap();
-    }
 
     #[tokio::test]
     async fn nothing_is_detached_where_no_agent_is() {

@@ -22,6 +22,7 @@ pub(super) const STOP: Duration = Duration::from_secs(5);
 pub struct RunningAgent {
     pub(super) host: HostId,
     pub(super) ready: watch::Receiver<bool>,
+    pub(super) must_restart: watch::Receiver<bool>,
     pub(super) stop: CancellationToken,
     pub(super) tasks: CancellationToken,
     pub(super) store: Store,
@@ -29,7 +30,7 @@ pub struct RunningAgent {
     pub(super) units: Units,
     pub(super) asker: LoopHandle,
     pub(super) core: JoinHandle<()>,
-    pub(super) _lock: File,
+    pub(super) lock: Option<File>,
 }
 
 impl RunningAgent {
@@ -62,6 +63,15 @@ impl RunningAgent {
         self.units.looked_up().await;
     }
 
+    /// Waits until it has to be stopped and started again, because whether its folder can be written has changed.
+    pub async fn must_restart(&self) {
+        let mut wanted = self.must_restart.clone();
+        if wanted.wait_for(|wanted| *wanted).await.is_err() {
+            // It is being stopped.
+            std::future::pending().await
+        }
+    }
+
     /// Waits until its loop answers; returns false if that has ended.
     pub async fn answers(&self) -> bool {
         self.asker.ask(LoopQuestion::Standing).await.is_some()
@@ -70,6 +80,11 @@ impl RunningAgent {
     /// Stops it: publishes a last heartbeat and the presence `stopped`, and ends the connection. Processes of units and
     /// commands continue.
     pub async fn stop(mut self) {
+        self.end().await;
+    }
+
+    /// As [`Self::stop`], for a handle that is replaced afterwards.
+    pub async fn end(&mut self) {
         self.stop.cancel();
         if tokio::time::timeout(STOP, &mut self.core).await.is_err() {
             tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
@@ -78,6 +93,10 @@ impl RunningAgent {
         // Its last samples are stored, for the next run to send.
         self.metrics.stopped().await;
         self.store.close().await;
+        // The next agent may have the folder.
+        if let Some(lock) = self.lock.take() {
+            drop(lock);
+        }
     }
 }
 

@@ -44,6 +44,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use super::shim_folders::ShimFolders;
+
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
 
@@ -94,8 +96,37 @@ pub enum ShimError {
 /// Starts and finds shims.
 #[derive(Clone, Debug)]
 pub struct Shims {
-    program: Arc<Path>,
+    program: ShimProgram,
+    folders: ShimFolders,
     reserve: Option<Reserve>,
+}
+
+/// The shim's program, as it is started.
+#[derive(Clone, Debug)]
+enum ShimProgram {
+    /// A file in the data folder.
+    Installed(Arc<Path>),
+    /// A copy in memory: nothing can be written there.
+    InMemory(Arc<File>),
+}
+
+impl ShimProgram {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Installed(path) => path.to_path_buf(),
+            Self::InMemory(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+        }
+    }
+
+    /// Installs it again if somebody has removed it while the agent runs.
+    fn restore(&self) -> io::Result<()> {
+        let Self::Installed(path) = self else { return Ok(()) };
+        if is_installed(path) {
+            return Ok(());
+        }
+        tracing::warn!(program = %path.display(), "the program of shims is not there any more, and is installed again");
+        install_program(path)
+    }
 }
 
 /// What became of a shim that was started in a folder.
@@ -132,7 +163,29 @@ impl Shims {
         if !is_installed(&path) || fs::read(&path)? != PROGRAM {
             install_program(&path)?;
         }
-        Ok(Self { program: path.into(), reserve: None })
+        Ok(Self {
+            program: ShimProgram::Installed(path.into()),
+            folders: ShimFolders::on_disk(&data_dir),
+            reserve: None,
+        })
+    }
+
+    /// As [`Self::install`], where shims may have their files in memory; then nothing is written in `data_dir`.
+    ///
+    /// # Errors
+    /// If the program cannot be written, or copied into memory.
+    pub fn install_in(data_dir: &Path, folders: ShimFolders) -> io::Result<Self> {
+        if !folders.is_in_memory() {
+            return Ok(Self { folders, ..Self::install(data_dir)? });
+        }
+        let copy = sealed::copy(c"muster-shim", &mut &*PROGRAM)?;
+        Ok(Self { program: ShimProgram::InMemory(Arc::new(copy)), folders, reserve: None })
+    }
+
+    /// Where shims have their files.
+    #[must_use]
+    pub fn folders(&self) -> &ShimFolders {
+        &self.folders
     }
 
     /// Sets a reserve, which makes room for programs' files on a full disk.
@@ -169,10 +222,10 @@ impl Shims {
             files::begin(&at)?;
             files::write_launch(&at, &wanted)?;
             crash::point("launch", "before spawn");
-            restore_program(&program)?;
+            program.restore()?;
             let sealed = wanted.inside.is_some().then(|| sealed::copy(c"muster-shim", &mut &*PROGRAM)).transpose()?;
-            let path = sealed.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
-            let spawned = spawn(path.as_deref().unwrap_or(&program), &at, false, lock);
+            let path = sealed.map(|copy| ShimProgram::InMemory(Arc::new(copy)));
+            let spawned = spawn(&path.unwrap_or(program).path(), &at, false, lock);
             crash::point("launch", "after spawn");
             spawned
         };
@@ -263,8 +316,8 @@ impl Shims {
         self.make_room().await;
         crash::point("adopt", "before spawn");
         let replace = move || {
-            restore_program(&program)?;
-            spawn(&program, &at, true, lock)
+            program.restore()?;
+            spawn(&program.path(), &at, true, lock)
         };
         let stream = blocking(replace).await?;
         crash::point("adopt", "after spawn");
@@ -290,15 +343,6 @@ fn install_program(path: &Path) -> io::Result<()> {
     let (folder, name) = (path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
     clear_places(folder, RoleFile::File, &[&name.to_string_lossy()])?;
     write_atomically(path, PROGRAM, PROGRAM_MODE)
-}
-
-/// Installs the shim's program again if somebody has removed it while the agent runs.
-fn restore_program(path: &Path) -> io::Result<()> {
-    if is_installed(path) {
-        return Ok(());
-    }
-    tracing::warn!(program = %path.display(), "the program of shims is not there any more, and is installed again");
-    install_program(path)
 }
 
 impl ShimHandle {

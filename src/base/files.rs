@@ -147,7 +147,11 @@ fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Res
 /// # Errors
 /// If the file cannot be created or locked, or belongs to another user.
 pub fn take_lock(path: &Path) -> io::Result<Option<File>> {
-    let file = open_private(path)?;
+    let file = match open_private(path) {
+        // A file system that is read-only now has the file of an earlier run.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path)?,
+        opened => opened?,
+    };
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),

@@ -55,6 +55,12 @@ impl UserFolders {
     }
 }
 
+/// The folder for what lasts as long as this user is logged in: `$XDG_RUNTIME_DIR`, if it is set.
+#[must_use]
+pub fn runtime() -> Option<PathBuf> {
+    env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 /// The folder with the credentials that systemd hands to a service (`LoadCredential=`), if there is one.
 #[must_use]
 pub fn credentials() -> Option<PathBuf> {

@@ -5,6 +5,7 @@
 //! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place; [`certain_clock`]: the time by which
 //!   something ends for good
 //! - [`files`]: atomic writes; [`mount`]: mount points, and removal that stops at them; [`folders`]: folders from the environment
+//! - [`unwritable`]: errors of a file system that is full, or read-only
 //! - [`terminal`]: printing for people; [`argv`]: parses a typed command line
 //! - [`service_manager`]: notices to the service manager; [`memory_release`]: gives memory back; [`crash`]: points at which
 //!   tests kill a process
@@ -24,3 +25,4 @@ pub mod reload;
 pub mod role_args;
 pub mod service_manager;
 pub mod terminal;
+pub mod unwritable;

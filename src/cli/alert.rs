@@ -121,7 +121,7 @@ pub struct RuleOptions {
     ///
     /// One of disk_used, inodes_used, disk_unresponsive, memory_used, cpu_busy, load_per_core, temperature, files_used,
     /// pids_used, ports_used, conntrack_used, unit_cpu_busy, unit_memory, unit_disk_used, unit_restarts, unit_broken,
-    /// unit_failed, unit_rolled_back, certificate_left, store_used, clock_off, duplicate.
+    /// unit_failed, unit_rolled_back, certificate_left, store_used, clock_off, store_unwritable, duplicate.
     #[arg(long, value_parser = metric, value_name = "METRIC")]
     metric: Option<Metric>,
     /// Mount point or unit (REALM/NAME) that it is about

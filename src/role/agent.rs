@@ -116,9 +116,18 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
         () = shutdown.cancelled() => return Ok(()),
     };
     loop {
-        tokio::select! {
+        let must_restart = tokio::select! {
             () = service_status::follow(&manager, &running, &shutdown) => break,
-            () = hang_ups.next() => (),
+            () = hang_ups.next() => false,
+            () = running.must_restart() => true,
+        };
+        if must_restart {
+            running.stop().await;
+            match start_until_it_works(&config, &manager, &shutdown).await {
+                Some(again) => running = again,
+                None => return Ok(()),
+            }
+            continue;
         }
         match load() {
             Ok(Some(new)) => {
@@ -151,11 +160,7 @@ async fn start_again(
     manager: &ServiceManager,
     shutdown: &CancellationToken,
 ) -> Option<RunningAgent> {
-    let start = async |config: &Config| {
-        let started = shutdown.run_until_cancelled(muster_agent::start_managed(config.clone(), manager)).await?;
-        Some(started.map_err(|error| start_failure(&error)))
-    };
-    match start(&new).await? {
+    match try_start(&new, manager, shutdown).await? {
         Ok(running) => {
             *before = new;
             reload::log("agent", Ok(Vec::new()));
@@ -163,13 +168,31 @@ async fn start_again(
         }
         Err(failure) => reload::log("agent", Err(failure)),
     }
+    start_until_it_works(before, manager, shutdown).await
+}
+
+/// Starts the agent, again and again until it has started. Returns `None` on shutdown.
+async fn start_until_it_works(
+    config: &Config,
+    manager: &ServiceManager,
+    shutdown: &CancellationToken,
+) -> Option<RunningAgent> {
     loop {
-        match start(before).await? {
+        match try_start(config, manager, shutdown).await? {
             Ok(running) => return Some(running),
             Err(failure) => reload::log("agent", Err(failure)),
         }
         shutdown.run_until_cancelled(tokio::time::sleep(START_PAUSE)).await?;
     }
+}
+
+async fn try_start(
+    config: &Config,
+    manager: &ServiceManager,
+    shutdown: &CancellationToken,
+) -> Option<Result<RunningAgent, Failure>> {
+    let started = shutdown.run_until_cancelled(muster_agent::start_managed(config.clone(), manager)).await?;
+    Some(started.map_err(|error| start_failure(&error)))
 }
 
 /// The default data folder of an agent.

@@ -191,6 +191,9 @@ pub enum StoreReply<W> {
     Batches(Vec<(Numbered, Vec<u8>)>),
     /// The first ends of tasks.
     TaskEnds(Vec<TaskRecord>),
+    /// Nothing that has to last can be stored for now, and nothing is changed: the answer to `Document` and `Admission`. What was
+    /// asked comes again with the next connection.
+    Deferred,
     /// The store failed, and nothing is changed. The request comes back.
     Failed(StoreRequest<W>),
 }

@@ -71,7 +71,7 @@ fn prepare_now(path: &Path) -> io::Result<PreparedIndex> {
     let index = index_path(path);
     let found = fs::symlink_metadata(&index).map(|found| (found.dev(), found.ino())).ok();
     let is_same = |file: &&Arc<File>| file.metadata().ok().map(|one| (one.dev(), one.ino())) == found;
-    if found.is_some_and(|(_, inode)| is_mapped(inode)) {
+    if is_mapped(&index) {
         // It is open here, whatever became of its locks.
         return Ok(PreparedIndex(None));
     }
@@ -122,12 +122,12 @@ fn write(file: &File, store: &Path) -> io::Result<()> {
     written
 }
 
-/// Whether this process has mapped a file with this inode.
-fn is_mapped(inode: u64) -> bool {
-    let inode = inode.to_string();
-    // Address, permissions, offset, device, inode, path.
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode))
+/// Whether this process has mapped a file.
+fn is_mapped(path: &Path) -> bool {
+    let Ok(path) = fs::canonicalize(path) else { return false };
+    // Address, permissions, offset, device, inode, path; one that was deleted says so after its path.
+    let end = format!(" {}", path.display());
+    fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.lines().any(|line| line.ends_with(&end)))
 }
 
 /// Locks the index for writing; false if somebody uses it.

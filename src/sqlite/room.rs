@@ -19,14 +19,12 @@ use std::{
 };
 
 use muster_base::files::SECRET_MODE;
+pub use muster_base::unwritable::{HINT, advice, hint_or, is_missing_for};
 use nix::{
     fcntl::posix_fallocate,
-    sys::statvfs::{Statvfs, statvfs},
+    sys::statvfs::{FsFlags, Statvfs, statvfs},
 };
 use sqlx::migrate::MigrateError;
-
-/// The hint of all errors about a full disk.
-pub const HINT: &str = "make room on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
 
 /// File name of the reserve.
 const FILE: &str = "reserve";
@@ -93,16 +91,30 @@ pub fn is_missing_to_migrate(error: &MigrateError) -> bool {
     }
 }
 
-/// Whether writing a file failed because the disk is full.
-#[must_use]
-pub fn is_missing_for(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// What can be written on a file system, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// What is free for everybody.
+    pub free_bytes: u64,
+    /// Its size.
+    pub total_bytes: u64,
+    /// How many files can be made; nothing where that has no limit of its own.
+    pub free_files: Option<u64>,
+    /// Whether it is mounted read-only.
+    pub is_read_only: bool,
 }
 
-/// The hint that is appended to an error of a file if the disk is full; otherwise empty.
+/// The space on the file system of a folder; nothing if it cannot be asked.
 #[must_use]
-pub fn advice(error: &io::Error) -> String {
-    if is_missing_for(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
+pub fn space(folder: &Path) -> Option<DiskSpace> {
+    let about: Statvfs = statvfs(folder).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(wide(about.fragment_size()));
+    Some(DiskSpace {
+        free_bytes: bytes(wide(about.blocks_available())),
+        total_bytes: bytes(wide(about.blocks())),
+        free_files: (wide(about.files()) > 0).then(|| wide(about.files_available())),
+        is_read_only: about.flags().contains(FsFlags::ST_RDONLY),
+    })
 }
 
 /// The hint that is appended to an error of a statement if the disk is full; otherwise empty.
@@ -178,6 +190,12 @@ impl Reserve {
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is left of it, and there is no room for a write.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.level().is_some_and(|level| level.kept_bytes == 0 && level.free_bytes < self.0.wanted.piece_bytes / 2)
     }
 
     /// The folder that the reserve belongs to.
@@ -306,13 +324,8 @@ impl Reserve {
     }
 
     fn level(&self) -> Option<ReserveLevel> {
-        let about: Statvfs = statvfs(&self.0.folder).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(wide(about.fragment_size()));
-        Some(ReserveLevel {
-            kept_bytes: self.kept_bytes(),
-            free_bytes: bytes(wide(about.blocks_available())),
-            disk_bytes: bytes(wide(about.blocks())),
-        })
+        let DiskSpace { free_bytes, total_bytes, .. } = space(&self.0.folder)?;
+        Some(ReserveLevel { kept_bytes: self.kept_bytes(), free_bytes, disk_bytes: total_bytes })
     }
 }
 
@@ -351,7 +364,7 @@ mod tests {
             write(&format!("part-{part}")).unwrap();
             disk.fill();
         }
-        assert!(!reserve.ensure(), "there is an end to it");
+        assert!(!reserve.ensure() && reserve.is_spent(), "there is an end to it");
         disk.empty();
         reserve.refill();
         assert!(!reserve.is_short() && reserve.ensure());

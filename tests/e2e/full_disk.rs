@@ -1,8 +1,15 @@
 //! A full disk: commands that free room get through, and every role starts.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use muster_test_support::disk::Disk;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{
     fleet::{Fleet, Running, eventually, file},
@@ -87,6 +94,216 @@ fn full_disk_accepts_commands_and_starts_roles() {
     fleet.ok(&["yuno", "stop", "default/hello"]);
 }
 
+/// A fault after which nothing can be written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    NoRoom,
+    NoFiles,
+    ReadOnly,
+}
+
+/// An agent on a disk of its own, with a yuno that runs.
+struct DiskSite {
+    disk: Disk,
+    fault: Fault,
+    roles: Roles,
+    agent: Option<Running>,
+}
+
+impl DiskSite {
+    fn start(fault: Fault) -> Self {
+        let disk = match fault {
+            Fault::NoFiles => Disk::ext4(64, &["-b", "1024", "-N", "512"]),
+            Fault::NoRoom | Fault::ReadOnly => small_disk(),
+        };
+        let mut site = Self { disk, fault, roles: Roles::start(), agent: None };
+        site.start_agent();
+        let program = file(&site.roles.home, "keeps", "#!/bin/sh\necho started\nwhile :; do sleep 1; done\n");
+        site.roles.ok(&["artifact", "add", &program, "--role", "keeps", "--version", "1"]);
+        site.roles.ok(&["yuno", "create", "default/keeps", "--artifact", "keeps", "--run"]);
+        site.pid_other_than(0);
+        site
+    }
+
+    fn data(&self) -> PathBuf {
+        self.disk.path().join("agent")
+    }
+
+    fn start_agent(&mut self) {
+        let mut text = format!("data_dir = {:?}\n", self.data());
+        if !self.data().exists() {
+            text += &format!("join = \"{}\"\n", self.roles.token());
+        }
+        text += "[metrics]\nsample_ms = 500\npublish_ms = 500\n";
+        let config = file(&self.roles.home, "agent.toml", &text);
+        self.agent = Some(Running::start(self.roles.home.command().args(["agent", "--config", &config])));
+        self.roles.wait_for_host("online");
+    }
+
+    fn kill_agent(&mut self) {
+        self.agent.take().unwrap().kill();
+    }
+
+    /// Kills the yuno with its shim, as the end of the host does.
+    fn kill_yuno(&self) {
+        use std::os::unix::fs::MetadataExt;
+        let data = fs::metadata(self.data()).unwrap();
+        let memory = format!("/muster-agent-{}-{}/", data.dev(), data.ino());
+        let is_of =
+            |cwd: PathBuf| cwd.starts_with(self.data()) || cwd.to_str().is_some_and(|cwd| cwd.contains(&memory));
+        let below = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(is_of);
+        eventually("no process of the yuno", || {
+            let pids =
+                fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+            let there: Vec<i32> = pids.filter(below).collect();
+            for pid in &there {
+                let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+            }
+            if there.is_empty() { Ok(()) } else { Err(format!("{there:?}")) }
+        });
+    }
+
+    /// The process of the yuno, once it runs and is another one than this.
+    fn pid_other_than(&self, before: i64) -> i64 {
+        eventually("a process of the yuno", || {
+            let shown = self.roles.json(&["unit", "show", "default/keeps"]);
+            let observed = &shown["observed"];
+            match observed["pid"].as_i64() {
+                Some(pid) if observed["phase"] == "running" && pid != before => Ok(pid),
+                _ => Err(shown.to_string()),
+            }
+        })
+    }
+
+    fn strike(&self) {
+        match self.fault {
+            Fault::NoFiles => self.disk.fill_files(),
+            Fault::ReadOnly => self.disk.abort(),
+            Fault::NoRoom => {
+                self.disk.fill();
+                // The agent may put some of it back meanwhile.
+                while fs::metadata(self.data().join("reserve")).is_ok_and(|reserve| reserve.len() > 0) {
+                    fs::remove_file(self.data().join("reserve")).unwrap();
+                    self.disk.fill();
+                }
+            }
+        }
+    }
+
+    /// Makes the disk writable again; where that needs it, as a start of the host does.
+    fn mend(&mut self) {
+        if self.fault == Fault::ReadOnly {
+            self.kill_agent();
+            self.kill_yuno();
+            self.disk.repair();
+            self.start_agent();
+        } else {
+            self.disk.empty();
+        }
+    }
+
+    fn alerts(&self) -> String {
+        self.roles.ok(&["alert", "ls"])
+    }
+
+    /// The yuno goes on, and whatever would have to be remembered is refused with the reason.
+    fn check_goes_on_in_memory(&self, pid: i64) {
+        eventually("the host's alert", || match self.alerts() {
+            alerts if alerts.contains("store-unwritable") => Ok(()),
+            alerts => Err(alerts),
+        });
+        let hint = if self.fault == Fault::ReadOnly { "mounted read-only" } else { "make room" };
+        for refused in [&["exec", "--", "echo", "one"][..], &["yuno", "stop", "default/keeps"]] {
+            let run = self.roles.home.muster(refused).expect_code(1).expect_stderr("nothing can be written in");
+            run.expect_stderr(hint);
+        }
+        // What only reads is answered.
+        assert!(self.roles.ok(&["yuno", "logs", "default/keeps"]).contains("started"), "{:?}", self.fault);
+        assert_eq!(self.pid_other_than(0), pid, "{:?}", self.fault);
+        // One that ends is started again.
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+        self.pid_other_than(pid);
+    }
+
+    fn check_is_back(&mut self) {
+        let before = self.pid_other_than(0);
+        self.mend();
+        eventually("an alert less", || match self.alerts() {
+            alerts if alerts.contains("store-unwritable") => Err(alerts),
+            _ => Ok(()),
+        });
+        if self.fault != Fault::ReadOnly {
+            assert_eq!(self.pid_other_than(0), before, "{:?}", self.fault);
+        }
+        assert_eq!(self.roles.ok(&["exec", "--", "echo", "two"]), "two\n");
+        self.roles.ok(&["yuno", "stop", "default/keeps"]);
+        self.roles.ok(&["yuno", "run", "default/keeps"]);
+        self.pid_other_than(before);
+        // What was refused stays so.
+        let listed = self.roles.json(&["command", "ls"]).to_string();
+        assert!(listed.contains("unwritable"), "{listed}");
+        // It was all put back: nothing was lost. (A repaired disk is another one.)
+        assert!(self.fault == Fault::ReadOnly || !self.alerts().contains("store-lost"), "{}", self.alerts());
+        self.kill_agent();
+        self.kill_yuno();
+    }
+}
+
+fn check_running(fault: Fault) {
+    let mut site = DiskSite::start(fault);
+    let pid = site.pid_other_than(0);
+    site.strike();
+    site.check_goes_on_in_memory(pid);
+    site.check_is_back();
+}
+
+fn check_started(fault: Fault) {
+    let mut site = DiskSite::start(fault);
+    let before = site.pid_other_than(0);
+    site.kill_agent();
+    site.kill_yuno();
+    site.strike();
+    site.start_agent();
+    let pid = site.pid_other_than(before);
+    site.check_goes_on_in_memory(pid);
+    // Another start finds what was started in memory.
+    let pid = site.pid_other_than(pid);
+    site.kill_agent();
+    site.start_agent();
+    assert_eq!(site.pid_other_than(0), pid);
+    site.check_is_back();
+}
+
+#[test]
+fn running_agent_goes_on_without_room() {
+    check_running(Fault::NoRoom);
+}
+
+#[test]
+fn running_agent_goes_on_without_files() {
+    check_running(Fault::NoFiles);
+}
+
+#[test]
+fn running_agent_goes_on_read_only() {
+    check_running(Fault::ReadOnly);
+}
+
+#[test]
+fn started_agent_runs_units_without_room() {
+    check_started(Fault::NoRoom);
+}
+
+#[test]
+fn started_agent_runs_units_without_files() {
+    check_started(Fault::NoFiles);
+}
+
+#[test]
+fn started_agent_runs_units_read_only() {
+    check_started(Fault::ReadOnly);
+}
+
 #[test]
 fn exhausted_reserve_is_reported_to_the_caller() {
     let disk = small_disk();
@@ -115,13 +332,14 @@ fn exhausted_reserve_is_reported_to_the_caller() {
         fs::remove_file(data.join("reserve")).unwrap();
         disk.fill();
     }
-    let mut waits = Running::start(roles.home.command().args(["exec", "--timeout", "60s", "--", "echo", "one"]));
-    let told = waits.wait_for("why", |printed| printed.contains("tells: ").then(|| printed.to_owned()));
-    assert!(told.contains("waiting for ") && told.contains("file system of the agent's folder"), "{told}");
-    let listed = roles.ok(&["command", "ls"]);
-    assert!(listed.contains("waiting for the host, which tells: "), "{listed}");
+    let why = "nothing can be written in";
+    roles.home.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr(why).expect_stderr("make room");
     // With room it is done.
     disk.empty();
-    waits.wait_for_end(0, "one");
+    eventually("no alert", || match roles.ok(&["alert", "ls"]) {
+        alerts if alerts.contains("store-unwritable") => Err(alerts),
+        _ => Ok(()),
+    });
+    assert_eq!(roles.ok(&["exec", "--", "echo", "one"]), "one\n");
     agent.kill();
 }

@@ -329,6 +329,8 @@ pub enum RefusalCode {
     /// Its host was revoked before it had answered. The console sets this, and replaces it by the host's own outcome
     /// should that ever arrive.
     Revoked,
+    /// Nothing can be written on the host's disk, so nothing that has to be remembered is begun there.
+    Unwritable,
     /// A later command made it void before it was sent. Only the console sets this, for commands that it kept for an
     /// offline host.
     Superseded,

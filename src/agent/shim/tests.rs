@@ -246,12 +246,12 @@ async fn no_child_is_left_to_reap() {
 fn shim_install_is_idempotent_and_repairs() {
     let folder = tempfile::tempdir().unwrap();
     let shims = Shims::install(folder.path()).unwrap();
-    let mode = || fs::metadata(&shims.program).unwrap().permissions().mode() & 0o777;
-    assert_eq!((fs::read(&shims.program).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
-    fs::remove_file(&shims.program).unwrap();
-    fs::write(&shims.program, "half").unwrap();
-    assert_eq!(Shims::install(folder.path()).unwrap().program, shims.program);
-    assert_eq!((fs::read(&shims.program).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
+    let mode = || fs::metadata(shims.program.path()).unwrap().permissions().mode() & 0o777;
+    assert_eq!((fs::read(shims.program.path()).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
+    fs::remove_file(shims.program.path()).unwrap();
+    fs::write(shims.program.path(), "half").unwrap();
+    assert_eq!(Shims::install(folder.path()).unwrap().program.path(), shims.program.path());
+    assert_eq!((fs::read(shims.program.path()).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
 }
 
 #[tokio::test]

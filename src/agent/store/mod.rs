@@ -55,18 +55,13 @@ use muster_rules::{
     mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
     presence,
 };
-use muster_sqlite::{
-    index_file::{self, PreparedIndex},
-    one_writer,
-    room::{self, Reserve},
-    schema,
-};
+use muster_sqlite::{index_file, one_writer, room::Reserve, schema};
 use muster_topics::{Millis, ack::LIVES_MAX};
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use self::{desired_copies::IntentFolder, mark::MarkFile};
 
@@ -77,6 +72,10 @@ pub struct Store {
     mark: Option<Arc<MarkFile>>,
     intent: Arc<IntentFolder>,
     reserve: Option<Reserve>,
+    /// Why it is in memory, if it is.
+    unwritable: Option<Arc<str>>,
+    /// Notified when a write has failed.
+    suspicion: Arc<Notify>,
     /// Notified when more is owed after changes of units.
     owed_added: watch::Sender<()>,
     /// The number of commits, without those of measurements alone.
@@ -85,30 +84,15 @@ pub struct Store {
     time: Arc<CertainClock>,
 }
 
-/// Where the index of the write-ahead log is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Index {
-    /// In a file that other processes can read, which takes disk space.
-    Shared,
-    /// In this process's memory.
-    Own,
-}
+/// Notifies that a write may have failed, unless it is taken back.
+#[derive(Debug)]
+struct WriteSuspicion(Option<Arc<Notify>>);
 
-impl Index {
-    fn options(self, path: &Path) -> SqliteConnectOptions {
-        let options = SqliteConnectOptions::new().filename(path);
-        match self {
-            Self::Shared => options,
-            Self::Own => options.vfs("unix-excl"),
+impl Drop for WriteSuspicion {
+    fn drop(&mut self) {
+        if let Some(suspicion) = &self.0 {
+            suspicion.notify_one();
         }
-    }
-
-    /// Prepares its file, if it is one. To be kept until the store was read.
-    async fn prepare(self, path: &Path) -> Result<Option<PreparedIndex>, StoreError> {
-        Ok(match self {
-            Self::Shared => Some(index_file::prepare(path).await.map_err(sqlx::Error::Io)?),
-            Self::Own => None,
-        })
     }
 }
 
@@ -117,6 +101,7 @@ impl Index {
 pub struct Tx {
     inner: Transaction<'static, Sqlite>,
     mark: Option<Arc<MarkFile>>,
+    suspicion: WriteSuspicion,
     /// Counts its commit; `None` if it writes measurements alone.
     commits: Option<Arc<AtomicU64>>,
 }
@@ -140,8 +125,10 @@ impl Tx {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn rollback(self) -> Result<(), StoreError> {
-        Ok(self.inner.rollback().await?)
+    pub async fn rollback(mut self) -> Result<(), StoreError> {
+        self.inner.rollback().await?;
+        self.suspicion.0 = None;
+        Ok(())
     }
 
     /// Commits the transaction, with the checksums of all rows that it has changed. The mark follows before the caller
@@ -150,7 +137,11 @@ impl Tx {
     /// # Errors
     /// If the database fails.
     pub async fn commit(mut self) -> Result<(), StoreError> {
-        let Some(commits) = self.commits.take() else { return Ok(self.inner.commit().await?) };
+        let Some(commits) = self.commits.take() else {
+            self.inner.commit().await?;
+            self.suspicion.0 = None;
+            return Ok(());
+        };
         row_checksum::seal(&mut self.inner).await?;
         let reached = match &self.mark {
             Some(_) => Some(reached(&mut self.inner).await?),
@@ -169,7 +160,9 @@ impl Tx {
                 hint = "is the agent's folder writable?",
                 "the mark of the agent's store cannot be written",
             );
+            return Ok(());
         }
+        self.suspicion.0 = None;
         Ok(())
     }
 }
@@ -201,21 +194,14 @@ impl Store {
     /// # Errors
     /// If it cannot be opened or migrated.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let opened = match Self::open_with(path, Index::Shared).await {
-            // Existing data can be read without any free space.
-            Err(error) if error.is_full() => {
-                room::open_without_index(|| Self::open_with(path, Index::Own), StoreError::is_full).await
-            }
-            other => other,
-        };
-        opened.map_err(|error| error.of_store(path))
+        Self::open_here(path).await.map_err(|error| error.of_store(path))
     }
 
-    async fn open_with(path: &Path, index: Index) -> Result<Self, StoreError> {
-        check(path, index).await?;
-        let _index = index.prepare(path).await?;
-        let options = index
-            .options(path)
+    async fn open_here(path: &Path) -> Result<Self, StoreError> {
+        check(path).await?;
+        let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
             // What is acknowledged must survive a power failure.
             .synchronous(SqliteSynchronous::Full)
@@ -230,7 +216,8 @@ impl Store {
         let intent = Arc::new(IntentFolder::beside(path));
         let (owed_added, commits) = (watch::Sender::new(()), Arc::default());
         let time = Arc::new(certain_time::open(&pool).await?);
-        Ok(Self { pool, mark: None, intent, reserve: None, owed_added, commits, time })
+        let suspicion = Arc::default();
+        Ok(Self { pool, mark: None, intent, reserve: None, unwritable: None, suspicion, owed_added, commits, time })
     }
 
     /// Sets a reserve, which makes room for writes on a full disk.
@@ -239,10 +226,28 @@ impl Store {
         Self { reserve: Some(reserve), ..self }
     }
 
+    /// Marks it as one in memory, for this reason.
+    #[must_use]
+    pub fn in_memory(self, reason: Arc<str>) -> Self {
+        Self { unwritable: Some(reason), ..self }
+    }
+
+    /// Why nothing lasts that is written to it, if it is in memory.
+    #[must_use]
+    pub fn unwritable(&self) -> Option<&str> {
+        self.unwritable.as_deref()
+    }
+
+    /// Notified when a write has failed.
+    #[must_use]
+    pub fn suspicion(&self) -> Arc<Notify> {
+        Arc::clone(&self.suspicion)
+    }
+
     /// Whether the disk is full, so that optional writes have to wait.
     #[must_use]
     pub fn is_short_of_room(&self) -> bool {
-        self.reserve.as_ref().is_some_and(Reserve::is_short)
+        self.unwritable.is_some() || self.reserve.as_ref().is_some_and(Reserve::is_short)
     }
 
     /// Opens the store in `path` and compares it with its mark; a damaged store is first set aside, and a new one
@@ -335,8 +340,16 @@ impl Store {
     /// If the database fails.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         self.make_room();
-        let (mark, commits) = (self.mark.clone(), Some(self.commits.clone()));
-        Ok(Tx { inner: self.pool.begin().await?, mark, commits })
+        self.transaction(self.mark.clone(), Some(self.commits.clone())).await
+    }
+
+    async fn transaction(
+        &self,
+        mark: Option<Arc<MarkFile>>,
+        commits: Option<Arc<AtomicU64>>,
+    ) -> Result<Tx, StoreError> {
+        let suspicion = WriteSuspicion(Some(Arc::clone(&self.suspicion)));
+        Ok(Tx { inner: self.pool.begin().await?, mark, suspicion, commits })
     }
 
     /// Begins a transaction that writes measurements alone: they have no checksums, and nothing else depends on them.
@@ -345,7 +358,7 @@ impl Store {
     /// If the database fails.
     async fn begin_metrics(&self) -> Result<Tx, StoreError> {
         self.make_room();
-        Ok(Tx { inner: self.pool.begin().await?, mark: None, commits: None })
+        self.transaction(None, None).await
     }
 
     /// The number of commits of this process, without those of measurements: as long as it stays the same, so does everything else in
@@ -573,10 +586,10 @@ async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
 /// This uses a connection of its own, closed before anything else happens: a closing connection deletes the write-ahead
 /// log by name, which a new store may have reused by then. (Pragmas of the store's own connection would meet the damage
 /// first, and leak that connection.)
-async fn check(path: &Path, index: Index) -> Result<(), StoreError> {
+async fn check(path: &Path) -> Result<(), StoreError> {
     files::make_private(path).map_err(sqlx::Error::Io)?;
-    let _index = index.prepare(path).await?;
-    let mut connection = index.options(path).connect().await?;
+    let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
+    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
     let found = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&mut connection).await;
     let closed = connection.close().await;
     let found: String = found?;

@@ -123,7 +123,8 @@ impl Yunos {
     }
 
     fn place(&self, unit: &UnitName, slot: Slot) -> InstanceFolder {
-        InstanceFolder { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()), slot }
+        let folder = self.folder.join(unit.realm().as_str()).join(unit.name().as_str());
+        InstanceFolder { folder, slot, shims: self.shims.folders().clone() }
     }
 
     async fn install(
@@ -224,10 +225,12 @@ impl Yunos {
         self.shims.make_room().await;
         // Everything is there almost always; but it may have been removed by hand.
         self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
-        place.make_run()?;
-        if let shim::AdoptedShim::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
+        if place.run().is_dir()
+            && let shim::AdoptedShim::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)?
+        {
             return Err(StartError::Unknown);
         }
+        place.make_run()?;
         self.end_probes(unit, *slot).await;
         if *beside {
             log::begin_anew(&place.run(), spec.log.keep).map_err(|error| place.failure("prepared", &error))?;
@@ -480,6 +483,7 @@ impl UnitKind for Yunos {
                     // Where it was started, which need not be where it would be now.
                     place.cgroup().remove();
                     tree.remove((&unit, place.slot));
+                    place.remove_from_memory()?;
                 }
                 places[0].remove()
             };

@@ -13,7 +13,7 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, `for` time, severity.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 23] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 24] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
@@ -45,6 +45,7 @@ const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 23] = [
     ("store", Metric::StoreUsed, 0.97, 0.95, MINUTE_MS, Severity::Critical),
     ("clock", Metric::ClockOff, 30.0, 10.0, 2 * MINUTE_MS, Severity::Warning),
     ("store-lost", Metric::StoreLost, 0.0, 0.0, 0, Severity::Critical),
+    ("store-unwritable", Metric::StoreUnwritable, 0.0, 0.0, 0, Severity::Critical),
     ("duplicate", Metric::Duplicate, 0.0, 0.0, 0, Severity::Critical),
     ("document-refused", Metric::DocumentRefused, 0.0, 0.0, 0, Severity::Critical),
 ];

@@ -26,6 +26,12 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
                               Otherwise check the host's disk, and its units"
                 .to_owned()
         }
+        Metric::StoreUnwritable => {
+            "nothing can be written in the agent's folder; units go on from what was read, commands are \
+                                    refused, and desired changes wait. hint: is its file system full, without free \
+                                    inodes, or read-only after an error (`df -h`, `df -i`, `dmesg` on the host)?"
+                .to_owned()
+        }
         Metric::DocumentRefused => "this host refuses its document of desired state; the one before it holds. hint: \
                                     `muster host show` says why"
             .to_owned(),
@@ -102,6 +108,7 @@ fn about(subject: &ReadingSubject) -> String {
         Metric::StoreUsed => "file system of the agent's folder used:".to_owned(),
         Metric::ClockOff => "clock off by".to_owned(),
         Metric::StoreLost => "losses of the agent's store:".to_owned(),
+        Metric::StoreUnwritable => "agent's folders that cannot be written:".to_owned(),
         Metric::Duplicate => "twins of this host:".to_owned(),
         Metric::DocumentRefused => "documents refused:".to_owned(),
         Metric::Other => "something:".to_owned(),

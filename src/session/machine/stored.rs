@@ -82,6 +82,9 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.admission.set(answer.deployment, statement, now.life_ms);
                 self.finish(receipt, now);
             }
+            (StoreReply::Deferred, Waiting::Document(_, _, receipt) | Waiting::Admission(_, receipt)) => {
+                self.finish(receipt, now);
+            }
             (StoreReply::Recorded { keys, ended }, Waiting::Recorded) => {
                 self.writes_ms = None;
                 keys.into_iter().for_each(|key| self.queue(key, now));

@@ -53,6 +53,8 @@ pub enum Metric {
     ClockOff,
     /// 1 for a day after the agent's store went back, was lost, or was found damaged.
     StoreLost,
+    /// 1 while nothing can be written in the agent's folder: commands are refused, and desired changes wait.
+    StoreUnwritable,
     /// 1 while another agent claims to be this host: its disk was cloned.
     Duplicate,
     /// 1 while the host refuses its document of desired state; the one before it holds.
@@ -64,7 +66,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics that are known here.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -87,6 +89,7 @@ impl Metric {
         Self::StoreUsed,
         Self::ClockOff,
         Self::StoreLost,
+        Self::StoreUnwritable,
         Self::Duplicate,
         Self::DocumentRefused,
     ];
@@ -128,6 +131,7 @@ impl Metric {
             Self::StoreUsed => row("store_used", Host, Ratio, State),
             Self::ClockOff => row("clock_off", Host, Seconds, State),
             Self::StoreLost => row("store_lost", Host, Flag, State),
+            Self::StoreUnwritable => row("store_unwritable", Host, Flag, State),
             Self::Duplicate => row("duplicate", Host, Flag, State),
             Self::DocumentRefused => row("document_refused", Host, Flag, State),
             Self::Other => row("other", Host, Number, State),

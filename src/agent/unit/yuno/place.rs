@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -35,7 +35,7 @@ use serde_json::Value;
 
 use super::super::{failure::may_heal, folders};
 use super::{materials::Materials, reload::WatchedFiles};
-use crate::kept_data;
+use crate::{kept_data, shim_folders::ShimFolders};
 
 /// The configs of a revision with their secrets, and the secrets of what is rendered when it is started, by name.
 pub(super) type RevealedConfigs<'a> = (&'a [(ConfigRef, Value)], &'a BTreeMap<String, String>);
@@ -77,6 +77,8 @@ pub(super) struct StartRecord {
 pub(super) struct InstanceFolder {
     pub(super) folder: PathBuf,
     pub(super) slot: Slot,
+    /// Where its shims have their files.
+    pub(super) shims: ShimFolders,
 }
 
 impl InstanceFolder {
@@ -87,8 +89,18 @@ impl InstanceFolder {
         })
     }
 
+    /// The shim's folder.
     pub(super) fn run(&self) -> PathBuf {
+        self.shims.present(&self.own_run())
+    }
+
+    fn own_run(&self) -> PathBuf {
         self.own("run", "run.2")
+    }
+
+    /// Whether its shim has its files in memory.
+    fn is_in_memory(&self) -> bool {
+        self.run() != self.own_run()
     }
 
     /// The link to the configs of the running revision.
@@ -98,13 +110,15 @@ impl InstanceFolder {
 
     /// The folders of its probes' shims.
     pub(super) fn probes(&self) -> PathBuf {
-        self.own("probe", "probe.2")
+        let own = self.own("probe", "probe.2");
+        if self.shims.is_in_memory() { self.shims.next(&own).unwrap_or(own) } else { own }
     }
 
-    /// Creates the shim's folder.
+    /// Creates the shim's folder for a start. No shim may be in the one before.
     pub(super) fn make_run(&self) -> Result<(), Failure> {
         // The log in it may be private; the shim opens its files before it switches to another user.
-        make_folder(&self.run(), PRIVATE_FOLDER).map_err(|error| self.failure("prepared", &error))
+        let made = self.shims.next(&self.own_run()).and_then(|run| make_folder(&run, PRIVATE_FOLDER));
+        made.map_err(|error| self.failure("prepared", &error))
     }
 
     /// How often a shim that has ended had restarted its program.
@@ -163,12 +177,16 @@ impl InstanceFolder {
             if let Some((configs, in_environment)) = configs {
                 self.materials(revision).write(revision, configs, in_environment.clone())?;
             }
-            let running = Slot::ALL.map(|slot| Self { folder: self.folder.clone(), slot }.started().ok());
+            let of = |slot| Self { folder: self.folder.clone(), slot, shims: self.shims.clone() };
+            let running = Slot::ALL.map(|slot| of(slot).started().ok());
             let running = running.iter().flatten().flat_map(|started| started.reads.iter().chain([&started.revision]));
             let needed: Vec<&Digest> = running.chain(keep).chain([revision]).collect();
             for name in folders::names(&self.folder.join("rev"))? {
-                if !needed.iter().any(|needed| name == needed.short()) {
-                    remove_folder(&self.folder.join("rev").join(name))?;
+                if !needed.iter().any(|needed| name == needed.short())
+                    && let Err(error) = remove_folder(&self.folder.join("rev").join(&name))
+                    && !room::is_missing_for(&error)
+                {
+                    return Err(error);
                 }
             }
             Ok(())
@@ -211,9 +229,13 @@ impl InstanceFolder {
             config.pointer_mut(&at).into_iter().for_each(|place| *place = text.as_str().into());
         }
         let wired = self.wired(revision);
+        let text = config.to_string();
+        if fs::read(&wired).is_ok_and(|present| present == text.as_bytes()) {
+            return Ok(Some(wired));
+        }
         let write = || {
             make_folder(wired.parent().unwrap_or(&self.folder), PASSABLE_FOLDER)?;
-            write_atomically(&wired, config.to_string().as_bytes(), SECRET_MODE)
+            write_atomically(&wired, text.as_bytes(), SECRET_MODE)
         };
         write().map_err(|error: io::Error| self.failure("written", &error))?;
         Ok(Some(wired))
@@ -227,10 +249,14 @@ impl InstanceFolder {
 
     /// Lets a user read its configs, and write to its working directory.
     pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::ResolvedUser) -> Result<(), Failure> {
-        let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
-        {
-            Err(Errno::ENOENT) | Ok(()) => Ok(()),
-            Err(errno) => Err(self.failure("given to its user", &errno.into())),
+        let give = |path: &Path| {
+            if fs::metadata(path).is_ok_and(|found| (found.uid(), found.gid()) == (user.uid, user.gid)) {
+                return Ok(());
+            }
+            match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid))) {
+                Err(Errno::ENOENT) | Ok(()) => Ok(()),
+                Err(errno) => Err(self.failure("given to its user", &errno.into())),
+            }
         };
         give(&self.work())?;
         give(&self.wired(revision))?;
@@ -246,6 +272,10 @@ impl InstanceFolder {
             let wrong = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
             fs::read(path).and_then(|bytes| checked::from_bytes(&bytes).map_err(wrong))
         };
+        if self.is_in_memory() {
+            // What is on the disk is of an earlier start.
+            return read(&self.run().join(STARTED_AGAIN));
+        }
         // What a program was started as is recorded nowhere else; a program of an unknown revision is replaced.
         read(&self.started_file()).or_else(|error| read(&self.run().join(STARTED_AGAIN)).map_err(|_| error))
     }
@@ -259,6 +289,9 @@ impl InstanceFolder {
                 files::clear_places(&self.run(), files::RoleFile::File, &[STARTED_AGAIN])?;
                 write_atomically(&self.run().join(STARTED_AGAIN), text.as_bytes(), SECRET_MODE)?;
             }
+            if self.is_in_memory() {
+                return Ok(());
+            }
             files::clear_places(&self.folder, files::RoleFile::File, &[&name])?;
             // It contains a hash of the environment, so only the agent may read it.
             write_atomically(&file, text.as_bytes(), SECRET_MODE)
@@ -271,10 +304,19 @@ impl InstanceFolder {
 
     /// Writes both copies again if they differ, and sets the mode of the agent's own.
     pub(super) fn heal_started(&self, started: &StartRecord) -> Result<(), Failure> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
         let [one, other] = [self.started_file(), self.run().join(STARTED_AGAIN)].map(|path| fs::read(path).ok());
         let is_private = |file: fs::Metadata| file.permissions().mode() & 0o077 == 0;
         let is_well = one == other && fs::metadata(self.started_file()).is_ok_and(is_private);
         if is_well { Ok(()) } else { self.write_started(started) }
+    }
+
+    /// Removes what shims have in memory.
+    pub(super) fn remove_from_memory(&self) -> Result<(), Failure> {
+        let removed = if self.is_in_memory() { remove_folder(&self.run()) } else { Ok(()) };
+        removed.map_err(|error| self.failure("removed", &error))
     }
 
     pub(super) fn remove(&self) -> Result<(), Failure> {

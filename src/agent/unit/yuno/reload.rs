@@ -219,9 +219,13 @@ impl InstanceFolder {
     /// Points the link to this revision's configs atomically.
     pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
         let link = self.link();
+        let target = Path::new("rev").join(revision.short());
+        if fs::read_link(&link).is_ok_and(|present| present == target) {
+            return Ok(());
+        }
         let fresh = link.with_file_name(".config.new");
         let _ = fs::remove_file(&fresh);
-        std::os::unix::fs::symlink(Path::new("rev").join(revision.short()), &fresh)
+        std::os::unix::fs::symlink(target, &fresh)
             .and_then(|()| fs::rename(&fresh, &link))
             .and_then(|()| muster_base::files::sync_folder(&self.folder))
             .map_err(|error| may_heal(format!("{} cannot be made: {error}", link.display())))
@@ -291,7 +295,8 @@ mod tests {
     #[test]
     fn the_link_leads_to_one_revision_or_the_other() {
         let folder = tempfile::tempdir().unwrap();
-        let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
+        let shims = crate::shim_folders::ShimFolders::on_disk(folder.path());
+        let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First, shims };
         for name in ["one", "other", "one"] {
             let revision = Digest::of(name.as_bytes());
             place.lead_to(&revision).unwrap();

@@ -366,7 +366,8 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
 #[test]
 fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
-    let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
+    let shims = crate::shim_folders::ShimFolders::on_disk(folder.path());
+    let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First, shims };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
     place.prepare(&first, None, Some((&[], &BTreeMap::new()))).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
