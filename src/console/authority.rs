@@ -23,6 +23,7 @@ use muster_base::{
     },
 };
 use muster_rules::rotation::KeyState;
+use muster_sqlite::room;
 use muster_topics::{
     Millis,
     name::{Digest, HostId, hex},
@@ -70,8 +71,11 @@ const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
 pub enum AuthorityError {
     /// A file cannot be read or written.
     #[error(
-        "the authority's file {path} cannot be used: {source}\nhint: it has to be a file that the console's user may read; if it is not, \
-         bring the folder back from a backup"
+        "the authority's file {path} cannot be used: {source}\nhint: {}",
+        room::hint_or(
+            source,
+            "it has to be a file that the console's user may read; if it is not, bring the folder back from a backup"
+        )
     )]
     File {
         /// The file.

@@ -132,7 +132,11 @@ impl Console {
             return Ok(None);
         };
         if !is_noted {
-            operator::note_use(self.shared.store.write(), &secret, now).await?;
+            match operator::note_use(self.shared.store.write(), &secret, now).await {
+                // What is there can be read on a full disk, too.
+                Err(error) if error.is_full() => tracing::warn!(%error, "it is not noted that a secret was used"),
+                noted => noted?,
+            }
         }
         Ok(Some(name))
     }

@@ -85,7 +85,8 @@ const STOP: Duration = Duration::from_secs(10);
 pub enum ConsoleError {
     /// The folder for its data cannot be created or written.
     #[error(
-        "the console's folder {path} cannot be used: {source}\nhint: make it writable for this user, or choose another with data_dir"
+        "the console's folder {path} cannot be used: {source}\nhint: {}",
+        room::hint_or(source, "make it writable for this user, or choose another with data_dir")
     )]
     Folder {
         /// The folder.
@@ -375,9 +376,22 @@ impl PreparedConsole {
         };
         // For `muster login --new-link`, which is another process.
         let path = self.config.data_dir.join(WEB_URL);
-        files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE)
-            .map_err(|source| ConsoleError::Folder { path: path.clone(), source })?;
-        register::write_mark(&self.config.data_dir, &self.store).await.map_err(ListError::from)?;
+        match files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE) {
+            Err(error) if room::is_missing_for(&error) => tracing::error!(
+                %error, file = %path.display(),
+                consequence = "`muster login --new-link` may print another address",
+                "the address of the pages is not written",
+            ),
+            written => written.map_err(|source| ConsoleError::Folder { path: path.clone(), source })?,
+        }
+        match register::write_mark(&self.config.data_dir, &self.store).await {
+            Err(error) if error.is_full() => tracing::error!(
+                %error,
+                consequence = "a store that is put back is noticed only if it is older than at the start before",
+                "how far the store has come is not written",
+            ),
+            marked => marked.map_err(ListError::from)?,
+        }
         let signing_time = SigningTime::new(self.store.signed_ms().await?, now_ms());
         let time = super::certain_time::open(&self.store, now_ms()).await?;
         let shutdown = CancellationToken::new();
@@ -746,6 +760,33 @@ mod tests {
         let second = start(config(dir.path())).await.unwrap();
         assert_eq!(second.console().shared.authority.fingerprint(), fingerprint);
         second.stop().await;
+    }
+
+    #[tokio::test]
+    async fn full_disk_without_reserve_is_served_read_only() {
+        let disk = muster_test_support::disk::Disk::ext4(96, &[]);
+        start(config(disk.path())).await.unwrap().stop().await;
+        let folder = disk.path().join("console");
+        while std::fs::remove_file(folder.join("reserve")).is_ok() {
+            disk.fill();
+        }
+        let running = start(config(disk.path())).await.unwrap();
+        running.console().status().await.unwrap();
+        assert!(running.console().units(None).await.unwrap().is_empty());
+        running.stop().await;
+        disk.empty();
+        let running = start(config(disk.path())).await.unwrap();
+        assert_eq!(std::fs::read_to_string(folder.join(WEB_URL)).unwrap(), running.web_url());
+        running.stop().await;
+    }
+
+    #[tokio::test]
+    async fn first_start_on_a_full_disk_asks_for_room() {
+        let disk = muster_test_support::disk::Disk::new(8);
+        std::fs::create_dir_all(disk.path().join("console/authority")).unwrap();
+        disk.fill();
+        let error = prepare(config(disk.path())).await.unwrap_err().to_string();
+        assert!(error.contains("make room on that disk") && !error.contains("may read"), "{error}");
     }
 
     #[tokio::test]

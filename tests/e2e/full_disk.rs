@@ -94,6 +94,30 @@ fn full_disk_accepts_commands_and_starts_roles() {
     fleet.ok(&["yuno", "stop", "default/hello"]);
 }
 
+#[test]
+fn up_without_reserve_can_be_read_and_runs_units() {
+    let disk = small_disk();
+    let data = disk.path().join("data");
+    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    fleet.unit_in_phase("default/hello", "running");
+    fleet.stop();
+    disk.fill();
+    for reserve in ["agent/reserve", "console/reserve"] {
+        fs::remove_file(data.join(reserve)).unwrap();
+    }
+    disk.fill();
+    fleet.again();
+    fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("is full");
+    fleet.unit_in_phase("default/hello", "running");
+    fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("make room");
+    disk.empty();
+    eventually("a command", || {
+        let run = fleet.muster(&["exec", "--", "echo", "two"]);
+        if run.stdout == "two\n" { Ok(()) } else { Err(run.stderr) }
+    });
+    fleet.ok(&["yuno", "stop", "default/hello"]);
+}
+
 /// A fault after which nothing can be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {

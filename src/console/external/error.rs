@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use muster_sqlite::room;
 use muster_topics::name::Name;
 
 use super::super::config::MetricStoreConfig;
@@ -23,7 +24,8 @@ pub enum ExternalError {
     },
     /// The folder of its queue cannot be used.
     #[error(
-        "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: make the folder writable for this user"
+        "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: {}",
+        room::hint_or(source, "make the folder writable for this user")
     )]
     Folder {
         /// The store.

@@ -15,6 +15,7 @@ use muster_base::{
     chance::{self, NoRandomness},
     files::{RoleFile, SECRET_MODE, clear_places, set_aside, write_atomically},
 };
+use muster_sqlite::room;
 use muster_topics::{name::Name, secret::SecretRef};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
@@ -49,8 +50,8 @@ impl std::fmt::Debug for Keyring {
 /// The file of the keys cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the file of the keys for secrets {path} cannot be used: {source}\nhint: it has to be a file that the console's user may \
-     read and write"
+    "the file of the keys for secrets {path} cannot be used: {source}\nhint: {}",
+    room::hint_or(source, "it has to be a file that the console's user may read and write")
 )]
 pub struct KeyringError {
     path: PathBuf,
