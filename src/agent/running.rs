@@ -68,7 +68,7 @@ impl RunningAgent {
         let mut wanted = self.must_restart.clone();
         if wanted.wait_for(|wanted| *wanted).await.is_err() {
             // It is being stopped.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -33,7 +33,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use sqlx::{ConnectOptions, Connection, sqlite::SqliteConnectOptions};
 use tokio::sync::{Notify, watch};
 
-use super::{error::AgentError, shim_folders::ShimFolders};
+use super::{error::AgentError, join, shim_folders::ShimFolders};
 
 /// The store in a state folder.
 pub(super) const STORE: &str = "agent.db";
@@ -54,9 +54,10 @@ const BACK_BYTES: u64 = 4 << 20;
 const BACK_FILES: u64 = 32;
 /// How often it is examined whether the disk can be written. Mending a disk takes a person longer.
 const CHECK: Duration = Duration::from_secs(5);
-/// What is written to find out.
+/// What is written to find out: about as many files as a start makes, and a little into each.
 const PROBE: &str = ".probe";
-const PROBE_BYTES: usize = 4096;
+const PROBE_FILES: usize = 8;
+const PROBE_BYTES: usize = 512;
 
 /// Where the agent's state is.
 #[derive(Clone, Debug)]
@@ -166,17 +167,18 @@ fn takes_files(folder: &Path) -> bool {
         .is_some_and(|found| !found.is_read_only && found.free_files.is_none_or(|files| files >= BACK_FILES))
 }
 
-/// Writes a file in a folder and removes it. That is an error, too, if the folder has no room for more.
+/// Writes files in a folder and removes them. That is an error, too, if the folder has no room for more.
 fn write_probe(folder: &Path, has_room: bool) -> Result<(), io::Error> {
-    let path = folder.join(PROBE);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(SECRET_MODE)
-        .open(&path)
-        .and_then(|mut file| file.write_all(&[0x55; PROBE_BYTES]).and_then(|()| file.sync_all()));
-    let _ = fs::remove_file(&path);
+    let paths: Vec<PathBuf> = (0..PROBE_FILES).map(|number| folder.join(format!("{PROBE}-{number}"))).collect();
+    let write = |path: &PathBuf| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(SECRET_MODE).open(path)?;
+        file.write_all(&[0x55; PROBE_BYTES]).map(|()| file)
+    };
+    let files: io::Result<Vec<File>> = paths.iter().map(write).collect();
+    let written = files.and_then(|files| files.last().map_or(Ok(()), File::sync_all));
+    for path in &paths {
+        let _ = fs::remove_file(path);
+    }
     match written {
         Ok(()) if has_room => Ok(()),
         Ok(()) => Err(io::ErrorKind::StorageFull.into()),
@@ -319,14 +321,17 @@ async fn merge_log(store: &Path) -> io::Result<()> {
 }
 
 /// The folder in memory of a data folder, which need not be there: of this agent's user, in the first place that is in
-/// memory. It is named after the data folder itself, by whatever path that is reached.
+/// memory. It is named after the host and the data folder itself, by whatever path that is reached: another disk may get the
+/// same numbers later.
 fn memory_of(data: &Path) -> Option<PathBuf> {
     let found = fs::metadata(data).ok()?;
+    // A host without one has nothing to keep.
+    let host = join::known_host_id(data).ok()??;
     let is_root = nix::unistd::geteuid().is_root();
     let places = [is_root.then(|| PathBuf::from("/run")), folders::runtime(), Some(PathBuf::from("/dev/shm"))];
     let is_memory = |place: &PathBuf| statfs(place).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
     let place = places.into_iter().flatten().find(is_memory)?;
-    let memory = place.join(format!("muster-agent-{}-{}", found.dev(), found.ino()));
+    let memory = place.join(format!("muster-agent-{host}-{}-{}", found.dev(), found.ino()));
     // Everybody may write in /dev/shm.
     let is_own = |found: fs::Metadata| {
         found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o077 == 0

@@ -82,14 +82,6 @@ impl Disk {
         run("mount", &["-o", "remount,abort"], self.path());
     }
 
-    /// Repairs an ext4 after [`Self::abort`], and mounts it again in the same place.
-    pub fn repair(&self) {
-        run("umount", &["-l"], self.path());
-        let image = self.folder.path().join("image");
-        let _ = Command::new("fsck.ext4").arg("-fy").arg(&image).output().unwrap();
-        run("mount", &["-o", "loop", image.to_str().unwrap()], self.path());
-    }
-
     /// Gives back what was taken.
     pub fn empty(&self) {
         let _ = fs::remove_file(self.filler());
