@@ -5,7 +5,8 @@
 //! file with that name always has that content. A partial file is kept for the next attempt, also after a restart of the
 //! agent, which then requests the rest (`Range`, `If-Range`). It is deleted after a day without an attempt.
 //!
-//! Modules: [`error`], `receive` (network to disk), `rate_limit` (rate limit).
+//! Modules: [`error`], `receive` (network to disk), `rate_limit` (rate limit), `installed` (comparing what is installed with
+//! its digests).
 //!
 //! One call is one attempt. The planner decides when to retry; each failure may pass ([`error`]).
 //!
@@ -17,6 +18,7 @@
 //! To save memory, the HTTP client exists only during a download.
 
 mod error;
+mod installed;
 mod rate_limit;
 mod receive;
 
@@ -24,7 +26,6 @@ use std::{
     collections::{BTreeSet, HashMap},
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -34,6 +35,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use muster_rules::content_check::FileIdentity;
 use muster_topics::{
     name::{Digest, Name},
     secret::{SealedSecret, SecretRef},
@@ -46,6 +48,7 @@ use reqwest::{
 use tokio::sync::{OwnedMutexGuard, Semaphore, mpsc, watch};
 
 pub use self::error::ArtifactError;
+pub(crate) use self::installed::{FileContent, InstalledFiles, seen, uptime_ms};
 use muster_base::{
     files::{PASSABLE_FOLDER, make_folder},
     mount::remove_folder,
@@ -137,26 +140,12 @@ pub struct Artifacts {
 struct ArtifactState {
     folder: PathBuf,
     identity: watch::Receiver<Arc<MemberIdentity>>,
-    /// The state of each file when its content was last verified.
-    whole: Mutex<HashMap<Digest, FileStamp>>,
+    /// The files whose content was compared with their digests.
+    installed: Arc<InstalledFiles>,
     /// One for each digest that is being fetched.
     flights: Mutex<HashMap<Digest, Weak<ArtifactFetch>>>,
     transfers: Semaphore,
     pace: TransferPace,
-}
-
-/// What changes when a file is written, replaced or touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileStamp {
-    inode: u64,
-    size_bytes: u64,
-    changed: (i64, i64),
-}
-
-impl FileStamp {
-    fn of(found: &fs::Metadata) -> Self {
-        Self { inode: found.ino(), size_bytes: found.len(), changed: (found.ctime(), found.ctime_nsec()) }
-    }
 }
 
 /// A fetch that is under way.
@@ -187,9 +176,9 @@ impl Artifacts {
         let folder = data_dir.join("artifacts");
         // Yunos may run as other users, who need access to their program, but not a list of others.
         make_folder(&folder, PASSABLE_FOLDER)?;
-        let (whole, flights, transfers) = (Mutex::default(), Mutex::default(), Semaphore::new(TRANSFERS_MAX));
+        let (installed, flights, transfers) = (Arc::default(), Mutex::default(), Semaphore::new(TRANSFERS_MAX));
         let pace = TransferPace::new(rate_bytes_per_s);
-        Ok(Self { shared: Arc::new(ArtifactState { folder, identity, whole, flights, transfers, pace }) })
+        Ok(Self { shared: Arc::new(ArtifactState { folder, identity, installed, flights, transfers, pace }) })
     }
 
     /// The path of an installed artifact.
@@ -204,7 +193,7 @@ impl Artifacts {
     /// If it cannot be fetched, has the wrong content, or cannot be written. Nothing is installed then.
     pub async fn fetch(&self, artifact: &ArtifactRef) -> Result<PathBuf, ArtifactError> {
         let path = self.path(&artifact.sha256);
-        if self.is_known_to_be_whole(artifact, &path) {
+        if self.shared.installed.is_unchanged(&path) {
             return Ok(path);
         }
         let flight = self.flight(&artifact.sha256);
@@ -216,25 +205,32 @@ impl Artifacts {
         Ok(path)
     }
 
-    /// Whether the file is unchanged since it was verified.
-    fn is_known_to_be_whole(&self, artifact: &ArtifactRef, path: &Path) -> bool {
-        let whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::metadata(path).is_ok_and(|found| whole.get(&artifact.sha256) == Some(&FileStamp::of(&found)))
+    /// Compares an installed artifact with the disk: by its identity, and by its digest where that is due.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) async fn check(&self, artifact: &ArtifactRef) -> io::Result<FileContent> {
+        self.shared.installed.check(&self.path(&artifact.sha256), &artifact.sha256).await
+    }
+
+    /// The files whose content was compared with their digests.
+    pub(crate) fn installed(&self) -> &Arc<InstalledFiles> {
+        &self.shared.installed
     }
 
     /// Whether the file exists with the content that its name promises. A file with other content is removed: the disk
     /// is damaged, and running it would be dangerous.
     async fn is_whole(&self, artifact: &ArtifactRef, path: &Path) -> Result<bool, ArtifactError> {
-        if self.is_known_to_be_whole(artifact, path) {
+        if self.shared.installed.is_unchanged(path) {
             return Ok(true);
         }
         let what = format!("artifact {}@{}", artifact.role, artifact.version);
         let (at, wanted) = (path.to_owned(), artifact.clone());
-        let looked = tokio::task::spawn_blocking(move || -> io::Result<Option<FileStamp>> {
+        let looked = tokio::task::spawn_blocking(move || -> io::Result<Option<FileIdentity>> {
             let Ok(found) = fs::metadata(&at) else { return Ok(None) };
             let is_whole = found.is_file() && found.len() == wanted.size_bytes && digest_of(&at)? == wanted.sha256;
             if is_whole {
-                return Ok(Some(FileStamp::of(&found)));
+                return Ok(Some(installed::identity_of(&found)));
             }
             tracing::error!(
                 file = %at.display(),
@@ -246,11 +242,12 @@ impl Artifacts {
             Ok(None)
         });
         let looked = looked.await.map_err(io::Error::other).and_then(|looked| looked);
-        let stamp = looked.map_err(write_error(&what, path))?;
-        let mut whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        whole.remove(&artifact.sha256);
-        whole.extend(stamp.map(|stamp| (artifact.sha256.clone(), stamp)));
-        Ok(stamp.is_some())
+        let identity = looked.map_err(write_error(&what, path))?;
+        match identity {
+            Some(identity) => self.shared.installed.add(path, identity),
+            None => self.shared.installed.forget(path),
+        }
+        Ok(identity.is_some())
     }
 
     /// As [`Self::fetch`], with reports of the progress.
@@ -331,7 +328,7 @@ impl Artifacts {
             let Ok(digest) = name.trim_end_matches(PARTIAL_SUFFIX).parse::<Digest>() else { continue };
             if !is_partial && needed.contains(&digest) {
                 // Its time of last use, so that it is kept for another day.
-                File::open(entry.path())?.set_modified(now)?;
+                self.shared.installed.set_modified(&entry.path(), now)?;
                 continue;
             }
             if now.duration_since(entry.metadata()?.modified()?).unwrap_or_default() > UNUSED_KEPT {
@@ -339,6 +336,7 @@ impl Artifacts {
                 fs::remove_file(entry.path())?;
             }
         }
+        self.shared.installed.forget_missing();
         Ok(())
     }
 
@@ -348,7 +346,7 @@ impl Artifacts {
     /// If a file's time cannot be set.
     pub fn keep<'a>(&self, needed: impl Iterator<Item = &'a Digest>, now: SystemTime) -> io::Result<()> {
         for sha256 in needed {
-            match File::open(self.path(sha256)).and_then(|file| file.set_modified(now)) {
+            match self.shared.installed.set_modified(&self.path(sha256), now) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }

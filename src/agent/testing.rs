@@ -66,6 +66,23 @@ impl Authority {
         (self.certify(name, &key), key.serialize_pem())
     }
 
+    /// As a console, which requires a certificate of a host.
+    pub(super) fn console_tls(&self) -> rustls::ServerConfig {
+        let (certificate, key) = self.issue("console");
+        let mut roots = rustls::RootCertStore::empty();
+        for root in pki::certificates("test", &self.pem()).unwrap() {
+            roots.add(root).unwrap();
+        }
+        let provider = pki::provider();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
+        rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(pki::certificates("test", &certificate).unwrap(), pki::private_key("test", &key).unwrap())
+            .unwrap()
+    }
+
     pub(super) fn certify(&self, name: &str, key: &impl rcgen::PublicKeyData) -> String {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -111,19 +128,7 @@ impl Fleet {
 
     /// As a console, which requires a certificate of a host.
     pub(super) fn console_tls(&self) -> rustls::ServerConfig {
-        let (certificate, key) = self.authority.issue("console");
-        let mut roots = rustls::RootCertStore::empty();
-        for root in pki::certificates("test", &self.authority.pem()).unwrap() {
-            roots.add(root).unwrap();
-        }
-        let provider = pki::provider();
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
-        rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(pki::certificates("test", &certificate).unwrap(), pki::private_key("test", &key).unwrap())
-            .unwrap()
+        self.authority.console_tls()
     }
 
     pub(super) fn start_broker(&mut self) {

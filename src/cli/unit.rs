@@ -11,6 +11,7 @@ use muster_base::{
 use muster_topics::{
     channel::ToldStats,
     diagnostic::Diagnostic,
+    files::Drift,
     name::{LabelValue, Name, UnitName},
     probe::Which,
     process::Cores,
@@ -302,6 +303,11 @@ pub struct CreateYuno {
     /// A file such as a certificate, and what is done when its content changes.
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
     pub on_change: Vec<OnChange>,
+    /// When others change its artifact or configs on the host: correct or report
+    ///
+    /// With `correct` they are fetched again, and a process that may run from what was changed is restarted.
+    #[arg(long, default_value = "correct", value_parser = parse_word::<Drift>)]
+    pub drift: Drift,
     /// User that it runs as
     #[arg(long)]
     pub user: Option<String>,
@@ -568,10 +574,8 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
             ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
-            (
-                if matches!(spec, Spec::Files(_)) { "others changed" } else { "does without" },
-                observed.missing.join("; "),
-            ),
+            ("does without", observed.missing.join("; ")),
+            ("others changed", observed.changed.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
             ("next start", observed.retry_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
             ("error", error.cause),
@@ -628,6 +632,7 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
         reload: create.reload,
         reload_signal: create.reload_signal,
         on_change: create.on_change,
+        drift: create.drift,
         args: if create.args.is_empty() { says.args } else { create.args },
         env: create.environment.variables()?,
         user: create.user,

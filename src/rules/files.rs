@@ -1,6 +1,5 @@
-//! Units of files: what is wrong with a spec; [`plan`]: what is done about a path; [`corrections`]: when drift is a fight.
+//! Units of files: what is wrong with a spec; [`plan`]: what is done about a path.
 
-pub mod corrections;
 pub mod plan;
 
 use muster_topics::{

@@ -22,6 +22,7 @@
 //! - [`render`]: templates, bounded in steps, memory and size
 //! - [`rollout`]: which hosts of a deployment may change now
 //! - [`id`]: resolves typed ids
+//! - [`content_check`]: when installed files are compared with their digests; [`corrections`]: when drift is a fight
 //! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
 //! - [`rotation`]: how the console's signing key is replaced, and when hosts keep that from ending
@@ -41,6 +42,8 @@ pub mod clock;
 pub mod config;
 pub mod conflict;
 pub mod container;
+pub mod content_check;
+pub mod corrections;
 pub mod cost;
 pub mod deployment;
 pub mod deployment_state;

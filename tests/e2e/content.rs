@@ -64,10 +64,11 @@ fn layered_configs_merge_and_secrets_stay_hidden() {
     config(&fleet, "shop", "1", &json!({"colour": "blue", "db": {"user": null}}));
     let create = |configs: &[&str]| {
         let configs = configs.iter().flat_map(|config| ["--config", *config]);
-        let args: Vec<&str> = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--overwrite"]
-            .into_iter()
-            .chain(configs)
-            .collect();
+        let args: Vec<&str> =
+            ["yuno", "create", "default/till", "--artifact", "till", "--run", "--overwrite", "--drift", "report"]
+                .into_iter()
+                .chain(configs)
+                .collect();
         fleet.muster(&args)
     };
     create(&["base@1"]).expect_code(1).expect_stderr("colour");

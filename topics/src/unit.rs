@@ -11,7 +11,7 @@ use crate::{
     container::{ContainerSpec, Image},
     desired::UnitOwner,
     endpoint::{Connector, Endpoint, Needed, Provided},
-    files::FilesSpec,
+    files::{Drift, FilesSpec},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     packages::PackagesSpec,
     probe::Probes,
@@ -336,6 +336,10 @@ pub struct YunoSpec {
     /// How another revision replaces the running one.
     #[serde(default, skip_serializing_if = "Replace::is_stop_first")]
     pub replace: Replace,
+    /// What is done if somebody else, or the disk, changes what it was started from: its artifact and its configs. With
+    /// `correct` they are put right, and a process that may run from what was changed is restarted.
+    #[serde(default, skip_serializing_if = "Drift::is_correct")]
+    pub drift: Drift,
     /// What happens if a change of revision fails.
     #[serde(default, skip_serializing_if = "Rollback::is_auto")]
     pub rollback: Rollback,
@@ -441,6 +445,7 @@ impl YunoSpec {
             restart_epoch: 0,
             restart: Restart::default(),
             replace: Replace::default(),
+            drift: Drift::default(),
             rollback: Rollback::default(),
             verify_after_ms: verify_after_ms(),
             healthy_within_ms: None,
@@ -781,6 +786,9 @@ pub struct Observed {
     /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// What others have changed of what it was made from, and is not put right: each with what is known of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
     /// How often it was restarted automatically since it last was up for five minutes.
     pub attempts: u32,
     /// When it will be restarted, in phase `backoff`.
@@ -925,6 +933,7 @@ impl Observed {
             endpoints: Vec::new(),
             connectors: Vec::new(),
             missing: Vec::new(),
+            changed: Vec::new(),
             attempts: 0,
             retry_ms: None,
             error: None,

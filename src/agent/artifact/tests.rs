@@ -415,6 +415,33 @@ async fn stale_partial_files_are_removed() {
 }
 
 #[tokio::test]
+async fn installed_file_is_compared_once_and_after_each_change() {
+    let server = Server::start(&[Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    let path = artifacts.fetch(&wanted()).await.unwrap();
+    assert_eq!(artifacts.check(&wanted()).await.unwrap(), FileContent::Whole);
+    let known_ms = artifacts.installed().whole_ms(&path);
+    assert!(known_ms.is_some() && artifacts.installed().is_unchanged(&path));
+    // Its time of last use is the agent's own, and says nothing of its content.
+    let later = SystemTime::now() + Duration::from_secs(60);
+    artifacts.sweep(&BTreeSet::from([Digest::of(CONTENT)]), later).unwrap();
+    assert!(artifacts.installed().is_unchanged(&path));
+    artifacts.keep([Digest::of(CONTENT)].iter(), later).unwrap();
+    assert!(artifacts.installed().is_unchanged(&path));
+
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(!artifacts.installed().is_unchanged(&path), "it may have been changed");
+    assert_eq!(artifacts.check(&wanted()).await.unwrap(), FileContent::Whole);
+    assert!(artifacts.installed().is_unchanged(&path));
+    fs::write(&path, vec![b'y'; CONTENT.len()]).unwrap();
+    let found = artifacts.check(&wanted()).await.unwrap();
+    assert!(matches!(found, FileContent::Changed { whole_ms } if whole_ms >= known_ms), "{found:?}");
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(artifacts.check(&wanted()).await.unwrap(), FileContent::Changed { .. }));
+}
+
+#[tokio::test]
 async fn full_disk_is_reported() {
     let (_, identity) = certificates("127.0.0.1:1".parse().unwrap());
     let folder = tempfile::tempdir().unwrap();

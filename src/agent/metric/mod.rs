@@ -94,6 +94,11 @@ const TRIM_EVERY: u64 = 20;
 /// megabyte.
 const POINTS_MAX: usize = 8_192;
 
+/// Returns how many clock ticks, as processes' start times are counted in, so long is.
+pub(crate) fn ticks_of_ms(ms: Millis) -> u64 {
+    u64::try_from(ms).unwrap_or(0).saturating_mul(1_000) / unit::tick_us().max(1)
+}
+
 /// Settings of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricSettings {

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, io, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_rules::{
+    content_check::ContentReport,
     host_plan::FilePlan,
     packages::change::PackageChange,
     plan::{Failure, InstanceEnd, ProbeRequest, ShimReport, Slot},
@@ -129,6 +130,18 @@ pub(super) trait UnitKind: Send + Sync {
         async { Ok(true) }.boxed()
     }
 
+    /// Compares everything that the instance in a slot was started from with what was installed, and puts right what differs if
+    /// it is to. `None` if there is nothing to compare now, as for a kind that does not implement this.
+    fn check_content<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        order: &'a ContentOrder,
+    ) -> BoxFuture<'a, Result<Option<ContentReport>, Failure>> {
+        let _ = (unit, slot, order);
+        async { Ok(None) }.boxed()
+    }
+
     /// Removes everything. There is no instance.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -220,6 +233,14 @@ pub(super) struct StartOrder {
     pub(super) attempts: u32,
     /// Whether another instance of it is in effect.
     pub(super) beside: bool,
+}
+
+/// How the content of a running instance is compared.
+pub(super) struct ContentOrder {
+    /// What it runs as.
+    pub(super) running: Desired,
+    /// Whether what differs is put right.
+    pub(super) corrects: bool,
 }
 
 /// A callback for progress.

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_rules::{
+    content_check::ContentReport,
     mask::{Cut, SecretMask},
     plan::{Failure, InstanceEnd, InstanceExit, ProbeRequest, ShimReport, Slot},
 };
@@ -26,8 +27,8 @@ use serde_json::Value;
 use super::{
     given_secrets::GivenSecrets,
     kind::{
-        AdoptedUnit, FollowFrom, HostChanges, Instance, InstanceEvent, InstanceRequest, ProgressReporter, Signaller,
-        StartError, StartOrder, StepDeadlines, UnitKind, UnitTrace,
+        AdoptedUnit, ContentOrder, FollowFrom, HostChanges, Instance, InstanceEvent, InstanceRequest, ProgressReporter,
+        Signaller, StartError, StartOrder, StepDeadlines, UnitKind, UnitTrace,
     },
     log::LogPart,
 };
@@ -68,6 +69,7 @@ fn mask_report(mask: &SecretMask, report: &mut ShimReport) {
     report.last.iter_mut().for_each(|last| mask_exit(mask, last));
     report.status.iter_mut().for_each(|status| mask.mask(status, Cut::BOTH));
     report.missing.iter_mut().for_each(|missing| mask.mask(missing, Cut::NONE));
+    report.changed.iter_mut().flatten().for_each(|changed| mask.mask(changed, Cut::NONE));
 }
 
 fn mask_exit(mask: &SecretMask, exit: &mut InstanceExit) {
@@ -192,6 +194,26 @@ impl UnitKind for MaskedKind {
         async move {
             let checked = self.kind.check_watched_files(unit, slot, desired, signal).await;
             checked.map_err(|failure| self.failure(unit, failure))
+        }
+        .boxed()
+    }
+
+    fn check_content<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        order: &'a ContentOrder,
+    ) -> BoxFuture<'a, Result<Option<ContentReport>, Failure>> {
+        async move {
+            let found = self.kind.check_content(unit, slot, order).await;
+            // Its secrets may have been fetched again. (To read those that are kept costs more than the comparison.)
+            if !matches!(&found, Ok(found) if found.as_ref().is_none_or(|found| found.changed.is_empty())) {
+                self.learn(unit);
+            }
+            let mut found = found.map_err(|failure| self.failure(unit, failure))?;
+            let mask = self.given.mask(unit);
+            found.iter_mut().flat_map(|found| &mut found.changed).for_each(|one| mask.mask(one, Cut::NONE));
+            Ok(found)
         }
         .boxed()
     }

@@ -48,6 +48,7 @@
 //! planner keeps a unit as it is while it is held.
 
 mod container;
+mod content_watch;
 mod entry;
 mod failure;
 mod files;
@@ -109,14 +110,15 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::container::{OtherContainer, OtherContainers, UnitContainers};
 pub(super) use self::kind::InstanceRequest;
-pub(crate) use self::{kind::FollowFrom, log::LogPart};
 use self::{
+    content_watch::ContentWatch,
     kind::{HostChanges, UnitKind, complaint},
     owed::OwedWorker,
     start_order::UnconfirmedPlaces,
     task::{REQUESTS_MAX, SignalRequest, UnitsTask},
     task_log::TaskLog,
 };
+pub(crate) use self::{kind::FollowFrom, log::LogPart};
 use super::{
     artifact::Artifacts,
     config::{ContainersConfig, FilesConfig, PackagesConfig},
@@ -177,6 +179,7 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
 pub struct Units {
     changed: Arc<Notify>,
     look: Arc<Notify>,
+    look_at_content: Arc<Notify>,
     requests: mpsc::Sender<SignalRequest>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
@@ -228,6 +231,14 @@ impl Units {
         // The states are complete before the first reader sees them.
         task.load().await?;
         let (looked_up, reconciled, unconfirmed) = (task.looked_up(), task.reconciled(), task.unconfirmed());
+        let look_at_content = Arc::new(Notify::new());
+        let watch = ContentWatch {
+            kinds: kinds.clone(),
+            states: states.clone(),
+            reports: task.reports(),
+            look: look_at_content.clone(),
+        };
+        tokio::spawn(shutdown.clone().run_until_cancelled_owned(watch.run()));
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
         let (list, containers) = watch::channel(UnitContainers::default());
         let (list_others, others) = watch::channel(OtherContainers::default());
@@ -238,6 +249,7 @@ impl Units {
         Ok(Self {
             changed,
             look,
+            look_at_content,
             requests,
             states,
             looked_up,
@@ -305,6 +317,7 @@ impl Units {
     /// Has the task examine all units now, as it does regularly.
     pub fn look(&self) {
         self.look.notify_one();
+        self.look_at_content.notify_one();
     }
 
     /// The statistics that units have reported last.

@@ -160,6 +160,11 @@ impl UnitsTask {
         self.unconfirmed.clone()
     }
 
+    /// Where reports about units go.
+    pub(super) fn reports(&self) -> mpsc::Sender<StepReport> {
+        self.reports.clone()
+    }
+
     /// Whether all units from the start have been looked up.
     pub(super) fn looked_up(&self) -> watch::Receiver<bool> {
         self.looked_up.subscribe()

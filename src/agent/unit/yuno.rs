@@ -19,6 +19,7 @@
 //! are in variables, in that config and in arguments, too ([`EndpointWiring`]).
 
 mod channel;
+mod content;
 mod inside;
 mod instance;
 mod launch;
@@ -58,6 +59,7 @@ use muster_base::{
 };
 use muster_rules::{
     config,
+    content_check::ContentReport,
     plan::{Failure, InstanceEnd, ProbeRequest, Slot},
     port_lease::EndpointWiring,
     render::{self, RenderFault},
@@ -77,8 +79,8 @@ use super::{
     folders,
     given_secrets::{SecretSource, texts_of},
     kind::{
-        AdoptedUnit, FollowFrom, Instance, InstanceEvent, InstanceRequest, ProgressReporter, Signaller, StartError,
-        StartOrder, UnitKind, UnitTrace,
+        AdoptedUnit, ContentOrder, FollowFrom, Instance, InstanceEvent, InstanceRequest, ProgressReporter, Signaller,
+        StartError, StartOrder, UnitKind, UnitTrace,
     },
     log,
 };
@@ -94,6 +96,9 @@ pub(super) mod tests;
 
 /// Secrets of a unit, by name.
 type SecretValues = BTreeMap<Name, Zeroizing<String>>;
+
+/// The configs of a revision, and the secrets that are kept for its start.
+type MadeConfigs = (Vec<(ConfigRef, Value)>, BTreeMap<String, String>);
 
 /// The yunos of this host.
 pub(super) struct Yunos {
@@ -140,19 +145,29 @@ impl Yunos {
         self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
         let data_dir = self.folder.parent().unwrap_or(&self.folder);
         kept_data::restore(data_dir, unit).map_err(|error| place.failure("given its data back", &error))?;
-        let materials = place.materials(&desired.revision);
+        let made = self.make_configs(unit, spec, &place.materials(&desired.revision)).await?;
+        let made = made.as_ref().map(|(configs, kept)| (&configs[..], kept));
+        place.prepare(&desired.revision, keep, made)
+    }
+
+    /// Makes the configs of a revision, with the secrets that are kept for its start, unless they are there as they should be.
+    async fn make_configs(
+        &self,
+        unit: &UnitName,
+        spec: &YunoSpec,
+        materials: &Materials,
+    ) -> Result<Option<MadeConfigs>, Failure> {
         let at_start = render::unit::secrets_at_start(spec).map_err(from_render)?;
         if materials.are_there(&spec.configs, &at_start) {
-            return place.prepare(&desired.revision, keep, None);
+            return Ok(None);
         }
-        let configs = self.configs(spec, &materials).await?;
+        let configs = self.configs(spec, materials).await?;
         let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
         let configs = rendered(spec, &secrets, with_secrets(&secrets, configs)?)?;
         self.check(unit, spec, &configs).await?;
         let kept = kept_for_start(&secrets, &at_start)?;
         let without_left = |(config, document)| (config, render::config::without_left(spec, document));
-        let configs: Vec<(ConfigRef, Value)> = configs.into_iter().map(without_left).collect();
-        place.prepare(&desired.revision, keep, Some((&configs, &kept)))
+        Ok(Some((configs.into_iter().map(without_left).collect(), kept)))
     }
 
     async fn prepare(
@@ -468,6 +483,15 @@ impl UnitKind for Yunos {
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         self.look_at_files((unit, slot), desired, signal).boxed()
+    }
+
+    fn check_content<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        order: &'a ContentOrder,
+    ) -> BoxFuture<'a, Result<Option<ContentReport>, Failure>> {
+        self.check_content_of((unit, slot), order).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {

@@ -8,7 +8,10 @@ use muster_topics::{
 };
 
 use super::{PlanStep, PlayConnection, PlayFailure, ProcessId};
-use crate::{conflict::ConflictVerdict, port_lease::EndpointWiring, probe::ProbeVerdict, start_order::StartGate};
+use crate::{
+    conflict::ConflictVerdict, content_check::ContentReport, port_lease::EndpointWiring, probe::ProbeVerdict,
+    start_order::StartGate,
+};
 
 /// An event that the shell has observed.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +54,8 @@ pub enum UnitEvent {
     NotReloaded(Digest),
     /// The running instance has read something that changed, and must be restarted.
     Outdated,
+    /// What was found of the content that the running instance was started from.
+    ContentChecked(ContentReport),
     /// A report about the instance.
     Told(ShimReport),
     /// The instance could not be reached, for example to be stopped.
@@ -101,6 +106,7 @@ pub enum UnitEvent {
 
 /// What a lookup found of an earlier run of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
 pub enum FoundInstance {
     /// Nothing was ever started.
     Nothing,
@@ -129,6 +135,8 @@ pub struct ShimReport {
     pub connection: Option<PlayConnection>,
     /// Features that its host could not provide ([`muster_topics::unit::Observed::missing`]).
     pub missing: Vec<String>,
+    /// What others have changed ([`muster_topics::unit::Observed::changed`]), if its instance is what finds that out.
+    pub changed: Option<Vec<String>>,
     /// The ports and connections that it was started with.
     pub wiring: EndpointWiring,
 }

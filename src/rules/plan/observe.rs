@@ -11,6 +11,7 @@ use super::{
     EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, Health, LiveInstance, LookUp, NextStart, PlanStep,
     PlannedUnit, STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, to_millis,
 };
+use crate::content_check::ContentReport;
 
 /// The longest error or note that is stored and sent: it is for people, and part of a message of limited size.
 const TEXT_MAX_CHARS: usize = 1_000;
@@ -64,6 +65,7 @@ impl PlannedUnit {
                     alive.outdated = true;
                 }
             }
+            UnitEvent::ContentChecked(found) => self.content_checked(found),
             UnitEvent::Started => self.started(),
             UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
             UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown(LookUp::default()),
@@ -282,6 +284,20 @@ impl PlannedUnit {
         }
     }
 
+    /// Handles what was found of the content of the running instance. A process that may run from what was changed is
+    /// restarted once that is put right.
+    fn content_checked(&mut self, found: ContentReport) {
+        let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
+        if found.revision.as_ref() != Some(&alive.revision) {
+            return;
+        }
+        let start_ticks = alive.process.map(|process| process.start_ticks);
+        if found.is_corrected && start_ticks.is_some_and(|ticks| found.may_be_run(ticks, alive.restarts)) {
+            alive.outdated = true;
+        }
+        self.observed.changed = if found.is_corrected { Vec::new() } else { found.changed };
+    }
+
     pub(super) fn handle_report(&mut self, told: ShimReport, now_ms: Millis) {
         let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
         let revision = alive.revision.clone();
@@ -295,6 +311,9 @@ impl PlannedUnit {
         self.observed.frozen = told.frozen;
         self.observed.status = told.status;
         self.observed.missing = told.missing;
+        if let Some(changed) = told.changed {
+            self.observed.changed = changed;
+        }
         alive.runs_with = Some(told.wiring);
         if let Some(last) = &told.last {
             self.note_end(last);

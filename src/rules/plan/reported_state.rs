@@ -50,6 +50,7 @@ impl PlannedUnit {
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
+            self.observed.changed.clear();
         }
         if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
             self.observed.last_lines = None;

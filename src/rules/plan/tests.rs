@@ -2,6 +2,7 @@
 //! phase.
 
 mod contained;
+mod content;
 mod gated;
 mod held;
 mod probed;

@@ -239,7 +239,9 @@ async fn everything_is_made_and_what_was_there_comes_back() {
         ("made/inner", json!({"text": "inner\n"})),
     ];
     let mut instance = bench.apply(&entries).await.unwrap();
-    assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.ready && told.missing.is_empty()));
+    assert!(
+        matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.ready && told.changed == Some(Vec::new()))
+    );
     assert_eq!(bench.names(), ["link", "made", "motd", "new"]);
     assert_eq!((bench.text("motd").as_str(), bench.mode("motd")), ("after\n", 0o640), "what is not said stays");
     assert_eq!((bench.mode("new"), bench.mode("made"), bench.mode("made/inner")), (0o600, 0o700, 0o644));
@@ -301,9 +303,9 @@ async fn drift_is_only_reported_if_so_wanted() {
     next(&mut instance).await;
     fs::write(bench.at("motd"), "wrong\n").unwrap();
     let InstanceEvent::Told(told) = next(&mut instance).await else { panic!("it goes on") };
-    assert!(told.missing[0].contains("motd: its content is another"), "{told:?}");
+    assert!(told.changed.as_ref().unwrap()[0].contains("motd: its content is another"), "{told:?}");
     fs::write(bench.at("motd"), "right\n").unwrap();
-    assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.missing.is_empty()));
+    assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.changed == Some(Vec::new())));
     assert_eq!(bench.text("motd"), "right\n");
     instance.stop(None, 0).await.unwrap();
     assert!(matches!(next(&mut instance).await, InstanceEvent::Ended(ended) if ended.last.exit == Exit::Code(0)));

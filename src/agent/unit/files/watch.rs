@@ -12,7 +12,7 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::{chance::random, clock::now_ms};
 use muster_rules::{
-    files::corrections::{CORRECTIONS_MAX, Corrections},
+    corrections::Corrections,
     plan::{Failure, InstanceEnd, InstanceExit, ShimReport},
 };
 use muster_topics::{Millis, files::Drift, name::UnitName, signal::Signal, unit::Exit};
@@ -48,6 +48,13 @@ const NAMED_MAX: usize = 5;
 /// Events that wait; the reader is as fast as the units' task.
 const EVENTS_MAX: usize = 8;
 
+/// The corrections within [`CORRECTIONS_WITHIN_MS`] after which a unit gives up for a while: one by hand and its repetition
+/// are no fight.
+const CORRECTIONS_MAX: usize = 5;
+
+/// The time in which corrections count together.
+const CORRECTIONS_WITHIN_MS: Millis = 60_000;
+
 /// Files that are kept as they are.
 pub(super) struct FilesInstance {
     state: Arc<FilesState>,
@@ -74,7 +81,7 @@ impl FilesInstance {
             staged,
             started_ms,
             events: own.clone(),
-            corrections: Corrections::default(),
+            corrections: Corrections::new(CORRECTIONS_MAX, CORRECTIONS_WITHIN_MS),
             reported: Vec::new(),
         };
         tokio::spawn(stop.clone().run_until_cancelled_owned(watch.run()));
@@ -84,7 +91,7 @@ impl FilesInstance {
 
 /// What an instance reports: these paths differ.
 pub(super) fn report(differing: Vec<String>) -> ShimReport {
-    ShimReport { ready: true, missing: differing, ..ShimReport::default() }
+    ShimReport { ready: true, changed: Some(differing), ..ShimReport::default() }
 }
 
 fn ended(started_ms: Millis, exit: Exit, why: Option<String>) -> InstanceEvent {

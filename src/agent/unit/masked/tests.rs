@@ -29,7 +29,13 @@ fn exit() -> InstanceExit {
 
 fn report() -> ShimReport {
     let status = Some(format!("{} hunter2", said()));
-    ShimReport { last: Some(exit()), status, missing: vec![said()], ..ShimReport::default() }
+    ShimReport {
+        last: Some(exit()),
+        status,
+        missing: vec![said()],
+        changed: Some(vec![said()]),
+        ..ShimReport::default()
+    }
 }
 
 impl Instance for TalkativeKind {

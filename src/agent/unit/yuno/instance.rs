@@ -131,6 +131,8 @@ impl YunoInstance {
             frozen: state.frozen,
             connection: self.line.connection().cloned(),
             missing: self.missing.clone(),
+            // That is found out by who looks at the disk.
+            changed: None,
             wiring: self.wiring.clone(),
         })
     }

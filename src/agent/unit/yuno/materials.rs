@@ -18,7 +18,7 @@ use muster_base::{
     files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder},
     mount::remove_folder,
 };
-use muster_rules::{config, process::MERGED};
+use muster_rules::{checked, config, process::MERGED};
 use muster_topics::{
     canonical,
     effective::Effective,
@@ -80,6 +80,18 @@ impl Materials {
         self.record().map(|record| record.in_environment).unwrap_or_default()
     }
 
+    /// The files that it consists of, with these configs.
+    pub(super) fn paths(&self, configs: &[ConfigRef]) -> Vec<PathBuf> {
+        let names = [RECORD.to_owned(), file_name(MERGED)].into_iter();
+        let own = configs.iter().map(|config| file_name(config.id.as_str()));
+        names.chain(own).map(|name| self.folder.join(name)).collect()
+    }
+
+    /// Returns files that differ from what was written.
+    pub(super) fn changed_files(&self) -> Vec<String> {
+        self.record().map_or_else(|_| vec![RECORD.to_owned()], |record| self.changed(&record))
+    }
+
     /// Returns all values of secrets in it.
     pub(super) fn values(&self) -> Vec<String> {
         let Ok(record) = self.record() else { return Vec::new() };
@@ -115,7 +127,7 @@ impl Materials {
             secrets: config::secrets(&merged),
             in_environment,
         };
-        files.push((RECORD.to_owned(), serde_json::to_vec(&record)?));
+        files.push((RECORD.to_owned(), checked::to_text(&record)?.into_bytes()));
         let fresh = self.fresh()?;
         for (name, content) in &files {
             write_new(&fresh.join(name), content)?;
@@ -177,7 +189,8 @@ impl Materials {
     }
 
     fn record(&self) -> io::Result<MaterialsRecord> {
-        Ok(serde_json::from_slice(&fs::read(self.folder.join(RECORD))?)?)
+        let wrong = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
+        checked::from_bytes(&fs::read(self.folder.join(RECORD))?).map_err(wrong)
     }
 
     /// Returns files that differ from what was written.

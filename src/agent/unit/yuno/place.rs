@@ -201,23 +201,29 @@ impl InstanceFolder {
         names.into_iter().flat_map(|name| Materials::new(revisions.join(name)).values()).collect()
     }
 
-    fn wired(&self, revision: &Digest) -> PathBuf {
+    pub(super) fn wired(&self, revision: &Digest) -> PathBuf {
         self.revision(revision).join("wired").join("config.json")
     }
 
-    /// Writes the configuration that a unit is started with, if it has one: the installed one, with its endpoints, and with
-    /// what is rendered of templates that name these.
-    pub(super) fn wire(
+    /// Every file that holds the configs of an instance that reads this revision.
+    pub(super) fn content_paths(&self, revision: &Digest, spec: &YunoSpec, started: &StartRecord) -> Vec<PathBuf> {
+        let wired = (!started.wiring.is_empty()).then(|| self.wired(revision));
+        self.materials(revision).paths(&spec.configs).into_iter().chain(wired).collect()
+    }
+
+    /// Returns the configuration that a unit with endpoints is started with: the installed one, with its endpoints, and with what
+    /// is rendered of templates that name these.
+    pub(super) fn wired_text(
         &self,
         revision: &Digest,
         spec: &YunoSpec,
         wiring: &EndpointWiring,
-    ) -> Result<Option<PathBuf>, Failure> {
+    ) -> Result<Option<String>, Failure> {
+        if wiring.is_empty() {
+            return Ok(None);
+        }
         let materials = self.materials(revision);
         let installed = (!spec.configs.is_empty()).then(|| materials.merged());
-        if wiring.is_empty() {
-            return Ok(installed);
-        }
         let never = |error: String| Failure { error, may_heal: false };
         let content = installed.map_or(Ok(b"{}".to_vec()), fs::read).map_err(|error| self.failure("read", &error))?;
         let mut config =
@@ -228,6 +234,19 @@ impl InstanceFolder {
         for (at, text) in texts.map_err(|fault| never(fault.to_string()))? {
             config.pointer_mut(&at).into_iter().for_each(|place| *place = text.as_str().into());
         }
+        Ok(Some(config.to_string()))
+    }
+
+    /// Writes the configuration that a unit is started with, if it has one, and returns its path.
+    pub(super) fn wire(
+        &self,
+        revision: &Digest,
+        spec: &YunoSpec,
+        wiring: &EndpointWiring,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let Some(text) = self.wired_text(revision, spec, wiring)? else {
+            return Ok((!spec.configs.is_empty()).then(|| self.materials(revision).merged()));
+        };
         let wired = self.wired(revision);
         let text = config.to_string();
         if fs::read(&wired).is_ok_and(|present| present == text.as_bytes()) {

@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -216,10 +216,20 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
 }
 
 impl InstanceFolder {
+    /// Where the link leads that leads to this revision's configs.
+    pub(super) fn revision_link(&self, revision: &Digest) -> PathBuf {
+        Path::new("rev").join(revision.short())
+    }
+
+    /// Where the link leads.
+    pub(super) fn leads_to(&self) -> Option<PathBuf> {
+        fs::read_link(self.link()).ok()
+    }
+
     /// Points the link to this revision's configs atomically.
     pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
         let link = self.link();
-        let target = Path::new("rev").join(revision.short());
+        let target = self.revision_link(revision);
         if fs::read_link(&link).is_ok_and(|present| present == target) {
             return Ok(());
         }

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod asked;
+mod content;
 mod given;
 mod probed;
 
@@ -38,6 +39,8 @@ struct Host {
     folder: tempfile::TempDir,
     store: Store,
     units: Units,
+    artifacts: Artifacts,
+    identity: watch::Receiver<Arc<MemberIdentity>>,
     shutdown: CancellationToken,
 }
 
@@ -61,18 +64,26 @@ pub(in crate::unit) fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
 
 impl Host {
     async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
-        let (units, shutdown) = Self::agent(&store, folder.path()).await;
-        Self { folder, store, units, shutdown }
+        Self::start_as(identity()).await
     }
 
-    async fn agent(store: &Store, folder: &Path) -> (Units, CancellationToken) {
+    async fn start_as(identity: watch::Receiver<Arc<MemberIdentity>>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+        let artifacts = Artifacts::open(folder.path(), identity.clone(), None).unwrap();
+        let (units, shutdown) = Self::agent(&store, folder.path(), &identity, artifacts.clone()).await;
+        Self { folder, store, units, artifacts, identity, shutdown }
+    }
+
+    async fn agent(
+        store: &Store,
+        folder: &Path,
+        identity: &watch::Receiver<Arc<MemberIdentity>>,
+        artifacts: Artifacts,
+    ) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
         let shims = Shims::install(folder).unwrap();
-        let identity = identity();
         let host = identity.borrow().membership.host;
-        let artifacts = Artifacts::open(folder, identity, None).unwrap();
         let units = Units::start(
             store.clone(),
             (host, HostKey::generate().unwrap()),
@@ -95,7 +106,9 @@ impl Host {
 
     async fn restart_agent(&mut self) {
         self.stop_agent().await;
-        (self.units, self.shutdown) = Self::agent(&self.store, self.folder.path()).await;
+        self.artifacts = Artifacts::open(self.folder.path(), self.identity.clone(), None).unwrap();
+        let artifacts = self.artifacts.clone();
+        (self.units, self.shutdown) = Self::agent(&self.store, self.folder.path(), &self.identity, artifacts).await;
     }
 
     /// Puts a program where it would have been installed.
@@ -412,7 +425,8 @@ async fn a_store_that_was_lost_ends_no_unit() {
     host.store.close().await;
     host.store = Store::open(&host.folder.path().join("another.db")).await.unwrap();
     host.store.begin_life(now_ms() + 1).await.unwrap();
-    (host.units, host.shutdown) = Host::agent(&host.store, host.folder.path()).await;
+    (host.units, host.shutdown) =
+        Host::agent(&host.store, host.folder.path(), &host.identity, host.artifacts.clone()).await;
     assert!(host.units.states().borrow().is_empty());
     host.verb(&unit, &verb).await.unwrap();
     let after = host.until_phase(&unit, Phase::Running).await;

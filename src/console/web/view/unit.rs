@@ -298,8 +298,10 @@ impl UnitView {
                     div { dt { @if let Spec::Packages(_) = *desired.spec { "Differs" } @else { "Says" } } dd { (status) } }
                 }
                 @if !observed.missing.is_empty() {
-                    div { dt { @if let Spec::Files(_) = *desired.spec { "Others changed" } @else { "Does without" } }
-                          dd { ul.plain { @for one in &observed.missing { li { (one) } } } } }
+                    div { dt { "Does without" } dd { ul.plain { @for one in &observed.missing { li { (one) } } } } }
+                }
+                @if !observed.changed.is_empty() {
+                    div { dt { "Others changed" } dd { ul.plain { @for one in &observed.changed { li { (one) } } } } }
                 }
                 @if !observed.owed.is_empty() {
                     div { dt { "Owes" } dd { ul.plain { @for one in &observed.owed {

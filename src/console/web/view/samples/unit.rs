@@ -167,7 +167,7 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
     let mut view = unit_view(hostname, "");
     let entries = serde_json::json!({text("/etc/till.conf"): {"text": "a\n"}});
     view.unit.desired.spec = serde_json::from_value(serde_json::json!({"kind": "files", "files": entries})).unwrap();
-    view.unit.observed.missing = vec![text("/etc/till.conf: its content differs")];
+    view.unit.observed.changed = vec![text("/etc/till.conf: its content differs")];
     let owed = OwedReport {
         action: text("restart shop/till"),
         since_ms: ago(40),
