@@ -4,6 +4,7 @@
 
 mod clock_uses;
 mod documents;
+mod file_writes;
 
 use std::{
     fs,
