@@ -14,6 +14,7 @@ pub mod argv;
 pub mod certain_clock;
 pub mod chance;
 pub mod clock;
+pub mod clock_steps;
 pub mod config;
 pub mod crash;
 pub mod failure;

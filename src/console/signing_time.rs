@@ -10,43 +10,14 @@
 //! for all hosts are dated no earlier than before. Messages that are repeated every few seconds do not follow a clock that was just set
 //! ahead, until hosts have been compared with it.
 
-use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
+use muster_base::clock_steps::ClockSteps;
 use muster_rules::time::{AHEAD_MAX_MS, SLACK_MS};
 use muster_topics::Millis;
-
-/// By how much a clock was set, compared with the elapsed time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClockSteps {
-    at: Instant,
-    clock_ms: Millis,
-}
-
-impl ClockSteps {
-    /// Starts from now.
-    pub(super) fn new(now: Millis) -> Self {
-        Self { at: Instant::now(), clock_ms: now }
-    }
-
-    /// What the clock would show if it had not been set.
-    fn expected_ms(&self) -> Millis {
-        self.clock_ms.saturating_add(Millis::try_from(self.at.elapsed().as_millis()).unwrap_or(Millis::MAX))
-    }
-
-    /// Returns by how much the clock was set since the last call; 0 if it only drifted. A machine that slept looks the
-    /// same.
-    pub(super) fn take(&mut self, now: Millis) -> Millis {
-        let by_ms = now.saturating_sub(self.expected_ms());
-        *self = Self::new(now);
-        if by_ms.unsigned_abs() > SLACK_MS.unsigned_abs() { by_ms } else { 0 }
-    }
-}
 
 /// The signed time; see the module. Callers pass times of the console's clock.
 #[derive(Debug)]
@@ -215,14 +186,5 @@ mod tests {
         let singles = [0; 3].map(|_| dated.another_ms(74 * HOUR));
         assert_eq!(singles, [74 * HOUR, 74 * HOUR + 1, 74 * HOUR + 2]);
         assert_eq!(dated.another_ms(73 * HOUR), 73 * HOUR);
-    }
-
-    #[test]
-    fn drifting_clock_is_not_a_jump() {
-        let mut steps = ClockSteps::new(HOUR);
-        assert_eq!(steps.take(HOUR + SLACK_MS / 2), 0);
-        let by_ms = steps.take(3 * HOUR);
-        assert!((HOUR..=2 * HOUR).contains(&by_ms), "{by_ms}");
-        assert!(steps.take(HOUR) < -HOUR);
     }
 }

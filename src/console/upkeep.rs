@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_base::clock::{boot_id, now_ms};
+use muster_base::{
+    clock::{boot_id, now_ms},
+    clock_steps::ClockSteps,
+};
 use muster_rules::{
     clock::{self, ClockEvidence, ClockFinding},
     time::SLACK_MS,
@@ -20,7 +23,6 @@ use super::{
     certain_time, dispatch,
     notice::NoticeKind,
     page_change::PageChange,
-    signing_time::ClockSteps,
     state::ConsoleState,
     store::{self, StoreResult},
 };

@@ -22,6 +22,9 @@ const RESTART: ExponentialGrowth = ExponentialGrowth { first_ms: 30_000, max_ms:
 /// log.
 pub const RESTARTS_MAX: u32 = 200;
 
+/// The longest of all delays before a unit is tried again.
+pub const RETRY_MAX_MS: Millis = RESTART.max_ms;
+
 /// A process that was up for this long gets all its restarts again.
 pub const GOOD_AFTER_MS: Millis = 5 * 60_000;
 
@@ -45,6 +48,13 @@ const CONVERGENCE: ExponentialGrowth = ExponentialGrowth { first_ms: 5_000, max_
 
 /// The most attempts in a row: half a day, in which somebody makes room on a disk.
 const CONVERGENCES_MAX: u32 = 50;
+
+/// Whether a stored time has come by now that was no more than `longest_ms` ahead when it was stored. One that is further ahead
+/// was stored by a clock that was set back since: it has come.
+#[must_use]
+pub fn has_come(at_ms: Millis, now_ms: Millis, longest_ms: Millis) -> bool {
+    !(1..=longest_ms).contains(&at_ms.saturating_sub(now_ms))
+}
 
 /// How often and with which delays a unit is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +146,19 @@ pub fn share(whole_ms: Millis, random: f64) -> Millis {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn stored_time_comes_also_after_the_clock_was_set() {
+        const HOUR: Millis = 3_600_000;
+        let (longest_ms, now) = (240_000, 1_000 * 24 * HOUR);
+        for set_by in [HOUR, 31 * 24 * HOUR, 400 * 24 * HOUR] {
+            // It was stored by a clock that was ahead, or behind, and is right now.
+            assert!(has_come(now + set_by + 120_000, now, longest_ms));
+            assert!(has_come(now - set_by + 120_000, now, longest_ms));
+        }
+        assert!(has_come(now, now, longest_ms) && has_come(now - 1, now, longest_ms));
+        assert!(!has_come(now + 1, now, longest_ms) && !has_come(now + longest_ms, now, longest_ms));
+    }
 
     #[test]
     fn process_restarts_at_once_then_later_then_never() {

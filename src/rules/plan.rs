@@ -17,7 +17,7 @@
 //! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `prerequisites`
 //! (what a unit needs of its host and of other units), `instance` and `installation` (the states of what runs, and of what is
 //! installed), `observe` and `reported_state` (how an observation changes a unit, and the state that is reported), `step` (the
-//! next step), `play` (playing and pausing), `health` (probe results), `restart` (what follows the end of an instance),
+//! next step), `play` (playing and pausing), `clock_shift` (what follows a clock that was set), `health` (probe results), `restart` (what follows the end of an instance),
 //! `rollback` (verified revisions, and rolling back), `second_instance` (beside the first, while one revision replaces another),
 //! `tests` and `model` (cases and properties).
 //!
@@ -36,6 +36,7 @@
 //! started. Only a stop still stops it. (A shim restarts its process by itself, as often as it was allowed to
 //! when the hold began: such an instance goes on.)
 
+mod clock_shift;
 mod event;
 mod health;
 mod installation;
@@ -239,7 +240,7 @@ impl PlannedUnit {
             hold: None,
             needs: Prerequisites::default(),
             installation: Installation::restore(observed.revision.clone()),
-            next_start: NextStart::restore(finished, observed.retry_ms),
+            next_start: NextStart::restore(finished, observed.retry_ms, now_ms),
             observed,
             instance: EffectiveInstance::Unknown(lookup),
             slot,

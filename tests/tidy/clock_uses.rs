@@ -8,6 +8,9 @@ use super::sources;
 /// certainly come.
 const KINDS: [&str; 5] = ["stamp", "wait", "refuse", "cache", "mend"];
 
+/// The kinds that decide what is done. A wrong clock may delay it, and takes nothing away.
+const DECIDES: [&str; 3] = ["wait", "refuse", "cache"];
+
 /// Short-lived programs of people, which show ages and dates.
 const SHOWN: [&str; 2] = ["src/cli", "src/doctor"];
 
@@ -38,14 +41,41 @@ fn found() -> BTreeMap<String, usize> {
     counted.map(|(path, count)| (path.display().to_string(), count)).collect()
 }
 
+/// All code, tests included.
+fn all_code() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut folders, mut all) = (vec![root.join("src"), root.join("broker"), root.join("tests")], String::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                all.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    all
+}
+
 #[test]
 fn every_reading_of_the_clock_has_a_row() {
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tidy/clock_uses.txt");
     let text = fs::read_to_string(table).unwrap();
+    let tests = all_code();
     let mut rows = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [path, count, kinds, what] = cells[..] else { panic!("a row has four cells: {line}") };
+        let (path, count, kinds, what, held) = match cells[..] {
+            [path, count, kinds, what] => (path, count, kinds, what, None),
+            [path, count, kinds, what, held] => (path, count, kinds, what, Some(held)),
+            _ => panic!("a row has four cells, or five: {line}"),
+        };
+        let decides = kinds.split(' ').any(|kind| DECIDES.contains(&kind));
+        assert_eq!(decides, held.is_some(), "{path}: only what decides something has a test that sets the clock");
+        if let Some(test) = held.filter(|held| !held.starts_with("- ")) {
+            assert!(tests.contains(&format!("fn {test}(")), "{path}: there is no test {test}");
+        }
         assert!(kinds.split(' ').all(|kind| KINDS.contains(&kind)), "{path}: {kinds:?} is not of {KINDS:?}");
         assert!(!what.is_empty(), "{path}: what for?");
         rows.insert(path.to_owned(), count.parse::<usize>().unwrap());

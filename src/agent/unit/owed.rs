@@ -16,7 +16,11 @@ use std::{
 };
 
 use muster_base::{chance, clock::now_ms, crash, mount::remove_folder};
-use muster_rules::{CommandRefusal, backoff::ExponentialGrowth, mask::Cut};
+use muster_rules::{
+    CommandRefusal,
+    backoff::{ExponentialGrowth, has_come},
+    mask::Cut,
+};
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_shim::{Launch, OutputMode, ProcessExit, ProgramEnd, ShimEvent, ShimRequest};
 use muster_topics::{
@@ -59,6 +63,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// The delays before an action that could not be done is tried again: what it needs may be coming up.
 const AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 120_000 };
+
+/// The longest delay before it is tried again, with what is random of it.
+const AGAIN_MAX_MS: Millis = 2 * AGAIN.max_ms;
 
 /// How often an action is tried: for about five minutes. Then an operator has to look.
 const ATTEMPTS_MAX: u32 = 8;
@@ -174,7 +181,7 @@ impl OwedWorker {
             }
         }
         for same in actions.values() {
-            if same.iter().any(|one| one.due_ms <= now_ms()) {
+            if same.iter().any(|one| has_come(one.due_ms, now_ms(), AGAIN_MAX_MS)) {
                 self.attempt(same).await?;
             }
         }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use muster_base::{chance::random, clock::now_ms, crash};
+use muster_base::{chance::random, clock::now_ms, clock_steps::ClockSteps, crash};
 use muster_rules::{
     CommandRefusal,
     conflict::ConflictVerdict,
@@ -115,6 +115,8 @@ pub(super) struct UnitsTask {
     wires_changed: bool,
     /// Instances that may have moved to another host.
     unconfirmed: watch::Sender<UnconfirmedPlaces>,
+    /// By how much the clock was set.
+    clock: ClockSteps,
 }
 
 impl UnitsTask {
@@ -152,6 +154,7 @@ impl UnitsTask {
             failed: BTreeSet::new(),
             wires_changed: false,
             unconfirmed: watch::Sender::default(),
+            clock: ClockSteps::new(now_ms()),
         }
     }
 
@@ -218,7 +221,9 @@ impl UnitsTask {
     /// files, or in a shim.
     pub(super) async fn run(mut self) {
         loop {
-            match self.next().await {
+            let event = self.next().await;
+            self.follow_clock();
+            match event {
                 UnitsEvent::Changed => self.sync().await,
                 UnitsEvent::Reported(report) => {
                     let StepReport { unit, slot, seen } = *report;
@@ -259,6 +264,23 @@ impl UnitsTask {
             // Cancel-safe; the sender lives as long as the kinds of units.
             Ok(()) = self.owed.changed() => UnitsEvent::Owed,
             () = tokio::time::sleep_until(wake) => UnitsEvent::Tick,
+        }
+    }
+
+    /// Has all units wait as long as they would have if the clock was set.
+    fn follow_clock(&mut self) {
+        let now = now_ms();
+        match self.clock.take(now) {
+            0 => {}
+            by_ms => {
+                tracing::warn!(
+                    by_ms,
+                    "the clock was set, or the host has slept; what units wait for comes as it would have"
+                );
+                for entry in self.entries.values_mut() {
+                    entry.unit.observe(UnitEvent::ClockSet(by_ms), now);
+                }
+            }
         }
     }
 

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::command_check::{resolve, unknown_host, verb as check_verb};
 use muster_api::{HostProgress, NewCommand};
-use muster_base::{certain_clock::CertainClock, clock::now_ms};
+use muster_base::{certain_clock::CertainClock, clock::now_ms, clock_steps::ClockSteps};
 use muster_bus::sealing::{self, SealError};
 use muster_fault::planted;
 use muster_rules::intent::CommandClass;
@@ -57,7 +57,6 @@ use super::{
     list::first_names,
     page_change::PageChange,
     realm, register, rotation, secret,
-    signing_time::ClockSteps,
     state::{Console, ConsoleState},
     store::{
         self, Store, StoreError,

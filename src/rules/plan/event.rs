@@ -100,6 +100,8 @@ pub enum UnitEvent {
     GroupStays(Option<String>),
     /// Whether its revision has to wait for other units of its deployment's version before it counts as verified.
     GroupWaits(bool),
+    /// The clock was set by so much. What is waited for comes as much later or earlier by it, and so as it would have.
+    ClockSet(Millis),
     /// Time has passed.
     Tick,
 }

@@ -11,7 +11,7 @@ use muster_topics::{
     unit::Desired,
 };
 
-use super::{EndpointWiring, ProcessId, Slot};
+use super::{EndpointWiring, ProcessId, Slot, clock_shift};
 use crate::probe::ProbeVerdict;
 
 /// Which probes a unit has.
@@ -164,6 +164,11 @@ impl Health {
     /// Restarts its time to come up, because it could not do so before, or was not expected to.
     pub(super) fn excuse(&mut self, now_ms: Millis) {
         self.since_ms = now_ms;
+    }
+
+    /// Shifts its time by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        clock_shift::shift(&mut self.since_ms, by_ms);
     }
 
     /// Returns when it has to be up.

@@ -2,7 +2,7 @@
 
 use muster_topics::{Millis, name::Digest};
 
-use super::{ADOPT_AGAIN_MS, PlanStep, step::due};
+use super::{ADOPT_AGAIN_MS, PlanStep, clock_shift::shift, step::due};
 use crate::backoff::ExponentialGrowth;
 
 /// Delays before an installation is tried again: from a second, so that a restart of the console costs little time, to
@@ -129,6 +129,11 @@ impl Installation {
     /// Forgets earlier failures, so that the next step is tried at once.
     pub(super) fn forget_failures(&mut self) {
         self.retry = None;
+    }
+
+    /// Shifts its times by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        self.retry.iter_mut().for_each(|retry| shift(&mut retry.at_ms, by_ms));
     }
 
     fn failures(&self) -> u32 {

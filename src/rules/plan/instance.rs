@@ -2,7 +2,7 @@
 
 use muster_topics::{Millis, name::Digest};
 
-use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, health::Health, step::due};
+use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, clock_shift::shift, health::Health, step::due};
 use crate::port_lease::EndpointWiring;
 
 /// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
@@ -85,6 +85,13 @@ impl LookUp {
         self.state = LookUpState::Failed { again_ms: now_ms.saturating_add(ADOPT_AGAIN_MS) };
     }
 
+    /// Shifts its time by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        if let LookUpState::Failed { again_ms } = &mut self.state {
+            shift(again_ms, by_ms);
+        }
+    }
+
     /// Whether it failed when it was last tried.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.state, LookUpState::UnderWay { is_repeated: true } | LookUpState::Failed { .. })
@@ -164,4 +171,12 @@ pub struct ProcessId {
     pub start_ticks: u64,
     /// When it was started.
     pub started_ms: Millis,
+}
+
+impl ProcessId {
+    /// Whether it has run for so long by now. One that began in the future did so before the clock was set back: nobody knows for
+    /// how long it has run, and it would take as long to find out.
+    pub(super) fn has_run_for(&self, ms: Millis, now_ms: Millis) -> bool {
+        now_ms < self.started_ms || now_ms.saturating_sub(self.started_ms) >= ms
+    }
 }

@@ -95,6 +95,7 @@ impl PlannedUnit {
             UnitEvent::GroupFailed(why) => _ = self.go_back(&why, now_ms),
             UnitEvent::GroupWaits(waits) => self.set_group_waits(waits),
             UnitEvent::GroupStays(why) => self.set_group_stays(why),
+            UnitEvent::ClockSet(by_ms) => self.shift(by_ms),
             UnitEvent::Tick => {}
         }
         self.update_report(now_ms);

@@ -6,7 +6,7 @@
 
 use muster_topics::{Millis, channel::Ability};
 
-use super::{PlanStep, ProcessId, step::due};
+use super::{PlanStep, ProcessId, clock_shift::shift, step::due};
 
 /// When to repeat an unanswered request. Each request has half a minute to be answered, so this is for a unit that is
 /// connected and cannot be reached.
@@ -84,6 +84,11 @@ impl PlayState {
             Some(_) => {}
             None => self.forget_connection(),
         }
+    }
+
+    /// Shifts its time by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        self.again_ms.iter_mut().for_each(|at_ms| shift(at_ms, by_ms));
     }
 
     fn forget_connection(&mut self) {

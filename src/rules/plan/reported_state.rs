@@ -118,7 +118,7 @@ impl PlannedUnit {
     }
 
     fn phase(&self, process: Option<ProcessId>, now_ms: Millis) -> Phase {
-        let up = |process: ProcessId| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
+        let up = |process: ProcessId| process.has_run_for(self.policy.started_after_ms, now_ms);
         match &self.instance {
             EffectiveInstance::Unknown(_) => self.observed.phase,
             EffectiveInstance::Launching(_) => Phase::Starting,

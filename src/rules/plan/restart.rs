@@ -8,8 +8,10 @@ use muster_topics::{
     unit::{Hold, HoldReason, Restart},
 };
 
-use super::{EffectiveInstance, Failure, InstanceEnd, InstanceExit, PlannedUnit, observe::shortened};
-use crate::backoff::GOOD_AFTER_MS;
+use super::{
+    EffectiveInstance, Failure, InstanceEnd, InstanceExit, PlannedUnit, clock_shift::shift, observe::shortened,
+};
+use crate::backoff::{GOOD_AFTER_MS, RETRY_MAX_MS};
 
 /// When the desired generation may be started next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +27,12 @@ pub(super) enum NextStart {
 }
 
 impl NextStart {
-    /// Restores it from the stored state: whether the unit has finished, or else until when it waits.
-    pub(super) fn restore(has_finished: bool, retry_ms: Option<Millis>) -> Self {
+    /// Restores it from the stored state: whether the unit has finished, or else until when it waits. By a clock that was set
+    /// back meanwhile it waits no longer than any retry.
+    pub(super) fn restore(has_finished: bool, retry_ms: Option<Millis>, now_ms: Millis) -> Self {
         match retry_ms {
             _ if has_finished => Self::Finished,
-            Some(at_ms) => Self::At(at_ms),
+            Some(at_ms) => Self::At(at_ms.min(now_ms.saturating_add(RETRY_MAX_MS))),
             None => Self::Now,
         }
     }
@@ -58,6 +61,13 @@ impl NextStart {
             *self = Self::Now;
         }
         waits
+    }
+
+    /// Shifts its time by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        if let Self::At(at_ms) = self {
+            shift(at_ms, by_ms);
+        }
     }
 
     /// Returns when another generation may be started, in which more is tried; a wait goes on.

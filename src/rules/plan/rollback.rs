@@ -33,7 +33,7 @@ use muster_topics::{
 
 use crate::conflict::ConflictVerdict;
 
-use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, observe::shortened};
+use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, clock_shift::shift, observe::shortened};
 
 /// A revision that a unit can be rolled back to.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(super) struct RevisionTrial {
     pub(super) verified: Option<Arc<VerifiedRevision>>,
     /// How the trial of the requested revision stands.
     state: TrialState,
+    /// Whether it was begun in an earlier run of the agent, and was not judged in this one.
+    is_restored: bool,
     /// The process that is up without interruption, and since when.
     up: Option<(RevisionProcess, Millis)>,
     /// Whether other units of the deployment's version have to be up, too, before this one is verified.
@@ -87,7 +89,7 @@ impl RevisionTrial {
     /// Restores it from the store.
     pub(super) fn restore(verified: Option<Arc<VerifiedRevision>>, since_ms: Option<Millis>) -> Self {
         let state = since_ms.map_or(TrialState::Idle, |since_ms| TrialState::Begun { since_ms });
-        Self { verified, state, ..Self::default() }
+        Self { verified, state, is_restored: since_ms.is_some(), ..Self::default() }
     }
 
     /// When the trial began, if it goes on.
@@ -98,6 +100,14 @@ impl RevisionTrial {
     /// The requested desired state, while the unit is rolled back from it.
     fn refused(&self) -> Option<&Desired> {
         if let TrialState::Failed(refused) = &self.state { Some(refused) } else { None }
+    }
+
+    /// Shifts its times by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        if let TrialState::Begun { since_ms } = &mut self.state {
+            shift(since_ms, by_ms);
+        }
+        self.up.iter_mut().for_each(|(_, since_ms)| shift(since_ms, by_ms));
     }
 
     /// Ends the trial, if it goes on.
@@ -406,6 +416,7 @@ impl PlannedUnit {
             (Some(up), _) => Some((up, now_ms)),
             (None, _) => None,
         };
+        self.judge_restored(now_ms);
         let is_due = |at_ms: Option<Millis>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
         if is_due(self.verified_at_ms()) && !self.trial.group_waits {
             let verified = self.desired.as_ref().map(|desired| VerifiedRevision {
@@ -423,6 +434,18 @@ impl PlannedUnit {
         let within_s = self.policy.healthy_within_ms / 1_000;
         let probed = alive.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
         self.go_back(&format!("it did not come up within {within_s} s{probed}"), now_ms)
+    }
+
+    /// Has a trial of an earlier run of the agent begin anew if its time is over: the clock may have been set meanwhile, and a
+    /// rollback is not taken back when it is right again.
+    fn judge_restored(&mut self, now_ms: Millis) {
+        let Some(by_ms) = self.healthy_by_ms().filter(|_| self.trial.is_restored) else { return };
+        self.trial.is_restored = false;
+        if let TrialState::Begun { since_ms } = &mut self.trial.state
+            && by_ms <= now_ms
+        {
+            *since_ms = now_ms;
+        }
     }
 
     /// When to check again. A plan is made a moment after the last check: a verification that became due in between is due

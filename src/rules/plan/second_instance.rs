@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, NextStart, PlanStep, PlannedUnit, ProcessId,
-    STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, health::Health, instance::KeptInstances, step::due, to_millis,
+    STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, clock_shift::shift, health::Health, instance::KeptInstances,
+    step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 
@@ -120,6 +121,14 @@ impl SecondInstance {
         self.alive.as_mut().map(|alive| &mut *alive.instance)
     }
 
+    /// Shifts its times by as much as the clock was set.
+    pub(super) fn shift(&mut self, by_ms: Millis) {
+        shift(&mut self.since_ms, by_ms);
+        if let Some(instance) = self.instance_mut() {
+            instance.shift(by_ms);
+        }
+    }
+
     /// Its process.
     fn process(&self) -> Option<ProcessId> {
         self.instance()?.process
@@ -150,7 +159,7 @@ impl SecondInstance {
         };
         let waits = policy.says_ready && !alive.ready || alive.health.awaits(policy.probes);
         let is_said = alive.ready || policy.probes.tells_up();
-        !waits && (is_said || now_ms >= process.started_ms.saturating_add(policy.started_after_ms))
+        !waits && (is_said || process.has_run_for(policy.started_after_ms, now_ms))
     }
 }
 
@@ -303,7 +312,9 @@ impl PlannedUnit {
         match found {
             FoundInstance::Alive(revision, told) => {
                 let kept = kept.filter(|kept| kept.revision == revision);
-                let since_ms = kept.as_ref().map_or(now_ms, |kept| kept.since_ms.min(now_ms));
+                // One whose time is over has it anew: the clock may have been set meanwhile.
+                let is_within = |since_ms: &Millis| now_ms.saturating_sub(*since_ms) < self.policy.healthy_within_ms;
+                let since_ms = kept.as_ref().map(|kept| kept.since_ms.min(now_ms)).filter(is_within).unwrap_or(now_ms);
                 // An instance without a stored state is a candidate if it has the desired revision.
                 let leaving = kept.map_or_else(|| !self.desires(&revision), |kept| kept.leaving);
                 let alive = Some(LiveSecond::new(LiveInstance::new(revision.clone(), told.restarts)));

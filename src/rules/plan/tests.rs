@@ -1,6 +1,7 @@
 //! Cases of the planner: each a script of observations, with the expected step and
 //! phase.
 
+mod clock;
 mod contained;
 mod content;
 mod gated;
