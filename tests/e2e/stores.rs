@@ -1,13 +1,19 @@
 //! Every store of every role, each with everything that may become of it: cut to half, bits flipped (anywhere, and in the
-//! payload of pages alone), emptied, deleted, replaced by something else or by a folder, put back from an older copy; while
-//! its role is stopped, and when it was killed with commands in flight.
+//! payload of pages alone), emptied, deleted, replaced by something else or by a folder, unreadable (it opens, and the disk
+//! gives an error for each read; a database cannot be opened), put back from an older copy; while its role is stopped, when it
+//! was killed with commands in flight, and, what is no database, while it runs.
+//! (Disks without room and inodes, and those that were mounted anew to be read only, are of whole folders: `full_disk`.)
 //!
 //! A row of [`TABLE`] says what may be lost. What it does not name has to be there again: no command is done twice, each has
 //! an outcome, no unit is forgotten or ended, who is revoked stays so, and commands are taken. A role that refuses to start
 //! names the file and what to do, and starts once the file is back.
 //!
-//! The usual run tries one kind of damage on each small file, and several on each database; `TESTS_LONG=1` tries all.
-//! `TESTS_SEED` picks other bits and other kinds; `TESTS_STORES=console.db` tries only rows whose name begins so.
+//! The usual run tries one kind of damage on each small file, and several on each database, of those that are of its content
+//! and while its role does not run; `TESTS_LONG=1` tries all.
+//! `TESTS_SEED` picks other bits and other kinds; `TESTS_STORES=console.db` tries only rows whose name begins so, and
+//! `TESTS_DAMAGE=Unreadable` only that, at all times.
+
+mod table;
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +26,10 @@ use std::{
 
 use serde_json::Value;
 
+use self::table::{
+    ALL, Bits, Damage, Deleted, Either, Empty, FEW, Folder, Garbage, HOLDS, Half, Lost, NO_STORES, NOT_MADE_ANEW,
+    Older, Payload, Refuses, Role, Row, Starts, TABLE, Then, USUAL, Unreadable, When, row,
+};
 use crate::{
     fleet::{PATIENCE, Running, eventually, file, free_ports},
     roles::Roles,
@@ -27,195 +37,6 @@ use crate::{
 
 const KEEPS: &str = "#!/bin/sh\necho start >> starts\nwhile :; do sleep 1; done\n";
 const SEED: u64 = 25;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Agent,
-    Console,
-    Broker,
-}
-
-/// What becomes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
-    Half,
-    /// Bits anywhere in it.
-    Bits(usize),
-    /// Bits where the rows of a database are; its pages still look like pages.
-    Payload(usize),
-    Empty,
-    Deleted,
-    Garbage,
-    Folder,
-    Older,
-}
-use Damage::{Bits, Deleted, Empty, Folder, Garbage, Half, Older, Payload};
-
-const ALL: [Damage; 9] = [Half, Bits(20), Bits(200), Payload(20), Empty, Deleted, Garbage, Folder, Older];
-const FEW: [Damage; 5] = [Half, Bits(20), Payload(20), Deleted, Older];
-/// What leaves nothing of a file.
-const TAKEN: [Damage; 2] = [Empty, Deleted];
-
-/// What of all there is may be gone afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
-    Nothing,
-    /// Commands that were in flight may be refused, since nobody can know whether they were done; none is done twice.
-    Certainty,
-    /// What the console was told to do, and what it was given: it is nowhere else.
-    Ledger,
-}
-
-/// What a role does with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// It starts, and its log has these words.
-    Starts(Lost, &'static str),
-    /// It refuses, and says this beside the path and a hint.
-    Refuses(&'static str),
-    /// One or the other, as the bits fall.
-    Either(Lost),
-}
-use Then::{Either, Refuses, Starts};
-
-/// A store, and what holds for it.
-struct Row {
-    role: Role,
-    /// Its file in the role's folder; `*` stands for the one name that there is.
-    file: &'static str,
-    /// Whether there is a write-ahead log beside it, which goes with it.
-    is_database: bool,
-    /// What was tried last that fits says what holds.
-    then: &'static [(&'static [Damage], Then)],
-}
-
-const fn row(role: Role, file: &'static str, then: &'static [(&'static [Damage], Then)]) -> Row {
-    Row { role, file, is_database: false, then }
-}
-
-const NOTHING: Then = Starts(Lost::Nothing, "");
-const HOLDS: &[(&[Damage], Then)] = &[(&ALL, NOTHING)];
-const KEY: &[(&[Damage], Then)] = &[(&ALL, Refuses("hint")), (&[Older], NOTHING)];
-
-/// What a role does not make anew, since it goes on as well without it: a token is taken for the one that the host joined with,
-/// and the key that lies there for the one in use.
-const NOT_MADE_ANEW: &[&str] = &["token.sha256", "authority/keys.json"];
-
-const TABLE: &[Row] = &[
-    Row {
-        role: Role::Agent,
-        file: "agent.db",
-        is_database: true,
-        then: &[
-            (&ALL, Starts(Lost::Certainty, "has lost something")),
-            (&[Bits(20), Bits(200), Payload(20)], Starts(Lost::Certainty, "")),
-        ],
-    },
-    row(Role::Agent, "agent.db-wal", &[(&ALL, Starts(Lost::Certainty, ""))]),
-    row(Role::Agent, "agent.db-shm", &[(&ALL, Starts(Lost::Certainty, ""))]),
-    row(
-        Role::Agent,
-        "agent.mark",
-        &[
-            (&ALL, Starts(Lost::Certainty, "")),
-            (&[Empty, Deleted, Garbage, Folder], Starts(Lost::Certainty, "its mark was deleted")),
-        ],
-    ),
-    row(Role::Agent, "intent/default/keeps.json", HOLDS),
-    row(Role::Agent, "host", HOLDS),
-    row(Role::Agent, "identity.json", &[(&ALL, Refuses("--replaces")), (&[Older], NOTHING)]),
-    row(Role::Agent, "token.sha256", HOLDS),
-    row(Role::Agent, "instances", HOLDS),
-    row(Role::Agent, "sealing.key", HOLDS),
-    row(Role::Agent, "reserve", HOLDS),
-    row(Role::Agent, "lock", HOLDS),
-    row(Role::Agent, "artifacts/*", HOLDS),
-    row(Role::Agent, "shim-*", HOLDS),
-    row(Role::Agent, "units/default/keeps/run/state.json", HOLDS),
-    row(Role::Agent, "units/default/keeps/run/launch.json", HOLDS),
-    row(Role::Agent, "units/default/keeps/started.json", HOLDS),
-    row(Role::Agent, "units/default/keeps/rev/*/config.json", HOLDS),
-    // Both copies are whole again, for the unit was started anew.
-    row(Role::Agent, "units/default/keeps/run/started.json", HOLDS),
-    row(Role::Agent, "units/default/keeps/rev/*/.muster.json", HOLDS),
-    row(Role::Agent, "exec/*.json", HOLDS),
-    row(Role::Agent, "exec/*/state.json", HOLDS),
-    row(Role::Agent, "exec/*/launch.json", HOLDS),
-    Row {
-        role: Role::Console,
-        file: "console.db",
-        is_database: true,
-        then: &[
-            (&ALL, Either(Lost::Ledger)),
-            (&TAKEN, Starts(Lost::Ledger, "the store is new")),
-            (&[Older], Starts(Lost::Ledger, "is older than it was")),
-            (&[Half, Garbage], Refuses("is damaged")),
-            (&[Folder], Refuses("is a folder")),
-        ],
-    },
-    row(Role::Console, "console.db-wal", &[(&ALL, Either(Lost::Ledger))]),
-    row(Role::Console, "console.db-shm", &[(&ALL, Either(Lost::Nothing))]),
-    row(Role::Console, "authority/authority.key", KEY),
-    row(Role::Console, "authority/signing.key", KEY),
-    row(Role::Console, "authority/authority.pem", &[(&ALL, Refuses("hint")), (&[Deleted, Older], NOTHING)]),
-    row(Role::Console, "authority/keys.json", HOLDS),
-    row(Role::Console, "authority/salt.key", HOLDS),
-    row(Role::Console, "authority/secrets.key", HOLDS),
-    row(Role::Console, "authority/register.json", HOLDS),
-    row(Role::Console, "authority/mark.json", HOLDS),
-    row(Role::Console, "authority/lock", HOLDS),
-    row(Role::Console, "lock", HOLDS),
-    row(Role::Console, "reserve", HOLDS),
-    row(Role::Console, "revoked.pem", HOLDS),
-    row(Role::Console, "web.url", HOLDS),
-    row(Role::Console, "artifacts/*", HOLDS),
-    Row { role: Role::Console, file: "series.db", is_database: true, then: HOLDS },
-    row(Role::Broker, "data/retained.journal", HOLDS),
-    row(Role::Broker, "data/lock", HOLDS),
-    row(Role::Broker, "certificate.pem", KEY),
-    row(Role::Broker, "key.pem", KEY),
-    row(Role::Broker, "authority.pem", KEY),
-    // Another role's, which the broker reads.
-    row(Role::Broker, "../console/revoked.pem", &[(&ALL, Either(Lost::Nothing))]),
-    row(Role::Agent, "intent/realms.json", HOLDS),
-];
-
-/// What lies in the roles' folders and is no store: named by how it begins.
-const NO_STORES: &[&str] = &[
-    // Sockets, links, working folders of programs, what a shim reads and writes while its program runs.
-    "agent/agent.sock",
-    "agent/units/default/keeps/work/",
-    // The same again, by its own name, and with its ports in it.
-    "agent/units/default/keeps/rev/",
-    "agent/units/default/keeps/run/socket",
-    "agent/units/default/keeps/run/boot.",
-    "agent/units/default/keeps/run/lock",
-    "agent/units/default/keeps/run/log",
-    "agent/units/default/keeps/run/times",
-    // Beside the broker's certificate, for a broker elsewhere; this one reads the console's own.
-    "broker/revoked.pem",
-    "agent/exec/",
-    // What was damaged, and put aside.
-    "agent/.",
-    "console/artifacts/.",
-    "console/series.db-",
-];
-
-impl Then {
-    /// What may be gone if it starts.
-    fn lost(self) -> Lost {
-        match self {
-            Starts(lost, _) | Either(lost) => lost,
-            Refuses(_) => Lost::Nothing,
-        }
-    }
-}
-
-impl Row {
-    fn then(&self, damage: Damage) -> Option<Then> {
-        self.then.iter().rev().find(|(damages, _)| damages.contains(&damage)).map(|(_, then)| *then)
-    }
-}
 
 /// Numbers that are the same in each run with the same seed.
 pub(crate) struct Random(pub(crate) u64);
@@ -297,6 +118,24 @@ fn within<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> Result
                 return Err(format!("{what}: not within {PATIENCE:?}; last: {last}"));
             }
             Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// What is at a path.
+#[derive(PartialEq, Eq)]
+enum Content {
+    Link(PathBuf),
+    File(Vec<u8>),
+    Other,
+}
+
+impl Content {
+    fn of(path: &Path) -> Self {
+        match (fs::read_link(path), fs::read(path)) {
+            (Ok(to), _) => Self::Link(to),
+            (_, Ok(bytes)) => Self::File(bytes),
+            _ => Self::Other,
         }
     }
 }
@@ -531,7 +370,7 @@ impl Trial {
             return false;
         }
         let bytes = fs::read(path).unwrap_or_default();
-        if bytes.is_empty() && !matches!(damage, Deleted | Garbage | Folder) {
+        if bytes.is_empty() && !matches!(damage, Deleted | Garbage | Folder | Unreadable) {
             return false;
         }
         if row.is_database && !matches!(damage, Bits(_) | Payload(_)) {
@@ -559,6 +398,12 @@ impl Trial {
                 fs::create_dir(path).unwrap();
                 fs::write(path.join("inside"), "x").unwrap();
             }
+            Unreadable => {
+                remove(path);
+                // At the first address of a process there is nothing: each read is an error of input.
+                let to = if row.is_database { path } else { Path::new("/proc/self/mem") };
+                std::os::unix::fs::symlink(to, path).unwrap();
+            }
             Older => {
                 remove(path);
                 copy(&older, path);
@@ -568,26 +413,29 @@ impl Trial {
     }
 
     /// One kind of damage to one store.
-    fn attempt(&mut self, row: &Row, damage: Damage, is_under_load: bool) {
+    fn attempt(&mut self, row: &Row, damage: Damage, when: When) {
         let Some(then) = row.then(damage) else { return };
         self.round += 1;
-        let when = if is_under_load { "under load" } else { "at rest" };
-        let what = format!("{:?} {} {damage:?} {when}", row.role, row.file);
+        let what = format!("{:?} {} {damage:?} {when:?}", row.role, row.file);
         let began = Instant::now();
-        let in_flight = is_under_load.then(|| self.put_in_flight());
+        let in_flight = (when == When::Killed).then(|| self.put_in_flight());
         let found = self.path(row);
-        if is_under_load {
-            self.kill(row.role);
-        } else {
-            self.stop(row.role);
+        match when {
+            When::Killed => self.kill(row.role),
+            When::Stopped => self.stop(row.role),
+            When::Running => {}
         }
         // Files of commands may be gone by now.
         let path = self.path(row).or(found);
-        let is_damaged = path.as_ref().is_some_and(|path| {
+        let mut is_damaged = path.as_ref().is_some_and(|path| {
             self.keep_whole(path);
             self.damage(row, path, damage)
         });
         let mut faults = Vec::new();
+        if let (When::Running, Some(path)) = (when, path.as_deref()) {
+            is_damaged &= self.go_on(row, path, &mut faults);
+            self.stop(row.role);
+        }
         if path.is_none()
             && !row.file.starts_with("exec/")
             && !row.file.ends_with("-wal")
@@ -616,6 +464,15 @@ impl Trial {
         eprintln!("{verdict} {what} ({:.1} s)", began.elapsed().as_secs_f32());
         faults.iter().for_each(|fault| eprintln!("    {fault}"));
         self.faults.extend(faults.iter().map(|fault| format!("{what}: {fault}")));
+    }
+
+    /// Looks at a role whose file was damaged while it runs; whether the file is still as it was damaged.
+    fn go_on(&mut self, row: &Row, path: &Path, faults: &mut Vec<String>) -> bool {
+        let damaged = Content::of(path);
+        if let Err(fault) = self.settle(row, None, Lost::Nothing, faults) {
+            faults.push(format!("while it runs: {fault}"));
+        }
+        damaged == Content::of(path)
     }
 
     /// Goes on after a row that could not be tried to its end.
@@ -878,16 +735,26 @@ fn last_lines(text: &str) -> String {
 }
 
 /// What is tried of a row in the usual run: one kind of damage to a file, and a few to a database.
-fn picked(row: &Row, random: &mut Random) -> Vec<(Damage, bool)> {
+fn picked(row: &Row, random: &mut Random) -> Vec<(Damage, When)> {
     let is_of_command = row.file.starts_with("exec/") || row.file.ends_with("-wal") || row.file.ends_with("-shm");
-    let both =
-        |damages: &[Damage]| damages.iter().flat_map(|damage| [(*damage, false), (*damage, true)]).collect::<Vec<_>>();
-    if std::env::var_os("TESTS_LONG").is_some() {
-        return both(&ALL).into_iter().filter(|(_, is_under_load)| *is_under_load || !is_of_command).collect();
+    // What is open in a database that was replaced is written to a file without a name.
+    let is_open = row.is_database || row.file.ends_with("-wal") || row.file.ends_with("-shm");
+    let whens: &[When] = match (is_of_command, is_open) {
+        (true, _) => &[When::Killed],
+        (false, true) => &[When::Stopped, When::Killed],
+        (false, false) => &[When::Stopped, When::Killed, When::Running],
+    };
+    let all = || ALL.into_iter().flat_map(|damage| whens.iter().map(move |when| (damage, *when)));
+    if let Ok(only) = std::env::var("TESTS_DAMAGE") {
+        return all().filter(|(damage, _)| format!("{damage:?}") == only).collect();
     }
+    if std::env::var_os("TESTS_LONG").is_some() {
+        return all().collect();
+    }
+    let whens = &whens[..whens.len().min(2)];
     match row.file {
-        "agent.db" | "console.db" => FEW.iter().map(|damage| (*damage, random.below(2) == 0)).collect(),
-        _ => vec![(ALL[random.below(ALL.len())], is_of_command || random.below(4) == 0)],
+        "agent.db" | "console.db" => FEW.iter().map(|damage| (*damage, whens[random.below(whens.len())])).collect(),
+        _ => vec![(USUAL[random.below(USUAL.len())], whens[random.below(whens.len())])],
     }
 }
 
@@ -900,10 +767,10 @@ fn damaged_stores_lose_only_what_the_table_allows() {
     let unnamed = trial.unnamed();
     trial.faults.extend(unnamed.iter().map(|name| format!("{name} is a file that a role keeps, and in no row")));
     for row in TABLE.iter().filter(|row| row.file.starts_with(&only)) {
-        for (damage, is_under_load) in picked(row, &mut trial.random) {
-            let attempted = catch_unwind(AssertUnwindSafe(|| trial.attempt(row, damage, is_under_load)));
+        for (damage, when) in picked(row, &mut trial.random) {
+            let attempted = catch_unwind(AssertUnwindSafe(|| trial.attempt(row, damage, when)));
             if attempted.is_err() {
-                trial.recover(&format!("{:?} {} {damage:?} {is_under_load}", row.role, row.file));
+                trial.recover(&format!("{:?} {} {damage:?} {when:?}", row.role, row.file));
             }
         }
     }
