@@ -1,5 +1,6 @@
 //! Tests of the units' task with a kind in memory, whose instances survive the task.
 
+mod clock;
 mod order;
 mod together;
 
