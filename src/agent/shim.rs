@@ -165,7 +165,7 @@ impl Shims {
         }
         Ok(Self {
             program: ShimProgram::Installed(path.into()),
-            folders: ShimFolders::on_disk(&data_dir),
+            folders: ShimFolders::on_disk(data_dir),
             reserve: None,
         })
     }

@@ -221,7 +221,7 @@ fn copy_state(data: &Path, state: &Path) -> io::Result<()> {
         make_folder(to.parent().unwrap_or(&fresh), PRIVATE_FOLDER)?;
         copy_file(&from, &to)?;
     }
-    fs::write(fresh.join(ORIGIN), Origin::text(data))?;
+    files::write_atomically(&fresh.join(ORIGIN), Origin::text(data).as_bytes(), SECRET_MODE)?;
     fs::rename(fresh, state)
 }
 

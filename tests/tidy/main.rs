@@ -238,7 +238,7 @@ const WALLS: [(&str, &[&str]); 22] = [
     ("src/sqlite", &["base"]),
     ("src/guard", &[]),
     ("src/promql", &[]),
-    ("src/series", &["promql", "topics"]),
+    ("src/series", &["promql", "sqlite", "topics"]),
     ("src/shim", &[]),
     ("src/yuno", &[]),
     ("src/api", &["rules", "topics"]),

@@ -258,14 +258,15 @@ fn shim_install_is_idempotent_and_repairs() {
 async fn removed_shim_program_is_installed_again() {
     let folder = tempfile::tempdir().unwrap();
     let shims = Shims::install(folder.path()).unwrap();
+    let program = shims.program.path();
     for (number, damage) in ["removed", "cut", "not executable"].into_iter().enumerate() {
         match damage {
-            "removed" => fs::remove_file(&shims.program).unwrap(),
+            "removed" => fs::remove_file(&program).unwrap(),
             "cut" => {
-                fs::remove_file(&shims.program).unwrap();
-                fs::write(&shims.program, "half").unwrap();
+                fs::remove_file(&program).unwrap();
+                fs::write(&program, "half").unwrap();
             }
-            _ => fs::set_permissions(&shims.program, fs::Permissions::from_mode(0o400)).unwrap(),
+            _ => fs::set_permissions(&program, fs::Permissions::from_mode(0o400)).unwrap(),
         }
         let run = folder.path().join(number.to_string());
         let mut shim =

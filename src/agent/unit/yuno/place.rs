@@ -248,7 +248,6 @@ impl InstanceFolder {
             return Ok((!spec.configs.is_empty()).then(|| self.materials(revision).merged()));
         };
         let wired = self.wired(revision);
-        let text = config.to_string();
         if fs::read(&wired).is_ok_and(|present| present == text.as_bytes()) {
             return Ok(Some(wired));
         }
