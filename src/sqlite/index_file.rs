@@ -13,8 +13,8 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, fchown},
+    io,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -112,8 +112,8 @@ fn write(file: &File, store: &Path) -> io::Result<()> {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
     }
-    let mut writer = file;
-    let written = writer.write_all(&vec![0; INDEX_BYTES]).and_then(|()| file.sync_all());
+    // From the beginning: the same open file may have been written before.
+    let written = file.write_all_at(&vec![0; INDEX_BYTES], 0).and_then(|()| file.sync_all());
     if written.is_err() {
         // No half of it may be mapped.
         let _ = file.set_len(0);
@@ -222,6 +222,17 @@ mod tests {
             disk.empty();
         }
         assert_eq!(outcomes, [false, false, false, false, false, false, false, true]);
+    }
+
+    #[tokio::test]
+    async fn index_that_is_prepared_again_has_no_holes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        for _ in 0..3 {
+            drop(prepare(&path).await.unwrap());
+            let found = fs::metadata(index_path(&path)).unwrap();
+            assert!(found.len() == INDEX_BYTES as u64 && found.blocks() * 512 >= found.len(), "{found:?}");
+        }
     }
 
     #[tokio::test]
