@@ -194,7 +194,9 @@ struct Origin;
 impl Origin {
     fn text(data: &Path) -> String {
         let line = |name: &&str| match fs::metadata(data.join(name)) {
-            Ok(found) => format!("{name} {}:{} {} {}\n", found.dev(), found.ino(), found.len(), found.mtime_nsec()),
+            Ok(found) => {
+                format!("{name} {} {} {}.{:09}\n", found.ino(), found.len(), found.mtime(), found.mtime_nsec())
+            }
             Err(_) => format!("{name} -\n"),
         };
         STORE_FILES.iter().chain(&["agent.mark"]).map(line).collect()
@@ -321,8 +323,8 @@ async fn merge_log(store: &Path) -> io::Result<()> {
 }
 
 /// The folder in memory of a data folder, which need not be there: of this agent's user, in the first place that is in
-/// memory. It is named after the host and the data folder itself, by whatever path that is reached: another disk may get the
-/// same numbers later.
+/// memory. It is named after the host and the data folder itself, by whatever path that is reached. A disk that is mounted
+/// again has the same inodes, and may be another device.
 fn memory_of(data: &Path) -> Option<PathBuf> {
     let found = fs::metadata(data).ok()?;
     // A host without one has nothing to keep.
@@ -331,7 +333,7 @@ fn memory_of(data: &Path) -> Option<PathBuf> {
     let places = [is_root.then(|| PathBuf::from("/run")), folders::runtime(), Some(PathBuf::from("/dev/shm"))];
     let is_memory = |place: &PathBuf| statfs(place).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
     let place = places.into_iter().flatten().find(is_memory)?;
-    let memory = place.join(format!("muster-agent-{host}-{}-{}", found.dev(), found.ino()));
+    let memory = place.join(format!("muster-agent-{host}-{}", found.ino()));
     // Everybody may write in /dev/shm.
     let is_own = |found: fs::Metadata| {
         found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o077 == 0

@@ -123,6 +123,9 @@ fn up_without_reserve_can_be_read_and_runs_units() {
 enum Fault {
     NoRoom,
     NoFiles,
+    /// After an error of the disk.
+    Aborted,
+    /// Until somebody mounts it for writing again.
     ReadOnly,
 }
 
@@ -138,7 +141,7 @@ impl DiskSite {
     fn start(fault: Fault) -> Self {
         let disk = match fault {
             Fault::NoFiles => Disk::ext4(64, &["-b", "1024", "-N", "512"]),
-            Fault::NoRoom | Fault::ReadOnly => small_disk(),
+            Fault::NoRoom | Fault::Aborted | Fault::ReadOnly => small_disk(),
         };
         let mut site = Self { disk, fault, roles: Roles::start(), agent: None };
         site.start_agent();
@@ -201,7 +204,8 @@ impl DiskSite {
     fn strike(&self) {
         match self.fault {
             Fault::NoFiles => self.disk.fill_files(),
-            Fault::ReadOnly => self.disk.abort(),
+            Fault::Aborted => self.disk.abort(),
+            Fault::ReadOnly => self.disk.set_read_only(true),
             Fault::NoRoom => {
                 self.disk.fill();
                 // The agent may put some of it back meanwhile.
@@ -223,7 +227,8 @@ impl DiskSite {
             alerts if alerts.contains("store-unwritable") => Ok(()),
             alerts => Err(alerts),
         });
-        let hint = if self.fault == Fault::ReadOnly { "mounted read-only" } else { "make room" };
+        let is_read_only = matches!(self.fault, Fault::Aborted | Fault::ReadOnly);
+        let hint = if is_read_only { "mounted read-only" } else { "make room" };
         for refused in [&["exec", "--", "echo", "one"][..], &["yuno", "stop", "default/keeps"]] {
             let run = self.roles.home.muster(refused).expect_code(1).expect_stderr("nothing can be written in");
             run.expect_stderr(hint);
@@ -237,12 +242,13 @@ impl DiskSite {
     }
 
     fn check_is_back(&mut self) {
-        if self.fault == Fault::ReadOnly {
-            // It would have to be repaired, which is a start of the host.
-            return;
-        }
         let before = self.pid_other_than(0);
-        self.disk.empty();
+        match self.fault {
+            // It would have to be repaired, which is a start of the host.
+            Fault::Aborted => return,
+            Fault::ReadOnly => self.disk.set_read_only(false),
+            Fault::NoRoom | Fault::NoFiles => self.disk.empty(),
+        }
         eventually("an alert less", || match self.alerts() {
             alerts if alerts.contains("store-unwritable") => Err(alerts),
             _ => Ok(()),
@@ -305,8 +311,8 @@ fn running_agent_goes_on_without_files() {
 }
 
 #[test]
-fn running_agent_goes_on_read_only() {
-    check_running(Fault::ReadOnly);
+fn running_agent_goes_on_after_an_error_of_the_disk() {
+    check_running(Fault::Aborted);
 }
 
 #[test]
@@ -317,6 +323,11 @@ fn started_agent_runs_units_without_room() {
 #[test]
 fn started_agent_runs_units_without_files() {
     check_started(Fault::NoFiles);
+}
+
+#[test]
+fn started_agent_runs_units_after_an_error_of_the_disk() {
+    check_started(Fault::Aborted);
 }
 
 #[test]

@@ -82,6 +82,12 @@ impl Disk {
         run("mount", &["-o", "remount,abort"], self.path());
     }
 
+    /// Mounts it for reading alone, or for writing again, while nothing is open on it for writing.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        let option = if is_read_only { "remount,ro" } else { "remount,rw" };
+        run("mount", &["-o", option], self.path());
+    }
+
     /// Gives back what was taken.
     pub fn empty(&self) {
         let _ = fs::remove_file(self.filler());
