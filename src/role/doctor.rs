@@ -51,11 +51,9 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn examine(args: &DoctorArgs) -> Result<Report, Failure> {
     let version = env!("CARGO_PKG_VERSION");
     let parts = parts(args);
-    let mut facts = collect::collect(version, &parts).await;
+    let facts = collect::collect(version, &parts).await;
     #[cfg(feature = "cli")]
-    for (_, found) in facts.parts.iter_mut().filter(|(part, _)| *part == Part::Cli) {
-        found.consoles = cli::ask_consoles().await;
-    }
+    let facts = cli::with_consoles(facts).await;
     let report = Report::new(version, check::examine(&facts));
     if let Some(path) = &args.bundle {
         let names = bundle::write(path, &report, &parts).await?;
@@ -418,8 +416,8 @@ mod cli {
         context::{self, ConsoleContext, Contexts},
     };
     use muster_doctor::{
-        facts::{ConsoleAlertFacts, ConsoleFacts},
-        setup::{PartSetup, ServerSetup},
+        facts::{ConsoleAlertFacts, ConsoleFacts, Facts},
+        setup::{Part, PartSetup, ServerSetup},
     };
     use tokio::time::timeout;
 
@@ -432,8 +430,15 @@ mod cli {
     /// What the names of rules begin with by which a console speaks of itself, or of what hosts want of it.
     const OWN_PREFIX: &str = "console-";
 
-    /// Asks each console that this user is signed in to what it says of itself.
-    pub(super) async fn ask_consoles() -> Vec<ConsoleFacts> {
+    /// Adds what each console says of itself that this user is signed in to.
+    pub(super) async fn with_consoles(mut facts: Facts) -> Facts {
+        for (_, found) in facts.parts.iter_mut().filter(|(part, _)| *part == Part::Cli) {
+            found.consoles = ask_consoles().await;
+        }
+        facts
+    }
+
+    async fn ask_consoles() -> Vec<ConsoleFacts> {
         let known = context::path().ok().and_then(|path| Contexts::load(&path).ok()).unwrap_or_default();
         join_all(known.contexts.into_iter().map(async |(name, context)| {
             let alerts = match timeout(ANSWER, own_alerts(&context)).await {
