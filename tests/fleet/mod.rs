@@ -240,16 +240,22 @@ impl Run {
 pub(crate) struct Running {
     child: Child,
     printed: Arc<Mutex<String>>,
+    readers: [thread::JoinHandle<()>; 2],
 }
+
+/// How long what a process printed last may be on its way after its end, if somebody else can go on printing.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
 impl Running {
     /// Starts a command and collects what it prints.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let printed = Arc::new(Mutex::new(String::new()));
-        collect(child.stdout.take().unwrap(), Arc::clone(&printed));
-        collect(child.stderr.take().unwrap(), Arc::clone(&printed));
-        Self { child, printed }
+        let readers = [
+            collect(child.stdout.take().unwrap(), Arc::clone(&printed)),
+            collect(child.stderr.take().unwrap(), Arc::clone(&printed)),
+        ];
+        Self { child, printed, readers }
     }
 
     /// Everything that it has printed so far.
@@ -260,14 +266,20 @@ impl Running {
     /// Waits for a word among those that it prints which `pick` takes.
     #[track_caller]
     pub(crate) fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
+        let mut ended_at = None;
         eventually(what, || {
+            let ended = self.child.try_wait().unwrap();
+            let is_all = self.readers.iter().all(thread::JoinHandle::is_finished);
             let printed = self.printed();
             if let Some(value) = pick(&printed) {
                 return Ok(value);
             }
-            match self.child.try_wait() {
-                Ok(None) => Err(printed),
-                ended => panic!("{what}: ended ({ended:?}) after printing: {printed}"),
+            let since = ended.map(|_| ended_at.get_or_insert_with(Instant::now).elapsed());
+            match since {
+                Some(since) if is_all || since > ON_ITS_WAY => {
+                    panic!("{what}: ended ({ended:?}) after printing: {printed}")
+                }
+                _ => Err(printed),
             }
         })
     }
@@ -329,7 +341,7 @@ impl Drop for Running {
     }
 }
 
-fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
+fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -337,7 +349,7 @@ fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
             into.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
             line.clear();
         }
-    });
+    })
 }
 
 /// A `muster up` with a home of its own.
