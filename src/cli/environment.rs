@@ -24,10 +24,10 @@ pub struct EnvironmentArgs {
     /// Everybody on this machine can see the options of its programs: secrets belong into --env-file.
     #[arg(long = "env", value_name = "K=V", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
-    /// File with a variable K=V in each line; `-` for standard input; repeatable
+    /// File with a variable K=V in each line; repeatable
     ///
-    /// Empty lines, and those that begin with `#`, are left out. A value is taken as it stands. --env goes before a file, and
-    /// a later file before an earlier one.
+    /// `-` is the standard input. Empty lines, and those that begin with `#`, are left out. A value is taken as it stands.
+    /// --env goes before a file, and a later file before an earlier one.
     #[arg(long = "env-file", value_name = "FILE")]
     pub env_files: Vec<PathBuf>,
 }

@@ -303,7 +303,7 @@ pub struct CreateYuno {
     /// A file such as a certificate, and what is done when its content changes.
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
     pub on_change: Vec<OnChange>,
-    /// When others change its artifact or configs on the host: correct or report
+    /// If others change its artifact or configs: correct or report
     ///
     /// With `correct` they are fetched again, and a process that may run from what was changed is restarted.
     #[arg(long, default_value = "correct", value_parser = parse_word::<Drift>)]

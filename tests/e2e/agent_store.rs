@@ -84,10 +84,13 @@ fn command_lost_with_the_log_is_not_repeated() {
     wait_for_file(&marks);
     site.roles.stop_console();
     fs::write(&go, "").unwrap();
-    let exec_folder = site.roles.home.path().join("agent/exec").join(&id);
-    eventually("the agent's knowing of its end", || {
-        if exec_folder.exists() { Err(exec_folder.display().to_string()) } else { Ok(()) }
-    });
+    let note = site.roles.home.path().join("agent/exec").join(format!("{id}.json"));
+    eventually(
+        "the agent's knowing of its end",
+        || {
+            if note.exists() { Err(note.display().to_string()) } else { Ok(()) }
+        },
+    );
     site.kill_agent();
     delete(&site, &["-wal", "-shm"]);
     fs::copy(&older, store(&site, "")).unwrap();
@@ -123,10 +126,13 @@ fn command_is_not_repeated_by_a_disk_that_only_the_console_knows_to_be_older() {
     wait_for_file(&marks);
     site.roles.stop_console();
     fs::write(&go, "").unwrap();
-    let exec_folder = agent.join("exec").join(&id);
-    eventually("the agent's knowing of its end", || {
-        if exec_folder.exists() { Err(exec_folder.display().to_string()) } else { Ok(()) }
-    });
+    let note = agent.join("exec").join(format!("{id}.json"));
+    eventually(
+        "the agent's knowing of its end",
+        || {
+            if note.exists() { Err(note.display().to_string()) } else { Ok(()) }
+        },
+    );
     site.kill_agent();
     site.roles.restart_broker();
     fs::remove_dir_all(&agent).unwrap();

@@ -52,7 +52,12 @@ async fn a_rule_is_set_changed_and_removed() {
         ("name", "No Name", "id=\"about-name\"><strong class=\"why\">"),
         ("host", "nobody", "id=\"about-host\"><strong class=\"why\">no host has the id"),
         ("threshold", "much", "id=\"about-threshold\"><strong class=\"why\">&quot;much&quot; is no level"),
-        ("clear", "85%", "id=\"about-clear\"><strong class=\"why\">rule disk: its clear level"),
+        ("clear", "85%", "id=\"about-clear\"><strong class=\"why\">its clear level"),
+        (
+            "threshold",
+            "80",
+            "id=\"about-threshold\"><strong class=\"why\">its threshold is 80, and disk_used is a share",
+        ),
         ("lasting", "long", "id=\"about-lasting\"><strong class=\"why\">"),
         ("metric", "weather", "id=\"about-metric\"><strong class=\"why\">"),
         ("severity", "bad", "id=\"about-severity\"><strong class=\"why\">"),
