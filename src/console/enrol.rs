@@ -35,7 +35,7 @@ use muster_topics::{
     sealed::SealingKeyNotice,
     secret::SecretRef,
 };
-use sqlx::SqliteConnection;
+use sqlx::{Sqlite, SqliteConnection, Transaction};
 
 use super::{
     alert,
@@ -58,6 +58,8 @@ use super::{
 
 /// The most bytes of facts that are stored of a host.
 const FACTS_MAX_BYTES: usize = 16 * 1024;
+/// The code of the refusal of a host that has as many certificates as one may have.
+const TOO_MANY: &str = "too_many_certificates";
 /// What an agent needs that renews as it should.
 const CERTIFICATES_LEAST: u32 = 4;
 /// How long a host that asks for another certificate for its key gets the same one.
@@ -248,16 +250,9 @@ async fn join(
         }
     }
     // With another key it is another machine: what the host had counts no more.
-    let certificate = match standing {
-        KeyStanding::Held => match certificate(&mut transaction, shared, &csr, host).await {
-            Ok(certificate) => certificate,
-            Err(error) => {
-                drop(transaction);
-                tell_certificates(shared, host, true).await?;
-                return Err(error);
-            }
-        },
-        _ => grant(shared, &csr, host)?,
+    let (mut transaction, certificate) = match standing {
+        KeyStanding::Held => certified(transaction, shared, &csr, host).await?,
+        _ => (transaction, grant(shared, &csr, host)?),
     };
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
@@ -300,15 +295,7 @@ async fn renew(
 ) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
-    let mut transaction = shared.store.begin().await?;
-    let certificate = match certificate(&mut transaction, shared, &csr, host).await {
-        Ok(certificate) => certificate,
-        Err(error) => {
-            drop(transaction);
-            tell_certificates(shared, host, true).await?;
-            return Err(error);
-        }
-    };
+    let (mut transaction, certificate) = certified(shared.store.begin().await?, shared, &csr, host).await?;
     host::add_certificate(&mut transaction, host, &certificate, now_ms()).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     tell_certificates(shared, host, false).await?;
@@ -365,6 +352,25 @@ async fn certificate(
     }
 }
 
+/// Returns a certificate for a host, with the transaction, which goes on; that one was refused is told without it.
+async fn certified(
+    mut transaction: Transaction<'static, Sqlite>,
+    shared: &ConsoleState,
+    csr: &CheckedCsr,
+    host: HostId,
+) -> Result<(Transaction<'static, Sqlite>, IssuedPem), Error> {
+    match certificate(&mut transaction, shared, csr, host).await {
+        Ok(certificate) => Ok((transaction, certificate)),
+        Err(error) => {
+            drop(transaction);
+            if error.problem.code == TOO_MANY {
+                tell_certificates(shared, host, true).await?;
+            }
+            Err(error)
+        }
+    }
+}
+
 fn certificate_share(shared: &ConsoleState, count: u64) -> ShareUse {
     let most = shared.settings.started_with.host_shares.certificates_max.max(CERTIFICATES_LEAST);
     ShareUse { kind: ShareKind::Certificates, used: count, most: most.into() }
@@ -373,9 +379,9 @@ fn certificate_share(shared: &ConsoleState, count: u64) -> ShareUse {
 /// Says what a host has of the certificates that it may have, and whether it was refused one.
 async fn tell_certificates(shared: &ConsoleState, host: HostId, is_refused: bool) -> Result<(), Error> {
     let now = now_ms();
-    let mut transaction = shared.store.begin().await?;
-    let held = host::certificates(&mut transaction, host, now).await?;
-    drop(transaction);
+    let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
+    let held = host::certificates(&mut db, host, now).await?;
+    drop(db);
     let share = certificate_share(shared, held.count + u64::from(is_refused));
     host_share::tell(shared, host, &share, u64::from(is_refused), now).await;
     Ok(())
@@ -384,7 +390,7 @@ async fn tell_certificates(shared: &ConsoleState, host: HostId, is_refused: bool
 fn too_many(host: HostId, most: u64) -> Error {
     let message =
         format!("host {host} has {most} certificates that have not expired, and asks for one for another key");
-    Error::new(StatusCode::TOO_MANY_REQUESTS, "too_many_certificates", message)
+    Error::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, message)
         .hint("an agent keeps its key: if it did not ask for these, revoke the host (`muster host revoke`)")
 }
 
