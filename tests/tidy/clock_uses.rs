@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use super::sources;
+use super::{counted, differences, sources};
 
 /// What a reading of the clock may be for. None of them ends or removes anything for good: that goes by the time that has
 /// certainly come.
@@ -34,11 +34,9 @@ fn readings(line: &str) -> usize {
 
 /// The files that read the clock, with the number of readings.
 fn found() -> BTreeMap<String, usize> {
-    let is_test = |path: &Path| ["testing.rs", "_tests.rs"].iter().any(|end| path.to_string_lossy().ends_with(end));
-    let all = ["src", "broker/src", "topics/src"].into_iter().flat_map(sources).filter(|(path, _)| !is_test(path));
-    let counted = all.map(|(path, code)| (path, code.lines().map(readings).sum()));
-    let counted = counted.filter(|(path, count)| *count > 0 && !SHOWN.iter().any(|shown| path.starts_with(shown)));
-    counted.map(|(path, count)| (path.display().to_string(), count)).collect()
+    let mut found = counted(readings);
+    found.retain(|path, _| !SHOWN.iter().any(|shown| Path::new(path).starts_with(shown)));
+    found
 }
 
 /// All code, tests included.
@@ -81,12 +79,7 @@ fn every_reading_of_the_clock_has_a_row() {
         rows.insert(path.to_owned(), count.parse::<usize>().unwrap());
     }
     let found = found();
-    let wrong: Vec<String> = found
-        .iter()
-        .filter(|(path, count)| rows.get(*path) != Some(*count))
-        .map(|(path, count)| format!("{path} reads the clock {count} times, and its row says {:?}", rows.get(path)))
-        .collect();
-    let stale: Vec<&String> = rows.keys().filter(|path| !found.contains_key(*path)).collect();
+    let (wrong, stale) = differences(&found, &rows, "readings of the clock");
     assert!(
         wrong.is_empty() && stale.is_empty(),
         "say in tests/tidy/clock_uses.txt what each reading of the clock is for; what ends or removes something for good asks \

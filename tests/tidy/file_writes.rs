@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use super::sources;
+use super::{counted, differences};
 
 /// How a file is written.
 const KINDS: [&str; 8] = ["whole", "log", "store", "lock", "aside", "kernel", "host", "person"];
@@ -53,16 +53,8 @@ fn every_writer_of_files_has_a_row() {
         assert!(!what.is_empty(), "{path}: what for?");
         assert_eq!(rows.insert(path.to_owned(), count.parse::<usize>().unwrap()), None, "{path} has two rows");
     }
-    let is_test = |path: &Path| ["testing.rs", "_tests.rs"].iter().any(|end| path.to_string_lossy().ends_with(end));
-    let all = ["src", "broker/src", "topics/src"].into_iter().flat_map(sources).filter(|(path, _)| !is_test(path));
-    let counted = all.map(|(path, code)| (path.display().to_string(), code.lines().map(writes).sum::<usize>()));
-    let found: BTreeMap<String, usize> = counted.filter(|(_, count)| *count > 0).collect();
-    let wrong: Vec<String> = found
-        .iter()
-        .filter(|(path, count)| rows.get(*path) != Some(*count))
-        .map(|(path, count)| format!("{path} writes files at {count} places, and its row says {:?}", rows.get(path)))
-        .collect();
-    let stale: Vec<&String> = rows.keys().filter(|path| !found.contains_key(*path)).collect();
+    let found = counted(writes);
+    let (wrong, stale) = differences(&found, &rows, "places that write files");
     assert!(
         wrong.is_empty() && stale.is_empty(),
         "say in tests/tidy/file_writes.txt how each place writes; a role's own file is written whole by \

@@ -7,6 +7,7 @@ mod documents;
 mod file_writes;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -34,6 +35,26 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     }
     assert!(!files.is_empty(), "{folder} has no sources");
     files
+}
+
+/// The files of code with lines that count, and how much.
+fn counted(of_line: fn(&str) -> usize) -> BTreeMap<String, usize> {
+    let is_test = |path: &Path| ["testing.rs", "_tests.rs"].iter().any(|end| path.to_string_lossy().ends_with(end));
+    let all = ["src", "broker/src", "topics/src"].into_iter().flat_map(sources).filter(|(path, _)| !is_test(path));
+    let counted = all.map(|(path, code)| (path.display().to_string(), code.lines().map(of_line).sum()));
+    counted.filter(|(_, count)| *count > 0).collect()
+}
+
+/// How files differ from the rows of a table, and rows without a file.
+fn differences(
+    found: &BTreeMap<String, usize>,
+    rows: &BTreeMap<String, usize>,
+    what: &str,
+) -> (Vec<String>, Vec<String>) {
+    let differs = found.iter().filter(|(path, count)| rows.get(*path) != Some(*count));
+    let wrong = differs.map(|(path, count)| format!("{path}: {count} {what}, and its row says {:?}", rows.get(path)));
+    let stale = rows.keys().filter(|path| !found.contains_key(*path));
+    (wrong.collect(), stale.cloned().collect())
 }
 
 /// Fails with every line below `folder` that holds one of `words`, comments and `except` left out.
