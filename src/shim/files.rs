@@ -147,11 +147,7 @@ pub fn clear(folder: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         let path = folder.join(&*name);
         if name == STATE || name == STATE_NEW || name == SOCKET || name.starts_with(BOOT_PREFIX) {
-            clear_place(&path)?;
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove(&path)?;
         }
     }
     Ok(())
@@ -160,6 +156,15 @@ pub fn clear(folder: &Path) -> io::Result<()> {
 /// Removes a folder in the place of one of the shim's files. Nothing else belongs into this folder.
 fn clear_place(path: &Path) -> io::Result<()> {
     if path.is_dir() { fs::remove_dir_all(path) } else { Ok(()) }
+}
+
+/// Removes what is at the place of one of the shim's files.
+fn remove(path: &Path) -> io::Result<()> {
+    clear_place(path)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
@@ -179,10 +184,11 @@ fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(io::Error::other)
 }
 
-/// Writes a file that only the agent's user can read: environments and output can contain secrets.
+/// Writes a new file that only the agent's user can read: environments and output can contain secrets. What is in its place is
+/// removed rather than written to: it may be on a bad block, or a link.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
-    clear_place(path)?;
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    remove(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(content)?;
     Ok(file)
 }
@@ -193,6 +199,16 @@ mod tests {
 
     fn state() -> ProgramState {
         ProgramState { restarts: 3, dropped_bytes: (0, 7), ..ProgramState::new(process_identity::boot_id().unwrap()) }
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        // Each read and write of it is an error of input or output.
+        std::os::unix::fs::symlink("/proc/self/mem", folder.path().join(LAUNCH)).unwrap();
+        let written = write_private(&folder.path().join(LAUNCH), b"{}").map(drop);
+        assert_eq!(written.map_err(|error| error.to_string()), Ok(()));
+        assert_eq!(fs::read(folder.path().join(LAUNCH)).unwrap(), b"{}");
     }
 
     #[test]
