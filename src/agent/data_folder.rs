@@ -73,16 +73,15 @@ fn make_folder(folder: &Path) -> Result<(), AgentError> {
     if present == mode { Ok(()) } else { fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed) }
 }
 
-/// Makes sure that the agent's own files and folders can be created and written, because nobody is on site to repair
-/// them.
+/// Makes sure that the agent's own files and folders can be created, read and written, because nobody is on site to repair
+/// them. (Of the identity there is no other: it is left to a person.)
 fn clear_places(folder: &Path) -> Result<(), AgentError> {
-    const FILES: [&str; 11] = [
+    const RENEWED: [&str; 10] = [
         "agent.db",
         "agent.db-wal",
         "agent.db-shm",
         "agent.mark",
         "host",
-        "identity.json",
         "instances",
         "intent/realms.json",
         "reserve",
@@ -91,7 +90,8 @@ fn clear_places(folder: &Path) -> Result<(), AgentError> {
     ];
     const FOLDERS: [&str; 5] = ["artifacts", "exec", "intent", "kept", "units"];
     files::clear_places(folder, RoleFile::Folder, &FOLDERS)
-        .and_then(|()| files::clear_places(folder, RoleFile::File, &FILES))
+        .and_then(|()| files::clear_places(folder, RoleFile::RenewedFile, &RENEWED))
+        .and_then(|()| files::clear_places(folder, RoleFile::File, &["identity.json"]))
         .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
 }
 

@@ -229,7 +229,7 @@ pub enum JoinError {
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// A file failed.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}. hint: {}", super::error::folder_hint(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -359,7 +359,7 @@ fn key_for_certificate(credentials: Option<&Path>) -> Result<KeyPair, JoinError>
 
 fn load_with(folder: &Path, credentials: Option<&Path>) -> Result<Option<MemberIdentity>, JoinError> {
     let path = folder.join(IDENTITY_FILE);
-    match fs::read(&path) {
+    match files::read_own(&path) {
         Ok(json) => {
             let damaged = |reason: String| JoinError::Content { path: path.clone(), reason };
             let mut identity: MemberIdentity =
@@ -373,6 +373,7 @@ fn load_with(folder: &Path, credentials: Option<&Path>) -> Result<Option<MemberI
             Ok(Some(identity))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if files::is_unreadable(&error) => Err(JoinError::Content { path, reason: error.to_string() }),
         Err(source) => Err(JoinError::Io { path, source }),
     }
 }

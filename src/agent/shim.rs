@@ -160,7 +160,7 @@ impl Shims {
     /// If it cannot be written.
     pub fn install(data_dir: &Path) -> io::Result<Self> {
         let path = data_dir.canonicalize()?.join(format!("shim-{}", Digest::of(PROGRAM).short()));
-        if !is_installed(&path) || fs::read(&path)? != PROGRAM {
+        if !is_installed(&path) || fs::read(&path).ok().is_none_or(|present| present != PROGRAM) {
             install_program(&path)?;
         }
         Ok(Self {

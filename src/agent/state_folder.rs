@@ -227,14 +227,23 @@ fn copy_state(data: &Path, state: &Path) -> io::Result<()> {
     fs::rename(fresh, state)
 }
 
-/// Copies a file, if it is there.
+/// Copies a file, if it is there and can be read.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    let mut source = match File::open(from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
-    let mut target = OpenOptions::new().write(true).create_new(true).mode(SECRET_MODE).open(to)?;
-    io::copy(&mut source, &mut target).map(drop)
+    let copied = File::open(from).and_then(|mut source| {
+        let mut target = OpenOptions::new().write(true).create_new(true).mode(SECRET_MODE).open(to)?;
+        io::copy(&mut source, &mut target)
+    });
+    match copied {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if files::is_unreadable(&error) => {
+            tracing::error!(file = %from.display(), %error, consequence = "the agent goes on without it", "a file cannot be read");
+            match fs::remove_file(to) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        }
+        copied => copied.map(drop),
+    }
 }
 
 /// The files of second copies in a folder, and their places in another.

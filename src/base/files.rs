@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use nix::libc::O_NOFOLLOW;
+use nix::{errno::Errno, libc::O_NOFOLLOW};
 
 use crate::clock;
 
@@ -190,35 +190,80 @@ fn open_private(path: &Path) -> io::Result<File> {
 pub enum RoleFile {
     /// A file.
     File,
+    /// A file that its role reads, and makes anew if it is missing. One that cannot be read is of no use to it.
+    RenewedFile,
     /// A folder.
     Folder,
 }
 
-/// Makes sure that entries of a role's own folder can be used: one of another kind, such as a folder in place of a
-/// file, is renamed, with a warning. The role then behaves as if the entry were missing.
+impl RoleFile {
+    /// What is wrong with the entry at a path; `None` if it can be used, or is missing.
+    fn fault(self, path: &Path) -> Option<String> {
+        // A symbolic link is followed: an administrator may have put it there.
+        match (self, fs::metadata(path)) {
+            (Self::Folder, Ok(found)) if !found.is_dir() => Some("there is a file in the place of a folder".to_owned()),
+            (Self::File | Self::RenewedFile, Ok(found)) if found.is_dir() => {
+                Some("there is a folder in the place of a file".to_owned())
+            }
+            (Self::RenewedFile, _) => {
+                let read = patiently(|| File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink())));
+                read.err().filter(is_unreadable).map(|error| format!("a file cannot be read: {error}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How often, and how far apart, a file is read that gives an error: a bus that was reset gives some.
+const READ_TRIES: u32 = 5;
+const READ_PAUSE: Duration = Duration::from_millis(200);
+
+/// Reads a file of a role's own, several times if it cannot be read ([`is_unreadable`]).
+///
+/// # Errors
+/// If it cannot be read in the end.
+pub fn read_own(path: &Path) -> io::Result<Vec<u8>> {
+    patiently(|| fs::read(path))
+}
+
+/// Does something that reads, several times if that cannot be read.
+fn patiently<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..READ_TRIES {
+        match read() {
+            Err(error) if is_unreadable(&error) => thread::sleep(READ_PAUSE),
+            done => return done,
+        }
+    }
+    read()
+}
+
+/// Whether an error says that a file, or the disk below it, cannot be read, rather than that this process may not or has no
+/// means to: it will not be different for the next one.
+#[must_use]
+pub fn is_unreadable(error: &io::Error) -> bool {
+    use Errno::{EBADMSG, EILSEQ, EIO, ELOOP, ENODATA, ENODEV, ENXIO, EREMOTEIO, ESTALE, EUCLEAN};
+    error.raw_os_error().is_some_and(|code| {
+        [EBADMSG, EILSEQ, EIO, ELOOP, ENODATA, ENODEV, ENXIO, EREMOTEIO, ESTALE, EUCLEAN]
+            .contains(&Errno::from_raw(code))
+    })
+}
+
+/// Makes sure that entries of a role's own folder can be used: one that cannot, such as a folder in place of a file, is
+/// renamed, with an error in the log. The role then behaves as if the entry were missing.
 ///
 /// # Errors
 /// If an entry cannot be renamed.
 pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result<()> {
     for name in names {
         let path = folder.join(name);
-        // A symbolic link is followed: an administrator may have put it there.
-        let is_other = fs::metadata(&path).is_ok_and(|found| match kind {
-            RoleFile::File => found.is_dir(),
-            RoleFile::Folder => !found.is_dir(),
-        });
-        if !is_other {
-            continue;
-        }
+        let Some(fault) = kind.fault(&path) else { continue };
         let aside =
             set_aside(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-        let found =
-            if kind == RoleFile::File { "a folder in the place of a file" } else { "a file in the place of a folder" };
         tracing::error!(
             path = %path.display(), aside = %aside.display(),
             consequence = "it is set aside",
-            hint = "look what it is; if nobody needs it, delete it",
-            "there is {found}",
+            hint = "look what it is, and check the disk; if nobody needs it, delete it",
+            "{fault}",
         );
     }
     Ok(())
@@ -386,6 +431,23 @@ mod tests {
         assert_eq!(names, ["link", "linked", "store.damaged-", "units.damaged-", "whole"]);
         write_atomically(&at("store"), b"new", SECRET_MODE).unwrap();
         assert_eq!(fs::read(at("link")).unwrap(), b"linked");
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_is_set_aside_where_it_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // At the first address of a process there is nothing: each read is an error of input. A link to itself cannot be opened.
+        std::os::unix::fs::symlink("/proc/self/mem", at("bad")).unwrap();
+        std::os::unix::fs::symlink(at("loop"), at("loop")).unwrap();
+        fs::write(at("whole"), "y").unwrap();
+        let names = ["bad", "loop", "whole", "missing"];
+        clear_places(folder.path(), RoleFile::File, &names).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        clear_places(folder.path(), RoleFile::RenewedFile, &names).unwrap();
+        let is_there = |name: &str| at(name).symlink_metadata().is_ok();
+        assert_eq!(names.map(is_there), [false, false, true, false]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was set aside is kept");
     }
 
     #[test]

@@ -289,7 +289,8 @@ impl Authority {
             move |source| AuthorityError::File { path, source }
         };
         make_folder(dir, PRIVATE_FOLDER).map_err(at(dir))?;
-        clear_places(dir, RoleFile::File, &["lock", SALT_KEY]).map_err(at(dir))?;
+        clear_places(dir, RoleFile::File, &["lock"]).map_err(at(dir))?;
+        clear_places(dir, RoleFile::RenewedFile, &[SALT_KEY]).map_err(at(dir))?;
         // Two processes that start at once must not create two authorities. The lock ends with the file handle.
         let lock = dir.join("lock");
         wait_for_lock(&lock).map_err(at(&lock)).and_then(|_held| {

@@ -15,7 +15,7 @@ use std::{
 
 use muster_base::{
     clock::now_ms,
-    files::{self, RoleFile, SECRET_MODE, clear_places, set_aside, write_atomically},
+    files::{self, SECRET_MODE, set_aside, write_atomically},
 };
 use muster_rules::{
     checked,
@@ -127,7 +127,6 @@ impl KeyRing {
     /// # Errors
     /// If a file cannot be read or written, or is damaged, or the external signer has the first key and is away.
     pub fn open(folder: &Path, sources: KeySources) -> Result<Self, AuthorityError> {
-        clear_places(folder, RoleFile::File, &[STATE]).map_err(at(folder))?;
         let external = sources.signer.clone().map(|address| Arc::new(ExternalSigner::new(address)));
         let mut own = local_keys(folder, &sources)?;
         let state = match read_state(folder, &own)? {
@@ -370,12 +369,13 @@ fn write_state(folder: &Path, state: &KeyState) -> Result<(), AuthorityError> {
 /// key, that one is in use; with two, a rotation was under way, and hosts are told of both.
 fn read_state(folder: &Path, own: &[(KeyPlace, Signer)]) -> Result<Option<KeyState>, AuthorityError> {
     let path = folder.join(STATE);
-    let problem = match fs::read(&path) {
+    let problem = match files::read_own(&path) {
         Ok(bytes) => match checked::from_bytes(&bytes) {
             Ok(state) => return Ok(Some(state)),
             Err(problem) => problem,
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory || files::is_unreadable(&error) => error.to_string(),
         Err(error) => return Err(at(&path)(error)),
     };
     let mut keys = [SIGNING_KEY, NEXT_KEY].into_iter().filter_map(|name| {

@@ -152,7 +152,7 @@ async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(),
 
 /// Merges the register that lies beside the store.
 async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
-    files::clear_places(folder, RoleFile::File, &[MARK])
+    files::clear_places(folder, RoleFile::RenewedFile, &[MARK])
         .map_err(|source| RegisterError::File { path: folder.join(MARK), source })?;
     let is_new = register::marks(store.read()).await?.is_empty();
     let Some(register) = read(folder, is_new)? else { return Ok(()) };
@@ -207,9 +207,11 @@ async fn put_alert(db: &mut SqliteConnection, rule: &str, message: String, now: 
 /// Reads the register, if it exists. A damaged one is an error for a new store; otherwise it is set aside.
 fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> {
     let path = folder.join(FILE);
-    let found = match fs::read(&path) {
+    let found = match files::read_own(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::IsADirectory => Err(error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory || files::is_unreadable(&error) => {
+            Err(error.to_string())
+        }
         Err(source) => return Err(RegisterError::File { path, source }),
         Ok(bytes) => checked::from_bytes(&bytes),
     };

@@ -199,12 +199,14 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let dir = config.data_dir.clone();
     let folder = |source| ConsoleError::Folder { path: dir.clone(), source };
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
-    clear_places(&dir, &["lock"])?;
+    clear_places(&dir, files::RoleFile::File, &["lock"])?;
     let lock = lock(&dir)?;
     if restored_mark::is_unfinished(&dir) {
         return Err(ConsoleError::UnfinishedRestore { path: dir });
     }
-    clear_places(&dir, &["console.db-wal", "console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
+    // What is in the log is nowhere else.
+    clear_places(&dir, files::RoleFile::File, &["console.db-wal"])?;
+    clear_places(&dir, files::RoleFile::RenewedFile, &["console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
     // A copy of the store, if the console was killed while it made a backup.
     backup::remove_folder(&dir.join(backup::WORK)).map_err(folder)?;
     let external = ExternalStores::open(&config)?;
@@ -250,9 +252,8 @@ fn anchored(config: Config) -> Result<Config, ConsoleError> {
 
 /// Makes sure that files which the console creates can be created. For others, such as the store and the authority's
 /// keys, an operator has to decide what becomes of what is in their place.
-fn clear_places(dir: &Path, names: &[&str]) -> Result<(), ConsoleError> {
-    files::clear_places(dir, files::RoleFile::File, names)
-        .map_err(|source| ConsoleError::Folder { path: dir.to_owned(), source })
+fn clear_places(dir: &Path, kind: files::RoleFile, names: &[&str]) -> Result<(), ConsoleError> {
+    files::clear_places(dir, kind, names).map_err(|source| ConsoleError::Folder { path: dir.to_owned(), source })
 }
 
 /// Opens the authority of a console's folder. It is created only in a folder that has served no fleet yet: hosts trust

@@ -37,6 +37,12 @@ pub fn is_damage(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(11 | 26))
 }
 
+/// Whether SQLite reports that a file cannot be opened or read: CANTOPEN, and IOERR of READ and SHORT_READ.
+#[must_use]
+pub fn is_unreadable(error: &sqlx::Error) -> bool {
+    code(error) == Some(14) || matches!(extended_code(error), Some(266 | 522))
+}
+
 /// As [`is_damage`], of an error of a migration.
 #[must_use]
 pub fn is_damage_to_migrate(error: &MigrateError) -> bool {
@@ -48,7 +54,11 @@ pub fn is_damage_to_migrate(error: &MigrateError) -> bool {
 
 /// The low byte of SQLite's extended code.
 fn code(error: &sqlx::Error) -> Option<u32> {
-    Some(error.as_database_error()?.code()?.parse::<u32>().ok()? & 0xff)
+    Some(extended_code(error)? & 0xff)
+}
+
+fn extended_code(error: &sqlx::Error) -> Option<u32> {
+    error.as_database_error()?.code()?.parse().ok()
 }
 
 /// A migration as a store records it.

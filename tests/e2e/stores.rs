@@ -8,8 +8,8 @@
 //! an outcome, no unit is forgotten or ended, who is revoked stays so, and commands are taken. A role that refuses to start
 //! names the file and what to do, and starts once the file is back.
 //!
-//! The usual run tries one kind of damage on each small file, and several on each database, of those that are of its content
-//! and while its role does not run; `TESTS_LONG=1` tries all.
+//! The usual run tries one kind of damage on each small file, and several on each of the two large databases;
+//! `TESTS_LONG=1` tries all.
 //! `TESTS_SEED` picks other bits and other kinds; `TESTS_STORES=console.db` tries only rows whose name begins so, and
 //! `TESTS_DAMAGE=Unreadable` only that, at all times.
 
@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use self::table::{
     ALL, Bits, Damage, Deleted, Either, Empty, FEW, Folder, Garbage, HOLDS, Half, Lost, NO_STORES, NOT_MADE_ANEW,
-    Older, Payload, Refuses, Role, Row, Starts, TABLE, Then, USUAL, Unreadable, When, row,
+    Older, Payload, Refuses, Role, Row, Starts, TABLE, Then, Unreadable, When, row,
 };
 use crate::{
     fleet::{PATIENCE, Running, eventually, file, free_ports},
@@ -751,10 +751,9 @@ fn picked(row: &Row, random: &mut Random) -> Vec<(Damage, When)> {
     if std::env::var_os("TESTS_LONG").is_some() {
         return all().collect();
     }
-    let whens = &whens[..whens.len().min(2)];
     match row.file {
         "agent.db" | "console.db" => FEW.iter().map(|damage| (*damage, whens[random.below(whens.len())])).collect(),
-        _ => vec![(USUAL[random.below(USUAL.len())], whens[random.below(whens.len())])],
+        _ => vec![(ALL[random.below(ALL.len())], whens[random.below(whens.len())])],
     }
 }
 

@@ -67,7 +67,7 @@ impl Keyring {
     pub(crate) fn open(folder: &Path, last_used: Option<u32>) -> Result<Self, KeyringError> {
         let path = folder.join(FILE);
         let failed = |source| KeyringError { path: path.clone(), source };
-        clear_places(folder, RoleFile::File, &[FILE]).map_err(failed)?;
+        clear_places(folder, RoleFile::RenewedFile, &[FILE]).map_err(failed)?;
         match fs::read(&path) {
             Ok(content) => {
                 if let Some(keys) = parse(&Zeroizing::new(content)) {

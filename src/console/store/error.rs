@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use muster_base::files;
 use muster_sqlite::{
     room,
     schema::{self, SchemaError},
@@ -72,6 +73,15 @@ impl StoreError {
         }
     }
 
+    /// Whether the file cannot be opened or read, as on a bad disk.
+    fn is_unreadable(&self) -> bool {
+        match self {
+            Self::Sql(sqlx::Error::Io(error)) => files::is_unreadable(error),
+            Self::Sql(error) => schema::is_unreadable(error),
+            _ => false,
+        }
+    }
+
     /// Adds the meaning and a hint to an error of opening a store, as far as known.
     pub(super) fn of_store(self, path: &Path) -> Self {
         use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
@@ -86,6 +96,12 @@ impl StoreError {
                 "bring it back from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
                  certificates come back from the authority's register, how hosts are from themselves; commands, tokens, configs and labels of \
                  artifacts are lost. `sqlite3 console.db .recover` may read more of it. Check this machine's disk",
+            ),
+            error if error.is_unreadable() => (
+                "cannot be opened or read, or its console.db-wal cannot",
+                "see what `dmesg` says of this machine's disk, and start again. If it stays so, bring the store back from a backup; without \
+                 one, move it away with its -wal and -shm, as one that is damaged: members and revoked certificates come back from the \
+                 authority's register",
             ),
             _ => return self,
         };

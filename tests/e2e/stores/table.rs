@@ -37,8 +37,7 @@ pub(super) enum When {
 
 pub(super) const ALL: [Damage; 10] =
     [Half, Bits(20), Bits(200), Payload(20), Empty, Deleted, Garbage, Folder, Unreadable, Older];
-/// What the usual run picks from.
-pub(super) const USUAL: [Damage; 9] = [Half, Bits(20), Bits(200), Payload(20), Empty, Deleted, Garbage, Folder, Older];
+/// What the usual run tries on the largest stores.
 pub(super) const FEW: [Damage; 5] = [Half, Bits(20), Payload(20), Deleted, Older];
 /// What leaves nothing of a file.
 pub(super) const TAKEN: [Damage; 2] = [Empty, Deleted];
@@ -85,8 +84,9 @@ pub(super) const HOLDS: &[(&[Damage], Then)] = &[(&ALL, NOTHING)];
 pub(super) const KEY: &[(&[Damage], Then)] = &[(&ALL, Refuses("hint")), (&[Older], NOTHING)];
 
 /// What a role does not make anew, since it goes on as well without it: a token is taken for the one that the host joined with,
-/// and the key that lies there for the one in use.
-pub(super) const NOT_MADE_ANEW: &[&str] = &["token.sha256", "authority/keys.json"];
+/// the key that lies there for the one in use, and whatever lies in the place of a lock can be locked.
+pub(super) const NOT_MADE_ANEW: &[&str] =
+    &["token.sha256", "authority/keys.json", "authority/lock", "lock", "data/lock"];
 
 pub(super) const TABLE: &[Row] = &[
     Row {
