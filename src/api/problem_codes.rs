@@ -162,7 +162,7 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row("stdin_in_broadcast", &[400], "A command to many hosts may not have standard input: each would read it."),
     row("stdin_too_large", &[413], "The standard input is too large for a message."),
     row("store_damaged", &[500], "The console's store is damaged."),
-    row("store_full", &[507], "The console's store has no room."),
+    row("store_full", &[507], "The console's store cannot be written: its disk is full or read-only."),
     row("token_expired", &[403], "The join token has expired."),
     row("token_for_another", &[403], "The join token is for another host."),
     row("token_revoked", &[403], "The join token was revoked."),

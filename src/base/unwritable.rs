@@ -5,7 +5,7 @@ use std::io;
 /// The hint of all errors about a full disk.
 pub const HINT: &str = "make room on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
 /// The hint of all errors about a file system that is mounted read-only.
-const READ_ONLY_HINT: &str =
+pub const READ_ONLY_HINT: &str =
     "it is mounted read-only, as after an error of the disk (`dmesg` shows it): mount it writable";
 
 /// Whether writing a file failed because nothing can be written on its file system: it is full, or read-only.

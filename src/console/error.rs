@@ -98,14 +98,14 @@ impl std::error::Error for Error {}
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         if error.is_full() {
-            tracing::error!(%error, "the console's store has no room");
+            tracing::error!(%error, "the console's store cannot be written");
             return Self::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "store_full",
-                "the console's store has no room: its disk is full",
+                "the console's store cannot be written: its disk is full or read-only",
             )
             .consequence("nothing of this was done")
-            .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT));
+            .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::STORE_HINT));
         }
         if error.is_damage() {
             tracing::error!(%error, "the console's store is damaged");

@@ -42,10 +42,12 @@ pub(super) enum NoticeKind {
     ContentDamaged,
     /// Several hosts have one hostname.
     HostnameShared,
+    /// The file system of the console's folder is read-only.
+    StoreUnwritable,
 }
 
 /// All kinds.
-const ALL: [NoticeKind; 9] = [
+const ALL: [NoticeKind; 10] = [
     NoticeKind::DiskFull,
     NoticeKind::SeriesLeftOut,
     NoticeKind::Clock,
@@ -55,6 +57,7 @@ const ALL: [NoticeKind; 9] = [
     NoticeKind::StoreDamaged,
     NoticeKind::ContentDamaged,
     NoticeKind::HostnameShared,
+    NoticeKind::StoreUnwritable,
 ];
 
 impl NoticeKind {
@@ -69,6 +72,7 @@ impl NoticeKind {
             Self::StoreDamaged => "console-store-damaged",
             Self::ContentDamaged => "console-content-damaged",
             Self::HostnameShared => "console-hostname-shared",
+            Self::StoreUnwritable => "console-store-unwritable",
         }
     }
 
@@ -89,7 +93,8 @@ impl NoticeKind {
             | Self::HostsBehind
             | Self::StoreDamaged
             | Self::ContentDamaged
-            | Self::HostnameShared => Metric::Other,
+            | Self::HostnameShared
+            | Self::StoreUnwritable => Metric::Other,
             Self::Clock => Metric::ClockOff,
         }
     }

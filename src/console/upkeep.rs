@@ -257,7 +257,21 @@ fn shared_names(hosts: Vec<(HostId, String)>) -> Option<String> {
 fn look_at_disk(shared: &ConsoleState) {
     let Some(reserve) = shared.store.reserve() else { return };
     reserve.refill();
-    let changed = match reserve.is_short() {
+    let is_read_only = reserve.is_read_only();
+    let unwritable = match is_read_only {
+        true => shared.notices.raise(
+            NoticeKind::StoreUnwritable,
+            format!(
+                "nothing can be written in the console's folder {}: its file system is read-only. What is known can be read; \
+                 commands and changes are refused, and what hosts say waits with them. hint: {}; then start the console again",
+                reserve.folder().display(),
+                room::READ_ONLY_HINT
+            ),
+            now_ms(),
+        ),
+        false => shared.notices.clear(NoticeKind::StoreUnwritable),
+    };
+    let full = match reserve.is_short() && !is_read_only {
         true => shared.notices.raise(
             NoticeKind::DiskFull,
             format!(
@@ -270,7 +284,7 @@ fn look_at_disk(shared: &ConsoleState) {
         ),
         false => shared.notices.clear(NoticeKind::DiskFull),
     };
-    if changed {
+    if unwritable || full {
         shared.changed(PageChange::Alert(None));
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use muster_base::files::SECRET_MODE;
-pub use muster_base::unwritable::{HINT, advice, hint_or, is_missing_for};
+pub use muster_base::unwritable::{HINT, READ_ONLY_HINT, advice, hint_or, is_missing_for};
 use nix::{
     fcntl::posix_fallocate,
     sys::statvfs::{FsFlags, Statvfs, statvfs},
@@ -33,16 +33,17 @@ const SHARE: u64 = 8;
 /// Number of pieces that must be free before one is added again, so that it is not released at the next write.
 const FREE_PIECES: u64 = 4;
 
-/// Whether an SQLite error code means that the disk is full. Some of these codes can also mean a broken disk; the
-/// message mentions both.
+/// Whether an SQLite error code means that nothing can be written: the disk is full, or mounted read-only. Some of these codes
+/// can also mean a broken disk; the message mentions both.
 ///
+/// - 8 READONLY: a connection that was made since the file system is read-only.
 /// - 13 FULL: a page could not be written.
 /// - 10 IOERR, by operation: 778 WRITE (also an exceeded quota), 1034 FSYNC and 1290 DIR_FSYNC (some file systems, such
 ///   as NFS, only find out then), 1546 TRUNCATE (a log gets its size), 4618 SHMOPEN, 4874 SHMSIZE and 5386 SHMMAP (the
 ///   index of the write-ahead log).
 #[must_use]
 fn means_no_room(code: u32) -> bool {
-    code & 0xff == 13 || matches!(code, 778 | 1034 | 1290 | 1546 | 4618 | 4874 | 5386)
+    matches!(code & 0xff, 8 | 13) || matches!(code, 778 | 1034 | 1290 | 1546 | 4618 | 4874 | 5386)
 }
 
 /// How often, and with which pause, a store is opened again on a full disk: two seconds at most.
@@ -117,10 +118,19 @@ pub fn space(folder: &Path) -> Option<DiskSpace> {
     })
 }
 
-/// The hint that is appended to an error of a statement if the disk is full; otherwise empty.
+/// The hint of an error of a store that cannot be written. (The first statement that fails on a disk that has become
+/// read-only has the same code as one without room.)
+pub const STORE_HINT: &str = "make room on that disk, or mount it writable (`df -h` shows how full it is, `df -i` how many files it has, `dmesg` \
+     whether it was made read-only after an error)";
+
+/// The hint that is appended to an error of a statement if nothing can be written; otherwise empty.
 #[must_use]
 pub fn advice_of_store(error: &sqlx::Error) -> String {
-    if is_missing(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
+    if is_missing(error) {
+        format!(". hint: this machine's disk is full or read-only: {STORE_HINT}")
+    } else {
+        String::new()
+    }
 }
 
 /// Size of a reserve.
@@ -196,6 +206,14 @@ impl Reserve {
     #[must_use]
     pub fn is_spent(&self) -> bool {
         self.level().is_some_and(|level| level.kept_bytes == 0 && level.free_bytes < self.0.wanted.piece_bytes / 2)
+    }
+
+    /// Whether the file system is read-only. After an error of the disk some say so only to those who open a file.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let opened = OpenOptions::new().write(true).open(&self.0.path);
+        opened.is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
+            || space(&self.0.folder).is_some_and(|found| found.is_read_only)
     }
 
     /// The folder that the reserve belongs to.
@@ -376,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_code_that_means_no_room_is_known() {
-        for code in [13, 13 | 1 << 8, 778, 1034, 1290, 1546, 4618, 4874, 5386] {
+        for code in [8, 8 | 6 << 8, 13, 13 | 1 << 8, 778, 1034, 1290, 1546, 4618, 4874, 5386] {
             assert!(means_no_room(code), "{code}");
         }
         // OK, ERROR, BUSY, CORRUPT, IOERR_READ, NOTADB.

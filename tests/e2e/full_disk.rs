@@ -25,6 +25,22 @@ fn kept_bytes(data: &Path) -> u64 {
     ["agent/reserve", "console/reserve"].iter().map(|name| fs::metadata(data.join(name)).unwrap().len()).sum()
 }
 
+/// Kills all units of an agent with their shims.
+fn kill_units(data: &Path) {
+    let host = fs::read_to_string(data.join("host")).unwrap();
+    let memory = format!("/muster-agent-{}-", host.trim());
+    let is_of = |cwd: PathBuf| cwd.starts_with(data) || cwd.to_str().is_some_and(|cwd| cwd.contains(&memory));
+    let below = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(is_of);
+    eventually("no process of a unit", || {
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let there: Vec<i32> = pids.filter(below).collect();
+        for pid in &there {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        if there.is_empty() { Ok(()) } else { Err(format!("{there:?}")) }
+    });
+}
+
 #[test]
 fn full_disk_accepts_commands_and_starts_roles() {
     let disk = small_disk();
@@ -118,6 +134,32 @@ fn up_without_reserve_can_be_read_and_runs_units() {
     fleet.ok(&["yuno", "stop", "default/hello"]);
 }
 
+#[test]
+fn console_on_a_read_only_disk_says_so_and_can_be_read() {
+    let disk = small_disk();
+    let data = disk.path().join("data");
+    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    fleet.unit_in_phase("default/hello", "running");
+    disk.abort();
+    for _ in 0..2 {
+        fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("read-only").expect_stderr("hint: ");
+    }
+    eventually("an alert of the console", || {
+        let alerts = fleet.json(&["alert", "ls"]);
+        let mut rules = alerts.as_array().unwrap().iter().map(|one| &one["alert"]["rule"]);
+        if rules.any(|rule| rule == "console-store-unwritable") { Ok(()) } else { Err(alerts.to_string()) }
+    });
+    fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("mount it writable");
+    fleet.unit_in_phase("default/hello", "running");
+    fleet.kill();
+    fleet
+        .muster(&["up", "--data", data.to_str().unwrap()])
+        .expect_code(1)
+        .expect_stderr("Read-only file system")
+        .expect_stderr("mount it writable");
+    kill_units(&data.join("agent"));
+}
+
 /// A fault after which nothing can be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -173,20 +215,7 @@ impl DiskSite {
 
     /// Kills the yuno with its shim, as the end of the host does.
     fn kill_yuno(&self) {
-        let host = fs::read_to_string(self.data().join("host")).unwrap();
-        let memory = format!("/muster-agent-{}-", host.trim());
-        let is_of =
-            |cwd: PathBuf| cwd.starts_with(self.data()) || cwd.to_str().is_some_and(|cwd| cwd.contains(&memory));
-        let below = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(is_of);
-        eventually("no process of the yuno", || {
-            let pids =
-                fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-            let there: Vec<i32> = pids.filter(below).collect();
-            for pid in &there {
-                let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
-            }
-            if there.is_empty() { Ok(()) } else { Err(format!("{there:?}")) }
-        });
+        kill_units(&self.data());
     }
 
     /// The process of the yuno, once it runs and is another one than this.
