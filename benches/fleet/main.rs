@@ -193,12 +193,12 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         place.add_artifact()?;
         fleet.until_at_work(hosts)?;
         // The first version makes the units.
-        let first = console.change_all(hosts, 0)?;
+        let first = console.change_all(hosts)?;
         thread::sleep(Duration::from_secs(6));
         let (cpu, bytes) = ((console.cpu()?, fleet.cpu()?, broker.cpu()?), fleet.bytes()?);
         let mut times = Vec::new();
         for round in 1..=options.rounds {
-            let time = console.change_all(hosts, round)?;
+            let time = console.change_all(hosts)?;
             eprintln!("{} {hosts} change {round} of {}: {}", kind.name(), options.rounds, seconds(time));
             times.push(time);
             // A host sends a heartbeat every five seconds at most; one that was quiet sends it at once.
@@ -273,12 +273,12 @@ fn plan(
     place.add_artifact()?;
     fleet.until_at_work(hosts)?;
     // It is planned against a version that the hosts have.
-    console.change_all(hosts, 0)?;
+    console.change_all(hosts)?;
     thread::sleep(Duration::from_secs(6));
     let (cpu, bytes) = (parties.cpu()?, fleet.bytes()?);
     let mut times = Vec::new();
     for round in 1..=options.rounds {
-        let time = console.plan_all(hosts, round)?;
+        let time = console.plan_all(hosts)?;
         eprintln!("{hosts} plan {round} of {}: {}", options.rounds, seconds(time));
         times.push(time);
     }
@@ -316,11 +316,11 @@ fn rollout(options: &Options, parties: &Parties<'_>, hosts: u32, print: &impl Fn
     place.add_artifact()?;
     fleet.until_at_work(hosts)?;
     // The first version makes the units.
-    let first = console.roll_out(hosts, 0)?;
+    let first = console.roll_out(hosts)?;
     let (cpu, bytes) = (parties.cpu()?, fleet.bytes()?);
     let mut times = Vec::new();
     for round in 1..=options.rounds {
-        let time = console.roll_out(hosts, round)?;
+        let time = console.roll_out(hosts)?;
         eprintln!("{hosts} rollout {round} of {}: {}", options.rounds, seconds(time));
         times.push(time);
     }

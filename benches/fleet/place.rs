@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -281,9 +282,9 @@ impl Console {
 
     /// Applies another version of a deployment of all hosts, with a body of 2 KiB; returns when the console's store says of
     /// every host that it has stored it. (Simulated hosts run nothing.)
-    pub(crate) fn change_all(&self, hosts: u32, round: usize) -> Result<Duration> {
+    pub(crate) fn change_all(&self, hosts: u32) -> Result<Duration> {
         let (began, began_ms) = (Instant::now(), now_ms());
-        let asked = self.apply(document("load", round));
+        let asked = self.apply(document("load"));
         let hosts = u64::from(hosts);
         // To count reports is cheap; to read them is not, and is left for the end.
         while !asked.is_finished() || self.ledger.heard_since(began_ms)? < hosts {
@@ -297,8 +298,8 @@ impl Console {
 
     /// Rolls out another version of a deployment of all hosts, with a body of 2 KiB; returns when the console's store says that
     /// the rollout has ended, and that every host is verified.
-    pub(crate) fn roll_out(&self, hosts: u32, round: usize) -> Result<Duration> {
-        let mut document = document("rolled-out", round);
+    pub(crate) fn roll_out(&self, hosts: u32) -> Result<Duration> {
+        let mut document = document("rolled-out");
         document["rollout"] = serde_json::json!({"waves": [1, "10%"], "max_in_flight": "10%", "soak": "0s"});
         let (began, began_ms) = (Instant::now(), now_ms());
         let asked = self.apply(document);
@@ -318,8 +319,8 @@ impl Console {
     }
 
     /// Has every host plan another version of a deployment, with a body of 2 KiB; returns when the whole plan was fetched.
-    pub(crate) fn plan_all(&self, hosts: u32, round: usize) -> Result<Duration> {
-        let wanted = documents(document("load", round));
+    pub(crate) fn plan_all(&self, hosts: u32) -> Result<Duration> {
+        let wanted = documents(document("load"));
         let began = Instant::now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let plan = runtime.block_on(async {
@@ -354,13 +355,16 @@ fn documents(document: Value) -> Value {
     serde_json::json!({ "documents": [{"source": "the benchmark", "content": document}] })
 }
 
-/// A deployment of all hosts, with a body of 2 KiB.
-fn document(name: &str, round: usize) -> Value {
+/// A deployment of all hosts, with a body of 2 KiB, and other than all before: the console's folder stays from one broker to
+/// the next, and what it has already is no change.
+fn document(name: &str) -> Value {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let filler = ["0123456789abcdef"; 100].concat();
     serde_json::json!({
         "deployment": format!("default/{name}"),
         "target": {"select": "host=*"},
-        "units": [{"name": name, "artifact": "load@1", "args": [filler, round.to_string()]}],
+        "units": [{"name": name, "artifact": "load@1", "args": [filler, number.to_string()]}],
     })
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Process {
     name: &'static str,
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<thread::JoinHandle<()>>,
 }
 
 impl Process {
@@ -31,9 +32,11 @@ impl Process {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("{name} cannot be started"))?;
         let lines = Arc::new(Mutex::new(Vec::new()));
-        collect(child.stdout.take().context("no output")?, Arc::clone(&lines));
-        collect(child.stderr.take().context("no output")?, Arc::clone(&lines));
-        Ok(Self { name, child, lines })
+        let readers = vec![
+            collect(child.stdout.take().context("no output")?, Arc::clone(&lines)),
+            collect(child.stderr.take().context("no output")?, Arc::clone(&lines)),
+        ];
+        Ok(Self { name, child, lines, readers })
     }
 
     /// Everything that it has printed.
@@ -45,11 +48,13 @@ impl Process {
     pub(crate) fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> Result<T> {
         let started = Instant::now();
         loop {
+            // Asked first: what it printed last is read once the readers have ended.
+            let is_read = self.readers.iter().all(thread::JoinHandle::is_finished);
             if let Some(found) = self.printed().iter().find_map(|line| pick(line)) {
                 return Ok(found);
             }
             let ended = self.child.try_wait()?;
-            if ended.is_some() || started.elapsed() > PATIENCE {
+            if (ended.is_some() && is_read) || started.elapsed() > PATIENCE {
                 bail!("{}: no {what} ({ended:?}); it printed: {}", self.name, self.printed().join("\n"));
             }
             thread::sleep(Duration::from_millis(20));
@@ -84,8 +89,9 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        // The last lines may not have been read yet.
-        thread::sleep(Duration::from_millis(100));
+        for reader in std::mem::take(&mut self.readers) {
+            reader.join().map_err(|_| anyhow::anyhow!("what {} printed cannot be read", self.name))?;
+        }
         Ok(self.printed())
     }
 
@@ -105,10 +111,10 @@ impl Drop for Process {
     }
 }
 
-fn collect(from: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) {
+fn collect(from: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             into.lock().unwrap().push(line);
         }
-    });
+    })
 }
