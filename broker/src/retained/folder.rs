@@ -64,20 +64,28 @@ pub(super) fn take(folder: &Path) -> Result<File, BrokerError> {
 fn clear_places(folder: &Path) -> io::Result<()> {
     for name in [JOURNAL, NEW, LOCK] {
         let path = folder.join(name);
-        if !path.is_dir() {
-            continue;
+        if path.is_dir() {
+            move_aside(&path, "there is a folder in the place of a file")?;
         }
-        let aside =
-            (1_u32..).map(|number| folder.join(format!("{name}.damaged-{number}"))).find(|aside| !aside.exists());
-        let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
-        fs::rename(&path, &aside)?;
-        tracing::error!(
-            path = %path.display(), aside = %aside.display(),
-            consequence = "it is set aside",
-            hint = "look what it is; if nobody needs it, delete it",
-            "there is a folder in the place of a file",
-        );
     }
+    Ok(())
+}
+
+/// Moves what cannot be used out of the way.
+fn move_aside(path: &Path, fault: &str) -> io::Result<()> {
+    let place = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        PathBuf::from(name)
+    };
+    let aside = (1..).map(place).find(|aside| aside.symlink_metadata().is_err()).ok_or(io::ErrorKind::AlreadyExists)?;
+    fs::rename(path, &aside)?;
+    tracing::error!(
+        path = %path.display(), aside = %aside.display(),
+        consequence = "it is set aside; hosts and consoles publish again what they have retained",
+        hint = "look what it is, and check the disk; if nobody needs it, delete it",
+        "{fault}",
+    );
     Ok(())
 }
 
@@ -101,13 +109,21 @@ pub(super) fn open(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> R
 fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Result<Option<OpenJournal>, BrokerError> {
     let failed = |trying, source| BrokerError::Store { folder: folder.to_owned(), trying, source };
     let path = folder.join(JOURNAL);
-    let mut file = match options().read(true).write(true).open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("open the journal in", error)),
+    let opened = options().read(true).write(true).open(&path);
+    let read = opened.and_then(|file| journal::read(&file, |record| memory.replay(record)).map(|found| (file, found)));
+    let (mut file, found) = match read {
+        Ok(read) => read,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => return Ok(None),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                return Err(failed("open the journal in", error));
+            }
+            _ => {
+                let moved = move_aside(&path, &format!("the journal of retained messages cannot be read: {error}"));
+                return moved.map(|()| None).map_err(|source| failed("set aside what is in", source));
+            }
+        },
     };
-    let found = journal::read(&file, |record| memory.replay(record));
-    let found = found.map_err(|error| failed("read the journal in", error))?;
     memory.sweep(now_ms);
     let refused = memory.trim();
     if refused > 0 {

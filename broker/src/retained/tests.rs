@@ -385,6 +385,22 @@ fn damaged_journal_is_set_aside_and_readable_records_kept() {
 }
 
 #[test]
+fn journal_that_cannot_be_read_is_set_aside() {
+    let folder = folder();
+    // Each read at the first address is an error of input; a link to itself cannot be opened.
+    for (round, to) in [(1, PathBuf::from("/proc/self/mem")), (2, journal_of(&folder))] {
+        let _ = fs::remove_file(journal_of(&folder));
+        std::os::unix::fs::symlink(to, journal_of(&folder)).unwrap();
+        let mut retained = open(&folder);
+        retained.keep(&message("a", "after"), 0);
+        retained.close();
+        check(&open(&folder), "#", &[("a", "after")]);
+        let aside = folder.path().join(format!("retained.journal.damaged-{round}"));
+        assert!(aside.symlink_metadata().is_ok(), "{round}");
+    }
+}
+
+#[test]
 fn lower_limits_apply_on_load() {
     let folder = folder();
     let mut retained = open(&folder);
