@@ -175,7 +175,20 @@ pub fn wait_for_lock(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If it cannot be created, or belongs to another user.
 pub fn make_private(path: &Path) -> io::Result<()> {
-    open_private(path).map(drop).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    open_private(path).map(drop).map_err(|error| of_file(path, error))
+}
+
+/// An error with its file.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}")]
+struct FileError {
+    path: String,
+    source: io::Error,
+}
+
+/// Adds the file to an error of the operating system.
+fn of_file(path: &Path, source: io::Error) -> io::Error {
+    io::Error::new(source.kind(), FileError { path: path.display().to_string(), source })
 }
 
 /// Opens a file that only its owner can open, and creates it if it is missing.
@@ -242,7 +255,8 @@ fn patiently<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 #[must_use]
 pub fn is_unreadable(error: &io::Error) -> bool {
     use Errno::{EBADMSG, EILSEQ, EIO, ELOOP, ENODATA, ENODEV, ENXIO, EREMOTEIO, ESTALE, EUCLEAN};
-    error.raw_os_error().is_some_and(|code| {
+    let with_file = || error.get_ref()?.downcast_ref::<FileError>()?.source.raw_os_error();
+    error.raw_os_error().or_else(with_file).is_some_and(|code| {
         [EBADMSG, EILSEQ, EIO, ELOOP, ENODATA, ENODEV, ENXIO, EREMOTEIO, ESTALE, EUCLEAN]
             .contains(&Errno::from_raw(code))
     })
@@ -257,8 +271,7 @@ pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result
     for name in names {
         let path = folder.join(name);
         let Some(fault) = kind.fault(&path) else { continue };
-        let aside =
-            set_aside(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let aside = set_aside(&path).map_err(|error| of_file(&path, error))?;
         tracing::error!(
             path = %path.display(), aside = %aside.display(),
             consequence = "it is set aside",
@@ -444,6 +457,7 @@ mod tests {
         let names = ["bad", "loop", "whole", "missing"];
         clear_places(folder.path(), RoleFile::File, &names).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert!(is_unreadable(&make_private(&at("loop")).unwrap_err()));
         clear_places(folder.path(), RoleFile::RenewedFile, &names).unwrap();
         let is_there = |name: &str| at(name).symlink_metadata().is_ok();
         assert_eq!(names.map(is_there), [false, false, true, false]);
