@@ -271,7 +271,8 @@ impl Trial {
     /// Begins a command for the working host; gives its id.
     fn exec(&self, program: &[&str]) -> String {
         let own = self.host().unwrap();
-        let args = [&["exec", "--no-wait", "--host", &own, "--"], program].concat();
+        // What waits is told to go on only once the killed role works again.
+        let args = [&["exec", "--no-wait", "--timeout", "10m", "--host", &own, "--"], program].concat();
         self.roles.ok(&args).trim().to_owned()
     }
 
