@@ -2,7 +2,11 @@
 
 use std::future::Future;
 
-use muster_topics::address::{Addresses, HostAddresses, candidates};
+use muster_topics::{
+    address::{Addresses, candidates},
+    join::Membership,
+    numbered::NumberedKind,
+};
 
 use super::{
     join::{JoinError, MemberIdentity},
@@ -21,11 +25,6 @@ impl MemberIdentity {
         let more = self.membership.addresses.as_ref().map_or(&[][..], |more| more.console_urls.as_slice());
         candidates(&self.membership.console_url, more)
     }
-
-    /// The generation of the console's addresses; `None` if there are none.
-    pub(super) fn addresses_generation(&self) -> Option<u64> {
-        self.membership.addresses.as_ref().map(|addresses| addresses.generation)
-    }
 }
 
 /// Asks the console under each of its addresses, until one answers.
@@ -43,19 +42,20 @@ pub(super) async fn ask<'a, T, F: Future<Output = Result<T, JoinError>>>(
     Err(first.unwrap_or_else(|| JoinError::Answer("there is no address of the console".to_owned())))
 }
 
-/// The newer of two sets of addresses.
-pub(super) fn newer(one: Option<Addresses>, other: Option<Addresses>) -> Option<Addresses> {
-    let generation = |of: &Option<Addresses>| of.as_ref().map_or(0, |addresses| addresses.generation);
-    if generation(&other) > generation(&one) { other } else { one }
+/// Takes further addresses of the fleet into a membership, unless it has newer ones.
+pub(super) fn take_newer(membership: &mut Membership, number: u64, addresses: Option<&Addresses>) {
+    if number > membership.number(NumberedKind::HostAddresses) {
+        membership.addresses = addresses.cloned();
+        membership.numbers.insert(NumberedKind::HostAddresses, number);
+    }
 }
 
 impl AgentLoop {
     /// Stores the console's addresses, which are newer than the present ones, and uses them from the next attempt on.
-    pub(super) fn set_addresses(&mut self, told: &HostAddresses) -> Result<(), JoinError> {
-        let addresses = &told.addresses;
-        self.identity.set_addresses(addresses)?;
-        tracing::info!(generation = addresses.generation, ?addresses, "new addresses of broker and console");
-        self.host_snapshot.set_addresses(Some(addresses.generation));
+    pub(super) fn set_addresses(&mut self, number: u64, addresses: &Addresses) -> Result<(), JoinError> {
+        self.identity.set_addresses(number, addresses)?;
+        tracing::info!(number, ?addresses, "new addresses of broker and console");
+        self.host_snapshot.set_number(NumberedKind::HostAddresses, number);
         self.observe_units();
         Ok(())
     }
@@ -64,6 +64,7 @@ impl AgentLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use muster_topics::name::HostId;
 
     #[tokio::test]
     async fn console_is_asked_until_an_address_answers() {
@@ -76,18 +77,21 @@ mod tests {
         // What the usual address says is what an operator wants to know.
         assert!(answer(&["a", "c"]).await.unwrap_err().to_string().contains("the console at a"));
     }
-
     #[test]
     fn newer_addresses_win() {
-        let of = |generation| Some(Addresses { generation, ..Addresses::default() });
-        for (one, other, wanted) in [
-            (None, None, None),
-            (of(3), None, of(3)),
-            (None, of(1), of(1)),
-            (of(3), of(2), of(3)),
-            (of(2), of(3), of(3)),
+        let of = |url: &str| Addresses { broker_urls: vec![url.to_owned()], ..Addresses::default() };
+        let broker = |membership: &Membership| membership.addresses.clone().map(|has| has.broker_urls.concat());
+        let mut membership = crate::testing::empty_membership(HostId::random());
+        for (number, told, wanted) in [
+            (0, None, None),
+            (3, Some("a"), Some("a")),
+            (2, Some("b"), Some("a")),
+            (0, None, Some("a")),
+            (4, Some("c"), Some("c")),
         ] {
-            assert_eq!(newer(one, other), wanted);
+            take_newer(&mut membership, number, told.map(of).as_ref());
+            assert_eq!(broker(&membership).as_deref(), wanted, "{number}");
         }
+        assert_eq!(membership.number(NumberedKind::HostAddresses), 4);
     }
 }

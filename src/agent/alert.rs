@@ -11,7 +11,7 @@ use muster_rules::alert::{AlertChange, AlertTime, HostAlerts, Reading, ReadingSu
 use muster_sqlite::room::Reserve;
 use muster_topics::{
     Millis,
-    alert::{Alert, AlertRules, AlertSource, AlertSubject, Metric, RULES_MAX, Rule},
+    alert::{Alert, AlertSource, AlertSubject, Metric, RULES_MAX, Rule},
     metric::Point,
     name::{Name, UnitName},
     unit::{HoldReason, Phase},
@@ -93,9 +93,9 @@ impl AlertEvaluator {
         self.lost_ms = Some(clock::now_ms());
     }
 
-    /// The generation of the console's rules; `None` if there are none.
-    pub(super) fn generation(&self) -> Option<u64> {
-        (self.central.generation > 0).then_some(self.central.generation)
+    /// The number of the console's rules; 0 if there are none.
+    pub(super) fn number(&self) -> u64 {
+        self.central.generation
     }
 
     /// Handles the issue time of a signed message that is newer than all before.
@@ -188,14 +188,18 @@ impl AgentLoop {
     }
 
     /// Stores the console's rules, which are newer than the present ones, and follows them.
-    pub(super) async fn set_alert_rules(&mut self, told: &AlertRules) -> Result<(), StoreError> {
+    pub(super) async fn set_alert_rules(
+        &mut self,
+        number: u64,
+        rules: &BTreeMap<Name, Rule>,
+    ) -> Result<(), StoreError> {
         let (good, bad): (Vec<_>, Vec<_>) =
-            told.rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
+            rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
             let problem = rule.check().err().map(|fault| fault.problem).unwrap_or_default();
             tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
         }
-        let central = ConsoleRules { generation: told.generation, rules: good.into_iter().collect() };
+        let central = ConsoleRules { generation: number, rules: good.into_iter().collect() };
         kept::set_central(&self.store, &central).await?;
         tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
         self.lookout.alerts.set_rules(together(&self.lookout.own, &central));

@@ -36,6 +36,7 @@ use super::{
     execute::{AdmittedCommand, QueueResult},
     log_follower::FollowRequest,
     main_loop::AgentLoop,
+    numbered::NumberedError,
     pending_writes::PendingWrite,
     program_queue::{ProgramRequest, QueuedProgram},
     render::{RenderRequest, wiring_of},
@@ -134,32 +135,23 @@ impl AgentLoop {
                 }
                 Err(error) => Err(error),
             },
-            StoreRequest::AlertRules(rules) => self.set_alert_rules(rules).await.map(|()| StoreReply::Done),
-            StoreRequest::HostLabels(labels, signed) => {
-                self.set_host_labels(labels, signed).await.map(|()| StoreReply::Done)
-            }
-            StoreRequest::Document(document) => self.set_document(document).await.map(|()| StoreReply::Done),
-            StoreRequest::DocumentRefused(refusal, digest) => {
-                self.refuse_document(refusal, digest).await.map(|()| StoreReply::Done)
-            }
-            StoreRequest::CommandKeys(keys) => match self.set_command_keys(keys) {
+            StoreRequest::Numbered(document, signed) => match self.set_numbered(document, signed).await {
                 Ok(()) => return StoreReply::Done,
-                Err(error) => {
+                Err(NumberedError::Store(error)) => Err(error),
+                Err(NumberedError::Identity(error)) => {
                     tracing::error!(
                         %error,
-                        consequence = "the host goes on with the keys that it has, and tries again",
+                        consequence = "the host goes on with what it has, and tries again",
                         hint = "is there room on the disk of the agent's folder?",
-                        "the console's new keys cannot be stored",
+                        "new {} of the console cannot be stored",
+                        document.content.kind().as_str(),
                     );
                     return StoreReply::Failed(request);
                 }
             },
-            StoreRequest::HostAddresses(told) => {
-                if let Err(error) = self.set_addresses(told) {
-                    tracing::error!(%error, "new addresses of broker and console cannot be stored");
-                    return StoreReply::Failed(request);
-                }
-                Ok(StoreReply::Done)
+            StoreRequest::Document(document) => self.set_document(document).await.map(|()| StoreReply::Done),
+            StoreRequest::DocumentRefused(refusal, digest) => {
+                self.refuse_document(refusal, digest).await.map(|()| StoreReply::Done)
             }
             StoreRequest::Works { is_first } => {
                 self.observe_units();

@@ -14,6 +14,7 @@ use muster_topics::{
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     label,
     name::{HostId, Name, UnitName},
+    numbered::{NumberedKind, Numbers},
     select,
     unit::Hold,
 };
@@ -39,12 +40,12 @@ pub(super) struct HostSnapshot {
     own_labels: BTreeMap<Name, String>,
     /// The labels that the console gives it, which win.
     given_labels: ConsoleLabels,
-    address_generation: Option<u64>,
+    /// Which of the console's numbered documents the host has.
+    numbers: Numbers,
     /// Both combined.
     labels: BTreeMap<Name, String>,
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
-    alert_rules: Option<u64>,
     desired: DesiredReport,
     containers: watch::Receiver<UnitContainers>,
     /// The keys that the console's signatures are verified with.
@@ -61,10 +62,9 @@ impl HostSnapshot {
             labels: own_labels.clone(),
             own_labels,
             given_labels: ConsoleLabels::default(),
-            address_generation: None,
+            numbers: Numbers::new(),
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
-            alert_rules: None,
             desired: DesiredReport::default(),
             containers: watch::channel(UnitContainers::default()).1,
             command_keys: KnownKeys::default(),
@@ -76,9 +76,9 @@ impl HostSnapshot {
         self.containers = containers;
     }
 
-    /// Sets the active alerts, and the generation of the console's rules.
-    pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
-        (self.alerts, self.alert_rules) = (alerts, rules);
+    /// Sets the active alerts.
+    pub(super) fn set_alerts(&mut self, alerts: BTreeMap<Name, AlertSummary>) {
+        self.alerts = alerts;
     }
 
     /// Sets what became of the host's document.
@@ -99,22 +99,21 @@ impl HostSnapshot {
     /// Sets the console's labels.
     pub(super) fn give_labels(&mut self, given: ConsoleLabels) {
         self.labels = label::merge(&self.own_labels, &given.labels);
+        self.set_number(NumberedKind::HostLabels, given.generation);
         self.given_labels = given;
     }
 
-    /// The generation of the console's labels; `None` if there are none.
-    pub(super) fn label_generation(&self) -> Option<u64> {
-        (self.given_labels.generation > 0).then_some(self.given_labels.generation)
+    /// Sets the number that the host has of a kind of document; 0 if it has none.
+    pub(super) fn set_number(&mut self, kind: NumberedKind, number: u64) {
+        match number {
+            0 => drop(self.numbers.remove(&kind)),
+            number => drop(self.numbers.insert(kind, number)),
+        }
     }
 
-    /// Sets the generation of the fleet's addresses.
-    pub(super) fn set_addresses(&mut self, generation: Option<u64>) {
-        self.address_generation = generation;
-    }
-
-    /// The generation of the fleet's addresses; `None` if there are none.
-    pub(super) fn address_generation(&self) -> Option<u64> {
-        self.address_generation
+    /// Which of the console's numbered documents the host has.
+    pub(super) fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     /// Examines the host again. Its boot was when it was: what the kernel says of that moves with the clock.
@@ -191,9 +190,7 @@ impl HostSnapshot {
             labels: self.labels.clone(),
             realms: self.realms.clone(),
             alerts: self.alerts.clone(),
-            alert_rules: self.alert_rules,
-            label_generation: self.label_generation(),
-            address_generation: self.address_generation,
+            numbers: self.numbers.clone(),
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             command_keys: Some(self.command_keys.clone()),
             desired: Some(self.desired.clone()),
@@ -317,7 +314,7 @@ mod tests {
             let state = host_snapshot.with(&UnitStates::default());
             let labels: Vec<String> = state.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
             assert_eq!(state.own_labels(), &own);
-            (labels.join(" "), host_snapshot.groups().len(), state.label_generation)
+            (labels.join(" "), host_snapshot.groups().len(), state.numbers.get(&NumberedKind::HostLabels).copied())
         };
         let mut give = |generation, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();

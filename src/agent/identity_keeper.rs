@@ -7,7 +7,7 @@ use std::{
 };
 
 use muster_base::crash;
-use muster_topics::{address::Addresses, command_keys::CommandKeys, join::Membership};
+use muster_topics::{address::Addresses, command_keys::CommandKeys, join::Membership, numbered::NumberedKind};
 use tokio::sync::watch;
 
 use super::{
@@ -49,24 +49,24 @@ impl IdentityKeeper {
     pub(super) fn renewed(&self, mut new: MemberIdentity) -> Result<(), JoinError> {
         self.change(|present| {
             // Addresses may have come by the bus meanwhile, or the console may be an older one.
-            let known = present.membership.addresses.clone();
-            new.membership.addresses = address::newer(new.membership.addresses.take(), known);
+            let number = present.membership.number(NumberedKind::HostAddresses);
+            address::take_newer(&mut new.membership, number, present.membership.addresses.as_ref());
             new
         })
     }
 
     /// Stores further addresses of the fleet, unless newer ones are known, and uses them.
-    pub(super) fn set_addresses(&self, told: &Addresses) -> Result<(), JoinError> {
+    pub(super) fn set_addresses(&self, number: u64, told: &Addresses) -> Result<(), JoinError> {
         self.change(|present| {
             let mut new = present.clone();
-            new.membership.addresses = address::newer(new.membership.addresses, Some(told.clone()));
+            address::take_newer(&mut new.membership, number, Some(told));
             new
         })
     }
 
     /// Stores the keys that the console's document says, and uses them.
-    pub(super) fn set_keys(&self, told: &CommandKeys) -> Result<(), JoinError> {
-        self.change(|present| present.with_keys_of(told))
+    pub(super) fn set_keys(&self, number: u64, told: &CommandKeys) -> Result<(), JoinError> {
+        self.change(|present| present.with_keys_of(number, told))
     }
 
     /// Stores only the keys and the root certificates of a renewal, and uses them.

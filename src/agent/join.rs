@@ -27,6 +27,7 @@ use muster_topics::{
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem, RenewRequest},
     name::{Digest, HostId},
+    numbered::NumberedKind,
     sealed::{SealingKey, SealingKeyNotice},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -136,10 +137,10 @@ impl MemberIdentity {
     ///
     /// Root certificates that cannot be used, or that the own certificate is under none of, change nothing: the host could
     /// not be reached any more, and reports those that it has.
-    pub(super) fn with_keys_of(&self, told: &CommandKeys) -> Self {
+    pub(super) fn with_keys_of(&self, number: u64, told: &CommandKeys) -> Self {
         let mut new = self.clone();
         new.membership.command_keys.clone_from(&told.keys);
-        new.membership.key_generation = Some(told.generation);
+        new.membership.numbers.insert(NumberedKind::CommandKeys, number);
         if told.authorities.is_empty() {
             return new;
         }
@@ -150,7 +151,10 @@ impl MemberIdentity {
     pub(super) fn with_keys_of_renewal(&self, renewed: &Membership) -> Self {
         let mut new = self.clone();
         new.membership.command_keys.clone_from(&renewed.command_keys);
-        new.membership.key_generation = renewed.key_generation;
+        match renewed.numbers.get(&NumberedKind::CommandKeys) {
+            Some(number) => drop(new.membership.numbers.insert(NumberedKind::CommandKeys, *number)),
+            None => drop(new.membership.numbers.remove(&NumberedKind::CommandKeys)),
+        }
         new.with_roots(renewed.authority.clone())
     }
 
@@ -698,7 +702,7 @@ mod tests {
             console_url: "https://127.0.0.1:1".to_owned(),
             prefix: Prefix::default(),
             revision_key: None,
-            key_generation: None,
+            numbers: Default::default(),
             addresses: None,
         }
     }
@@ -869,31 +873,29 @@ mod tests {
         let request = join_request(host, &key);
         let under = |authority: &Authority| membership(authority, &request);
         let identity = MemberIdentity { membership: under(&old), key: key.serialize_pem() };
-        let told = |generation, authorities: &[String]| CommandKeys {
-            v: V1,
-            issued_ms: 1,
-            generation,
-            keys: under(&old).command_keys,
-            authorities: authorities.to_vec(),
+        let with = |identity: &MemberIdentity, number, authorities: &[String]| {
+            let keys = CommandKeys { keys: under(&old).command_keys, authorities: authorities.to_vec() };
+            identity.with_keys_of(number, &keys)
         };
+        let number = |identity: &MemberIdentity| identity.membership.number(NumberedKind::CommandKeys);
         let roots = |identity: &MemberIdentity| fingerprints(&identity.membership.authority).unwrap();
         let of = |authorities: &[&Authority]| {
             authorities.iter().map(|one| fingerprints(&one.pem()).unwrap().remove(0)).collect::<Vec<_>>()
         };
-        assert_eq!(roots(&identity.with_keys_of(&told(1, &[]))), of(&[&old]), "as they were");
-        let both = identity.with_keys_of(&told(2, &[old.pem(), new.pem().trim_end().to_owned()]));
-        assert_eq!((roots(&both), both.membership.key_generation), (of(&[&old, &new]), Some(2)));
+        assert_eq!(roots(&with(&identity, 1, &[])), of(&[&old]), "as they were");
+        let both = with(&identity, 2, &[old.pem(), new.pem().trim_end().to_owned()]);
+        assert_eq!((roots(&both), number(&both)), (of(&[&old, &new]), 2));
         let ids = |of: Vec<Digest>| of.iter().map(|one| one.as_str()[..16].to_owned()).collect::<Vec<_>>();
         assert_eq!(both.known_keys().authorities, ids(of(&[&old, &new])));
         assert_eq!(both.known_keys().issuer, ids(of(&[&old])).pop());
         // Its certificate is renewed once another root is the first.
-        let reordered = both.with_keys_of(&told(2, &[new.pem(), old.pem()]));
+        let reordered = with(&both, 2, &[new.pem(), old.pem()]);
         assert!(!both.is_under_former_root() && reordered.is_under_former_root());
         assert_eq!(reordered.known_keys().issuer, both.known_keys().issuer);
         assert!(both.connects_like(&identity), "nobody connects anew for it");
         for unusable in [vec![new.pem()], vec!["nonsense".to_owned()], vec![other.pem(), new.pem()]] {
-            let kept = both.with_keys_of(&told(3, &unusable));
-            assert_eq!((roots(&kept), kept.membership.key_generation), (of(&[&old, &new]), Some(3)), "{unusable:?}");
+            let kept = with(&both, 3, &unusable);
+            assert_eq!((roots(&kept), number(&kept)), (of(&[&old, &new]), 3), "{unusable:?}");
         }
         // A renewal under the new root is accepted by who trusts it; then the old one can be dropped.
         let renewed = |trusted: &MemberIdentity, authority: &Authority| {
@@ -906,7 +908,7 @@ mod tests {
             membership: Membership { certificate: under(&new).certificate, ..moved.membership },
             ..moved
         };
-        assert_eq!(roots(&moved.with_keys_of(&told(4, &[new.pem()]))), of(&[&new]));
+        assert_eq!(roots(&with(&moved, 4, &[new.pem()])), of(&[&new]));
         assert_eq!(moved.known_keys().issuer, ids(of(&[&new])).pop());
         // A renewal for the keys alone brings roots, too, unless the present certificate is under none of them.
         let membership = |authority: String| Membership { authority, ..under(&new) };

@@ -55,6 +55,7 @@ pub mod local;
 mod log_follower;
 mod main_loop;
 pub mod metric;
+mod numbered;
 mod pending_writes;
 mod pin;
 mod program_queue;
@@ -89,7 +90,7 @@ use muster_rules::{
     time::{AHEAD_MAX_MS, KnownTime},
 };
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{Millis, join::JoinToken, name::HostId};
+use muster_topics::{Millis, join::JoinToken, name::HostId, numbered::NumberedKind};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -252,7 +253,11 @@ async fn start_in(
 
     host_snapshot.give_labels(store::label::given(&store).await?);
     host_snapshot.set_command_keys(keeper.present().known_keys());
-    host_snapshot.set_addresses(identity_watch.borrow().addresses_generation());
+    for (kind, number) in &keeper.present().membership.numbers {
+        host_snapshot.set_number(*kind, *number);
+    }
+    let rules = store::alert::central(&store).await?;
+    host_snapshot.set_number(NumberedKind::AlertRules, rules.generation);
     host_snapshot.set_desired(store::document::report(&store).await?);
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
@@ -261,7 +266,6 @@ async fn start_in(
     let bounds = StoreBounds::new(config.journal.clone());
     let time = KnownTime::new(life.signed_ms);
     let (held, ended) = store::alert::all(&store).await?;
-    let rules = store::alert::central(&store).await?;
     let mut session = Session::new(
         SessionParts {
             me: me.clone(),
@@ -277,10 +281,7 @@ async fn start_in(
             realms: realms.clone(),
             beats,
             backlog_gap_ms,
-            rules_generation: rules.generation,
-            labels_generation: host_snapshot.label_generation().unwrap_or_default(),
-            keys_generation: keeper.present().membership.key_generation.unwrap_or_default(),
-            addresses_generation: host_snapshot.address_generation().unwrap_or_default(),
+            numbers: host_snapshot.numbers().clone(),
             document: store::document::known(&store).await?,
             admissions: store::admission::said(&store).await?,
         },

@@ -25,6 +25,7 @@ use muster_topics::{
     command_keys::CommandKeys,
     metric::Point,
     name::{HostId, Name},
+    numbered::NumberedKind,
     select,
 };
 use tokio::{
@@ -529,20 +530,22 @@ impl AgentLoop {
     }
 
     /// Stores the keys that the console may sign with, and verifies with them from now on.
-    pub(super) fn set_command_keys(&mut self, told: &CommandKeys) -> Result<(), JoinError> {
+    pub(super) fn set_command_keys(&mut self, number: u64, told: &CommandKeys) -> Result<(), JoinError> {
         // On a full disk, too: the session waits for this.
         self.store.make_room();
-        self.identity.set_keys(told)?;
-        tracing::info!(generation = told.generation, keys = told.keys.len(), "new keys from the console");
+        self.identity.set_keys(number, told)?;
+        tracing::info!(number, keys = told.keys.len(), "new keys from the console");
         self.observe_identity();
         Ok(())
     }
 
     /// Reports the keys that the host verifies with.
     fn observe_identity(&mut self) {
-        let keys = self.identity.present().known_keys();
-        self.session.set_keys_generation(keys.generation);
-        self.host_snapshot.set_command_keys(keys);
+        let identity = self.identity.present();
+        let number = identity.membership.number(NumberedKind::CommandKeys);
+        self.session.set_keys_number(number);
+        self.host_snapshot.set_number(NumberedKind::CommandKeys, number);
+        self.host_snapshot.set_command_keys(identity.known_keys());
         self.observe_units();
     }
 
@@ -556,7 +559,8 @@ impl AgentLoop {
         let states = self.inputs.units.borrow_and_update().clone();
         let publisher = &mut self.session.publisher;
         publisher.units.observe(&states);
-        self.host_snapshot.warn(publisher.alerts.active(), self.lookout.generation());
+        self.host_snapshot.set_alerts(publisher.alerts.active());
+        self.host_snapshot.set_number(NumberedKind::AlertRules, self.lookout.number());
         publisher.beats.observe(self.host_snapshot.with(&states));
     }
 

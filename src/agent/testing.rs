@@ -178,7 +178,7 @@ impl Fleet {
                 console_url: "https://127.0.0.1:1".to_owned(),
                 prefix: Prefix::default(),
                 revision_key: None,
-                key_generation: None,
+                numbers: Default::default(),
                 addresses: None,
             };
             join::save(&data_dir, &MemberIdentity { membership, key }).unwrap();
@@ -487,4 +487,21 @@ pub(super) async fn server(
         }
     });
     (url, requests)
+}
+
+/// A membership that is of no use but for what a test changes of it.
+pub(super) fn empty_membership(host: HostId) -> Membership {
+    Membership {
+        v: V1,
+        host,
+        certificate: String::new(),
+        authority: String::new(),
+        command_keys: Vec::new(),
+        broker_url: String::new(),
+        console_url: "https://127.0.0.1:1".to_owned(),
+        prefix: Prefix::default(),
+        revision_key: None,
+        numbers: Default::default(),
+        addresses: None,
+    }
 }

@@ -2,21 +2,20 @@
 //! another machine. Hosts are sent them as one signed document, until each reports their generation ([`super::document_sync`]),
 //! and with their membership when they join or renew.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use muster_base::clock::now_ms;
 use muster_topics::{
-    Millis, V1,
-    address::{Addresses, HostAddresses, candidates},
+    Millis,
+    address::{Addresses, candidates},
     name::HostId,
-    topic::{HostTopic, Topic},
+    numbered::NumberedContent,
 };
 
 use super::{
     config::Config,
     document_sync::DocumentSync,
     error::Error,
-    rotation,
     state::{ConsoleState, Urls},
     store::{self, Store, StoreError, alert::Generations},
 };
@@ -24,44 +23,48 @@ use super::{
 /// The addresses that hosts should have.
 #[derive(Debug)]
 pub(super) struct FleetAddresses {
-    present: RwLock<Addresses>,
+    present: RwLock<NumberedAddresses>,
     pub(super) tellings: DocumentSync,
 }
 
+/// Addresses, and the number under which hosts are told them; 0 if they never were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NumberedAddresses {
+    pub(super) number: u64,
+    pub(super) addresses: Addresses,
+}
+
 impl FleetAddresses {
-    /// Compares the configured addresses with those that hosts were told last; different ones get a new generation.
+    /// Compares the configured addresses with those that hosts were told last; different ones get a new number.
     pub(super) async fn open(config: &Config, urls: &Urls, store: &Store, now: Millis) -> Result<Self, StoreError> {
         let told = store::address::told(store.read()).await?;
         let wanted = wanted(config, urls);
-        let is_same =
-            |told: &Addresses| (&told.broker_urls, &told.console_urls) == (&wanted.broker_urls, &wanted.console_urls);
-        let is_none = wanted.broker_urls.is_empty() && wanted.console_urls.is_empty();
         let present = match told {
-            Some(told) if is_same(&told) => told,
+            Some(told) if told.addresses == wanted => told,
             // Hosts have never been told any.
-            None if is_none => Addresses::default(),
+            None if wanted == Addresses::default() => NumberedAddresses::default(),
             _ => {
                 let mut transaction = store.begin().await?;
-                let generation = store::address::set(&mut transaction, &wanted, 1, now).await?;
+                let number = store::address::set(&mut transaction, &wanted, 1, now).await?;
                 transaction.commit().await?;
-                Addresses { generation, ..wanted }
+                NumberedAddresses { number, addresses: wanted }
             }
         };
-        let tellings = DocumentSync::new(Generations { all: present.generation, ..Generations::default() });
+        let tellings = DocumentSync::new(Generations { all: present.number, ..Generations::default() });
         Ok(Self { present: RwLock::new(present), tellings })
     }
 
     /// The present addresses; `None` if there never were any.
-    pub(super) fn present(&self) -> Option<Addresses> {
+    pub(super) fn present(&self) -> Option<NumberedAddresses> {
         let present = self.present.read().unwrap_or_else(PoisonError::into_inner).clone();
-        (present.generation > 0).then_some(present)
+        (present.number > 0).then_some(present)
     }
 }
 
 /// What is checked before the console starts.
 pub(super) fn check(config: &Config) -> Result<(), String> {
     let Config { more_broker_urls, more_console_urls, .. } = config;
-    Addresses { generation: 0, broker_urls: more_broker_urls.clone(), console_urls: more_console_urls.clone() }.check()
+    Addresses { broker_urls: more_broker_urls.clone(), console_urls: more_console_urls.clone() }.check()
 }
 
 /// The configured addresses. The console's own come first, for hosts that joined under others.
@@ -73,34 +76,31 @@ fn wanted(config: &Config, urls: &Urls) -> Addresses {
         }
     };
     Addresses {
-        generation: 0,
         broker_urls: of(&urls.broker, &config.more_broker_urls),
         console_urls: of(&urls.hosts, &config.more_console_urls),
     }
 }
 
-/// Sends one host the addresses. If it has newer ones, from a store that was lost since, all get a still newer generation.
-/// Returns the generation that was sent, if there is a connection.
-pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+/// Returns the addresses, and their number. If this host has newer ones, from a store that was lost since, all get a still newer
+/// number.
+pub(super) async fn present(
+    shared: &ConsoleState,
+    host: HostId,
+    ahead: u64,
+) -> Result<Option<(u64, NumberedContent)>, Error> {
     let fleet = &shared.hosts.addresses;
-    // A generation from the future is the host's own fault, and must not make all others jump ahead.
+    // A number from the future is the host's own fault, and must not make all others jump ahead.
     let is_from_future = u64::try_from(now_ms()).is_ok_and(|now| ahead > now);
     if ahead > 0 && ahead >= fleet.tellings.of(host) && !is_from_future {
-        let mut addresses = fleet.present.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut present = fleet.present.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);
-        addresses.generation = store::address::set(&mut transaction, &addresses, least, now_ms()).await?;
+        present.number = store::address::set(&mut transaction, &present.addresses, least, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;
-        fleet.tellings.set_generation(None, addresses.generation);
-        *fleet.present.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+        fleet.tellings.set_generation(None, present.number);
+        *fleet.present.write().unwrap_or_else(PoisonError::into_inner) = present;
     }
-    let Some(addresses) = fleet.present() else { return Ok(None) };
-    let generation = addresses.generation;
-    let body = HostAddresses { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), addresses };
-    let signed = shared.authority.keys().signer.sign(&body).await;
-    let bytes = signed.map_err(|error| rotation::unsigned("signing addresses", error))?;
-    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
-    Ok(is_sent.then_some(generation))
+    Ok(fleet.present().map(|present| (present.number, NumberedContent::HostAddresses(present.addresses))))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changed_addresses_get_a_new_generation() {
+    async fn changed_addresses_get_a_new_number() {
         let (_folder, store) = temporary().await;
         let open = async |more: &[&str], now| {
             let more_broker_urls = more.iter().map(|url| (*url).to_owned()).collect();
@@ -123,12 +123,12 @@ mod tests {
         };
         assert_eq!(open(&[], 100).await, None);
         let first = open(&["mqtts://there:8883"], 200).await.unwrap();
-        assert_eq!((first.generation, first.broker_urls.len()), (200, 2));
-        assert_eq!(first.broker_urls[0], "mqtts://here:8883");
+        assert_eq!((first.number, first.addresses.broker_urls.len()), (200, 2));
+        assert_eq!(first.addresses.broker_urls[0], "mqtts://here:8883");
         assert_eq!(open(&["mqtts://there:8883"], 300).await, Some(first));
         // Those that were told are taken back. A clock that was set back does not matter.
         let none = open(&[], 150).await.unwrap();
-        assert_eq!((none.generation, none.broker_urls.len()), (201, 0));
+        assert_eq!((none.number, none.addresses.broker_urls.len()), (201, 0));
     }
 
     #[test]

@@ -8,21 +8,20 @@
 
 pub mod outlet;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
-    alert::{Alert, AlertRules, AlertState, Metric, RULES_MAX, Rule, Severity},
+    alert::{Alert, AlertState, Metric, RULES_MAX, Rule, Severity},
     name::{HostId, Name, NameError},
-    topic::{HostTopic, Topic},
+    numbered::NumberedContent,
 };
 
 use super::{
     error::Error,
     operator,
     page_change::PageChange,
-    rotation,
     state::{Console, ConsoleState},
     store::{
         StoreError,
@@ -256,9 +255,9 @@ impl Console {
     }
 }
 
-/// Sends one host its rules. If the host has newer ones, from a store that was lost since, the rules get a still newer
-/// generation. Returns the generation that was sent, if there is a connection.
-pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+/// Returns the rules of a host, and their number. If the host has newer ones, from a store that was lost since, the rules get a
+/// still newer number.
+pub(super) async fn present(shared: &ConsoleState, host: HostId, ahead: u64) -> Result<(u64, NumberedContent), Error> {
     if ahead >= shared.hosts.rules.of(host) {
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);
@@ -267,13 +266,9 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
         shared.hosts.rules.set_generation(Some(host), generation);
     }
     // In this order: rules that change meanwhile are sent again, as newer ones.
-    let generation = shared.hosts.rules.of(host);
+    let number = shared.hosts.rules.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
-    let body = AlertRules { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, rules };
-    let signed = shared.authority.keys().signer.sign(&body).await;
-    let bytes = signed.map_err(|error| rotation::unsigned("signing rules for alerts", error))?;
-    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
-    Ok(is_sent.then_some(generation))
+    Ok((number, NumberedContent::AlertRules(rules)))
 }
 
 #[cfg(test)]

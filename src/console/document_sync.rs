@@ -1,37 +1,28 @@
-//! Keeps a document of each host up to date (alert rules, labels): sends it until the host confirms its generation.
+//! Keeps the numbered documents of each host up to date: sends it until the host confirms its generation.
 //!
 //! Such a document has no outcome. Hosts report in their heartbeats which generation they have, and are sent the document again whenever
 //! that is not the current one. So it does not matter what is lost on the way, how long a host was away, or whether it has only just
 //! joined.
 
-use std::{future::Future, sync::Arc};
+use std::sync::Arc;
 
 use muster_base::clock::now_ms;
-use muster_topics::name::HostId;
+use muster_topics::numbered::NumberedKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{error::Error, state::ConsoleState};
+use super::{numbered, state::ConsoleState};
 
 pub(super) use super::owed_documents::DocumentSync;
 
-/// Sends hosts their documents until the console stops; `tell` returns the generation that was sent, if there is a
-/// connection. Without one, the request is dropped: the host's next heartbeat or digest shows that it has an old
-/// generation.
-pub(super) async fn run<T, F>(
-    shared: Arc<ConsoleState>,
-    tellings: fn(&ConsoleState) -> &DocumentSync,
-    tell: T,
-    shutdown: CancellationToken,
-) where
-    T: Fn(Arc<ConsoleState>, HostId, u64) -> F + Send + Sync,
-    F: Future<Output = Result<Option<u64>, Error>> + Send,
-{
-    let tellings = tellings(&shared);
+/// Sends hosts their documents of a kind until the console stops. Without a connection, a request is dropped: the host's next
+/// heartbeat or digest shows that it has an old generation.
+pub(super) async fn run(shared: Arc<ConsoleState>, kind: NumberedKind, shutdown: CancellationToken) {
+    let tellings = shared.hosts.sync(kind);
     let all = async {
         loop {
             let (hosts, wait) = tellings.take(now_ms());
             for (host, ahead) in hosts {
-                match tell(Arc::clone(&shared), host, ahead).await {
+                match numbered::tell(&shared, kind, host, ahead).await {
                     Ok(sent) => tellings.record_sent(host, sent),
                     Err(error) => {
                         tracing::error!(host.id = %host, %error, "a host cannot be told what it should have now");
@@ -57,6 +48,7 @@ pub(super) async fn run<T, F>(
 mod tests {
     use super::super::store::alert::Generations;
     use super::*;
+    use muster_topics::name::HostId;
     use std::{collections::HashMap, time::Duration};
 
     #[test]

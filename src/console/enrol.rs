@@ -31,6 +31,7 @@ use muster_topics::{
     desired::HandedIn,
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId, Name},
+    numbered::NumberedKind,
     role::Identity,
     sealed::SealingKeyNotice,
     secret::SecretRef,
@@ -410,6 +411,9 @@ fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<Issued
 fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Membership {
     let current = shared.authority.current();
     let keys = &current.signing;
+    let fleet = shared.hosts.addresses.present();
+    let given = fleet.as_ref().map_or(0, |given| given.number);
+    let numbers = [(NumberedKind::CommandKeys, keys.state.generation), (NumberedKind::HostAddresses, given)];
     Membership {
         v: V1,
         host,
@@ -420,8 +424,8 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
         console_url: shared.settings.urls.hosts.clone(),
         prefix: shared.settings.started_with.prefix.clone(),
         revision_key: Some(shared.authority.revision_key(host)),
-        key_generation: (keys.state.generation > 0).then_some(keys.state.generation),
-        addresses: shared.hosts.addresses.present(),
+        numbers: numbers.into_iter().filter(|(_, number)| *number > 0).collect(),
+        addresses: fleet.map(|given| given.addresses),
     }
 }
 

@@ -17,17 +17,16 @@ use std::{
 use muster_api::{HostLabel, LabelOrigin, LabelledHost};
 use muster_base::clock::now_ms;
 use muster_topics::{
-    V1,
-    label::{HOST_LABELS_MAX, HostLabels},
+    label::HOST_LABELS_MAX,
     name::{HostId, Name},
-    topic::{HostTopic, Topic},
+    numbered::{NumberedContent, NumberedKind},
 };
 
 use super::{
     dispatch,
     error::Error,
+    numbered,
     page_change::PageChange,
-    rotation,
     state::{Console, ConsoleState},
     store::{
         StoreError, host,
@@ -226,7 +225,7 @@ pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) 
     if shared.hosts.labels.is_confirmed(host) || shared.hosts.labels.newer(host).is_some() {
         return true;
     }
-    match tell(Arc::clone(shared), host, 0).await {
+    match numbered::tell(shared, NumberedKind::HostLabels, host, 0).await {
         Ok(sent) => sent.is_some(),
         Err(error) => {
             tracing::error!(host.id = %host, %error, "a host's labels cannot be told before a command, which waits");
@@ -235,22 +234,16 @@ pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) 
     }
 }
 
-/// Sends one host its labels, unless it has newer ones. Returns the generation that was sent, if there is a connection.
-pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, _ahead: u64) -> Result<Option<u64>, Error> {
-    let tellings = &shared.hosts.labels.tellings;
+/// Returns the labels of a host, and their number, unless it has newer ones.
+pub(super) async fn present(shared: &ConsoleState, host: HostId) -> Result<Option<(u64, NumberedContent)>, Error> {
     if shared.hosts.labels.newer(host).is_some() {
         return Ok(None);
     }
     // In this order: labels that change meanwhile are sent again, as newer ones.
-    let generation = tellings.of(host);
+    let number = shared.hosts.labels.tellings.of(host);
     let given = label::given(shared.store.read(), Some(&[host])).await?;
     let labels = given.get(&host).map(label::values).unwrap_or_default();
-    let body =
-        HostLabels { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now_ms()), generation, labels };
-    let signed = shared.authority.keys().signer.sign(&body).await;
-    let bytes = signed.map_err(|error| rotation::unsigned("signing labels", error))?;
-    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
-    Ok(is_sent.then_some(generation))
+    Ok(Some((number, NumberedContent::HostLabels(labels))))
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ mod link_handle;
 mod list;
 mod membership;
 mod notice;
+mod numbered;
 pub mod operator;
 mod owed_documents;
 mod page_change;

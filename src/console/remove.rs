@@ -29,10 +29,7 @@ impl Console {
         let owed = removed::remove(&mut transaction, id, now).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
-        self.shared.hosts.rules.forget(id);
-        self.shared.hosts.labels.forget(id);
-        self.shared.hosts.keys.forget(id);
-        self.shared.hosts.addresses.tellings.forget(id);
+        self.shared.hosts.forget_documents(id);
         self.shared.hosts.desired.forget(id);
         self.shared.hosts.rollouts.forget(id);
         // An empty message clears what the broker retains for it.

@@ -15,7 +15,7 @@
 mod root;
 mod status;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation, RotatedKey};
@@ -23,10 +23,11 @@ use muster_base::clock::now_ms;
 use muster_rules::rotation::{self, HostNeed, KeyStanding, KeyState, RotationStage};
 use muster_topics::{
     Millis, V1,
+    command::Refresh,
     command_keys::{CommandKeys, KnownKeys},
     envelope::UnsignedMessage,
     name::{HostId, Name},
-    topic::{HostTopic, Topic},
+    numbered::NumberedContent,
 };
 
 use super::{
@@ -134,7 +135,7 @@ async fn finish_signing(shared: &ConsoleState, operator: &Name, without: BTreeSe
     let finished = finished.ok_or_else(nothing_under_way)?;
     // A signer that does not sign with it is noticed before anything depends on it.
     next.signer
-        .sign(&document(shared, &finished, &shared.authority.roots()))
+        .sign(&Refresh { v: V1, issued_ms: 0, within_ms: 0 })
         .await
         .map_err(|error| unsigned("signing with the new key", error))?;
     // Before anything is retired: if the console ends now, its hosts accept both signatures.
@@ -295,39 +296,37 @@ pub(super) fn unsigned(what: &'static str, error: SignError) -> Error {
     }
 }
 
-/// Handles a host's report of its keys. An agent that cannot replace them reports none, and is not told of others.
-pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: Option<&KnownKeys>, now: Millis) {
+/// Handles a host's report of its keys, and of their number. An agent that cannot replace them reports none, and is not told
+/// of others.
+pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: Option<&KnownKeys>, number: u64, now: Millis) {
     let Some(reported) = reported else { return };
     // The same keys are the right ones, whichever way they came, and before they were first replaced.
     let current = shared.authority.current();
-    let is_right = current.signing.state.is_known_by(reported, &current.roots.ids());
-    let has = if is_right { shared.hosts.keys.of(host) } else { reported.generation };
+    let is_right = current.signing.state.is_known_by(reported, number, &current.roots.ids());
+    let has = if is_right { shared.hosts.keys.of(host) } else { number };
     shared.hosts.keys.confirm(host, Some(has), now);
 }
 
-/// Returns the document with which hosts are told of these keys, and of these roots once the first one was to be replaced.
-fn document(shared: &ConsoleState, state: &KeyState, roots: &RootSet) -> CommandKeys {
-    let issued_ms = shared.hosts.signing_time.careful_ms(now_ms());
+/// Returns what hosts are told of these keys, and of these roots once the first one was to be replaced.
+fn content(state: &KeyState, roots: &RootSet) -> CommandKeys {
     let authorities = match state.root {
         Some(_) => roots.all().map(|root| root.pem().to_owned()).collect(),
         None => Vec::new(),
     };
-    CommandKeys { v: V1, issued_ms, generation: state.generation, keys: state.of_hosts(), authorities }
+    CommandKeys { keys: state.of_hosts(), authorities }
 }
 
-/// Sends one host the keys that the console may sign with. Returns the generation that was sent, if there is a connection.
-pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+/// Returns the keys that the console may sign with, and their number. If a host has newer ones, they get a still newer number.
+pub(super) async fn present(shared: &ConsoleState, ahead: u64) -> Result<(u64, NumberedContent), Error> {
     if ahead > 0 {
         let _one_at_a_time = shared.hosts.rotating.lock().await;
         if let Some(renumbered) = shared.authority.keys().state.renumbered(ahead, now_ms()) {
-            set(&shared, renumbered)?;
+            set(shared, renumbered)?;
         }
     }
     let current = shared.authority.current();
-    let body = document(&shared, &current.signing.state, &current.roots);
-    let bytes = current.signing.signer.sign(&body).await.map_err(|error| unsigned("signing keys", error))?;
-    let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
-    Ok(is_sent.then_some(body.generation))
+    let state = &current.signing.state;
+    Ok((state.generation, NumberedContent::CommandKeys(content(state, &current.roots))))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use muster_guard::{LineLimiter, RecentLogins};
 use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
 use muster_sqlite::{index_file, room};
-use muster_topics::role::Identity;
+use muster_topics::{numbered::NumberedKind, role::Identity};
 use rustls::{ClientConfig, ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
     net::TcpListener,
@@ -49,7 +49,7 @@ use super::{
     link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
     revocation::{self, ListError},
-    rollout, rotation, secret,
+    rollout, secret,
     server::{CONNECTIONS_MAX, HttpServer},
     signing_time::SigningTime,
     state::{
@@ -470,26 +470,9 @@ impl PreparedConsole {
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
-        let rules =
-            document_sync::run(Arc::clone(&shared), |shared| &shared.hosts.rules, alert::tell, shutdown.clone());
-        tasks.spawn(rules);
-        let labels = document_sync::run(
-            Arc::clone(&shared),
-            |shared| &shared.hosts.labels.tellings,
-            label::tell,
-            shutdown.clone(),
-        );
-        tasks.spawn(labels);
-        let keys =
-            document_sync::run(Arc::clone(&shared), |shared| &shared.hosts.keys, rotation::tell, shutdown.clone());
-        tasks.spawn(keys);
-        let addresses = document_sync::run(
-            Arc::clone(&shared),
-            |shared| &shared.hosts.addresses.tellings,
-            address::tell,
-            shutdown.clone(),
-        );
-        tasks.spawn(addresses);
+        for kind in NumberedKind::ALL {
+            tasks.spawn(document_sync::run(Arc::clone(&shared), kind, shutdown.clone()));
+        }
         tasks.spawn(desired::sync::run(console.clone(), shutdown.clone()));
         tasks.spawn(desired::publish::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(rollout::engine::run(console.clone(), shutdown.clone()));

@@ -149,12 +149,12 @@ impl KeyState {
         }
     }
 
-    /// Whether these are the keys that hosts are to verify with, and these `roots` those that they are to trust. The ids of
-    /// both come in any order, but for the root that issues, which is the first.
+    /// Whether these are the keys that hosts are to verify with, and these `roots` those that they are to trust; `number`
+    /// is that of the keys that the host reports. The ids of both come in any order, but for the root that issues, which is the first.
     ///
     /// A host that reports no roots cannot replace them, and is not told of them again and again.
     #[must_use]
-    pub fn is_known_by(&self, keys: &KnownKeys, roots: &[String]) -> bool {
+    pub fn is_known_by(&self, keys: &KnownKeys, number: u64, roots: &[String]) -> bool {
         let set = |ids: &[String]| ids.iter().cloned().collect::<BTreeSet<_>>();
         let wanted: Vec<String> = self.of_hosts().iter().map(|key| key.id().to_owned()).collect();
         if set(&keys.ids) != set(&wanted) {
@@ -164,7 +164,7 @@ impl KeyState {
             return true;
         }
         // Which root issues is told with the generation alone.
-        let knows_issuer = keys.issuer.as_ref() == roots.first() || keys.generation >= self.generation;
+        let knows_issuer = keys.issuer.as_ref() == roots.first() || number >= self.generation;
         set(&keys.authorities) == set(roots) && knows_issuer
     }
 
@@ -275,6 +275,8 @@ pub struct MemberKeys {
     pub has_reported: bool,
     /// The keys that it reported.
     pub keys: Option<KnownKeys>,
+    /// The number of these keys; 0 if they were never replaced.
+    pub number: u64,
     /// When its last certificate expires.
     pub certificate_expires_ms: Millis,
 }
@@ -361,7 +363,7 @@ mod tests {
 
     fn known(keys: &[&PublicKey]) -> KnownKeys {
         let ids = keys.iter().map(|key| key.id().to_owned()).collect();
-        KnownKeys { generation: 1, ids, ..KnownKeys::default() }
+        KnownKeys { ids, ..KnownKeys::default() }
     }
 
     #[test]
@@ -405,7 +407,7 @@ mod tests {
     fn same_keys_are_the_same_in_any_order_and_generation() {
         let (old, new) = (key(), key());
         let offered = KeyState::new(old.clone()).offered(new.clone(), admin(), 9).unwrap();
-        let is_known = |keys: &[&PublicKey]| offered.is_known_by(&known(keys), &[]);
+        let is_known = |keys: &[&PublicKey]| offered.is_known_by(&known(keys), 1, &[]);
         assert!(is_known(&[&new, &old]));
         assert!(!is_known(&[&old]) && !is_known(&[&old, &new, &key()]));
     }
@@ -456,9 +458,8 @@ mod tests {
     fn hosts_are_told_until_they_trust_the_roots_and_know_which_one_issues() {
         let signing = key();
         let begin = KeyState::new(signing.clone());
-        let with_keys =
-            |generation, reported: KnownKeys| KnownKeys { generation, ids: vec![signing.id().to_owned()], ..reported };
-        assert!(begin.is_known_by(&with_keys(0, roots(&["x"], Some("x"))), &[]), "no root was ever replaced");
+        let with_keys = |reported: KnownKeys| KnownKeys { ids: vec![signing.id().to_owned()], ..reported };
+        assert!(begin.is_known_by(&with_keys(roots(&["x"], Some("x"))), 0, &[]), "no root was ever replaced");
         let offered = begin.root_offered(Digest::of(b"old"), Digest::of(b"new"), admin(), 50).unwrap();
         let trusted = ["old".to_owned(), "new".to_owned()];
         for (generation, reported, wanted) in [
@@ -468,13 +469,13 @@ mod tests {
             (50, roots(&["new", "old", "other"], Some("old")), false),
             (0, roots(&[], None), true),
         ] {
-            assert_eq!(offered.is_known_by(&with_keys(generation, reported.clone()), &trusted), wanted, "{reported:?}");
+            assert_eq!(offered.is_known_by(&with_keys(reported.clone()), generation, &trusted), wanted, "{reported:?}");
         }
         let issuing = offered.root_issuing(admin(), BTreeSet::new(), 70).unwrap();
         let trusted = ["new".to_owned(), "old".to_owned()];
         for (generation, issuer, wanted) in [(50, "old", false), (70, "old", true), (50, "new", true)] {
-            let reported = with_keys(generation, roots(&["old", "new"], Some(issuer)));
-            assert_eq!(issuing.is_known_by(&reported, &trusted), wanted, "{generation} {issuer}");
+            let reported = with_keys(roots(&["old", "new"], Some(issuer)));
+            assert_eq!(issuing.is_known_by(&reported, generation, &trusted), wanted, "{generation} {issuer}");
         }
     }
 
@@ -484,6 +485,7 @@ mod tests {
             host: HostId::random(),
             has_reported: true,
             keys,
+            number: 1,
             certificate_expires_ms,
         };
         let (trust, certificate) = (HostNeed::Trust("new"), HostNeed::Certificate("new"));
@@ -509,6 +511,7 @@ mod tests {
             host: HostId::random(),
             has_reported,
             keys,
+            number: 1,
             certificate_expires_ms,
         };
         let members = [

@@ -17,6 +17,7 @@ use muster_topics::{
     desired::{DeploymentName, DesiredMark, DocumentRefusal},
     envelope::{self, EnvelopeError, PublicKey},
     name::{CommandId, Digest, Name},
+    numbered::Numbers,
     presence::Presence,
     select,
     topic::Topic,
@@ -208,14 +209,8 @@ pub struct SessionParts {
     pub beats: HeartbeatSchedule,
     /// The time between two batches of measurements that have waited.
     pub backlog_gap_ms: Millis,
-    /// The generation of the console's rules for alerts; 0 if there are none.
-    pub rules_generation: u64,
-    /// The generation of the console's labels; 0 if there are none.
-    pub labels_generation: u64,
-    /// The generation of the keys that the console may sign with; 0 if they were never replaced.
-    pub keys_generation: u64,
-    /// The generation of the fleet's addresses; 0 if there are none.
-    pub addresses_generation: u64,
+    /// Which of the console's numbered documents the host has.
+    pub numbers: Numbers,
     /// The host's document.
     pub document: KnownDocument,
     /// What the host says of deployments.

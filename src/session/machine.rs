@@ -39,6 +39,7 @@ use muster_topics::{
     admission::AdmissionAnswer,
     desired::DesiredMark,
     name::{CommandId, Digest, Name},
+    numbered::{NumberedKind, Numbers},
     presence::PresenceState,
     topic::HostTopic,
 };
@@ -106,11 +107,15 @@ struct LocalState {
     policy: LocalPolicy,
     user: String,
     realms: BTreeSet<Name>,
-    rules_generation: u64,
-    labels_generation: u64,
-    keys_generation: u64,
-    addresses_generation: u64,
+    numbers: Numbers,
     document: KnownDocument,
+}
+
+impl LocalState {
+    /// The number that the host has of a kind of document; 0 if it has none.
+    fn number(&self, kind: NumberedKind) -> u64 {
+        self.numbers.get(&kind).copied().unwrap_or_default()
+    }
 }
 
 /// What is held back.
@@ -127,14 +132,8 @@ enum Waiting<R> {
     Command { source: CommandSource, receipt: Option<R>, cancelled: Option<CommandId> },
     /// An acknowledgement is stored.
     Acknowledged(Option<R>),
-    /// Rules of this generation are stored.
-    AlertRules(u64, Option<R>),
-    /// Labels of this generation are stored.
-    HostLabels(u64, Option<R>),
-    /// Keys of this generation are stored.
-    CommandKeys(u64, Option<R>),
-    /// Addresses of this generation are stored.
-    HostAddresses(u64, Option<R>),
+    /// A numbered document of this kind is stored.
+    Numbered(NumberedKind, u64, Option<R>),
     /// A document is stored.
     Document(DesiredMark, Digest, Option<R>),
     /// The refusal of a document is stored.
@@ -173,10 +172,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 policy,
                 user,
                 realms,
-                rules_generation: parts.rules_generation,
-                labels_generation: parts.labels_generation,
-                keys_generation: parts.keys_generation,
-                addresses_generation: parts.addresses_generation,
+                numbers: parts.numbers,
                 document: parts.document,
             },
             has_worked: false,
@@ -236,11 +232,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.local.realms = realms;
     }
 
-    /// Sets the generation of the keys that the console may sign with, which came another way than from the console's
+    /// Sets the number of the keys that the console may sign with, which came another way than from the console's
     /// document. The console is told at once.
-    pub fn set_keys_generation(&mut self, generation: u64) {
-        if self.local.keys_generation != generation {
-            self.local.keys_generation = generation;
+    pub fn set_keys_number(&mut self, number: u64) {
+        if self.local.number(NumberedKind::CommandKeys) != number {
+            self.local.numbers.insert(NumberedKind::CommandKeys, number);
             self.publisher.beats.hasten();
         }
     }

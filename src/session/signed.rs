@@ -5,15 +5,12 @@ use std::fmt;
 use muster_rules::authorise::CommandHead;
 use muster_topics::{
     ack::Ack,
-    address::HostAddresses,
     admission::AdmissionAnswer,
-    alert::AlertRules,
     command::{Command, Refresh},
-    command_keys::CommandKeys,
     desired::{DesiredHead, DocumentRequest},
     envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
-    label::HostLabels,
     name::CommandId,
+    numbered::NumberedDocument,
 };
 
 /// A message on a topic of signed messages.
@@ -28,16 +25,10 @@ pub enum SignedMessage {
     Ack(Ack),
     /// A request for a full report.
     Refresh(Refresh),
-    /// The console's rules for alerts.
-    AlertRules(AlertRules),
-    /// The labels that the console gives the host, with the message as it came.
-    HostLabels(HostLabels, SignedText),
-    /// The keys that the console may sign with.
-    CommandKeys(CommandKeys),
+    /// A numbered document, with the message as it came.
+    Numbered(NumberedDocument, SignedText),
     /// A message that is signed with a key that is not pinned here: its id.
     UnknownKey(String),
-    /// The addresses of the fleet.
-    HostAddresses(HostAddresses),
     /// The head of the host's document, with the message as it came.
     DesiredHead(DesiredHead, SignedText),
     /// A request for the host's document.
@@ -103,15 +94,11 @@ impl SignedMessage {
             },
             Kind::Ack => verified.body().map_or_else(|error| rejected("ack", error), Self::Ack),
             Kind::Refresh => verified.body().map_or_else(|error| rejected("refresh", error), Self::Refresh),
-            Kind::AlertRules => verified.body().map_or_else(|error| rejected("alert_rules", error), Self::AlertRules),
-            Kind::HostLabels => match (verified.body(), String::from_utf8(payload.to_vec())) {
-                (Ok(labels), Ok(text)) => Self::HostLabels(labels, SignedText(text)),
-                (Err(error), _) => rejected("host_labels", error),
-                (Ok(_), Err(error)) => Self::Rejected("host_labels", error.to_string()),
+            Kind::NumberedDocument => match (verified.body(), String::from_utf8(payload.to_vec())) {
+                (Ok(document), Ok(text)) => Self::Numbered(document, SignedText(text)),
+                (Err(error), _) => rejected("numbered_document", error),
+                (Ok(_), Err(error)) => Self::Rejected("numbered_document", error.to_string()),
             },
-            Kind::CommandKeys => {
-                verified.body().map_or_else(|error| rejected("command_keys", error), Self::CommandKeys)
-            }
             Kind::DesiredHead => match (verified.body(), String::from_utf8(payload.to_vec())) {
                 (Ok(head), Ok(text)) => Self::DesiredHead(head, SignedText(text)),
                 (Err(error), _) => rejected("desired_head", error),
@@ -122,9 +109,6 @@ impl SignedMessage {
             }
             Kind::AdmissionAnswer => {
                 verified.body().map_or_else(|error| rejected("admission_answer", error), Self::AdmissionAnswer)
-            }
-            Kind::HostAddresses => {
-                verified.body().map_or_else(|error| rejected("host_addresses", error), Self::HostAddresses)
             }
         }
     }

@@ -4,13 +4,10 @@ use muster_rules::{authorise::Authorised, desired::host_body::HostBody};
 use muster_topics::{
     Millis,
     ack::{Ack, Numbered, ReportAck},
-    address::HostAddresses,
-    alert::AlertRules,
     command::Command,
-    command_keys::CommandKeys,
     desired::{DeploymentName, DesiredHead, DocumentRefusal},
-    label::HostLabels,
     name::{CommandId, Digest},
+    numbered::NumberedDocument,
     outcome::Status,
     task::TaskRecord,
 };
@@ -55,20 +52,15 @@ pub enum StoreRequest<W> {
     Acknowledge(Acknowledgement),
     /// Store writes.
     Record(Vec<W>),
-    /// Store the console's rules for alerts, and follow them.
-    AlertRules(AlertRules),
-    /// Store the console's labels with the message that has them, and use them.
-    HostLabels(HostLabels, SignedText),
+    /// Store a numbered document, which has a newer number than the present one, with the message that has it, and follow
+    /// it.
+    Numbered(NumberedDocument, SignedText),
     /// Store the host's document, and make what it says the desired state.
     Document(Box<NewDocument>),
     /// Remember that a document was refused; the one before it holds.
     DocumentRefused(DocumentRefusal, Digest),
     /// Store what the console has answered to what the host says of a deployment, and follow it.
     Admission(AdmissionChange),
-    /// Store the keys that the console may sign with, and verify with them from now on.
-    CommandKeys(CommandKeys),
-    /// Store the fleet's addresses, and try them from now on.
-    HostAddresses(HostAddresses),
     /// Remember that this agent works: it is the only one of its host. `is_first` is false on later connections.
     Works {
         /// Whether it did not work before in this run.

@@ -20,6 +20,7 @@ use muster_topics::{
     desired::{DesiredDeployment, DesiredReport, PlanQuestion, PlanRequest},
     label,
     name::CommandId,
+    numbered::{NumberedContent, NumberedDocument},
     outcome::{Content, Data, Outcome, Output, RefusalCode, Report, Status},
     unit::Exit,
 };
@@ -77,20 +78,14 @@ impl SimulatedHost {
                 }
                 StoreReply::Recorded { keys, ended: ended.into_iter().map(|one| one.id).collect() }
             }
-            // It acknowledges the rules, as any host, so that the console does not repeat them.
-            StoreRequest::AlertRules(rules) => {
-                self.parts.state.alert_rules = Some(rules.generation);
-                self.state_changed();
-                StoreReply::Done
-            }
-            StoreRequest::HostLabels(labels, _) => {
-                let state = &mut self.parts.state;
-                let own = state.own_labels().clone();
-                state.labels = label::merge(&own, &labels.labels);
-                state.own_labels = (!labels.labels.is_empty()).then_some(own);
-                state.label_generation = Some(labels.generation);
-                self.parts.groups.send_replace(state.labels.keys().cloned().collect());
-                self.state_changed();
+            StoreRequest::Numbered(document, signed) => {
+                if let NumberedContent::CommandKeys(keys) = &document.content
+                    && let Err(error) = self.parts.keys.set(document.number, keys).await
+                {
+                    tracing::error!(%error, "the console's new keys cannot be stored");
+                    return Ok(StoreReply::Failed(StoreRequest::Numbered(document, signed)));
+                }
+                self.numbered(document);
                 StoreReply::Done
             }
             // It pretends that all units run as they should.
@@ -107,20 +102,6 @@ impl SimulatedHost {
                 self.change_desired(|kept| kept.report.refused = Some(refusal));
                 StoreReply::Done
             }
-            StoreRequest::CommandKeys(keys) => {
-                if let Err(error) = self.parts.keys.set(&keys).await {
-                    tracing::error!(%error, "the console's new keys cannot be stored");
-                    return Ok(StoreReply::Failed(StoreRequest::CommandKeys(keys)));
-                }
-                self.parts.state.command_keys = Some(self.parts.keys.known());
-                self.state_changed();
-                StoreReply::Done
-            }
-            StoreRequest::HostAddresses(told) => {
-                self.parts.state.address_generation = Some(told.addresses.generation);
-                self.state_changed();
-                StoreReply::Done
-            }
             StoreRequest::Admission(change) => StoreReply::Admission(self.admission_answered(&change)),
             StoreRequest::Read(read) => self.parts.outbox.read(read),
             // Instances are stored with each life, and the journal is pruned when the simulation starts.
@@ -128,6 +109,24 @@ impl SimulatedHost {
                 StoreReply::Done
             }
         })
+    }
+
+    /// Follows a numbered document as far as others see it, and reports its number, as any host, so that the console does
+    /// not repeat it.
+    fn numbered(&mut self, document: NumberedDocument) {
+        let state = &mut self.parts.state;
+        state.numbers.insert(document.content.kind(), document.number);
+        match document.content {
+            NumberedContent::HostLabels(labels) => {
+                let own = state.own_labels().clone();
+                state.labels = label::merge(&own, &labels);
+                state.own_labels = (!labels.is_empty()).then_some(own);
+                self.parts.groups.send_replace(state.labels.keys().cloned().collect());
+            }
+            NumberedContent::CommandKeys(_) => state.command_keys = Some(self.parts.keys.known()),
+            NumberedContent::AlertRules(_) | NumberedContent::HostAddresses(_) => {}
+        }
+        self.state_changed();
     }
 
     /// Reads what it keeps of its document.

@@ -10,7 +10,7 @@ use muster_agent::{config::Config, join::MemberIdentity, link::LinkTask, store::
 use muster_base::chance;
 use muster_rules::{desired::head::KnownDocument, heartbeat::HeartbeatSchedule, presence, time::KnownTime};
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{Millis, desired::DesiredReport, heartbeat::HostState, join::Membership};
+use muster_topics::{Millis, desired::DesiredReport, heartbeat::HostState, join::Membership, numbered::NumberedKind};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -168,10 +168,7 @@ impl HostRunner {
                 realms: self.common.manner.realms.clone(),
                 beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), state.clone()),
                 backlog_gap_ms: Millis::from(config.metrics.backlog_gap_ms),
-                rules_generation: state.alert_rules.unwrap_or_default(),
-                labels_generation: state.label_generation.unwrap_or_default(),
-                keys_generation: self.common.keys.known().generation,
-                addresses_generation: state.address_generation.unwrap_or_default(),
+                numbers: state.numbers.clone(),
                 document: state.desired.as_ref().map(known).unwrap_or_default(),
                 admissions: said,
             },
@@ -207,7 +204,10 @@ impl HostRunner {
     fn state(&self) -> HostState {
         let command_keys = Some(self.common.keys.known());
         let desired = Some(self.document.lock().unwrap_or_else(PoisonError::into_inner).report.clone());
-        HostState { hostname: hostname(self.row.n), command_keys, desired, ..self.common.manner.state.clone() }
+        // As after a renewal: the keys of all have one number.
+        let number = self.common.keys.membership().numbers.get(&NumberedKind::CommandKeys).copied();
+        let numbers = number.map(|number| (NumberedKind::CommandKeys, number)).into_iter().collect();
+        HostState { hostname: hostname(self.row.n), command_keys, numbers, desired, ..self.common.manner.state.clone() }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use muster_topics::{
     command_keys::{CommandKeys, KnownKeys},
     join::Membership,
+    numbered::NumberedKind,
 };
 
 use muster_agent::store::StoreError;
@@ -37,16 +38,14 @@ impl FleetKeys {
     }
 
     /// Stores newer keys, which one of the hosts was sent, for all of them.
-    pub(super) async fn set(&self, told: &CommandKeys) -> Result<(), StoreError> {
+    pub(super) async fn set(&self, number: u64, told: &CommandKeys) -> Result<(), StoreError> {
         let _storing = self.storing.lock().await;
-        if self.known().generation >= told.generation {
+        let mut new = Membership::clone(&self.membership());
+        if new.number(NumberedKind::CommandKeys) >= number {
             return Ok(());
         }
-        let new = Membership {
-            command_keys: told.keys.clone(),
-            key_generation: Some(told.generation),
-            ..Membership::clone(&self.membership())
-        };
+        new.command_keys.clone_from(&told.keys);
+        new.numbers.insert(NumberedKind::CommandKeys, number);
         self.store.set_membership(&new).await?;
         *self.membership.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         Ok(())

@@ -50,7 +50,7 @@ use muster_cli::{
     token,
 };
 use muster_rules::authorise::LocalPolicy;
-use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name};
+use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name, numbered::Numbers};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
@@ -278,9 +278,7 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         units: BTreeMap::new(),
         alerts: BTreeMap::new(),
         containers: Default::default(),
-        alert_rules: None,
-        label_generation: None,
-        address_generation: None,
+        numbers: Numbers::new(),
         own_labels: None,
         command_keys: None,
         desired: None,

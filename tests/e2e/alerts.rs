@@ -53,7 +53,8 @@ fn threshold_alert_is_active_while_it_holds() {
     // Its heartbeats say so, too, and by which rules it goes.
     eventually("a heartbeat with the alert", || {
         let state = &roles.json(&["host", "ls"])[0]["state"]["value"];
-        let told = state["alerts"]["tight"]["since_ms"] == alert["since_ms"] && state["alert_rules"].is_u64();
+        let told =
+            state["alerts"]["tight"]["since_ms"] == alert["since_ms"] && state["numbers"]["alert_rules"].is_u64();
         if told { Ok(()) } else { Err(state.to_string()) }
     });
 

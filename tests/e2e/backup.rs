@@ -221,7 +221,7 @@ fn hosts_follow_to_another_address() {
         text => Err(text),
     });
     eventually("a host that confirms them", || match roles.json(&["host", "ls"]) {
-        hosts if hosts[0]["state"]["value"]["address_generation"].is_u64() => Ok(()),
+        hosts if hosts[0]["state"]["value"]["numbers"]["host_addresses"].is_u64() => Ok(()),
         hosts => Err(hosts.to_string()),
     });
     roles.ok(&["backup", "create", "one.tar.age", "--artifacts"]);

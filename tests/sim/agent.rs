@@ -171,10 +171,7 @@ impl Agent {
             realms: ["default".parse().unwrap()].into(),
             beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), machine.state(&units)),
             backlog_gap_ms: backlog::GAP_MS,
-            rules_generation: 0,
-            labels_generation: 0,
-            keys_generation: 0,
-            addresses_generation: 0,
+            numbers: Default::default(),
             document: machine.disk.read(|tables| tables.document.known()),
             admissions: machine.disk.read(|tables| tables.admission.statements()),
         };

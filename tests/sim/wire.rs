@@ -89,7 +89,7 @@ impl Seal {
             Kind::DesiredHead => Order::Head(verified.body().unwrap()),
             Kind::AdmissionAnswer => Order::Answer(verified.body().unwrap()),
             // The simulated console tells no rules and no addresses, gives no labels, keeps its key, and loses no documents.
-            Kind::AlertRules | Kind::HostLabels | Kind::CommandKeys | Kind::HostAddresses | Kind::DocumentRequest => {
+            Kind::NumberedDocument | Kind::DocumentRequest => {
                 return None;
             }
         })

@@ -3,12 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Millis, V1,
-    envelope::{Body, Kind},
-    name::HostId,
-};
-
 /// The most addresses of a broker, and of a console.
 pub const ADDRESSES_MAX: usize = 8;
 /// The longest address.
@@ -17,8 +11,6 @@ pub const ADDRESS_MAX_BYTES: usize = 512;
 /// Addresses of broker and console, beside those from when the host joined, in the order in which they are tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Addresses {
-    /// The generation: a host ignores addresses that are not newer than what it has.
-    pub generation: u64,
     /// URLs of the broker, such as `mqtts://203.0.113.5:8883`.
     pub broker_urls: Vec<String>,
     /// Base URLs of the console's interface for hosts.
@@ -73,25 +65,6 @@ pub fn candidates<'a>(joined: &'a str, more: &'a [String]) -> Vec<&'a str> {
     all
 }
 
-/// A signed body on `h/<host>/cmd`: the addresses of the fleet. It has no outcome: the host reports its generation in
-/// heartbeats, and is sent the addresses until that is this one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HostAddresses {
-    /// Version of this payload.
-    pub v: V1,
-    /// The host; under the signature.
-    pub host: HostId,
-    /// When the console made this.
-    pub issued_ms: Millis,
-    /// The addresses.
-    pub addresses: Addresses,
-}
-
-impl Body for HostAddresses {
-    const KIND: Kind = Kind::HostAddresses;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +79,6 @@ mod tests {
     #[test]
     fn odd_addresses_are_refused() {
         let of = |broker: &str, console: &str| Addresses {
-            generation: 1,
             broker_urls: vec![broker.to_owned()],
             console_urls: vec![console.to_owned()],
         };

@@ -4,8 +4,6 @@
 
 mod metric;
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +11,7 @@ pub use self::metric::{AlertSource, AlertSubject, Metric, MetricRow, SeriesField
 use crate::{
     Millis, V1,
     catalogue::Measure,
-    envelope::{Body, Kind},
-    name::{HostId, Name, UnitName},
+    name::{Name, UnitName},
 };
 
 /// The most active alerts of a host: a host with more has one problem, not that many. In a heartbeat they take at most
@@ -246,27 +243,6 @@ pub enum RuleField {
     Of,
 }
 
-/// A signed body on `h/<host>/cmd`: all rules of the console for one host. It has no outcome: the host reports its
-/// generation in heartbeats, and is sent the rules until that is this one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AlertRules {
-    /// Version of this payload.
-    pub v: V1,
-    /// The host; under the signature, so that the rules cannot be replayed to another host.
-    pub host: HostId,
-    /// When the console made this.
-    pub issued_ms: Millis,
-    /// The generation: a host ignores rules that are not newer than what it has.
-    pub generation: u64,
-    /// The rules. They replace the host's own rules of the same name.
-    pub rules: BTreeMap<Name, Rule>,
-}
-
-impl Body for AlertRules {
-    const KIND: Kind = Kind::AlertRules;
-}
-
 /// A message about an alert that the console has stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -294,6 +270,10 @@ pub struct AlertSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        name::HostId,
+        numbered::{NumberedContent, NumberedDocument},
+    };
 
     fn rule(metric: Metric, threshold: f64, clear: Option<f64>) -> Rule {
         Rule { metric, of: None, threshold, clear, for_ms: 0, severity: Severity::Warning, disabled: false }
@@ -347,13 +327,19 @@ mod tests {
         let of = Some(format!("/{}", "\"".repeat(OF_MAX_BYTES - 1)));
         let one =
             Rule { of, for_ms: u64::from(u32::MAX), ..rule(Metric::DiskUsed, 0.123_456_789, Some(0.012_345_678)) };
+        let body = |rules| NumberedDocument {
+            v: V1,
+            host: HostId::random(),
+            issued_ms: 0,
+            number: 1,
+            content: NumberedContent::AlertRules(rules),
+        };
         let rules = (0..RULES_MAX / 2).map(|index| (name(index), one.clone())).collect();
-        let body = AlertRules { v: V1, host: HostId::random(), issued_ms: 0, generation: 1, rules };
         let signer = crate::envelope::Signer::from_pkcs8(&crate::envelope::Signer::generate().unwrap()).unwrap();
         // Sixty-four of the longest kind, quoted twice, or the maximum of realistic ones.
-        signer.sign(&body).unwrap();
+        signer.sign(&body(rules)).unwrap();
         let one = Rule { of: Some(format!("/{}", "x".repeat(64))), ..one };
         let rules = (0..RULES_MAX).map(|index| (name(index), one.clone())).collect();
-        signer.sign(&AlertRules { rules, ..body }).unwrap();
+        signer.sign(&body(rules)).unwrap();
     }
 }

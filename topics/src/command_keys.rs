@@ -9,10 +9,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Millis, V1,
-    envelope::{Body, Kind, PublicKey},
-};
+use crate::envelope::PublicKey;
 
 /// The most keys that a host verifies with: the present one and its successor, and room for more to come.
 pub const COMMAND_KEYS_MAX: usize = 4;
@@ -23,17 +20,10 @@ pub const AUTHORITIES_MAX: usize = 4;
 /// The longest root certificate, in PEM; one for a P-256 key has about 700 bytes.
 pub const AUTHORITY_MAX_BYTES: usize = 8 * 1024;
 
-/// A signed body on `h/<host>/cmd`: all keys that signatures of the console are verified with. It has no outcome: the
-/// host reports in heartbeats which keys it has, and is sent them until they are these. They are the same for all hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// All keys that signatures of the console are verified with. They are the same for all hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandKeys {
-    /// Version of this payload.
-    pub v: V1,
-    /// When the console made this.
-    pub issued_ms: Millis,
-    /// The generation: a host ignores keys that are not newer than those that it has.
-    pub generation: u64,
     /// The keys, at least one and at most [`COMMAND_KEYS_MAX`]. They replace all that the host had.
     pub keys: Vec<PublicKey>,
     /// The root certificates that broker and console may be verified with, each in PEM, at most [`AUTHORITIES_MAX`]. They
@@ -43,15 +33,26 @@ pub struct CommandKeys {
     pub authorities: Vec<String>,
 }
 
-impl Body for CommandKeys {
-    const KIND: Kind = Kind::CommandKeys;
+impl CommandKeys {
+    /// Checks what no host may follow.
+    ///
+    /// # Errors
+    /// If there is no key, or too many keys or root certificates, or one of these is too long.
+    pub fn check(&self) -> Result<(), String> {
+        let is_long = |pem: &String| pem.len() > AUTHORITY_MAX_BYTES;
+        if !(1..=COMMAND_KEYS_MAX).contains(&self.keys.len()) {
+            Err("they are none, or more than a host may have".to_owned())
+        } else if self.authorities.len() > AUTHORITIES_MAX || self.authorities.iter().any(is_long) {
+            Err("their root certificates are more, or longer, than a host may have".to_owned())
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// The keys that a host verifies with, as it reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownKeys {
-    /// The generation of these keys; 0 if they were never replaced.
-    pub generation: u64,
     /// The ids of the keys.
     pub ids: Vec<String>,
     /// The root certificates that the host trusts: the first 16 hexadecimal digits of the SHA-256 of each (DER).

@@ -479,7 +479,7 @@ pub struct HandedIn {
     /// Its document, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<StoredDocument>,
-    /// Its labels, if the console has given it any: a signed [`crate::label::HostLabels`].
+    /// Its labels, if the console has given it any: the signed [`crate::numbered::NumberedDocument`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<Envelope>,
 }

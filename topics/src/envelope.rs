@@ -58,14 +58,8 @@ pub enum Kind {
     Refresh,
     /// An [`crate::ack::Ack`].
     Ack,
-    /// [`crate::alert::AlertRules`].
-    AlertRules,
-    /// [`crate::label::HostLabels`].
-    HostLabels,
-    /// [`crate::command_keys::CommandKeys`].
-    CommandKeys,
-    /// [`crate::address::HostAddresses`].
-    HostAddresses,
+    /// A [`crate::numbered::NumberedDocument`].
+    NumberedDocument,
     /// A [`crate::desired::DesiredHead`].
     DesiredHead,
     /// A [`crate::desired::DocumentRequest`].
@@ -80,10 +74,7 @@ impl Kind {
             Self::Command => "command",
             Self::Refresh => "refresh",
             Self::Ack => "ack",
-            Self::AlertRules => "alert_rules",
-            Self::HostLabels => "host_labels",
-            Self::CommandKeys => "command_keys",
-            Self::HostAddresses => "host_addresses",
+            Self::NumberedDocument => "numbered_document",
             Self::DesiredHead => "desired_head",
             Self::DocumentRequest => "document_request",
             Self::AdmissionAnswer => "admission_answer",

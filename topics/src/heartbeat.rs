@@ -14,6 +14,7 @@ use crate::{
     container::ContainerSummary,
     desired::DesiredReport,
     name::{Digest, Name, UnitName},
+    numbered::{self, Numbers},
     unit::{Hold, Phase, Run},
 };
 
@@ -102,15 +103,9 @@ pub struct HostState {
     /// The containers of the host, by name, units or not: at most [`LISTED_MAX`](crate::container::LISTED_MAX).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ContainerSummary>,
-    /// The generation of the console's alert rules on the host; null if it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alert_rules: Option<u64>,
-    /// The generation of the console's labels on the host; null if it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label_generation: Option<u64>,
-    /// The generation of the fleet's addresses on the host; null if it has none beside those from when it joined.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address_generation: Option<u64>,
+    /// Which of the console's numbered documents the host has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "numbered::known")]
+    pub numbers: Numbers,
     /// The labels of the host's own configuration, if the console gives it any; otherwise they are `labels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_labels: Option<BTreeMap<Name, String>>,

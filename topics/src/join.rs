@@ -7,6 +7,8 @@
 //! `POST /v1/sealing-key` (with the certificate) takes a [`SealingKeyNotice`](crate::sealed::SealingKeyNotice).
 //! `GET /v1/artifacts/<sha256>` and `GET /v1/configs/<sha256>` (with the certificate) return content.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,7 @@ use crate::{
     envelope::PublicKey,
     heartbeat::Facts,
     name::{Digest, HostId},
+    numbered::{self, NumberedKind, Numbers},
     revision::RevisionKey,
     sealed::SealingKey,
     topic::Prefix,
@@ -119,17 +122,23 @@ pub struct Membership {
     /// Further addresses of broker and console, if there are any. An older agent ignores them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Addresses>,
-    /// The generation of `command_keys`, once they were replaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_generation: Option<u64>,
+    /// The numbers of `command_keys`, once they were replaced, and of `addresses`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "numbered::known")]
+    pub numbers: Numbers,
 }
 
 impl Membership {
+    /// Returns the number of a document that came with the membership; 0 if there was none.
+    #[must_use]
+    pub fn number(&self, kind: NumberedKind) -> u64 {
+        self.numbers.get(&kind).copied().unwrap_or_default()
+    }
+
     /// Returns the keys that the host verifies with, as it reports them, without the roots that it trusts.
     #[must_use]
     pub fn known_keys(&self) -> KnownKeys {
         let ids = self.command_keys.iter().map(|key| key.id().to_owned()).collect();
-        KnownKeys { generation: self.key_generation.unwrap_or_default(), ids, ..KnownKeys::default() }
+        KnownKeys { ids, ..KnownKeys::default() }
     }
 }
 

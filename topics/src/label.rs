@@ -2,39 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    Millis, V1,
-    envelope::{Body, Kind},
-    name::{HostId, LabelValue, Name},
-};
+use crate::name::{LabelValue, Name};
 
 /// The most labels that the console gives one host: as many as a host may have of its own, so that both fit into a
 /// heartbeat.
 pub const HOST_LABELS_MAX: usize = 32;
-
-/// A signed body on `h/<host>/cmd`: all labels that the console gives one host. It has no outcome: the host reports its
-/// generation in heartbeats, and is sent the labels until that is this one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HostLabels {
-    /// Version of this payload.
-    pub v: V1,
-    /// The host; under the signature, so that the labels cannot be replayed to another host.
-    pub host: HostId,
-    /// When the console made this.
-    pub issued_ms: Millis,
-    /// The generation: a host ignores labels that are not newer than what it has.
-    pub generation: u64,
-    /// The labels. They replace the host's own labels of the same name.
-    pub labels: BTreeMap<Name, LabelValue>,
-}
-
-impl Body for HostLabels {
-    const KIND: Kind = Kind::HostLabels;
-}
 
 /// Returns the labels of a host: its own, and the console's, which win.
 #[must_use]

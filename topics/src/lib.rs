@@ -28,6 +28,8 @@
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
 //! - [`catalogue`]: all metrics; [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
 //!   [`label`]: labels that the console gives a host
+//! - [`numbered`]: the documents that the console keeps up to date on hosts: rules for alerts, labels, [`command_keys`],
+//!   [`address`]
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`diagnostic`]: what went wrong, for people
 //! - [`size`]: sizes in bytes, as people read and write them
@@ -64,6 +66,7 @@ pub mod label;
 pub mod manifest;
 pub mod metric;
 pub mod name;
+pub mod numbered;
 pub mod outcome;
 pub mod packages;
 pub mod presence;

@@ -168,17 +168,10 @@ fn certificates(address: SocketAddr) -> (ServerConfig, MemberIdentity) {
 
 fn identity(console_url: &str, authority: String, certificate: String, key: String) -> MemberIdentity {
     let membership = Membership {
-        v: muster_topics::V1,
-        host: muster_topics::name::HostId::random(),
         certificate,
         authority,
-        command_keys: Vec::new(),
-        broker_url: "mqtts://127.0.0.1:1".to_owned(),
         console_url: console_url.to_owned(),
-        prefix: "muster".parse().unwrap(),
-        revision_key: None,
-        key_generation: None,
-        addresses: None,
+        ..crate::testing::empty_membership(muster_topics::name::HostId::random())
     };
     MemberIdentity { membership, key }
 }

@@ -1,7 +1,13 @@
-use muster_topics::alert::{Metric, Severity};
+use muster_topics::{
+    alert::{Metric, Severity},
+    numbered::NumberedKind,
+};
 
 use super::*;
-use crate::testing::{Fixture, admin};
+use crate::{
+    numbered,
+    testing::{Fixture, admin},
+};
 
 fn rule(threshold: f64) -> Rule {
     Rule {
@@ -71,10 +77,10 @@ async fn host_ahead_of_the_store_gets_newer_rules() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let ahead = u64::try_from(now_ms()).unwrap() + 1_000_000;
-    tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap();
+    numbered::tell(fixture.shared(), NumberedKind::AlertRules, host, ahead).await.unwrap();
     assert!(fixture.shared().hosts.rules.of(host) > ahead);
     // One that claims to be at the end of time stays there alone.
-    tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
+    numbered::tell(fixture.shared(), NumberedKind::AlertRules, host, u64::MAX).await.unwrap();
     assert_eq!(fixture.shared().hosts.rules.of(HostId::random()), 0);
     let new = muster_api::NewAlertRule { name: "disk".parse().unwrap(), host: None, rule: rule(0.5) };
     fixture.console.set_alert_rule(&admin(), new).await.unwrap();

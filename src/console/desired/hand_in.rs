@@ -5,10 +5,11 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     desired::{BODY_MAX_BYTES, DesiredBody, DesiredHead, HandedIn, StoredDocument},
     envelope::{self, Body, Envelope},
-    label::HostLabels,
     name::{Digest, HostId},
+    numbered::{NumberedContent, NumberedDocument},
 };
 
+use super::table::HandedInLabels;
 use crate::{
     error::Error,
     given,
@@ -54,7 +55,7 @@ impl Console {
             (entry.is_some_and(|entry| entry.is_unconfirmed), entry.and_then(|entry| entry.newer_labels))
         };
         let document = document.filter(|_| lacks_document);
-        let labels = labels.filter(|labels| Some(labels.generation) == newer_labels);
+        let labels = labels.filter(|labels| Some(labels.number) == newer_labels);
         if document.is_none() && labels.is_none() {
             return Err(Error::conflict("not_asked", "the console knows what this host has"));
         }
@@ -74,7 +75,7 @@ impl Console {
             }
         }
         if let Some(labels) = labels {
-            tracing::info!(host.id = %host, generation = labels.generation, "a host has handed in its labels");
+            tracing::info!(host.id = %host, number = labels.number, "a host has handed in its labels");
             // After a restart of the console it is asked again.
             if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
                 entry.handed_in_labels = Some(labels);
@@ -100,11 +101,14 @@ impl Console {
         Ok(HandedInDocument { row: HandedInRow { mark: head.mark, digest: head.digest }, body: &document.body, units })
     }
 
-    fn verified_labels(&self, host: HostId, labels: &Envelope) -> Result<HostLabels, Error> {
-        let labels: HostLabels = self.opened("message with labels", labels)?;
-        match labels.host == host {
-            true => Ok(labels),
-            false => Err(wrong("the labels are another host's")),
+    fn verified_labels(&self, host: HostId, labels: &Envelope) -> Result<HandedInLabels, Error> {
+        let document: NumberedDocument = self.opened("message with labels", labels)?;
+        match document.content {
+            NumberedContent::HostLabels(labels) if document.host == host => {
+                Ok(HandedInLabels { number: document.number, labels })
+            }
+            NumberedContent::HostLabels(_) => Err(wrong("the labels are another host's")),
+            other => Err(wrong(&format!("the message has {}, and no labels", other.kind().as_str()))),
         }
     }
 

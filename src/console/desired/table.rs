@@ -16,8 +16,7 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
-    label::HostLabels,
-    name::{HostId, Name, UnitName},
+    name::{HostId, LabelValue, Name, UnitName},
     secret::SecretRef,
 };
 use serde_json::Value;
@@ -113,6 +112,13 @@ impl HostReport {
     }
 }
 
+/// Labels that a host has handed in, with their number.
+#[derive(Clone, Debug)]
+pub(super) struct HandedInLabels {
+    pub(super) number: u64,
+    pub(super) labels: BTreeMap<Name, LabelValue>,
+}
+
 /// What is desired of a host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostEntry {
@@ -132,7 +138,7 @@ pub(super) struct HostEntry {
     /// The generation of its labels, if these are newer than the console's.
     pub(super) newer_labels: Option<u64>,
     /// The labels that it has handed in.
-    pub(super) handed_in_labels: Option<HostLabels>,
+    pub(super) handed_in_labels: Option<HandedInLabels>,
     pub(super) cordon: Option<CordonRow>,
     /// Which document was sent last, and when.
     pub(super) sent: Option<(DesiredMark, Millis)>,
@@ -245,8 +251,8 @@ impl HostEntry {
     }
 
     /// The labels that it has handed in, if it still has them.
-    pub(super) fn shown_labels(&self) -> Option<&HostLabels> {
-        self.handed_in_labels.as_ref().filter(|has| Some(has.generation) == self.newer_labels)
+    pub(super) fn shown_labels(&self) -> Option<&HandedInLabels> {
+        self.handed_in_labels.as_ref().filter(|has| Some(has.number) == self.newer_labels)
     }
 
     /// Whether it is to be asked for what it has of the console.

@@ -18,8 +18,8 @@ use muster_topics::{
         StoredDocument, UnitOwner,
     },
     envelope::Envelope,
-    label::HostLabels,
     name::{Digest, HostId, Name, UnitName},
+    numbered::{NumberedContent, NumberedDocument},
     unit::{Desired, Observed, Phase, Run, Spec, UnitReport, YunoSpec},
 };
 use serde_json::{Value, json};
@@ -536,7 +536,8 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
 /// Labels that a console whose store was lost had given a host.
 async fn foreign_labels(fixture: &Fixture, host: HostId, generation: u64, labels: &[(&str, &str)]) -> HandedIn {
     let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-    let labels = HostLabels { v: V1, host, issued_ms: 1, generation, labels };
+    let content = NumberedContent::HostLabels(labels);
+    let labels = NumberedDocument { v: V1, host, issued_ms: 1, number: generation, content };
     let signed = fixture.shared().authority.keys().signer.sign(&labels).await.unwrap();
     HandedIn { v: V1, document: None, labels: Some(serde_json::from_slice(&signed).unwrap()) }
 }

@@ -10,6 +10,7 @@ use muster_topics::{
     command_keys::KnownKeys,
     desired::DesiredReport,
     name::{CommandId, HostId},
+    numbered::Numbers,
     topic::{HostTopic, Topic},
 };
 
@@ -17,8 +18,8 @@ use super::owed_acks::HostAcks;
 use crate::{
     dispatch,
     host_share::{self, ShareKind, ShareLevel, ShareUse},
+    numbered,
     page_change::PageChange,
-    rotation,
     state::ConsoleState,
 };
 
@@ -51,14 +52,8 @@ pub struct Effects {
     pub settled: Vec<(CommandId, HostId)>,
     /// Hosts that are too busy for a command.
     pub busy: Vec<(CommandId, HostId)>,
-    /// The generation of alert rules that hosts reported.
-    pub rules: BTreeMap<HostId, Option<u64>>,
-    /// The generation of labels that hosts reported.
-    pub labels: BTreeMap<HostId, Option<u64>>,
-    /// The keys that hosts reported.
-    pub keys: BTreeMap<HostId, Option<KnownKeys>>,
-    /// The generation of addresses that hosts reported.
-    pub addresses: BTreeMap<HostId, Option<u64>>,
+    /// The numbers of documents, and the keys, that hosts reported.
+    pub numbers: BTreeMap<HostId, (Numbers, Option<KnownKeys>)>,
     /// What hosts reported of their documents.
     pub desired: BTreeMap<HostId, Option<DesiredReport>>,
     /// What hosts have said of rollouts. It is stored with what is decided of it, and answered then.
@@ -91,10 +86,7 @@ impl Effects {
         self.answered.extend(more.answered);
         self.settled.extend(more.settled);
         self.busy.extend(more.busy);
-        self.rules.extend(more.rules);
-        self.labels.extend(more.labels);
-        self.keys.extend(more.keys);
-        self.addresses.extend(more.addresses);
+        self.numbers.extend(more.numbers);
         self.desired.extend(more.desired);
         self.admissions.extend(more.admissions);
         self.printed.extend(more.printed);
@@ -136,10 +128,7 @@ impl Effects {
     /// Performs all effects.
     pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
-            shared.hosts.rules.host_connected(*host);
-            shared.hosts.labels.tellings.host_connected(*host);
-            shared.hosts.keys.host_connected(*host);
-            shared.hosts.addresses.tellings.host_connected(*host);
+            shared.hosts.host_connected(*host);
             shared.hosts.desired.host_connected(*host);
         }
         for (host, is_online) in &self.presences {
@@ -158,17 +147,8 @@ impl Effects {
         }
         let events = self.take_events();
         shared.hosts.owed_acks.add(self.acks);
-        for (host, has) in self.rules {
-            shared.hosts.rules.confirm(host, has, now);
-        }
-        for (host, has) in self.labels {
-            shared.hosts.labels.confirm(host, has, now);
-        }
-        for (host, has) in self.keys {
-            rotation::confirm(shared, host, has.as_ref(), now);
-        }
-        for (host, has) in self.addresses {
-            shared.hosts.addresses.tellings.confirm(host, has, now);
+        for (host, (numbers, keys)) in self.numbers {
+            numbered::confirm(shared, host, &numbers, keys.as_ref(), now);
         }
         for (host, report) in self.desired {
             let newer_labels = shared.hosts.labels.newer(host);

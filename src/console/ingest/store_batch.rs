@@ -16,6 +16,7 @@ use muster_topics::{
     event::{EVENT_TASKS_MAX, EVENT_TEXT_MAX_CHARS, HostEvent},
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},
+    numbered,
     outcome::{CHUNK_MAX_BYTES, Content, Data, Output, Report},
     presence::{Presence, PresenceState},
     task::TaskRecord,
@@ -208,10 +209,7 @@ impl IngestBatch {
                         self.effects.changes.push(PageChange::Alert(Some(id)));
                     }
                 }
-                self.effects.rules.insert(id, state.alert_rules);
-                self.effects.labels.insert(id, state.label_generation);
-                self.effects.keys.insert(id, state.command_keys.clone());
-                self.effects.addresses.insert(id, state.address_generation);
+                self.effects.numbers.insert(id, (state.numbers.clone(), state.command_keys.clone()));
                 self.effects.desired.insert(id, state.desired.clone());
                 if !is_final {
                     self.lives(id, epoch, &state);
@@ -225,12 +223,9 @@ impl IngestBatch {
             HeartbeatVerdict::Gap => drop(self.effects.refresh.insert(id)),
             HeartbeatVerdict::Digest { state, digest } => {
                 self.effects.clocks.push((id, made_ms));
-                let generation = |of: &str| state.get(of).and_then(serde_json::Value::as_u64);
-                self.effects.rules.insert(id, generation("alert_rules"));
-                self.effects.labels.insert(id, generation("label_generation"));
+                let numbers = state.get("numbers").and_then(|numbers| numbered::known(numbers).ok());
                 let keys = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok());
-                self.effects.keys.insert(id, keys);
-                self.effects.addresses.insert(id, generation("address_generation"));
+                self.effects.numbers.insert(id, (numbers.unwrap_or_default(), keys));
                 let desired = state.get("desired").and_then(|desired| DesiredReport::deserialize(desired).ok());
                 self.effects.desired.insert(id, desired);
                 let units = db.last_reports(id, epoch).await?;

@@ -33,7 +33,7 @@ async fn say(
         state["own_labels"] = own;
     }
     if let Some(has) = has {
-        state["label_generation"] = has.into();
+        state["numbers"] = serde_json::json!({ "host_labels": has });
     }
     sqlx::query(
         "INSERT INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)
@@ -135,7 +135,7 @@ async fn host_that_has_newer_labels_is_sent_none_and_its_word_is_no_label() {
     // It claims labels that nobody here has given it.
     say(&fixture, host, serde_json::json!({"tier": "gold"}), Some(serde_json::json!({})), Some(ahead)).await;
     assert_eq!(labels().tellings.take(0).0, [].into(), "nothing is owed to it");
-    assert_eq!(tell(Arc::clone(fixture.shared()), host, ahead).await.unwrap(), None);
+    assert_eq!(numbered::tell(fixture.shared(), NumberedKind::HostLabels, host, ahead).await.unwrap(), None);
     assert_eq!((labels().tellings.of(host), labels().newer(host)), (0, Some(ahead)));
     assert!(send_labels_first(fixture.shared(), host).await, "commands do not wait");
     assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "");

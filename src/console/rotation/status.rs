@@ -154,8 +154,10 @@ fn past_rotation(
         RotatedKey::Signing => (HostNeed::Key(state.signing.id()), LackingReason::HasOldKey),
         RotatedKey::Root => (HostNeed::Certificate(&root), LackingReason::HasOldRoot),
     };
-    let is_known =
-        |member: &MemberKeys| member.keys.as_ref().is_none_or(|known| state.is_known_by(known, &current.roots.ids()));
+    let is_known = |member: &MemberKeys| {
+        let ids = current.roots.ids();
+        member.keys.as_ref().is_none_or(|known| state.is_known_by(known, member.number, &ids))
+    };
     let (having, lacking) = members.lacking(|member| match reason(need, KeyStanding::of(member, need, now)) {
         None if !is_known(member) => Some(has_more),
         reason => reason,

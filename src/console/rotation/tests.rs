@@ -1,9 +1,13 @@
+use std::sync::Arc;
+
 use muster_api::authority::{LackingReason, RootStage};
-use muster_topics::{command::Command, envelope, heartbeat::HostState, join::RenewRequest, name::CommandId};
+use muster_topics::{
+    command::Command, envelope, heartbeat::HostState, join::RenewRequest, name::CommandId, numbered::NumberedKind,
+};
 
 use super::*;
 use crate::{
-    store,
+    numbered, store,
     testing::{Fixture, admin, exec},
 };
 
@@ -54,7 +58,7 @@ async fn lists(fixture: &Fixture, count: usize) {
 fn present(fixture: &Fixture) -> KnownKeys {
     let state = fixture.shared().authority.keys().state.clone();
     let ids = state.of_hosts().iter().map(|key| key.id().to_owned()).collect();
-    KnownKeys { generation: state.generation, ids, ..KnownKeys::default() }
+    KnownKeys { ids, ..KnownKeys::default() }
 }
 
 async fn refused(finished: Result<AuthorityStatus, Error>) -> (String, String) {
@@ -159,7 +163,7 @@ async fn joining_and_renewing_hosts_get_the_present_keys() {
         let answer = request.json(&RenewRequest { v: V1, csr }).send().await.unwrap();
         answer.json::<muster_topics::join::Membership>().await.unwrap().known_keys()
     };
-    assert_eq!((renew().await, present(&fixture).generation), (present(&fixture), 0));
+    assert_eq!((renew().await, fixture.shared().authority.keys().state.generation), (present(&fixture), 0));
     fixture.console.begin_rotation(&admin(), signing()).await.unwrap();
     assert_eq!((renew().await, present(&fixture).ids.len()), (present(&fixture), 2));
     let named = FinishRotation { without: vec!["h".to_owned()] };
@@ -174,17 +178,19 @@ async fn only_hosts_that_can_replace_keys_are_told_of_others() {
     let [right, other, old, ahead] = [(); 4].map(|()| HostId::random());
     fixture.console.begin_rotation(&admin(), signing()).await.unwrap();
     let both = present(&fixture);
-    confirm(shared, right, Some(&KnownKeys { generation: 0, ..both.clone() }), 0);
-    confirm(shared, other, Some(&KnownKeys { ids: vec!["x".to_owned()], ..KnownKeys::default() }), 0);
-    confirm(shared, old, None, 0);
+    let others = KnownKeys { ids: vec!["x".to_owned()], ..KnownKeys::default() };
+    confirm(shared, right, Some(&both), 0, 0);
+    confirm(shared, other, Some(&others), 0, 0);
+    confirm(shared, old, None, 0, 0);
     assert_eq!(shared.hosts.keys.take(0).0, [(other, 0)].into());
     // A console that was put back has an older generation than its hosts: it gets a newer one.
-    let reported = KnownKeys { generation: both.generation + 1, ids: vec!["x".to_owned()], ..KnownKeys::default() };
-    confirm(shared, ahead, Some(&reported), 0);
-    assert_eq!(shared.hosts.keys.take(0).0, [(ahead, reported.generation)].into());
+    let number = || shared.authority.keys().state.generation;
+    let reported = number() + 1;
+    confirm(shared, ahead, Some(&others), reported, 0);
+    assert_eq!(shared.hosts.keys.take(0).0, [(ahead, reported)].into());
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    tell(Arc::clone(shared), ahead, reported.generation).await.unwrap();
-    assert!(present(&fixture).generation > reported.generation);
+    numbered::tell(shared, NumberedKind::CommandKeys, ahead, reported).await.unwrap();
+    assert!(number() > reported);
     assert_eq!(present(&fixture).ids, both.ids);
 }
 
@@ -287,7 +293,7 @@ async fn root_is_taken_back_and_keeps_other_rotations_from_beginning() {
     console.begin_rotation(&admin(), root()).await.unwrap();
     let document = |fixture: &Fixture| {
         let current = fixture.shared().authority.current();
-        super::document(fixture.shared(), &current.signing.state, &current.roots).authorities
+        super::content(&current.signing.state, &current.roots).authorities
     };
     assert_eq!(document(&fixture).len(), 2);
     console.abandon_rotation(&admin()).await.unwrap();

@@ -7,17 +7,20 @@ use super::{
     columns::{json, signed, to_json, unsigned},
     error::StoreResult,
 };
+use crate::address::NumberedAddresses;
 
 /// Returns the addresses that hosts were told last.
-pub async fn told(db: &SqlitePool) -> StoreResult<Option<Addresses>> {
+pub(crate) async fn told(db: &SqlitePool) -> StoreResult<Option<NumberedAddresses>> {
     let row = sqlx::query!("SELECT generation, broker_urls, console_urls FROM address WHERE id = 1")
         .fetch_optional(db)
         .await?;
     let addresses = row.map(|row| {
-        Ok(Addresses {
-            generation: unsigned("generation", row.generation)?,
-            broker_urls: json("broker's addresses", &row.broker_urls)?,
-            console_urls: json("console's addresses", &row.console_urls)?,
+        Ok(NumberedAddresses {
+            number: unsigned("generation", row.generation)?,
+            addresses: Addresses {
+                broker_urls: json("broker's addresses", &row.broker_urls)?,
+                console_urls: json("console's addresses", &row.console_urls)?,
+            },
         })
     });
     addresses.transpose()

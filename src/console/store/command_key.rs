@@ -5,7 +5,7 @@ use muster_topics::name::CommandId;
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
-    columns::{json, parsed},
+    columns::{json, parsed, unsigned},
     error::StoreResult,
 };
 
@@ -14,6 +14,7 @@ pub async fn members(db: &SqlitePool) -> StoreResult<Vec<(String, MemberKeys)>> 
     let rows = sqlx::query!(
         r#"SELECT host.id AS "id!", host.hostname AS "hostname!", heartbeat.host IS NOT NULL AS "has_reported!: bool",
                   json_extract(heartbeat.state, '$.command_keys') AS "keys?: String",
+                  json_extract(heartbeat.state, '$.numbers.command_keys') AS "number?: i64",
                   max(certificate.expires_ms) AS "expires_ms!: i64"
            FROM host JOIN certificate ON certificate.host = host.id AND certificate.revoked_ms IS NULL
            LEFT JOIN heartbeat ON heartbeat.host = host.id
@@ -27,6 +28,7 @@ pub async fn members(db: &SqlitePool) -> StoreResult<Vec<(String, MemberKeys)>> 
                 host: parsed("host id", &row.id)?,
                 has_reported: row.has_reported,
                 keys: row.keys.map(|keys| json("command keys", &keys)).transpose()?,
+                number: row.number.map_or(Ok(0), |number| unsigned("number", number))?,
                 certificate_expires_ms: row.expires_ms,
             };
             Ok((row.hostname, member))

@@ -119,8 +119,8 @@ pub async fn replace(db: &mut SqliteConnection, host: HostId, labels: &OperatorL
 /// Returns which generation each host reported last, for hosts that have labels of a console.
 pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
     let rows = sqlx::query!(
-        r#"SELECT host, json_extract(state, '$.label_generation') AS "generation!: i64" FROM heartbeat
-           WHERE typeof(json_extract(state, '$.label_generation')) = 'integer'"#
+        r#"SELECT host, json_extract(state, '$.numbers.host_labels') AS "generation!: i64" FROM heartbeat
+           WHERE typeof(json_extract(state, '$.numbers.host_labels')) = 'integer'"#
     )
     .map(|row| (row.host, row.generation))
     .fetch_all(db)

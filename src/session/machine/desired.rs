@@ -19,6 +19,7 @@ use muster_topics::{
     Millis,
     desired::{BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRefusal, DocumentRequest},
     name::Digest,
+    numbered::NumberedKind,
 };
 
 use super::{Session, Waiting};
@@ -196,7 +197,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             return self.reject("document_request", "it is for another host");
         }
         self.local.time.observe(request.issued_ms, now.clock_ms);
-        let has_any = self.local.document.digest.is_some() || self.local.labels_generation > 0;
+        let has_any = self.local.document.digest.is_some() || self.local.number(NumberedKind::HostLabels) > 0;
         if has_any && !self.desired.is_handing_in {
             self.desired.is_handing_in = true;
             self.effects.push(Effect::HandInDocument);

@@ -1,4 +1,4 @@
-//! What the console sends: commands, acknowledgements, requests, rules and labels.
+//! What the console sends: commands, acknowledgements, requests and numbered documents.
 
 use std::fmt::Debug;
 
@@ -11,13 +11,10 @@ use muster_rules::{
 use muster_topics::{
     Millis,
     ack::Ack,
-    address::HostAddresses,
-    alert::AlertRules,
     command::{Command, Refresh, Verb},
-    command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
     envelope::EnvelopeError,
-    label::{HOST_LABELS_MAX, HostLabels},
     name::CommandId,
+    numbered::NumberedDocument,
     outcome::Status,
 };
 
@@ -51,14 +48,11 @@ impl<R: Debug, W: Debug> Session<R, W> {
             }
             SignedMessage::Ack(ack) => return self.take_ack(ack, receipt, now),
             SignedMessage::Refresh(refresh) => self.take_refresh(&refresh, now),
-            SignedMessage::AlertRules(rules) => return self.take_rules(rules, receipt, now),
-            SignedMessage::HostLabels(labels, signed) => return self.take_labels(labels, signed, receipt, now),
-            SignedMessage::CommandKeys(keys) => return self.take_keys(keys, receipt, now),
+            SignedMessage::Numbered(document, signed) => return self.take_numbered(document, signed, receipt, now),
             SignedMessage::UnknownKey(id) => {
                 self.reject("message", EnvelopeError::UnknownKey(id).to_string());
                 self.notice(Notice::UnknownKey);
             }
-            SignedMessage::HostAddresses(told) => return self.take_addresses(told, receipt, now),
             SignedMessage::DesiredHead(head, signed) => return self.take_head(head, signed, receipt, now),
             SignedMessage::DocumentRequest(request) => self.take_document_request(&request, now),
             SignedMessage::AdmissionAnswer(answer) => return self.take_answer(answer, receipt, now),
@@ -181,60 +175,24 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
     }
 
-    /// Handles the console's rules for alerts. Rules that are not newer than the present ones change nothing, however
-    /// often they are repeated.
-    pub(super) fn take_rules(&mut self, rules: AlertRules, receipt: Option<R>, now: Moment) {
-        if rules.host != self.local.me.host {
-            self.reject("alert_rules", "they are for another host");
-        } else if rules.generation > self.local.rules_generation {
-            self.local.time.observe(rules.issued_ms, now.clock_ms);
-            let waiting = Waiting::AlertRules(rules.generation, receipt);
-            return self.ask(StoreRequest::AlertRules(rules), waiting);
-        }
-        self.finish(receipt, now);
-    }
-
-    /// Handles the console's labels. Labels that are not newer than the present ones change nothing, however often they
-    /// are repeated.
-    pub(super) fn take_labels(&mut self, labels: HostLabels, signed: SignedText, receipt: Option<R>, now: Moment) {
-        if labels.host != self.local.me.host {
-            self.reject("host_labels", "they are for another host");
-        } else if labels.labels.len() > HOST_LABELS_MAX {
-            self.reject("host_labels", "they are more than a host may have");
-        } else if labels.generation > self.local.labels_generation {
-            self.local.time.observe(labels.issued_ms, now.clock_ms);
-            let waiting = Waiting::HostLabels(labels.generation, receipt);
-            return self.ask(StoreRequest::HostLabels(labels, signed), waiting);
-        }
-        self.finish(receipt, now);
-    }
-
-    /// Handles the keys that the console may sign with. Keys that are not newer than the present ones change nothing,
-    /// however often they are repeated: an earlier set that somebody kept brings no key back.
-    pub(super) fn take_keys(&mut self, keys: CommandKeys, receipt: Option<R>, now: Moment) {
-        let is_long = |pem: &String| pem.len() > AUTHORITY_MAX_BYTES;
-        if !(1..=COMMAND_KEYS_MAX).contains(&keys.keys.len()) {
-            self.reject("command_keys", "they are none, or more than a host may have");
-        } else if keys.authorities.len() > AUTHORITIES_MAX || keys.authorities.iter().any(is_long) {
-            self.reject("command_keys", "their root certificates are more, or longer, than a host may have");
-        } else if keys.generation > self.local.keys_generation {
-            self.local.time.observe(keys.issued_ms, now.clock_ms);
-            let waiting = Waiting::CommandKeys(keys.generation, receipt);
-            return self.ask(StoreRequest::CommandKeys(keys), waiting);
-        }
-        self.finish(receipt, now);
-    }
-
-    /// Handles the fleet's addresses. Those that are not newer than the present ones change nothing.
-    pub(super) fn take_addresses(&mut self, told: HostAddresses, receipt: Option<R>, now: Moment) {
-        if told.host != self.local.me.host {
-            self.reject("host_addresses", "they are for another host");
-        } else if let Err(problem) = told.addresses.check() {
-            self.reject("host_addresses", problem);
-        } else if told.addresses.generation > self.local.addresses_generation {
-            self.local.time.observe(told.issued_ms, now.clock_ms);
-            let waiting = Waiting::HostAddresses(told.addresses.generation, receipt);
-            return self.ask(StoreRequest::HostAddresses(told), waiting);
+    /// Handles a numbered document. One that is not newer than the present one changes nothing, however often it is
+    /// repeated: an earlier set of keys that somebody kept brings no key back.
+    pub(super) fn take_numbered(
+        &mut self,
+        document: NumberedDocument,
+        signed: SignedText,
+        receipt: Option<R>,
+        now: Moment,
+    ) {
+        let (kind, number) = (document.content.kind(), document.number);
+        if document.host != self.local.me.host {
+            self.reject(kind.as_str(), "it is for another host");
+        } else if let Err(problem) = document.content.check() {
+            self.reject(kind.as_str(), problem);
+        } else if number > self.local.number(kind) {
+            self.local.time.observe(document.issued_ms, now.clock_ms);
+            let waiting = Waiting::Numbered(kind, number, receipt);
+            return self.ask(StoreRequest::Numbered(document, signed), waiting);
         }
         self.finish(receipt, now);
     }

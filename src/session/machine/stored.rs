@@ -48,23 +48,8 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.acknowledged(&ack);
                 self.finish(receipt, now);
             }
-            (StoreReply::Done, Waiting::AlertRules(generation, receipt)) => {
-                self.local.rules_generation = generation;
-                self.publisher.beats.hasten();
-                self.finish(receipt, now);
-            }
-            (StoreReply::Done, Waiting::HostLabels(generation, receipt)) => {
-                self.local.labels_generation = generation;
-                self.publisher.beats.hasten();
-                self.finish(receipt, now);
-            }
-            (StoreReply::Done, Waiting::CommandKeys(generation, receipt)) => {
-                self.local.keys_generation = generation;
-                self.publisher.beats.hasten();
-                self.finish(receipt, now);
-            }
-            (StoreReply::Done, Waiting::HostAddresses(generation, receipt)) => {
-                self.local.addresses_generation = generation;
+            (StoreReply::Done, Waiting::Numbered(kind, number, receipt)) => {
+                self.local.numbers.insert(kind, number);
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }

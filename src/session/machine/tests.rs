@@ -13,11 +13,12 @@ use muster_rules::{
 use muster_topics::{
     Millis, V1,
     ack::{Ack, HostLives, Numbered, ReportAck},
-    address::{Addresses, HostAddresses},
+    address::Addresses,
     command::{Command, Exec, Refresh, Target, Verb},
     command_keys::{AUTHORITIES_MAX, AUTHORITY_MAX_BYTES, COMMAND_KEYS_MAX, CommandKeys},
     envelope::Signer,
     name::{CommandId, Digest, HostId},
+    numbered::{NumberedContent, NumberedDocument, Numbers},
     outcome::{Content, Report},
     presence::{Presence, PresenceState},
     select,
@@ -30,7 +31,7 @@ use super::Session;
 use crate::{
     identity::ClientIdentity,
     interface::{AdmissionStatement, AdmissionStatements, Effect, HostView, Input, Moment, Notice, SessionParts},
-    signed::SignedMessage,
+    signed::{SignedMessage, SignedText},
     store::{CommandTaken, OutboxRead, RepeatedCommand, StoreReply, StoreRequest},
 };
 
@@ -56,6 +57,11 @@ impl HostView for Host {
             units: &[],
         })
     }
+}
+
+/// The text of a signed message, where it does not matter.
+fn text() -> SignedText {
+    SignedText(String::new())
 }
 
 /// A session, its time, and the store's failures.
@@ -103,10 +109,7 @@ impl Bench {
             realms: ["default".parse().unwrap()].into(),
             beats: HeartbeatSchedule::new(7, periods, serde_json::from_value(state).unwrap()),
             backlog_gap_ms: 1_000,
-            rules_generation: 0,
-            labels_generation: 0,
-            keys_generation: 0,
-            addresses_generation: 0,
+            numbers: Numbers::new(),
             document: KnownDocument::default(),
             admissions: AdmissionStatements::new(),
         };
@@ -395,14 +398,12 @@ fn acknowledgement_of_another_host_changes_nothing() {
 #[test]
 fn only_newer_addresses_of_this_host_are_stored() {
     let mut bench = Bench::working();
-    let of = |host, generation, url: &str| HostAddresses {
-        v: V1,
-        host,
-        issued_ms: NOW_MS,
-        addresses: Addresses { generation, broker_urls: vec![url.to_owned()], console_urls: vec![] },
+    let of = |host, number, url: &str| {
+        let addresses = Addresses { broker_urls: vec![url.to_owned()], console_urls: vec![] };
+        NumberedDocument { v: V1, host, issued_ms: NOW_MS, number, content: NumberedContent::HostAddresses(addresses) }
     };
     let own = bench.session.me().host;
-    let message = |told: HostAddresses| Input::Message(CommandSource::Own, SignedMessage::HostAddresses(told), Some(5));
+    let message = |told| Input::Message(CommandSource::Own, SignedMessage::Numbered(told, text()), Some(5));
     for refused in [of(HostId(Uuid::from_u128(9)), 3, "mqtts://h"), of(own, 3, "nonsense"), of(own, 0, "mqtts://h")] {
         let effects = bench.handle(message(refused));
         assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
@@ -417,7 +418,7 @@ fn only_newer_addresses_of_this_host_are_stored() {
     let effects = bench.handle(Input::Time);
     assert_eq!(acknowledged(&effects), [5]);
     bench.handle(message(of(own, 3, "mqtts://h")));
-    assert_eq!(bench.stored.iter().filter(|stored| *stored == "HostAddresses").count(), 1, "{:?}", bench.stored);
+    assert_eq!(bench.stored.iter().filter(|stored| *stored == "Numbered").count(), 1, "{:?}", bench.stored);
 }
 
 #[test]
@@ -584,18 +585,22 @@ fn refused_command_is_answered_without_being_started() {
 #[test]
 fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_nothing() {
     let key = || Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap().public_key().unwrap();
-    let told = |generation, keys, authorities| CommandKeys { v: V1, issued_ms: NOW_MS, generation, keys, authorities };
     let mut bench = Bench::working();
-    let tell = |bench: &mut Bench, keys: CommandKeys, receipt| {
+    let host = bench.session.me().host;
+    let told = |number, keys, authorities| {
+        let content = NumberedContent::CommandKeys(CommandKeys { keys, authorities });
+        NumberedDocument { v: V1, host, issued_ms: NOW_MS, number, content }
+    };
+    let tell = |bench: &mut Bench, keys: NumberedDocument, receipt| {
         bench.stored.clear();
-        let message = SignedMessage::CommandKeys(keys);
+        let message = SignedMessage::Numbered(keys, text());
         let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(receipt)));
         let is_acknowledged =
             effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(which) if *which == receipt));
         let is_rejected = effects
             .iter()
             .any(|effect| matches!(effect, Effect::Notice(Notice::Rejected(what, _)) if what == "command_keys"));
-        (bench.stored.contains(&"CommandKeys".to_owned()), is_acknowledged, is_rejected)
+        (bench.stored.contains(&"Numbered".to_owned()), is_acknowledged, is_rejected)
     };
     bench.is_broken = true;
     assert_eq!(tell(&mut bench, told(5, vec![key()], vec![]), 1), (true, false, false));
@@ -603,7 +608,7 @@ fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_noth
     bench.life_ms += 5_000;
     bench.stored.clear();
     let effects = bench.handle(Input::Time);
-    assert!(bench.stored.contains(&"CommandKeys".to_owned()), "it is tried again");
+    assert!(bench.stored.contains(&"Numbered".to_owned()), "it is tried again");
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(1))));
     for generation in [0, 4, 5] {
         assert_eq!(tell(&mut bench, told(generation, vec![key()], vec![]), 2), (false, true, false), "{generation}");
@@ -619,7 +624,7 @@ fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_noth
     }
     assert_eq!(tell(&mut bench, told(6, vec![key(), key()], vec![pem()]), 4), (true, true, false));
     // They came another way meanwhile.
-    bench.session.set_keys_generation(8);
+    bench.session.set_keys_number(8);
     assert_eq!(tell(&mut bench, told(7, vec![key()], vec![]), 5), (false, true, false));
 }
 

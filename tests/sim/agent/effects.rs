@@ -193,11 +193,7 @@ impl Agent {
                 StoreReply::Admission(statement)
             }
             // The simulated console sends none of them.
-            StoreRequest::AlertRules(_)
-            | StoreRequest::HostLabels(..)
-            | StoreRequest::DocumentRefused(..)
-            | StoreRequest::CommandKeys(_)
-            | StoreRequest::HostAddresses(_) => StoreReply::Done,
+            StoreRequest::Numbered(..) | StoreRequest::DocumentRefused(..) => StoreReply::Done,
         })
     }
 

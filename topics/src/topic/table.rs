@@ -229,8 +229,8 @@ impl TopicKind {
                 retained: false,
                 acknowledged: false,
                 payload: Json("Envelope"),
-                about: "A signed Command, Refresh, AlertRules, HostLabels, CommandKeys, HostAddresses or DocumentRequest for one host. A command is repeated \
-                        until there is an outcome, rules, labels, keys and addresses until a heartbeat says that the host has them.",
+                about: "A signed Command, Refresh, NumberedDocument or DocumentRequest for one host. A command is repeated until there is an outcome, \
+                        a numbered document until a heartbeat says that the host has it.",
             },
             Self::Ack => TopicRow {
                 id: "ack",

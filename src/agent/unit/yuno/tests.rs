@@ -45,20 +45,8 @@ struct Host {
 }
 
 pub(in crate::unit) fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
-    let membership = Membership {
-        v: muster_topics::V1,
-        host: HostId::random(),
-        certificate: String::new(),
-        authority: String::new(),
-        command_keys: Vec::new(),
-        broker_url: String::new(),
-        // Nothing has to be fetched here.
-        console_url: "https://127.0.0.1:1".to_owned(),
-        prefix: "muster".parse().unwrap(),
-        revision_key: None,
-        key_generation: None,
-        addresses: None,
-    };
+    // Nothing has to be fetched here.
+    let membership = crate::testing::empty_membership(HostId::random());
     watch::channel(Arc::new(MemberIdentity { membership, key: String::new() })).1
 }
 

@@ -31,7 +31,7 @@ async fn host_with_an_agent_of_before_documents_cannot_and_is_sent_none() {
     assert_eq!((waiting.hosts.len(), waiting.waiting.len()), (0, 1));
     assert_eq!(fixture.console.confirm_documents(&admin(), confirm).await.unwrap().hosts.len(), 1);
     let generation = shared.hosts.labels.tellings.of(host);
-    hear(&beat(2, &|state| state["label_generation"] = generation.into())).await;
+    hear(&beat(2, &|state| state["numbers"]["host_labels"] = generation.into())).await;
 
     let applied = fixture.deploy_container("default/till", "host=*").await;
     assert_eq!(applied.hosts, 1);
@@ -45,7 +45,7 @@ async fn host_with_an_agent_of_before_documents_cannot_and_is_sent_none() {
     // With the next agent it can, and gets one.
     let report = json!({"mark": {"epoch": 0, "generation": 0}});
     hear(&beat(3, &|state| {
-        state["label_generation"] = generation.into();
+        state["numbers"]["host_labels"] = generation.into();
         state["desired"] = report.clone();
     }))
     .await;

@@ -1,9 +1,6 @@
 //! Documents of desired state.
 
-use muster_topics::{
-    desired::{BODY_MAX_BYTES, BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRequest},
-    label::HostLabels,
-};
+use muster_topics::desired::{BODY_MAX_BYTES, BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRequest};
 
 use super::*;
 use crate::interface::desired_input;
@@ -228,7 +225,8 @@ fn stored_document_is_handed_in_on_request() {
     assert_eq!(ask(&mut bench, own), 1);
     // So are labels alone.
     let mut bench = Bench::working();
-    let labels = HostLabels { v: V1, host: own, issued_ms: NOW_MS, generation: 7, labels: Default::default() };
+    let content = NumberedContent::HostLabels(Default::default());
+    let labels = NumberedDocument { v: V1, host: own, issued_ms: NOW_MS, number: 7, content };
     let message = SignedMessage::open(&signer().sign(&labels).unwrap(), &[signer().public_key().unwrap()]);
     bench.handle(Input::Message(CommandSource::Own, message, Some(6)));
     assert_eq!(ask(&mut bench, own), 1);
