@@ -180,9 +180,9 @@ fn fan_out(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
 fn meeting(subject: &Subject, publishers: usize, qos: u8) -> Result<(Swarm, Vec<String>)> {
     let mut swarm = Swarm::new(subject.address, Sources::new(0))?;
     swarm.open(1, 1, LIMIT, |who| subject.hello(READER, who))?;
-    swarm.ask(0x90, LIMIT, |_| wire::subscribe([format!("muster/h/{HOST}/log/#").as_str()], qos))?;
+    swarm.ask(0x90, LIMIT, |_| wire::subscribe([format!("muster/h/{HOST}/unit/#").as_str()], qos))?;
     swarm.open(publishers, WINDOW, LIMIT, |who| subject.hello(HOST, who))?;
-    Ok((swarm, (0..publishers).map(|who| format!("muster/h/{HOST}/log/default/p{who}")).collect()))
+    Ok((swarm, (0..publishers).map(|who| format!("muster/h/{HOST}/unit/default/p{who}")).collect()))
 }
 
 /// One stream; returns messages per second, and the number lost of a million.

@@ -137,8 +137,6 @@ pub enum HostTopic {
     Metric,
     /// An event.
     Event,
-    /// `log/<realm>/<unit>`: log lines, on request.
-    Log(UnitName),
     /// Answers to commands.
     Outcome,
     /// The question "may I roll this out now?"
@@ -191,7 +189,6 @@ impl Topic {
             TopicKind::Alert => HostTopic::Alert(value("{alert}").parse()?),
             TopicKind::Metric => HostTopic::Metric,
             TopicKind::Event => HostTopic::Event,
-            TopicKind::Log => HostTopic::Log(unit()?),
             TopicKind::Outcome => HostTopic::Outcome,
             TopicKind::Admission => HostTopic::Admission,
             TopicKind::AdmissionAnswer => HostTopic::AdmissionAnswer,
@@ -209,8 +206,8 @@ impl Topic {
     fn write_value(&self, parameter: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (parameter, self) {
             ("{host}", Self::Host(host, _)) => host.fmt(f),
-            ("{realm}", Self::Host(_, HostTopic::Unit(unit) | HostTopic::Log(unit))) => unit.realm().fmt(f),
-            ("{unit}", Self::Host(_, HostTopic::Unit(unit) | HostTopic::Log(unit))) => unit.name().fmt(f),
+            ("{realm}", Self::Host(_, HostTopic::Unit(unit))) => unit.realm().fmt(f),
+            ("{unit}", Self::Host(_, HostTopic::Unit(unit))) => unit.name().fmt(f),
             ("{alert}", Self::Host(_, HostTopic::Alert(id))) => id.fmt(f),
             ("{label}", Self::CommandGroup(label)) => label.fmt(f),
             ("{console}", Self::ConsolePresence(id)) => id.fmt(f),
@@ -240,7 +237,6 @@ impl HostTopic {
             Self::Alert(_) => TopicKind::Alert,
             Self::Metric => TopicKind::Metric,
             Self::Event => TopicKind::Event,
-            Self::Log(_) => TopicKind::Log,
             Self::Outcome => TopicKind::Outcome,
             Self::Admission => TopicKind::Admission,
             Self::AdmissionAnswer => TopicKind::AdmissionAnswer,
@@ -352,7 +348,6 @@ mod tests {
             name().prop_map(HostTopic::Alert),
             Just(HostTopic::Metric),
             Just(HostTopic::Event),
-            unit().prop_map(HostTopic::Log),
             Just(HostTopic::Outcome),
             Just(HostTopic::Admission),
             Just(HostTopic::AdmissionAnswer),

@@ -46,7 +46,7 @@ pub(crate) const CASES: &[Case] = {
         case(HOST, Publish, "h/HOST/alert/disk", true),
         case(HOST, Publish, "h/HOST/metric", true),
         case(HOST, Publish, "h/HOST/event", true),
-        case(HOST, Publish, "h/HOST/log/default/hello", true),
+        case(HOST, Publish, "h/HOST/log/default/hello", false),
         case(HOST, Publish, "h/HOST/outcome", true),
         case(HOST, Publish, "h/HOST/admission", true),
         case(HOST, Publish, "h/HOST/admission/answer", false),

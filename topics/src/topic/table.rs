@@ -13,7 +13,6 @@ pub enum TopicKind {
     Alert,
     Metric,
     Event,
-    Log,
     Outcome,
     Admission,
     Desired,
@@ -74,14 +73,13 @@ pub enum Payload {
 
 impl TopicKind {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::Presence,
         Self::Heartbeat,
         Self::Unit,
         Self::Alert,
         Self::Metric,
         Self::Event,
-        Self::Log,
         Self::Outcome,
         Self::Admission,
         Self::Desired,
@@ -173,17 +171,6 @@ impl TopicKind {
                 acknowledged: true,
                 payload: Json("HostEvent"),
                 about: "Tasks of units that have changed something, have failed or were interrupted, a few at a time. Repeated until acknowledged.",
-            },
-            Self::Log => TopicRow {
-                id: "log",
-                address: "h/{host}/log/{realm}/{unit}",
-                publisher: Role::Host,
-                hosts: No,
-                qos: AtLeastOnce,
-                retained: false,
-                acknowledged: false,
-                payload: Reserved,
-                about: "Log lines of a unit, on request.",
             },
             Self::Outcome => TopicRow {
                 id: "outcome",
