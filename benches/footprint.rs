@@ -192,7 +192,7 @@ fn watch_heartbeats(fleet: &Fleet) -> mpsc::Receiver<(Instant, String)> {
     let mut options = MqttOptions::new("observer-bench", address, port.parse().unwrap());
     options.set_transport(Transport::Tls(TlsConfiguration::Rustls(std::sync::Arc::new(tls))));
     let (client, mut connection) = Client::new(options, 10);
-    client.subscribe("muster/h/+/heartbeat", QoS::AtLeastOnce).unwrap();
+    client.subscribe("muster/s/+/h/+/heartbeat", QoS::AtLeastOnce).unwrap();
     let (sender, receiver) = mpsc::channel();
     let (ready_sender, ready) = mpsc::channel();
     thread::spawn(move || {

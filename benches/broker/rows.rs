@@ -119,8 +119,8 @@ fn memory_behind(bench: &mut Bench, kind: Kind, door: Door, count: usize) -> Res
     };
     let idle = each_kb(&subject)?;
     swarm.ask(0x90, LIMIT, |who| {
-        let own = ["cmd", "ack", "desired"].map(|topic| format!("muster/h/{}/{topic}", host(who)));
-        wire::subscribe(own.iter().map(String::as_str).chain(["muster/cmd/all"]), 1)
+        let own = ["cmd", "ack", "desired"].map(|topic| format!("muster/s/00/h/{}/{topic}", host(who)));
+        wire::subscribe(own.iter().map(String::as_str).chain(["muster/s/00/cmd/all"]), 1)
     })?;
     let filters = each_kb(&subject)?;
     announce(&mut swarm, &subject, pki, true)?;
@@ -149,7 +149,7 @@ fn announce(swarm: &mut Swarm, subject: &Subject, pki: &Pki, acknowledged: bool)
 fn announce_from(swarm: &mut Swarm, publisher: usize, readers: usize, acknowledged: bool) -> Result<Duration> {
     let mut load = FanOut { left: readers, acknowledged: !acknowledged };
     let started = Instant::now();
-    swarm.say(publisher, &wire::publish("muster/cmd/all", acknowledged.then_some(1), false, &[b'x'; 200]));
+    swarm.say(publisher, &wire::publish("muster/s/00/cmd/all", acknowledged.then_some(1), false, &[b'x'; 200]));
     swarm.run(&mut load, LIMIT)?;
     Ok(started.elapsed())
 }
@@ -159,7 +159,7 @@ fn fan_out(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     for count in bench.crowds() {
         let mut subject = Subject::start(kind, Door::Plain, &bench.pki)?;
         let mut swarm = crowd(&subject, *count)?;
-        swarm.ask(0x90, LIMIT, |_| wire::subscribe(["muster/cmd/all"], 1))?;
+        swarm.ask(0x90, LIMIT, |_| wire::subscribe(["muster/s/00/cmd/all"], 1))?;
         for (qos, acknowledged) in [(0, false), (1, true)] {
             if swarm.len() == *count {
                 announce(&mut swarm, &subject, &bench.pki, acknowledged)?;
@@ -180,9 +180,9 @@ fn fan_out(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
 fn meeting(subject: &Subject, publishers: usize, qos: u8) -> Result<(Swarm, Vec<String>)> {
     let mut swarm = Swarm::new(subject.address, Sources::new(0))?;
     swarm.open(1, 1, LIMIT, |who| subject.hello(READER, who))?;
-    swarm.ask(0x90, LIMIT, |_| wire::subscribe([format!("muster/h/{HOST}/unit/#").as_str()], qos))?;
+    swarm.ask(0x90, LIMIT, |_| wire::subscribe([format!("muster/s/00/h/{HOST}/unit/#").as_str()], qos))?;
     swarm.open(publishers, WINDOW, LIMIT, |who| subject.hello(HOST, who))?;
-    Ok((swarm, (0..publishers).map(|who| format!("muster/h/{HOST}/unit/default/p{who}")).collect()))
+    Ok((swarm, (0..publishers).map(|who| format!("muster/s/00/h/{HOST}/unit/default/p{who}")).collect()))
 }
 
 /// One stream; returns messages per second, and the number lost of a million.
@@ -336,7 +336,7 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
         let reads = usize::from(first == 0);
         if reads == 1 {
             swarm.open(1, 1, LIMIT, |_| subject.hello_tls("operator-bench-0", pki.reader()))?;
-            swarm.ask(0x90, LIMIT, |_| wire::subscribe(["muster/h/+/presence"], 1))?;
+            swarm.ask(0x90, LIMIT, |_| wire::subscribe(["muster/s/+/h/+/presence"], 1))?;
         }
         let says = (first..first + share).map(words).collect();
         let unseen = if reads == 1 { count } else { 0 };
@@ -344,7 +344,7 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
         let mut load = Return { says, first: reads, answers: 0, unseen, accepted: 0, refused: None, last };
         swarm.open_for(&mut load, share, WINDOW / TLS_THREADS, LIMIT, |who| {
             let number = first + who - reads;
-            let (id, topic) = (format!("{}-bench", host(number)), format!("muster/h/{}/presence", host(number)));
+            let (id, topic) = (format!("{}-bench", host(number)), format!("muster/s/00/h/{}/presence", host(number)));
             Hello { connect: wire::connect_with_will(&id, &topic, "offline"), tls: Some(pki.host(number)) }
         })?;
         if let Some(answer) = load.refused {
@@ -358,8 +358,8 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
 /// What a host sends after it is connected: four subscriptions, and its presence.
 fn words(number: usize) -> Vec<u8> {
     let host = host(number);
-    let own = ["cmd", "ack", "desired"].map(|topic| format!("muster/h/{host}/{topic}"));
-    let filters = own.iter().map(String::as_str).chain(["muster/cmd/all"]);
-    let presence = wire::publish(&format!("muster/h/{host}/presence"), Some(2), true, &[b'x'; 200]);
+    let own = ["cmd", "ack", "desired"].map(|topic| format!("muster/s/00/h/{host}/{topic}"));
+    let filters = own.iter().map(String::as_str).chain(["muster/s/00/cmd/all"]);
+    let presence = wire::publish(&format!("muster/s/00/h/{host}/presence"), Some(2), true, &[b'x'; 200]);
     [wire::subscribe(filters, 1), presence].concat()
 }

@@ -194,17 +194,17 @@ mod tests {
     fn publish_permissions_follow_the_table() {
         use AccessRefusal::{Denied, Topic};
         for (who, topic, expected) in [
-            (HOST, format!("muster/h/{HOST}/presence"), Ok(())),
-            (HOST, format!("muster/h/{OTHER}/presence"), Err(Denied)),
-            (HOST, format!("muster/h/{HOST}/cmd"), Err(Denied)),
-            (HOST, format!("h/{HOST}/presence"), Err(Denied)),
-            (HOST, format!("other/h/{HOST}/presence"), Err(Denied)),
-            (HOST, format!("muster/h/{HOST}/unit/+/b"), Err(Topic)),
+            (HOST, format!("muster/s/00/h/{HOST}/presence"), Ok(())),
+            (HOST, format!("muster/s/00/h/{OTHER}/presence"), Err(Denied)),
+            (HOST, format!("muster/s/00/h/{HOST}/cmd"), Err(Denied)),
+            (HOST, format!("s/00/h/{HOST}/presence"), Err(Denied)),
+            (HOST, format!("other/s/00/h/{HOST}/presence"), Err(Denied)),
+            (HOST, format!("muster/s/00/h/{HOST}/unit/+/b"), Err(Topic)),
             (HOST, "é/x".to_owned(), Err(Denied)),
             (HOST, "$SYS/x".to_owned(), Err(Denied)),
             (HOST, String::new(), Err(Topic)),
-            ("console-main", format!("muster/h/{HOST}/cmd"), Ok(())),
-            ("operator-anna", format!("muster/h/{HOST}/cmd"), Err(Denied)),
+            ("console-main", format!("muster/s/00/h/{HOST}/cmd"), Ok(())),
+            ("operator-anna", format!("muster/s/00/h/{HOST}/cmd"), Err(Denied)),
             ("operator-anna", "$SYS/broker/uptime".to_owned(), Err(Denied)),
         ] {
             assert_eq!(ClientAccess::of(who).publish(&topic), expected, "{who} {topic}");
@@ -215,15 +215,15 @@ mod tests {
     fn subscribe_permissions_follow_the_table() {
         use AccessRefusal::{Denied, Filter, Shared};
         for (who, filter, expected) in [
-            (HOST, format!("muster/h/{HOST}/cmd"), Ok(())),
-            (HOST, "muster/cmd/group/+".to_owned(), Ok(())),
-            (HOST, format!("muster/h/{OTHER}/cmd"), Err(Denied)),
+            (HOST, format!("muster/s/00/h/{HOST}/cmd"), Ok(())),
+            (HOST, "muster/s/00/cmd/group/+".to_owned(), Ok(())),
+            (HOST, format!("muster/s/00/h/{OTHER}/cmd"), Err(Denied)),
             (HOST, "muster/#".to_owned(), Err(Denied)),
             (HOST, "$SYS/#".to_owned(), Err(Denied)),
             ("console-main", "muster/#".to_owned(), Ok(())),
-            ("console-main", "muster/h/+/presence".to_owned(), Ok(())),
+            ("console-main", "muster/s/+/h/+/presence".to_owned(), Ok(())),
             ("console-main", "#".to_owned(), Err(Denied)),
-            ("console-main", "+/h/+/presence".to_owned(), Err(Denied)),
+            ("console-main", "+/s/+/h/+/presence".to_owned(), Err(Denied)),
             ("console-main", "$SYS/#".to_owned(), Err(Denied)),
             ("operator-anna", "$SYS/#".to_owned(), Ok(())),
             ("observer-bridge", "$SYS/#".to_owned(), Err(Denied)),
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn delivery_permissions_follow_the_table() {
-        let topic = format!("muster/h/{HOST}/cmd");
+        let topic = format!("muster/s/00/h/{HOST}/cmd");
         assert_eq!(ClientAccess::of(HOST).receive(&topic), Ok(()));
         assert_eq!(ClientAccess::of(OTHER).receive(&topic), Err(AccessRefusal::Denied));
         assert_eq!(ClientAccess::of("console-main").receive(&topic), Ok(()));

@@ -10,13 +10,13 @@ use crate::{
 #[tokio::test]
 async fn clients_survive_the_death_of_the_router() {
     let fixture = Fixture::new().await;
-    let presence = format!("muster/h/{HOST}/presence");
-    let event = format!("muster/h/{HOST}/event");
+    let presence = format!("muster/s/00/h/{HOST}/presence");
+    let event = format!("muster/s/00/h/{HOST}/event");
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
     let will = LastWill::new(&presence, "offline", QoS::AtLeastOnce, true);
     let mut host = fixture.mortal(HOST, &format!("{HOST}-1"), will).await;
-    host.publish(&format!("muster/h/{HOST}/unit/default/a"), true, "kept").await;
+    host.publish(&format!("muster/s/00/h/{HOST}/unit/default/a"), true, "kept").await;
     assert_eq!(console.text().await.1, "kept");
     for deaths in 1..=3 {
         fixture.broker.shared.hub.kill_router().await;
@@ -31,7 +31,7 @@ async fn clients_survive_the_death_of_the_router() {
     host.cut();
     assert_eq!(console.text().await.1, "offline");
     let mut late = fixture.client("console-late", "console-late").await;
-    late.subscribe("muster/h/+/unit/+/+", QoS::AtLeastOnce).await;
+    late.subscribe("muster/s/+/h/+/unit/+/+", QoS::AtLeastOnce).await;
     assert_eq!(late.text().await.1, "kept");
     assert_eq!(fixture.broker.stats().connected_total, 3);
 }

@@ -150,7 +150,7 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
     let others = Command { target: Target::Hosts(vec![HostId::random()]), ..exec() };
     console.broadcast(fleet.sign(&others)).await;
     let stranger = Fleet::unknown_signer();
-    console.publish(HostTopic::Command, false, stranger.sign(&exec()).unwrap()).await;
+    console.publish(HostTopic::Command, false, stranger.sign(fleet.host.slot(), &exec()).unwrap()).await;
     console.publish(HostTopic::Command, false, b"{".to_vec()).await;
     let last = exec();
     console.publish(HostTopic::Command, false, fleet.sign(&last)).await;

@@ -153,6 +153,7 @@ impl AgentLoop {
             StoreRequest::DocumentRefused(refusal, digest) => {
                 self.refuse_document(refusal, digest).await.map(|()| StoreReply::Done)
             }
+            StoreRequest::ConsoleEpoch(epoch) => self.store.set_console_epoch(*epoch).await.map(|()| StoreReply::Done),
             StoreRequest::Works { is_first } => {
                 self.observe_units();
                 if *is_first {

@@ -275,6 +275,7 @@ async fn start_in(
             lost_ms: life.lost_ms,
             last_epoch: life.last_epoch,
             lives: store.lives().await?,
+            console_epoch: life.console_epoch,
             kept_ms: bounds.kept_ms(),
             policy,
             user: facts::own_user(),

@@ -30,12 +30,13 @@ use muster_session::{
     identity::ClientIdentity,
     interface::{Input, command_source, desired_input},
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    signed::SignedMessage,
+    signed::IncomingMessage,
 };
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     envelope::PublicKey,
     name::Name,
+    slot::Slot,
     topic::{Filter, HostTopic, Prefix, Topic},
 };
 use rumqttc::{
@@ -114,7 +115,7 @@ impl InboundMessage {
         if matches!(&self.topic, Topic::Host(_, HostTopic::Desired)) {
             return desired_input(&self.payload, keys, receipt);
         }
-        Input::Message(command_source(&self.topic), SignedMessage::open(&self.payload, keys), receipt)
+        Input::Message(command_source(&self.topic), IncomingMessage::open(&self.payload, keys), receipt)
     }
 }
 
@@ -346,7 +347,7 @@ impl LinkLoop {
             }
         });
         let mut was_up = false;
-        let mut joined = Vec::new();
+        let (mut joined, slot) = (Vec::new(), me.host.slot());
         // Created once and not with each packet, as above.
         let mut regrouped = pin!(news(groups.clone(), false));
         loop {
@@ -357,7 +358,7 @@ impl LinkLoop {
                 groups = &mut regrouped => {
                     let wanted = groups.borrow().clone();
                     // Before the connection is up there is nothing to change: it will start with the present groups.
-                    let is_done = !was_up || regroup(&connection, &joined, &wanted);
+                    let is_done = !was_up || regroup(&connection, slot, &joined, &wanted);
                     if was_up && is_done {
                         joined = wanted;
                     }
@@ -468,8 +469,8 @@ async fn news(mut groups: watch::Receiver<Vec<Name>>, retry: bool) -> watch::Rec
 
 /// Subscribes to the topics of new groups, and unsubscribes from those of former ones. Returns false if the queue has
 /// no room; doing it twice is harmless.
-fn regroup(connection: &ConnectionHandle, joined: &[Name], wanted: &[Name]) -> bool {
-    let filter = |group: &Name| connection.prefix.filter(&Filter::Topic(Topic::CommandGroup(group.clone())));
+fn regroup(connection: &ConnectionHandle, slot: Slot, joined: &[Name], wanted: &[Name]) -> bool {
+    let filter = |group: &Name| connection.prefix.filter(&Filter::Topic(Topic::CommandGroup(slot, group.clone())));
     let (come, gone) = difference(joined, wanted);
     let come: Vec<_> = come.into_iter().map(|group| SubscribeFilter::new(filter(group), QoS::AtLeastOnce)).collect();
     (come.is_empty() || connection.client.try_subscribe_many(come).is_ok())

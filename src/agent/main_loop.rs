@@ -363,6 +363,12 @@ impl AgentLoop {
             ),
             // The renewal task decides when it asks the console.
             Notice::UnknownKey => self.stale_keys.notify_one(),
+            Notice::ConsoleEpoch(epoch) => {
+                tracing::info!(
+                    epoch,
+                    "the console signs in a later epoch; what was signed in earlier ones is refused now"
+                );
+            }
             Notice::OlderDocument(mark) => {
                 tracing::info!(%mark, "a document is older than the stored one, and ignored");
             }

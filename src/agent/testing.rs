@@ -222,7 +222,7 @@ impl Fleet {
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);
         eventloop.set_network_options(network);
-        client.subscribe(format!("muster/h/{}/#", self.host), QoS::AtLeastOnce).await.unwrap();
+        client.subscribe(format!("muster/s/{}/h/{}/#", self.host.slot(), self.host), QoS::AtLeastOnce).await.unwrap();
         let (sender, messages) = mpsc::unbounded_channel();
         let (signer, host, answers) = (Arc::clone(&self.signer), self.host, client.clone());
         let (subscribed, until_subscribed) = tokio::sync::oneshot::channel();
@@ -247,12 +247,12 @@ impl Fleet {
     }
 
     pub(super) fn sign<B: Body>(&self, body: &B) -> Vec<u8> {
-        self.signer.sign(body).unwrap()
+        self.signer.sign(self.host.slot(), body).unwrap()
     }
 
     /// Signs a command that no type of ours makes.
     pub(super) fn sign_text(&self, body: &str) -> Vec<u8> {
-        let envelope = self.signer.sign_text(muster_topics::envelope::Kind::Command, body.to_owned());
+        let envelope = self.signer.sign_text(self.host.slot(), muster_topics::envelope::Kind::Command, body.to_owned());
         serde_json::to_vec(&envelope).unwrap()
     }
 
@@ -307,7 +307,7 @@ fn answer_lives(client: &AsyncClient, signer: &Signer, host: HostId, heartbeat: 
         return;
     }
     let lives = HostLives { asked_by: heartbeat.epoch, heard: vec![heartbeat.epoch] };
-    let payload = signer.sign(&Ack { lives: Some(lives), ..ack(host) }).unwrap();
+    let payload = signer.sign(host.slot(), &Ack { lives: Some(lives), ..ack(host) }).unwrap();
     let topic = Topic::Host(host, HostTopic::Ack);
     // The connection goes on only when this has returned.
     client.try_publish(Prefix::default().topic(&topic), address::qos(&topic), false, payload).unwrap();
@@ -348,7 +348,7 @@ impl Console {
     }
 
     pub(super) async fn broadcast(&self, payload: Vec<u8>) {
-        let topic = Topic::CommandAll;
+        let topic = Topic::CommandAll(self.host.slot());
         self.client.publish(Prefix::default().topic(&topic), address::qos(&topic), false, payload).await.unwrap();
     }
 

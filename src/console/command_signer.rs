@@ -23,7 +23,10 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use muster_topics::envelope::{Body, EnvelopeError, PublicKey, Signer, UnsignedMessage};
+use muster_topics::{
+    envelope::{Body, EnvelopeError, PublicKey, Signer, UnsignedMessage},
+    slot::Slot,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -112,12 +115,12 @@ pub enum CommandSigner {
 }
 
 impl CommandSigner {
-    /// Serialises and signs a body; returns the bytes to publish.
+    /// Serialises and signs a body for hosts of this slot; returns the bytes to publish.
     ///
     /// # Errors
     /// If it is too long, or the external signer does not sign it.
-    pub async fn sign<B: Body + Sync>(&self, body: &B) -> Result<Vec<u8>, SignError> {
-        self.sign_message(UnsignedMessage::of(body)?).await
+    pub async fn sign<B: Body + Sync>(&self, slot: Slot, body: &B) -> Result<Vec<u8>, SignError> {
+        self.sign_message(UnsignedMessage::of(slot, body)?).await
     }
 
     /// Signs a message.
@@ -382,7 +385,7 @@ mod tests {
         });
         let signer = external(&path, &key);
         for _ in 0..7 {
-            let bytes = signer.sign(&body()).await.unwrap();
+            let bytes = signer.sign(Slot(0), &body()).await.unwrap();
             assert_eq!(open(&bytes, std::slice::from_ref(&key)).unwrap().body::<Refresh>().unwrap(), body());
         }
         assert!(connections.load(Ordering::Relaxed) > 7);
@@ -405,7 +408,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("signer");
             serve(&path, move |_| answer.clone());
-            let error = external(&path, &key).sign(&body()).await.unwrap_err().to_string();
+            let error = external(&path, &key).sign(Slot(0), &body()).await.unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("hint:"), "{error}");
         }
     }
@@ -417,12 +420,12 @@ mod tests {
         let own = Arc::new(signer());
         let key = own.public_key().unwrap();
         let signer = external(&path, &key);
-        let error = signer.sign(&body()).await.unwrap_err().to_string();
+        let error = signer.sign(Slot(0), &body()).await.unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()) && error.contains("hint:"), "{error}");
         serve(&path, move |request| Some(sign_with(&own, &request)));
-        assert!(signer.sign(&body()).await.is_err(), "not so soon");
+        assert!(signer.sign(Slot(0), &body()).await.is_err(), "not so soon");
         tokio::time::sleep(PAUSE).await;
-        assert!(signer.sign(&body()).await.is_ok());
+        assert!(signer.sign(Slot(0), &body()).await.is_ok());
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ pub(super) async fn tell(
     let Some((number, content)) = present(shared, kind, host, ahead).await? else { return Ok(None) };
     let issued_ms = shared.hosts.signing_time.careful_ms(now_ms());
     let body = NumberedDocument { v: V1, host, issued_ms, number, content };
-    let signed = shared.authority.keys().signer.sign(&body).await;
+    let signed = shared.authority.keys().signer.sign(host.slot(), &body).await;
     let bytes = signed.map_err(|error| rotation::unsigned("signing a numbered document", error))?;
     let is_sent = shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
     Ok(is_sent.then_some(number))

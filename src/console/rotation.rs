@@ -28,6 +28,7 @@ use muster_topics::{
     envelope::UnsignedMessage,
     name::{HostId, Name},
     numbered::NumberedContent,
+    slot::Slot,
 };
 
 use super::{
@@ -135,7 +136,7 @@ async fn finish_signing(shared: &ConsoleState, operator: &Name, without: BTreeSe
     let finished = finished.ok_or_else(nothing_under_way)?;
     // A signer that does not sign with it is noticed before anything depends on it.
     next.signer
-        .sign(&Refresh { v: V1, issued_ms: 0, within_ms: 0 })
+        .sign(Slot::default(), &Refresh { v: V1, issued_ms: 0, within_ms: 0 })
         .await
         .map_err(|error| unsigned("signing with the new key", error))?;
     // Before anything is retired: if the console ends now, its hosts accept both signatures.

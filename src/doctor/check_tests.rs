@@ -192,7 +192,7 @@ fn permissions_of_the_broker_are_judged() {
     };
     let name = "broker rules";
     check(Part::Agent, broker(&[], false, Some(true)), name, Verdict::Ok, "publish");
-    check(Part::Agent, broker(&["muster/cmd/all"], false, None), name, Verdict::Problem, "muster/cmd/all");
+    check(Part::Agent, broker(&["muster/s/00/cmd/all"], false, None), name, Verdict::Problem, "muster/s/00/cmd/all");
     check(Part::Agent, broker(&[], false, Some(false)), name, Verdict::Problem, "broker render");
     check(Part::Agent, broker(&[], true, None), name, Verdict::Warning, "broker render");
     let shut = PartFacts { broker: Some(BrokerFacts::Refused("revoked".to_owned())), ..well() };

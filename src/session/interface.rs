@@ -27,7 +27,7 @@ use super::{
     identity::ClientIdentity,
     publisher::Publication,
     running::CommandStage,
-    signed::SignedMessage,
+    signed::IncomingMessage,
     store::{StoreReply, StoreRequest, TimeBack},
 };
 
@@ -66,7 +66,7 @@ pub enum Input<R, W> {
     /// A message on the host's presence topic; nothing if it cannot be parsed.
     Presence(Option<Presence>, Option<R>),
     /// A message on a topic of signed messages.
-    Message(CommandSource, SignedMessage, Option<R>),
+    Message(CommandSource, IncomingMessage, Option<R>),
     /// A message on the topic of the host's document that is not signed: perhaps a body.
     DesiredBody(Vec<u8>, Option<R>),
     /// The answer to [`Effect::FetchDesired`]; nothing if it could not be fetched.
@@ -156,6 +156,8 @@ pub enum Notice {
     WentBack(TimeBack),
     /// A message is signed with a key that is not pinned here: the keys may have been replaced while this host was away.
     UnknownKey,
+    /// The first message of this epoch of the console was accepted.
+    ConsoleEpoch(u64),
     /// A document is older than the stored one, and ignored.
     OlderDocument(DesiredMark),
     /// A document was refused.
@@ -197,6 +199,8 @@ pub struct SessionParts {
     pub last_epoch: u64,
     /// The epochs of its last lives, this one among them.
     pub lives: Vec<u64>,
+    /// The latest epoch of the console that was accepted; 0 if none was.
+    pub console_epoch: u64,
     /// How long a command is remembered after its expiry.
     pub kept_ms: Millis,
     /// What may be done here.
@@ -221,7 +225,7 @@ pub struct SessionParts {
 #[must_use]
 pub fn command_source(topic: &Topic) -> CommandSource {
     match topic {
-        Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
+        Topic::CommandAll(_) | Topic::CommandGroup(..) => CommandSource::Broadcast,
         _ => CommandSource::Own,
     }
 }
@@ -232,6 +236,6 @@ pub fn desired_input<R, W>(payload: &[u8], keys: &[PublicKey], receipt: Option<R
     match envelope::open(payload, keys) {
         // Not an envelope.
         Err(EnvelopeError::Malformed(_)) => Input::DesiredBody(payload.to_vec(), receipt),
-        opened => Input::Message(CommandSource::Own, SignedMessage::of(opened, payload), receipt),
+        opened => Input::Message(CommandSource::Own, IncomingMessage::of(opened, payload), receipt),
     }
 }

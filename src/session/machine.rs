@@ -50,7 +50,7 @@ use super::{
     interface::{AdmissionStatements, Effect, HostView, Input, Moment, Notice, SessionParts},
     publisher::{Publication, Publisher, PublisherStep},
     running::RunningCommands,
-    signed::SignedMessage,
+    signed::{IncomingMessage, SignedMessage},
     store::{OutboxRead, StoreRequest},
 };
 
@@ -101,6 +101,8 @@ struct LocalState {
     lost_ms: Option<Millis>,
     last_epoch: u64,
     lives: Vec<u64>,
+    /// The latest epoch of the console that was accepted.
+    console_epoch: u64,
     kept_ms: Millis,
     /// The stored signed time.
     kept_signed_ms: Millis,
@@ -121,7 +123,7 @@ impl LocalState {
 /// What is held back.
 #[derive(Debug)]
 enum HeldWork<R, W> {
-    Message(CommandSource, SignedMessage, Option<R>),
+    Message(CommandSource, IncomingMessage, Option<R>),
     Request(StoreRequest<W>, Waiting<R>),
 }
 
@@ -134,6 +136,8 @@ enum Waiting<R> {
     Acknowledged(Option<R>),
     /// A numbered document of this kind is stored.
     Numbered(NumberedKind, u64, Option<R>),
+    /// A later epoch of the console is stored; then its first message is handled.
+    ConsoleEpoch(u64, CommandSource, Box<SignedMessage>, Option<R>),
     /// A document is stored.
     Document(DesiredMark, Digest, Option<R>),
     /// The refusal of a document is stored.
@@ -167,6 +171,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 lost_ms,
                 last_epoch,
                 lives,
+                console_epoch: parts.console_epoch,
                 kept_ms,
                 kept_signed_ms: time.signed_ms(),
                 policy,
@@ -350,10 +355,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
             Input::Presence(presence, receipt) => self.presence(presence.as_ref(), receipt, now),
             Input::Message(source, message, receipt) => {
                 // Earlier messages that still wait go first, unless they wait for what this one says.
-                if self.is_sole() && self.may_take(&message) && (self.held.is_empty() || !self.is_told) {
+                if self.is_sole() && self.may_take(&message.message) && (self.held.is_empty() || !self.is_told) {
                     self.take_message(source, message, receipt, now, host);
                 } else {
-                    let unheard = message.command().filter(|_| self.is_sole() && !self.is_told);
+                    let unheard = message.message.command().filter(|_| self.is_sole() && !self.is_told);
                     self.effects.extend(unheard.map(|id| Effect::Notice(Notice::Unheard(id))));
                     self.hold(source, message, receipt);
                 }

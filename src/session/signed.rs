@@ -11,6 +11,7 @@ use muster_topics::{
     envelope::{self, EnvelopeError, Kind, PublicKey, Verified},
     name::CommandId,
     numbered::NumberedDocument,
+    slot::Slot,
 };
 
 /// A message on a topic of signed messages.
@@ -39,6 +40,51 @@ pub enum SignedMessage {
     Rejected(&'static str, String),
 }
 
+/// A message on a topic of signed messages, with what its signature says of sender and receivers.
+#[derive(Clone, Debug)]
+pub struct IncomingMessage {
+    /// The message.
+    pub message: SignedMessage,
+    /// Nothing if that was checked before, or if no signature could be verified.
+    pub scope: Option<MessageScope>,
+}
+
+/// Who signed a message, and for which hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageScope {
+    /// The epoch of the console that signed it.
+    pub epoch: u64,
+    /// The slot of the hosts that it is for.
+    pub slot: Slot,
+}
+
+impl From<SignedMessage> for IncomingMessage {
+    fn from(message: SignedMessage) -> Self {
+        Self { message, scope: None }
+    }
+}
+
+impl IncomingMessage {
+    /// Verifies and parses a payload; `keys` are those that the console may sign with.
+    #[must_use]
+    pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {
+        Self::of(envelope::open(payload, keys), payload)
+    }
+
+    /// Parses a payload that was verified, or could not be.
+    #[must_use]
+    pub fn of(opened: Result<Verified, EnvelopeError>, payload: &[u8]) -> Self {
+        match opened {
+            Ok(verified) => {
+                let scope = Some(MessageScope { epoch: verified.epoch(), slot: verified.slot() });
+                Self { message: SignedMessage::parse(&verified, payload), scope }
+            }
+            Err(EnvelopeError::UnknownKey(id)) => SignedMessage::UnknownKey(id).into(),
+            Err(error) => SignedMessage::Rejected("message", error.to_string()).into(),
+        }
+    }
+}
+
 /// A signed message as it came, to be handed on: never parsed and serialised again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignedText(pub String);
@@ -57,22 +103,6 @@ impl SignedMessage {
             Self::Command(command) => Some(command.id),
             Self::UnknownCommand(head, _) => Some(head.id),
             _ => None,
-        }
-    }
-
-    /// Verifies and parses a payload; `keys` are those that the console may sign with.
-    #[must_use]
-    pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {
-        Self::of(envelope::open(payload, keys), payload)
-    }
-
-    /// Parses a payload that was verified, or could not be.
-    #[must_use]
-    pub fn of(opened: Result<Verified, EnvelopeError>, payload: &[u8]) -> Self {
-        match opened {
-            Ok(verified) => Self::parse(&verified, payload),
-            Err(EnvelopeError::UnknownKey(id)) => Self::UnknownKey(id),
-            Err(error) => Self::Rejected("message", error.to_string()),
         }
     }
 

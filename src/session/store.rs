@@ -61,6 +61,8 @@ pub enum StoreRequest<W> {
     DocumentRefused(DocumentRefusal, Digest),
     /// Store what the console has answered to what the host says of a deployment, and follow it.
     Admission(AdmissionChange),
+    /// Remember that a message of this epoch of the console was accepted, later than all before.
+    ConsoleEpoch(u64),
     /// Remember that this agent works: it is the only one of its host. `is_first` is false on later connections.
     Works {
         /// Whether it did not work before in this run.

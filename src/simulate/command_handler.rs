@@ -105,6 +105,8 @@ impl SimulatedHost {
             StoreRequest::Admission(change) => StoreReply::Admission(self.admission_answered(&change)),
             StoreRequest::Read(read) => self.parts.outbox.read(read),
             // Instances are stored with each life, and the journal is pruned when the simulation starts.
+            // Their console is in one epoch while they run.
+            StoreRequest::ConsoleEpoch(_) => StoreReply::Done,
             StoreRequest::Works { .. } | StoreRequest::NoteOlderDisk { .. } | StoreRequest::Prune { .. } => {
                 StoreReply::Done
             }

@@ -162,6 +162,7 @@ impl HostRunner {
                 // Former instances are known without it.
                 last_epoch: life.epoch,
                 lives: vec![life.epoch],
+                console_epoch: 0,
                 kept_ms: KEPT_AFTER_EXPIRY_MS,
                 policy: self.common.manner.policy.clone(),
                 user: self.common.manner.user.clone(),

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::{
     fleet::{Run, Running, eventually, file},
     roles::Roles,
+    wire::{below_slot, of_host},
 };
 
 /// A host by its name: its id, and its agent while that runs.
@@ -158,7 +159,7 @@ impl Bench {
 
 /// The payloads that were read on a topic.
 fn payloads(printed: &str, topic: &str) -> Vec<String> {
-    let of_topic = |line: &str| Some(line.strip_prefix("muster/")?.strip_prefix(topic)?.strip_prefix(' ')?.to_owned());
+    let of_topic = |line: &str| Some(line.strip_prefix(topic)?.strip_prefix(' ')?.to_owned());
     printed.lines().filter_map(of_topic).collect()
 }
 
@@ -229,7 +230,7 @@ fn other_hosts_do_not_answer() {
     let last = bench.last()["id"].as_str().unwrap().to_owned();
 
     let said = |printed: &str, name: &str, id: &str| {
-        let prefix = format!("muster/h/{}/", bench.id(name));
+        let prefix = of_host(bench.id(name), "");
         printed
             .lines()
             .filter(|line| line.starts_with(&prefix) && line.contains("/outcome ") && line.contains(id))
@@ -246,11 +247,13 @@ fn other_hosts_do_not_answer() {
     });
     let printed = reader.printed();
     assert_eq!((said(&printed, "south-1", &select), said(&printed, "north-1", &group)), (0, 0), "{printed}");
-    // One message each, however many they were for, and none to a host alone.
+    // One message each in each slot, however many they were for, and none to a host alone.
     let signed = |topic: &str, id: &str| payloads(&printed, topic).iter().filter(|text| text.contains(id)).count();
-    assert_eq!((signed("cmd/all", &select), signed("cmd/group/canary", &group)), (1, 1), "{printed}");
     for name in ["north-1", "north-2", "south-1"] {
-        let topic = format!("h/{}/cmd", bench.id(name));
+        let of_slot = |topic| below_slot(bench.id(name), topic);
+        let both = (signed(&of_slot("cmd/all"), &select), signed(&of_slot("cmd/group/canary"), &group));
+        assert_eq!(both, (1, 1), "{printed}");
+        let topic = of_host(bench.id(name), "cmd");
         assert_eq!((signed(&topic, &select), signed(&topic, &group)), (0, 0), "{printed}");
     }
 }
@@ -278,9 +281,9 @@ fn silent_host_is_missing_and_returning_one_gets_same_bytes() {
     assert_eq!(bench.outcome(&id, "south-1")["exit"]["code"], 0);
     assert_eq!(bench.marked("ran"), ["north-2", "south-1"]);
     let signed = |printed: &str, topic: &str| payloads(printed, topic).into_iter().find(|text| text.contains(&id));
-    let own = format!("h/{}/cmd", bench.id("south-1"));
+    let own = of_host(bench.id("south-1"), "cmd");
     let sent = reader.wait_for("what was sent", |printed| signed(printed, &own));
-    assert_eq!(signed(&reader.printed(), "cmd/all"), Some(sent));
+    assert_eq!(signed(&reader.printed(), &below_slot(bench.id("south-1"), "cmd/all")), Some(sent));
 }
 
 #[test]
@@ -327,10 +330,14 @@ fn command_may_change_what_its_selector_matched() {
     });
 
     // The same bytes once more: it is answered as it was, and nothing is done twice.
-    let signed = |printed: &str| payloads(printed, "cmd/all").into_iter().find(|text| text.contains(&id));
-    let signed = reader.wait_for("the broadcast", signed);
-    bench.publish(&format!("muster/h/{}/cmd", bench.id("north-1")), &signed);
-    let outcomes = format!("h/{}/outcome", bench.id("north-1"));
+    let mut signed = |name: &str| {
+        let topic = below_slot(bench.id(name), "cmd/all");
+        let of_command = |printed: &str| payloads(printed, &topic).into_iter().find(|text| text.contains(&id));
+        reader.wait_for("the broadcast", of_command)
+    };
+    let (signed, foreign) = (signed("north-1"), signed("south-1"));
+    bench.publish(&of_host(bench.id("north-1"), "cmd"), &signed);
+    let outcomes = of_host(bench.id("north-1"), "outcome");
     let done = reader.wait_for("the same outcome again", |printed| {
         let about = payloads(printed, &outcomes).into_iter().filter(|text| text.contains(&id)).collect::<Vec<_>>();
         (about.len() >= 2).then_some(about)
@@ -339,8 +346,8 @@ fn command_may_change_what_its_selector_matched() {
     let units = bench.roles.json(&["unit", "ls"]);
     assert_eq!(units.as_array().unwrap().len(), 1, "{units}");
     // To a host that never was meant it is a refusal, which it owes to whoever sends it there.
-    bench.publish(&format!("muster/h/{}/cmd", bench.id("south-1")), &signed);
-    let topic = format!("h/{}/outcome", bench.id("south-1"));
+    bench.publish(&of_host(bench.id("south-1"), "cmd"), &foreign);
+    let topic = of_host(bench.id("south-1"), "outcome");
     reader.wait_for("a refusal", |printed| {
         payloads(printed, &topic)
             .iter()
@@ -389,8 +396,9 @@ fn console_labels_decide_targets() {
     let group = bench.last()["id"].as_str().unwrap().to_owned();
     let signed =
         |printed: &str, topic: &str| payloads(printed, topic).iter().filter(|text| text.contains(&group)).count();
-    reader.wait_for("the group's message", |printed| (signed(printed, "cmd/group/canary") == 1).then_some(()));
-    assert_eq!(signed(&reader.printed(), &format!("h/{}/cmd", bench.id("north-1"))), 0, "{}", reader.printed());
+    let group_topic = below_slot(bench.id("north-1"), "cmd/group/canary");
+    reader.wait_for("the group's message", |printed| (signed(printed, &group_topic) == 1).then_some(()));
+    assert_eq!(signed(&reader.printed(), &of_host(bench.id("north-1"), "cmd")), 0, "{}", reader.printed());
 
     // One of its own file is changed only if that is said, and shows again afterwards.
     label(&bench, &["north-1", "site=south"]).expect_code(1).expect_stderr("north-1 has site=north");

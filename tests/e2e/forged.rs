@@ -14,12 +14,13 @@ use muster_topics::{
     envelope::{Envelope, Kind, Signer},
     metric,
     name::{CommandId, HostId},
+    slot::Slot,
 };
 use serde_json::{Value, json};
 
 use crate::{
     fleet::{Fleet, Home, Running, eventually},
-    wire::{mosquitto, payloads, publish},
+    wire::{below_slot, mosquitto, of_host, payloads, publish},
 };
 
 const DAY_MS: Millis = 24 * 3_600_000;
@@ -46,13 +47,23 @@ impl Forge {
 
     fn listen(fleet: &Fleet, observer: &Path) -> Running {
         let mut client = mosquitto("mosquitto_sub", fleet, observer);
-        let mut reader = Running::start(client.args(["-v", "-t", "muster/h/+/outcome", "-t", "muster/h/+/presence"]));
+        let mut reader =
+            Running::start(client.args(["-v", "-t", "muster/s/+/h/+/outcome", "-t", "muster/s/+/h/+/presence"]));
         reader.wait_for("the subscription", |printed| printed.contains("presence").then_some(()));
         reader
     }
 
     fn topic(&self, name: &str) -> String {
-        format!("muster/h/{}/{name}", self.host)
+        of_host(&self.host, name)
+    }
+
+    /// The topic of what is for all hosts of its slot.
+    fn broadcast(&self) -> String {
+        below_slot(&self.host, "cmd/all")
+    }
+
+    fn slot(&self) -> Slot {
+        self.host.parse::<HostId>().unwrap().slot()
     }
 
     /// The file that forged commands would write to.
@@ -80,7 +91,7 @@ impl Forge {
     }
 
     fn signed(&self, body: &str) -> Envelope {
-        self.signer.sign_text(Kind::Command, body.to_owned())
+        self.signer.sign_text(self.slot(), Kind::Command, body.to_owned())
     }
 
     fn send(&self, topic: &str, payload: &str) {
@@ -134,7 +145,7 @@ fn unsigned_or_altered_command_is_ignored() {
         change(&mut envelope);
         text(&envelope)
     };
-    let foreign = stranger.sign_text(Kind::Command, body());
+    let foreign = stranger.sign_text(forge.slot(), Kind::Command, body());
     let mut posing = foreign.clone();
     posing.kid = good.kid.clone();
     let twice = body().replacen("{", &format!("{{\"id\":\"{}\",", CommandId::new()), 1);
@@ -153,13 +164,15 @@ fn unsigned_or_altered_command_is_ignored() {
             with(&|envelope| envelope.body = envelope.body.replace("\"expires_ms\":1", "\"expires_ms\":2")),
         ),
         ("signed as something else", with(&|envelope| envelope.kind = Kind::Ack)),
+        ("in another epoch than it was signed in", with(&|envelope| envelope.epoch += 1)),
+        ("for other hosts", text(&forge.signer.sign_text(Slot(forge.slot().0 ^ 1), Kind::Command, body()))),
         ("a key that stands twice", text(&forge.signed(&twice))),
         ("a body that is none", text(&forge.signed("7"))),
         ("deep nesting", deep(PAYLOAD_MAX_BYTES / 2)),
         ("deep nesting that is signed", text(&forge.signed(&deep(30_000)))),
     ] {
         forge.send(&forge.topic("cmd"), &payload);
-        forge.send("muster/cmd/all", &payload);
+        forge.send(&forge.broadcast(), &payload);
         assert_eq!(forge.marks(), 0, "{what}");
     }
     let id = forge.command()["id"].as_str().unwrap().to_owned();
@@ -198,7 +211,7 @@ fn signed_invalid_command_is_refused_with_reason() {
     }
     // What is for others and comes to all is passed over in silence.
     let command = forge.command_with(&another);
-    forge.send("muster/cmd/all", &text(&forge.signed(&command.to_string())));
+    forge.send(&forge.broadcast(), &text(&forge.signed(&command.to_string())));
     forge.goes_on();
     assert_eq!((forge.answer(command["id"].as_str().unwrap()), forge.marks()), (None, 0));
 }
@@ -206,7 +219,7 @@ fn signed_invalid_command_is_refused_with_reason() {
 #[test]
 fn command_of_another_fleet_is_ignored() {
     let (forge, other) = (Forge::start(), Fleet::start());
-    let foreign = signer(&other).sign_text(Kind::Command, forge.command().to_string());
+    let foreign = signer(&other).sign_text(forge.slot(), Kind::Command, forge.command().to_string());
     forge.send(&forge.topic("cmd"), &text(&foreign));
     forge.goes_on();
     assert_eq!(forge.marks(), 0);
@@ -280,11 +293,11 @@ fn host_cannot_publish_for_others_or_answer_twice() {
     });
     assert!(publish_bytes(&forge, &host, &forge.topic("outcome"), forged.to_string().as_bytes()));
     // What another's topic carries the broker does not take from it.
-    let elsewhere = format!("muster/h/{}", HostId::random());
+    let elsewhere = of_host(&HostId::random().to_string(), "");
     for topic in ["presence", "heartbeat", "outcome", "metric", "unit/default/a", "cmd", "ack"] {
-        publish_bytes(&forge, &host, &format!("{elsewhere}/{topic}"), b"{}");
+        publish_bytes(&forge, &host, &format!("{elsewhere}{topic}"), b"{}");
     }
-    publish_bytes(&forge, &host, "muster/cmd/all", text(&forge.signed(&forge.command().to_string())).as_bytes());
+    publish_bytes(&forge, &host, &forge.broadcast(), text(&forge.signed(&forge.command().to_string())).as_bytes());
     forge.goes_on();
     assert_eq!((shown(), forge.marks()), (before, 0));
     assert!(!forge.reader.printed().contains(&elsewhere), "{}", forge.reader.printed());
@@ -321,7 +334,7 @@ fn oversized_messages_stop_nobody() {
         for topic in ["metric", "heartbeat", "outcome", "unit/default/a"] {
             publish_bytes(&forge, &host, &forge.topic(topic), payload);
         }
-        for topic in [&forge.topic("cmd"), "muster/cmd/all", &forge.topic("ack")] {
+        for topic in [&forge.topic("cmd"), &forge.broadcast(), &forge.topic("ack")] {
             publish_bytes(&forge, &forge.forger, topic, payload);
         }
         forge.goes_on();
@@ -336,8 +349,8 @@ fn flood_of_invalid_messages_delays_no_command() {
     let mut client = mosquitto("mosquitto_pub", &forge.fleet, &forge.forger);
     let mut flood = client.args(["-t", &forge.topic("cmd"), "-l"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut into = flood.stdin.take().unwrap();
-    let bad =
-        text(&Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap().sign_text(Kind::Command, "{}".to_owned()));
+    let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+    let bad = text(&stranger.sign_text(forge.slot(), Kind::Command, "{}".to_owned()));
     let count = if std::env::var_os("TESTS_LONG").is_some() { 200_000 } else { 10_000 };
     let writer = thread::spawn(move || (0..count).all(|_| writeln!(into, "{bad}").is_ok()));
     for _ in 0..3 {

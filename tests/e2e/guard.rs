@@ -390,7 +390,7 @@ fn refused_filters_do_not_fill_the_log() {
         stream.write_all(&connect("operator-anna-wild", None)).unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
         // Not permitted; permitted, but too many; no filter; shared.
-        for prefix in ["other/", "muster/h/", "muster/#/", "$share/g/muster/"] {
+        for prefix in ["other/", "muster/s/", "muster/#/", "$share/g/muster/"] {
             stream.write_all(&packet(prefix)).unwrap();
             let mut answer = vec![0; 1 + 2 + 2 + 9_000];
             stream.read_exact(&mut answer).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     fleet::{Fleet, Running, eventually, file},
     sealed::assert_absent,
-    wire::{mosquitto, payloads},
+    wire::{mosquitto, of_host, payloads},
 };
 
 const SECRET: &str = "xk4-\"the\" value/of+a&secret";
@@ -47,7 +47,7 @@ fn secret_is_masked_in_everything_that_can_speak() {
     let fleet = &bench.fleet;
     let (host, observer) = (fleet.host(), fleet.issue("observer", "reader"));
     let mut reader = Running::start(mosquitto("mosquitto_sub", fleet, &observer).args(["-v", "-t", "muster/#"]));
-    let presence = format!("muster/h/{host}/presence");
+    let presence = of_host(&host, "presence");
     reader.wait_for("retained presence", |printed| (!payloads(printed, &presence).is_empty()).then_some(()));
     let secret = file(&fleet.home, "secret", SECRET);
     fleet.ok(&["secret", "set", "pw", "--file", &secret]);

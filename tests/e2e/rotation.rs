@@ -8,14 +8,14 @@ use std::{
 
 use muster_topics::{
     envelope::{Kind, PublicKey, Signer},
-    name::CommandId,
+    name::{CommandId, HostId},
 };
 use serde_json::{Value, json};
 
 use crate::{
     fleet::{Fleet, Home, Running, eventually, file, free_ports},
     roles::Roles,
-    wire::publish,
+    wire::{of_host, publish},
 };
 
 /// The three roles, and two hosts, `one` and `two`.
@@ -263,8 +263,13 @@ fn retired_key_commands_nobody_any_more() {
             "issued_ms": now_ms, "expires_ms": now_ms + 60_000,
             "verb": {"exec": {"shell": format!("echo {word} >> {}", mark.display()), "timeout_ms": 10_000}}
         });
-        let envelope = serde_json::to_string(&retired.sign_text(Kind::Command, body.to_string())).unwrap();
-        assert_eq!(publish(&fleet, &forger, &format!("muster/h/{host}/cmd"), &envelope).code, 0);
+        let envelope = serde_json::to_string(&retired.sign_text(
+            host.parse::<HostId>().unwrap().slot(),
+            Kind::Command,
+            body.to_string(),
+        ))
+        .unwrap();
+        assert_eq!(publish(&fleet, &forger, &of_host(&host, "cmd"), &envelope).code, 0);
     };
     let marks = || fs::read_to_string(&mark).unwrap_or_default();
     let wait_for = |word: &str| eventually(word, || if marks().contains(word) { Ok(()) } else { Err(marks()) });

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     fleet::{Fleet, Running, eventually, file},
-    wire::{mosquitto, payloads},
+    wire::{mosquitto, of_host, payloads},
 };
 
 const OF_EXEC: &str = "xk3-the-value-of-an-environment";
@@ -56,7 +56,7 @@ fn secrets_are_readable_only_by_their_host() {
     let observer = fleet.issue("observer", "reader");
     let read = |fleet: &Fleet| {
         let mut reader = Running::start(mosquitto("mosquitto_sub", fleet, &observer).args(["-v", "-t", "muster/#"]));
-        let topic = format!("muster/h/{host}/presence");
+        let topic = of_host(&host, "presence");
         reader.wait_for("retained presence", |printed| (!payloads(printed, &topic).is_empty()).then_some(()));
         reader
     };
@@ -78,9 +78,7 @@ fn secrets_are_readable_only_by_their_host() {
     // It knows no such command; that it has heard of it is all that matters.
     let run = fleet.muster(&["yuno", "command", "default/sample", "unheard-of", &format!("p={OF_ARGS}")]);
     assert_eq!(run.code, 1, "{} {}", run.stdout, run.stderr);
-    reader.wait_for("all commands", |printed| {
-        (payloads(printed, &format!("muster/h/{host}/cmd")).len() >= 4).then_some(())
-    });
+    reader.wait_for("all commands", |printed| (payloads(printed, &of_host(&host, "cmd")).len() >= 4).then_some(()));
 
     // What waits in the journal over a restart is sealed there, and opened when its turn comes.
     let (gate, given) = (fleet.home.path().join("gate"), fleet.home.path().join("given"));

@@ -5,7 +5,7 @@ use std::fs;
 use crate::{
     fleet::{Fleet, Running, eventually, file},
     sealed::{assert_absent, sum},
-    wire::{mosquitto, payloads},
+    wire::{mosquitto, of_host, payloads},
 };
 
 const FIRST: &str = "xk4-the-first-value-of-a-secret";
@@ -37,7 +37,7 @@ fn changed_secret_reaches_its_units_and_nobody_else_sees_it() {
     let (host, home) = (fleet.host(), fleet.home.path().display().to_string());
     let observer = fleet.issue("observer", "reader");
     let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", "muster/#"]));
-    let presence = format!("muster/h/{host}/presence");
+    let presence = of_host(&host, "presence");
     reader.wait_for("retained presence", |printed| (!payloads(printed, &presence).is_empty()).then_some(()));
 
     let script = format!(

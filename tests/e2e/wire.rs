@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
+use muster_topics::name::HostId;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Run, Running, eventually};
@@ -28,6 +29,16 @@ pub(crate) fn payloads(printed: &str, topic: &str) -> Vec<Value> {
     printed.lines().filter_map(of_topic).collect()
 }
 
+/// A topic of a host.
+pub(crate) fn of_host(host: &str, name: &str) -> String {
+    below_slot(host, &format!("h/{host}/{name}"))
+}
+
+/// A topic below the slot of a host, such as `cmd/all`.
+pub(crate) fn below_slot(host: &str, name: &str) -> String {
+    format!("muster/s/{}/{name}", host.parse::<HostId>().unwrap().slot())
+}
+
 #[test]
 fn stock_client_reads_the_whole_tree() {
     let fleet = Fleet::start_with(&[]);
@@ -35,7 +46,7 @@ fn stock_client_reads_the_whole_tree() {
     fleet.unit_in_phase("default/hello", "running");
     let observer = fleet.issue("observer", "reader");
     let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", "muster/#"]));
-    let at = |topic: &str| format!("muster/h/{host}/{topic}");
+    let at = |topic: &str| of_host(&host, topic);
     reader.wait_for("retained presence", |printed| {
         payloads(printed, &at("presence")).iter().any(|presence| presence["state"] == "online").then_some(())
     });
@@ -64,11 +75,11 @@ fn client_without_certificate_is_refused() {
     let fleet = Fleet::start();
     let stranger = Fleet::start();
     let folder = stranger.issue("console", "stranger");
-    assert_ne!(publish(&fleet, &folder, "muster/cmd/all", "x").code, 0, "another fleet's console got in");
+    assert_ne!(publish(&fleet, &folder, "muster/s/00/cmd/all", "x").code, 0, "another fleet's console got in");
     let address = fleet.address("mqtts://");
     let (host, port) = address.trim_start_matches("mqtts://").rsplit_once(':').unwrap();
     let mut bare = Command::new("mosquitto_pub");
-    bare.args(["-h", host, "-p", port, "-t", "muster/cmd/all", "-m", "x"]);
+    bare.args(["-h", host, "-p", port, "-t", "muster/s/00/cmd/all", "-m", "x"]);
     bare.arg("--cafile").arg(fleet.issue("observer", "x").join("authority.pem"));
     assert_ne!(Run::of(&[], &mut bare).code, 0, "somebody without a certificate got in");
 }
@@ -82,11 +93,11 @@ fn repeated_command_is_answered_from_the_journal() {
     let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", "muster/#"]));
     reader.wait_for("the subscription", |printed| printed.contains("presence").then_some(()));
     fleet.ok(&["exec", "--", "sh", "-c", &format!("echo run >> {}", mark.display())]);
-    let topic = format!("muster/h/{host}/cmd");
+    let topic = of_host(&host, "cmd");
     let line = reader.wait_for("the command", |printed| {
         printed.lines().find_map(|line| line.strip_prefix(&topic)?.strip_prefix(' ').map(str::to_owned))
     });
-    let outcome_topic = format!("muster/h/{host}/outcome");
+    let outcome_topic = of_host(&host, "outcome");
     let done =
         |printed: &str| payloads(printed, &outcome_topic).iter().filter(|report| report["kind"] == "done").count();
     reader.wait_for("the outcome", |printed| (done(printed) >= 1).then_some(()));
@@ -120,7 +131,7 @@ fn host_without_goodbye_shows_as_offline() {
     fleet.kill();
     fleet.again();
     let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", "muster/#"]));
-    let presence = format!("muster/h/{host}/presence");
+    let presence = of_host(&host, "presence");
     reader.wait_for("online again", |printed| {
         payloads(printed, &presence).iter().any(|presence| presence["state"] == "online").then_some(())
     });
@@ -148,7 +159,7 @@ fn secrets_are_in_no_report_or_listing() {
     let listings = [fleet.json(&["unit", "ls"]), fleet.json(&["command", "ls"]), fleet.json(&["host", "show"])];
     let observer = fleet.issue("observer", "reader");
     let host = fleet.host();
-    let topic = format!("muster/h/{host}/unit/default/a");
+    let topic = of_host(&host, "unit/default/a");
     let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", &topic]));
     let report = reader.wait_for("the retained unit", |printed| payloads(printed, &topic).pop());
     for told in listings.iter().chain([&report]) {

@@ -321,7 +321,7 @@ impl Agent {
                     Topic::Host(_, HostTopic::Desired) => Input::DesiredBody(payload.to_vec(), Some(())),
                     topic => {
                         let rejected = SignedMessage::Rejected("message", "it is not signed".to_owned());
-                        Input::Message(command_source(topic), rejected, Some(()))
+                        Input::Message(command_source(topic), rejected.into(), Some(()))
                     }
                 });
             }
@@ -350,7 +350,7 @@ impl Agent {
             }
             Order::Head(head) => SignedMessage::DesiredHead(head, SignedText(String::new())),
         };
-        Some(Input::Message(command_source(&message.topic), opened, Some(())))
+        Some(Input::Message(command_source(&message.topic), opened.into(), Some(())))
     }
 
     /// The watch's own idea of what time it is.

@@ -288,7 +288,7 @@ impl World {
         let message = (*message).clone();
         let host = pick(&self.hosts);
         let topic = match (&message.topic, below(4)) {
-            (_, 0) => Topic::CommandAll,
+            (_, 0) => Topic::CommandAll(host.slot()),
             (Topic::Host(_, HostTopic::Ack), 1) => Topic::Host(host, HostTopic::Ack),
             (_, 1) => Topic::Host(host, HostTopic::Command),
             (topic, _) => topic.clone(),

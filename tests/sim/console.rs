@@ -1,7 +1,7 @@
 //! Successive lives of a console: the product's ingest, schedule and acknowledgements, with replacements for their
 //! tasks (`src/console/ingest/mod.rs`, `dispatch/mod.rs`, `link.rs`). Its clock is the one that it plans by.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use futures_util::FutureExt;
 use muster_api::CommandState;
@@ -25,6 +25,7 @@ use muster_topics::{
     Millis, V1,
     command::{Command, Refresh},
     name::{CommandId, HostId},
+    slot::Slot,
     topic::{Filter, HostTopic, Topic},
 };
 
@@ -224,7 +225,13 @@ impl Console {
     fn call(&mut self, now: Millis, around: &mut Around<'_>) {
         let (called, refresh) = RollCall::new(self.ledger.members.len() as u64, now);
         let body = around.seal.sign(Order::Refresh(refresh), false);
-        self.roll_call = self.publish(Topic::CommandAll, body, around).then_some(called);
+        let is_sent = self.slots().into_iter().all(|slot| self.publish(Topic::CommandAll(slot), body.clone(), around));
+        self.roll_call = is_sent.then_some(called);
+    }
+
+    /// As `member_slots`.
+    fn slots(&self) -> BTreeSet<Slot> {
+        self.ledger.members.iter().map(|host| host.slot()).collect()
     }
 
     fn sleep(&mut self, around: &mut Around<'_>) {
@@ -243,7 +250,7 @@ impl Console {
 
     fn perform(&mut self, actions: Vec<ScheduleAction>, around: &mut Around<'_>) {
         for action in actions {
-            let (command, topic) = match action {
+            let (command, topics) = match action {
                 ScheduleAction::Miss(command, hosts) => {
                     around.note(|| format!("the console misses {} hosts of {command}", hosts.len()));
                     self.ledger.miss(command, &hosts);
@@ -255,8 +262,10 @@ impl Console {
                     self.ledger.close(command, host, outcome, clock::now_ms());
                     continue;
                 }
-                ScheduleAction::Broadcast(command, topic) => (command, topic),
-                ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+                ScheduleAction::Broadcast(command, readers) => {
+                    (command, self.slots().into_iter().map(|slot| readers.topic(slot)).collect())
+                }
+                ScheduleAction::Send(command, host) => (command, vec![Topic::Host(host, HostTopic::Command)]),
             };
             // As `dispatch::record_first_sends`.
             [Some(command), self.schedule.cancelled_by(command)]
@@ -266,8 +275,10 @@ impl Console {
             let Some(row) = self.ledger.commands.get(&command) else { continue };
             let (body, late_ms) = (row.signed.clone(), clock::now_ms() - row.expires_ms);
             around.watch.check(Promise::SentInTime, late_ms <= 0, || format!("{command} was sent {late_ms} ms late"));
-            around.note(|| format!("the console sends {command} to {topic}"));
-            self.publish(topic, body, around);
+            for topic in topics {
+                around.note(|| format!("the console sends {command} to {topic}"));
+                self.publish(topic, body.clone(), around);
+            }
         }
     }
 

@@ -162,6 +162,7 @@ impl Transaction<'_> {
                 lost_ms: None,
                 noticed_ms: None,
                 last_epoch: 0,
+                console_epoch: 0,
             })
         };
         self.tables.life = Some(life);

@@ -8,6 +8,7 @@ use muster_topics::{
     command::{Command, Refresh},
     desired::DesiredHead,
     envelope::{self, Kind, PublicKey, Signer},
+    slot::Slot,
     topic::{Filter, Topic},
 };
 
@@ -64,12 +65,14 @@ impl Seal {
     pub(super) fn sign(&self, order: Order, forged: bool) -> Body {
         let envelope = self.0.as_ref().map(|keys| {
             let signer = if forged { &keys.stranger } else { &keys.console };
+            // It is the simulated agent that opens it, and it does not compare slots: they are not what is tried here.
+            let slot = Slot::default();
             match &order {
-                Order::Command(body) => signer.sign(body),
-                Order::Ack(body) => signer.sign(body),
-                Order::Refresh(body) => signer.sign(body),
-                Order::Head(body) => signer.sign(body),
-                Order::Answer(body) => signer.sign(body),
+                Order::Command(body) => signer.sign(slot, body),
+                Order::Ack(body) => signer.sign(slot, body),
+                Order::Refresh(body) => signer.sign(slot, body),
+                Order::Head(body) => signer.sign(slot, body),
+                Order::Answer(body) => signer.sign(slot, body),
             }
             .unwrap()
         });

@@ -183,7 +183,7 @@ fn topics_are_formatted_in_one_place() {
         check_absent(
             "topics are formatted and parsed in topics/src/topic.rs alone",
             folder,
-            &["\"h/", "\"cmd/", "/presence\"", "/heartbeat\"", "/outcome\""],
+            &["\"h/", "\"s/", "\"cmd/", "/presence\"", "/heartbeat\"", "/outcome\""],
             // It has a path of HTTP with such a name.
             &["src/agent/local.rs"],
         );

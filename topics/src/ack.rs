@@ -12,7 +12,7 @@ use crate::{
     name::{CommandId, HostId},
 };
 
-/// A signed body on `h/<host>/ack`.
+/// A signed body on `s/<slot>/h/<host>/ack`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ack {

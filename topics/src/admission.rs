@@ -23,7 +23,7 @@ use crate::{
 /// The longest reason in an answer, and the longest message of an outcome.
 pub const REASON_MAX_BYTES: usize = 512;
 
-/// Payload of `h/<host>/admission`: how far the host is with a deployment that it asks for.
+/// Payload of `s/<slot>/h/<host>/admission`: how far the host is with a deployment that it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AdmissionReport {
     /// Version of this payload.
@@ -84,7 +84,7 @@ pub enum ChangeOutcome {
     Refused,
 }
 
-/// A signed body on `h/<host>/admission/answer`.
+/// A signed body on `s/<slot>/h/<host>/admission/answer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdmissionAnswer {

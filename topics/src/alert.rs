@@ -25,7 +25,7 @@ pub const RULES_MAX: usize = 128;
 /// message even if it consists of quotes.
 pub const OF_MAX_BYTES: usize = 192;
 
-/// Payload of `h/<host>/alert/<id>`: one alert, which is active or has just ended.
+/// Payload of `s/<slot>/h/<host>/alert/<id>`: one alert, which is active or has just ended.
 ///
 /// It is retained while it is active, and repeated every few minutes. Once it has ended it says `cleared`, until the
 /// console has acknowledged that; an empty message then clears the topic.
@@ -255,7 +255,7 @@ pub struct AlertAck {
     pub state: AlertState,
 }
 
-/// The summary of an active alert; `h/<host>/alert/…` has the whole.
+/// The summary of an active alert; `s/<slot>/h/<host>/alert/…` has the whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertSummary {
     /// Its severity.
@@ -273,6 +273,7 @@ mod tests {
     use crate::{
         name::HostId,
         numbered::{NumberedContent, NumberedDocument},
+        slot::Slot,
     };
 
     fn rule(metric: Metric, threshold: f64, clear: Option<f64>) -> Rule {
@@ -337,9 +338,9 @@ mod tests {
         let rules = (0..RULES_MAX / 2).map(|index| (name(index), one.clone())).collect();
         let signer = crate::envelope::Signer::from_pkcs8(&crate::envelope::Signer::generate().unwrap()).unwrap();
         // Sixty-four of the longest kind, quoted twice, or the maximum of realistic ones.
-        signer.sign(&body(rules)).unwrap();
+        signer.sign(Slot(0), &body(rules)).unwrap();
         let one = Rule { of: Some(format!("/{}", "x".repeat(64))), ..one };
         let rules = (0..RULES_MAX).map(|index| (name(index), one.clone())).collect();
-        signer.sign(&body(rules)).unwrap();
+        signer.sign(Slot(0), &body(rules)).unwrap();
     }
 }

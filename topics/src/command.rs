@@ -11,7 +11,7 @@ use crate::{
     realm::Realm,
     sealed::Sealed,
     select::{self, HostSelect},
-    topic::Topic,
+    topic::Broadcast,
     unit::{Run, Spec},
 };
 
@@ -89,13 +89,13 @@ impl Target {
         }
     }
 
-    /// Returns the topic on which it is published for all hosts at once; `None` if it is published to each host.
+    /// Returns the topics on which it is published for many hosts at once; `None` if it is published to each host.
     #[must_use]
-    pub fn broadcast(&self) -> Option<Topic> {
+    pub fn broadcast(&self) -> Option<Broadcast> {
         match self {
             Self::Hosts(_) => None,
-            Self::All | Self::Select(_) => Some(Topic::CommandAll),
-            Self::Group(label) => Some(Topic::CommandGroup(label.clone())),
+            Self::All | Self::Select(_) => Some(Broadcast::All),
+            Self::Group(label) => Some(Broadcast::Group(label.clone())),
         }
     }
 }
@@ -212,7 +212,7 @@ pub const LOG_LINES_MAX: u32 = 10_000;
 /// The longest time to follow a log: an hour. To follow longer, ask again.
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
 
-/// A signed body on `h/<host>/cmd` and `cmd/all`: a request to send a full heartbeat, publish the retained state again,
+/// A signed body on `s/<slot>/h/<host>/cmd` and `cmd/all`: a request to send a full heartbeat, publish the retained state again,
 /// and send the outbox. It has no id and no outcome, because it changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,6 @@
 //! Desired state: all that the console wants of one host, as one document.
 //!
-//! A document is a *head*, which is small, signed and retained on `h/<host>/desired`, and a *body*, whose digest the head
+//! A document is a *head*, which is small, signed and retained on `s/<slot>/h/<host>/desired`, and a *body*, whose digest the head
 //! has. A body is the same for all hosts that carry the same deployments, and is not signed itself: bytes with the digest
 //! that a verified head names are that body, wherever they come from. It follows the head on the same topic, unretained,
 //! while it is short ([`BODY_ON_TOPIC_MAX_BYTES`]); a host that has missed it, or that gets a longer one, fetches it with
@@ -98,7 +98,7 @@ impl fmt::Display for DesiredMark {
     }
 }
 
-/// The head of a host's document: a signed body, retained on `h/<host>/desired`.
+/// The head of a host's document: a signed body, retained on `s/<slot>/h/<host>/desired`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DesiredHead {
@@ -453,7 +453,7 @@ pub struct DeploymentRefusal {
     pub message: String,
 }
 
-/// A signed body on `h/<host>/cmd`: asks the host to hand in what it has of the console, with `PUT /v1/desired`, because
+/// A signed body on `s/<slot>/h/<host>/cmd`: asks the host to hand in what it has of the console, with `PUT /v1/desired`, because
 /// the console does not know it: its document, and its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

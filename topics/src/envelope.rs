@@ -1,15 +1,20 @@
 //! Signed messages. The console signs commands with Ed25519, and the agent verifies them with the
 //! key that it pinned when it joined: whoever owns the broker can delay and drop, but not command.
 //!
-//! The signature covers the type, a NUL and the literal `body` string. It is verified before the
-//! body is parsed, and signed text is never serialised again, so its form cannot be ambiguous.
+//! The signature covers type, epoch and slot, each followed by a NUL, and the literal `body` string: so a body of one type
+//! is never accepted as another, nor one of a console of before as one of its successor, nor one for other hosts. It is
+//! verified before the body is parsed, and signed text is never serialised again, so its form cannot be ambiguous.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{PAYLOAD_MAX_BYTES, V1, canonical, name::Digest};
+use crate::{PAYLOAD_MAX_BYTES, V1, canonical, name::Digest, slot::Slot};
+
+/// The epoch in which consoles sign, as long as one console has all slots. A console that takes slots over from another one
+/// begins a later epoch, and hosts then refuse what is signed in earlier ones.
+pub const CONSOLE_EPOCH: u64 = 1;
 
 /// A signed message as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,9 +27,14 @@ pub struct Envelope {
     /// The type of the body.
     #[serde(rename = "type")]
     pub kind: Kind,
+    /// The epoch of the console that signed it. A host refuses a message of an earlier epoch than it has accepted before.
+    pub epoch: u64,
+    /// The slot of the hosts that it is for. A host refuses a message of another slot than its own.
+    pub slot: Slot,
     /// A JSON document, as text.
     pub body: String,
-    /// The Ed25519 signature over the type, a NUL byte and the body; base64.
+    /// The Ed25519 signature over type, epoch and slot (both in decimal digits), each followed by a NUL byte, and the body;
+    /// base64.
     pub sig: String,
     /// The key of the body's sealed content, sealed to the host that this message goes to; base64. It is not under the
     /// signature, because it differs between hosts; an exchanged key opens nothing.
@@ -123,34 +133,55 @@ pub enum EnvelopeError {
 #[derive(Clone, Debug)]
 pub struct UnsignedMessage {
     kind: Kind,
+    epoch: u64,
+    slot: Slot,
     body: String,
 }
 
 impl UnsignedMessage {
-    /// Serialises a body.
+    /// Serialises a body for hosts of this slot.
     ///
     /// # Errors
     /// If it does not serialise, or whoever receives it would refuse it: bodies are parsed strictly.
-    pub fn of<B: Body>(body: &B) -> Result<Self, EnvelopeError> {
+    pub fn of<B: Body>(slot: Slot, body: &B) -> Result<Self, EnvelopeError> {
         let body = serde_json::to_string(body).map_err(EnvelopeError::Body)?;
         canonical::parse(body.as_bytes())?;
-        Ok(Self { kind: B::KIND, body })
+        Ok(Self { kind: B::KIND, epoch: CONSOLE_EPOCH, slot, body })
     }
 
-    /// Takes the body out of a stored signed message, to sign it with another key. The body is unchanged, so hosts take
-    /// both for the same command.
+    /// Takes the body out of a stored signed message, to sign it with another key, or for another slot. The body is
+    /// unchanged, so hosts take both for the same command.
     ///
     /// # Errors
     /// If it is no signed message.
     pub fn of_signed(signed: &[u8]) -> Result<Self, EnvelopeError> {
         let envelope: Envelope = serde_json::from_slice(signed).map_err(EnvelopeError::Malformed)?;
-        Ok(Self { kind: envelope.kind, body: envelope.body })
+        let Envelope { kind, epoch, slot, body, .. } = envelope;
+        Ok(Self { kind, epoch, slot, body })
+    }
+
+    /// Returns the slot of the hosts that it is for.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Returns the same message for hosts of another slot.
+    #[must_use]
+    pub fn for_slot(self, slot: Slot) -> Self {
+        Self { slot, ..self }
+    }
+
+    /// Returns the same message in another epoch of the console.
+    #[must_use]
+    pub fn in_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
     }
 
     /// Returns the bytes that the signature covers.
     #[must_use]
     pub fn signed_bytes(&self) -> Vec<u8> {
-        signed_bytes(self.kind, &self.body)
+        signed_bytes(self.kind, self.epoch, self.slot, &self.body)
     }
 
     /// Returns the bytes to publish, with the signature of the key with this id.
@@ -158,8 +189,9 @@ impl UnsignedMessage {
     /// # Errors
     /// If they become longer than [`PAYLOAD_MAX_BYTES`].
     pub fn with_signature(self, kid: &str, signature: &[u8]) -> Result<Vec<u8>, EnvelopeError> {
-        let Self { kind, body } = self;
-        let envelope = Envelope { v: V1, kid: kid.to_owned(), kind, body, sig: BASE64.encode(signature), key: None };
+        let Self { kind, epoch, slot, body } = self;
+        let (kid, sig) = (kid.to_owned(), BASE64.encode(signature));
+        let envelope = Envelope { v: V1, kid, kind, epoch, slot, body, sig, key: None };
         let bytes = serde_json::to_vec(&envelope).map_err(EnvelopeError::Body)?;
         if bytes.len() > PAYLOAD_MAX_BYTES { Err(EnvelopeError::TooLong(bytes.len())) } else { Ok(bytes) }
     }
@@ -207,17 +239,18 @@ impl Signer {
 
     /// Signs a body that is already text.
     #[must_use]
-    pub fn sign_text(&self, kind: Kind, body: String) -> Envelope {
-        let sig = BASE64.encode(self.key.sign(&signed_bytes(kind, &body)).as_ref());
-        Envelope { v: V1, kid: self.kid.clone(), kind, body, sig, key: None }
+    pub fn sign_text(&self, slot: Slot, kind: Kind, body: String) -> Envelope {
+        let epoch = CONSOLE_EPOCH;
+        let sig = BASE64.encode(self.key.sign(&signed_bytes(kind, epoch, slot, &body)).as_ref());
+        Envelope { v: V1, kid: self.kid.clone(), kind, epoch, slot, body, sig, key: None }
     }
 
-    /// Serialises and signs a body; returns the bytes to publish.
+    /// Serialises and signs a body for hosts of this slot; returns the bytes to publish.
     ///
     /// # Errors
     /// If it does not serialise, or becomes longer than [`PAYLOAD_MAX_BYTES`].
-    pub fn sign<B: Body>(&self, body: &B) -> Result<Vec<u8>, EnvelopeError> {
-        self.sign_message(UnsignedMessage::of(body)?)
+    pub fn sign<B: Body>(&self, slot: Slot, body: &B) -> Result<Vec<u8>, EnvelopeError> {
+        self.sign_message(UnsignedMessage::of(slot, body)?)
     }
 
     /// Signs a message; returns the bytes to publish.
@@ -293,6 +326,8 @@ impl From<PublicKey> for String {
 #[derive(Debug)]
 pub struct Verified {
     kind: Kind,
+    epoch: u64,
+    slot: Slot,
     body: String,
     key: Option<String>,
 }
@@ -302,6 +337,18 @@ impl Verified {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Returns the epoch of the console that signed it.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the slot of the hosts that it is for.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// Returns the key of the body's sealed content, which no signature covers.
@@ -337,21 +384,24 @@ pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeErro
         .find(|key| key.kid == envelope.kid)
         .ok_or_else(|| EnvelopeError::UnknownKey(envelope.kid.chars().take(32).collect()))?;
     let sig = BASE64.decode(&envelope.sig).map_err(|_| EnvelopeError::BadSignature)?;
-    if !key.verifies(&signed_bytes(envelope.kind, &envelope.body), &sig) {
+    if !key.verifies(&signed_bytes(envelope.kind, envelope.epoch, envelope.slot, &envelope.body), &sig) {
         return Err(EnvelopeError::BadSignature);
     }
-    let key = envelope.key.filter(|key| key.len() <= KEY_MAX_BYTES);
-    Ok(Verified { kind: envelope.kind, body: envelope.body, key })
+    let Envelope { kind, epoch, slot, body, key, .. } = envelope;
+    Ok(Verified { kind, epoch, slot, body, key: key.filter(|key| key.len() <= KEY_MAX_BYTES) })
 }
 
-fn signed_bytes(kind: Kind, body: &str) -> Vec<u8> {
-    [kind.as_str().as_bytes(), &[0], body.as_bytes()].concat()
+/// Returns what a signature covers. No part but the last can have a NUL in it, so no two messages have the same bytes.
+fn signed_bytes(kind: Kind, epoch: u64, slot: Slot, body: &str) -> Vec<u8> {
+    format!("{}\0{epoch}\0{}\0{body}", kind.as_str(), slot.0).into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::command::Refresh;
+
+    const SLOT: Slot = Slot(7);
 
     fn signer() -> Signer {
         Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
@@ -361,7 +411,7 @@ mod tests {
     fn signed_body_opens() {
         let signer = signer();
         let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
-        let bytes = signer.sign(&body).unwrap();
+        let bytes = signer.sign(SLOT, &body).unwrap();
         let verified = open(&bytes, &[signer.public_key().unwrap()]).unwrap();
         assert_eq!(verified.body::<Refresh>().unwrap(), body);
         assert!(matches!(verified.body::<crate::ack::Ack>(), Err(EnvelopeError::WrongKind { .. })));
@@ -371,7 +421,7 @@ mod tests {
     fn key_of_a_host_leaves_the_signed_body_as_it_is() {
         let signer = signer();
         let keys = [signer.public_key().unwrap()];
-        let plain = signer.sign(&Refresh { v: V1, issued_ms: 7, within_ms: 1000 }).unwrap();
+        let plain = signer.sign(SLOT, &Refresh { v: V1, issued_ms: 7, within_ms: 1000 }).unwrap();
         assert_eq!(open(&plain, &keys).unwrap().key(), None);
         let keyed = with_key(&plain, "a2V5".to_owned()).unwrap();
         let verified = open(&keyed, &keys).unwrap();
@@ -385,7 +435,7 @@ mod tests {
     fn signed_body_opens_with_its_new_key_alone_once_it_is_signed_again() {
         let (old, new) = (signer(), signer());
         let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
-        let first = old.sign(&body).unwrap();
+        let first = old.sign(SLOT, &body).unwrap();
         let second = new.sign_message(UnsignedMessage::of_signed(&first).unwrap()).unwrap();
         assert_eq!(first.len(), second.len());
         let both = [old.public_key().unwrap(), new.public_key().unwrap()];
@@ -398,10 +448,24 @@ mod tests {
     }
 
     #[test]
+    fn epoch_and_slot_are_under_the_signature() {
+        let signer = signer();
+        let keys = [signer.public_key().unwrap()];
+        let message = UnsignedMessage::of(SLOT, &Refresh { v: V1, issued_ms: 7, within_ms: 0 }).unwrap();
+        let wanted = "refresh\x001\x007\x00{\"v\":1,\"issued_ms\":7,\"within_ms\":0}";
+        assert_eq!(String::from_utf8(message.signed_bytes()).unwrap(), wanted);
+        let other = signer.sign_message(message.for_slot(Slot(255)).in_epoch(9)).unwrap();
+        let verified = open(&other, &keys).unwrap();
+        assert_eq!((verified.epoch(), verified.slot()), (9, Slot(255)));
+        let again = UnsignedMessage::of_signed(&other).unwrap();
+        assert_eq!((again.slot(), signer.sign_message(again).unwrap()), (Slot(255), other));
+    }
+
+    #[test]
     fn altered_envelope_is_refused() {
         let signer = signer();
         let keys = [signer.public_key().unwrap()];
-        let envelope = signer.sign_text(Kind::Refresh, r#"{"v":1,"issued_ms":7,"within_ms":0}"#.to_owned());
+        let envelope = signer.sign_text(SLOT, Kind::Refresh, r#"{"v":1,"issued_ms":7,"within_ms":0}"#.to_owned());
         let open_changed = |change: &dyn Fn(&mut Envelope)| {
             let mut changed = envelope.clone();
             change(&mut changed);
@@ -410,6 +474,8 @@ mod tests {
         assert!(open_changed(&|_| ()).is_ok());
         assert!(matches!(open_changed(&|e| e.body.push(' ')), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.kind = Kind::Command), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.epoch += 1), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.slot = Slot(8)), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.sig = String::new()), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.sig.insert(0, '!')), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.kid = "0".repeat(16)), Err(EnvelopeError::UnknownKey(_))));
@@ -422,9 +488,9 @@ mod tests {
     #[test]
     fn body_that_nobody_could_read_is_not_signed() {
         let body = |issued_ms| Refresh { v: V1, issued_ms, within_ms: 0 };
-        let refused = signer().sign(&body(canonical::INTEGER_MAX + 1)).unwrap_err();
+        let refused = signer().sign(SLOT, &body(canonical::INTEGER_MAX + 1)).unwrap_err();
         assert!(matches!(refused, EnvelopeError::NotStrict(_)), "{refused}");
-        signer().sign(&body(canonical::INTEGER_MAX)).unwrap();
+        signer().sign(SLOT, &body(canonical::INTEGER_MAX)).unwrap();
     }
 
     #[test]
@@ -437,7 +503,7 @@ mod tests {
             r#"{"v":1,"issued_ms":7,"within_ms":0,"more":1}"#,
             "",
         ] {
-            let bytes = serde_json::to_vec(&signer.sign_text(Kind::Refresh, body.to_owned())).unwrap();
+            let bytes = serde_json::to_vec(&signer.sign_text(SLOT, Kind::Refresh, body.to_owned())).unwrap();
             assert!(open(&bytes, &keys).unwrap().body::<Refresh>().is_err(), "{body}");
         }
     }

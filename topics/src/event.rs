@@ -14,7 +14,7 @@ pub const EVENT_TASKS_MAX: usize = 32;
 /// The most characters of each text of a task in a message.
 pub const EVENT_TEXT_MAX_CHARS: usize = 500;
 
-/// Payload of `h/<host>/event`: tasks that have changed something, have failed, or were interrupted, and so may have changed
+/// Payload of `s/<slot>/h/<host>/event`: tasks that have changed something, have failed, or were interrupted, and so may have changed
 /// something. Repeated until acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostEvent {

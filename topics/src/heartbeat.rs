@@ -18,7 +18,7 @@ use crate::{
     unit::{Hold, Phase, Run},
 };
 
-/// Payload of `h/<host>/heartbeat`.
+/// Payload of `s/<slot>/h/<host>/heartbeat`.
 ///
 /// A delta applies only to the state of `base_seq` in the same epoch, which is the last one that the console has
 /// acknowledged. A console that has another one asks for a full heartbeat.
@@ -95,7 +95,7 @@ pub struct HostState {
     pub labels: BTreeMap<Name, String>,
     /// The realms of the host.
     pub realms: Vec<Name>,
-    /// The summary of every unit; `h/<host>/unit/…` has the whole.
+    /// The summary of every unit; `s/<slot>/h/<host>/unit/…` has the whole.
     pub units: BTreeMap<UnitName, UnitSummary>,
     /// The summary of every active alert.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -7,6 +7,7 @@
 //! Modules, in reading order:
 //!
 //! - [`name`]: ids and names, each parsed once, where it enters
+//! - [`slot`]: a fixed partition of all hosts, which topics and signed messages name
 //! - [`topic`]: every topic as a type that formats and parses, and the table that says of each what everybody has to know
 //! - [`role`]: who may publish and read what, by that table; the broker's permission check and every other
 //!   broker's configuration come from it
@@ -82,6 +83,7 @@ pub mod secret;
 pub mod select;
 pub mod signal;
 pub mod size;
+pub mod slot;
 pub mod snapshot;
 pub mod task;
 pub mod topic;

@@ -28,7 +28,7 @@ impl NameError {
     }
 }
 
-fn error(what: &'static str, text: &str, rule: &'static str) -> NameError {
+pub(crate) fn error(what: &'static str, text: &str, rule: &'static str) -> NameError {
     // A name from outside may be of any length; an error message may not.
     let text = text.chars().take(NAME_MAX_BYTES + 1).collect();
     NameError { what, text, rule }

@@ -16,7 +16,7 @@ use crate::{
 /// stderr in an outcome) stay below [`crate::PAYLOAD_MAX_BYTES`].
 pub const CHUNK_MAX_BYTES: usize = 16 * 1024;
 
-/// Payload of `h/<host>/outcome`.
+/// Payload of `s/<slot>/h/<host>/outcome`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Version of this payload.

@@ -16,6 +16,7 @@ pub use self::table::{HostReads, Payload, TopicKind, TopicRow};
 use crate::{
     name::{HostId, Name, NameError, UnitName},
     role::Role,
+    slot::Slot,
 };
 
 /// The prefix of every topic, `muster` by default: one or more [`Name`]s joined by `/`.
@@ -107,22 +108,50 @@ pub enum TopicError {
     /// A level is no valid id or name.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// The slot is not that of the host.
+    #[error("host {host} is of slot {}, and its topic names slot {found}", host.slot())]
+    Slot {
+        /// The host.
+        host: HostId,
+        /// The slot in the topic.
+        found: Slot,
+    },
 }
 
 /// A topic, below the prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Topic {
-    /// `h/<host>/…`: of one host.
+    /// `s/<slot>/h/<host>/…`: of one host, below its slot.
     Host(HostId, HostTopic),
-    /// `cmd/all`: a command for every host.
-    CommandAll,
-    /// `cmd/group/<label>`: a command for the hosts with a label of this name.
-    CommandGroup(Name),
+    /// `s/<slot>/cmd/all`: a command for every host of the slot.
+    CommandAll(Slot),
+    /// `s/<slot>/cmd/group/<label>`: a command for the hosts of the slot with a label of this name.
+    CommandGroup(Slot, Name),
     /// `console/<id>/presence`: whether a console is online.
     ConsolePresence(Name),
 }
 
-/// What follows `h/<host>/`.
+/// Hosts that read one message together: it is published once for each slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broadcast {
+    /// Every host.
+    All,
+    /// The hosts with a label of this name.
+    Group(Name),
+}
+
+impl Broadcast {
+    /// Returns the topic of its readers of this slot.
+    #[must_use]
+    pub fn topic(&self, slot: Slot) -> Topic {
+        match self {
+            Self::All => Topic::CommandAll(slot),
+            Self::Group(label) => Topic::CommandGroup(slot, label.clone()),
+        }
+    }
+}
+
+/// What follows `s/<slot>/h/<host>/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostTopic {
     /// Online, offline or stopped; also the last will.
@@ -172,14 +201,14 @@ impl Topic {
     pub fn kind(&self) -> TopicKind {
         match self {
             Self::Host(_, topic) => topic.kind(),
-            Self::CommandAll => TopicKind::CommandAll,
-            Self::CommandGroup(_) => TopicKind::CommandGroup,
+            Self::CommandAll(_) => TopicKind::CommandAll,
+            Self::CommandGroup(..) => TopicKind::CommandGroup,
             Self::ConsolePresence(_) => TopicKind::ConsolePresence,
         }
     }
 
     /// Creates the topic of this kind, with the values of its address's parameters.
-    fn new(kind: TopicKind, values: &[(&str, &str)]) -> Result<Self, NameError> {
+    fn new(kind: TopicKind, values: &[(&str, &str)]) -> Result<Self, TopicError> {
         let value = |name: &str| values.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| *value);
         let unit = || format!("{}/{}", value("{realm}"), value("{unit}")).parse::<UnitName>();
         let topic = match kind {
@@ -195,21 +224,26 @@ impl Topic {
             TopicKind::Desired => HostTopic::Desired,
             TopicKind::Command => HostTopic::Command,
             TopicKind::Ack => HostTopic::Ack,
-            TopicKind::CommandAll => return Ok(Self::CommandAll),
-            TopicKind::CommandGroup => return Ok(Self::CommandGroup(value("{label}").parse()?)),
+            TopicKind::CommandAll => return Ok(Self::CommandAll(value("{slot}").parse()?)),
+            TopicKind::CommandGroup => {
+                return Ok(Self::CommandGroup(value("{slot}").parse()?, value("{label}").parse()?));
+            }
             TopicKind::ConsolePresence => return Ok(Self::ConsolePresence(value("{console}").parse()?)),
         };
-        Ok(Self::Host(value("{host}").parse()?, topic))
+        let (host, found): (HostId, Slot) = (value("{host}").parse()?, value("{slot}").parse()?);
+        if found == host.slot() { Ok(Self::Host(host, topic)) } else { Err(TopicError::Slot { host, found }) }
     }
 
     /// Writes its value of a parameter of its address.
     fn write_value(&self, parameter: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (parameter, self) {
+            ("{slot}", Self::Host(host, _)) => host.slot().fmt(f),
+            ("{slot}", Self::CommandAll(slot) | Self::CommandGroup(slot, _)) => slot.fmt(f),
             ("{host}", Self::Host(host, _)) => host.fmt(f),
             ("{realm}", Self::Host(_, HostTopic::Unit(unit))) => unit.realm().fmt(f),
             ("{unit}", Self::Host(_, HostTopic::Unit(unit))) => unit.name().fmt(f),
             ("{alert}", Self::Host(_, HostTopic::Alert(id))) => id.fmt(f),
-            ("{label}", Self::CommandGroup(label)) => label.fmt(f),
+            ("{label}", Self::CommandGroup(_, label)) => label.fmt(f),
             ("{console}", Self::ConsolePresence(id)) => id.fmt(f),
             // A test formats a topic of each row.
             _ => Err(fmt::Error),
@@ -221,7 +255,7 @@ impl Topic {
     pub fn host(&self) -> Option<HostId> {
         match self {
             Self::Host(host, _) => Some(*host),
-            Self::CommandAll | Self::CommandGroup(_) | Self::ConsolePresence(_) => None,
+            Self::CommandAll(_) | Self::CommandGroup(..) | Self::ConsolePresence(_) => None,
         }
     }
 }
@@ -279,7 +313,7 @@ impl FromStr for Topic {
         let Some(kind) = TopicKind::ALL.into_iter().find(|kind| kind.row().fits(text)) else {
             return Err(TopicError::Unknown { topic: text.chars().take(200).collect() });
         };
-        Ok(Self::new(kind, &kind.row().values(text))?)
+        Self::new(kind, &kind.row().values(text))
     }
 }
 
@@ -305,12 +339,15 @@ impl Filter {
     /// Returns the subscriptions of an agent whose host has these labels.
     #[must_use]
     pub fn of_agent<'a>(host: HostId, labels: impl IntoIterator<Item = &'a Name>) -> Vec<Self> {
-        let (host, labels) = (host.to_string(), labels.into_iter().map(Name::as_str).collect::<Vec<_>>());
+        let (slot, host, labels) =
+            (host.slot().to_string(), host.to_string(), labels.into_iter().map(Name::as_str).collect::<Vec<_>>());
         let read = TopicKind::ALL.into_iter().filter(|kind| kind.row().hosts == HostReads::Subscribe);
         let topics = |kind: TopicKind| {
             // A topic of labels is one for each; others are read once.
             let each = if kind.row().has("{label}") { labels.as_slice() } else { &[""] };
-            each.iter().map(|label| Topic::new(kind, &[("{host}", &host), ("{label}", label)])).collect::<Vec<_>>()
+            each.iter()
+                .map(|label| Topic::new(kind, &[("{slot}", &slot), ("{host}", &host), ("{label}", label)]))
+                .collect::<Vec<_>>()
         };
         // Ids and names parse again.
         read.flat_map(topics).filter_map(Result::ok).map(Self::Topic).collect()
@@ -361,8 +398,8 @@ mod tests {
         prop_oneof![
             (any::<u128>(), host_topics())
                 .prop_map(|(id, topic)| Topic::Host(HostId(uuid::Uuid::from_u128(id)), topic)),
-            Just(Topic::CommandAll),
-            name().prop_map(Topic::CommandGroup),
+            any::<u8>().prop_map(|slot| Topic::CommandAll(Slot(slot))),
+            (any::<u8>(), name()).prop_map(|(slot, label)| Topic::CommandGroup(Slot(slot), label)),
             name().prop_map(Topic::ConsolePresence),
         ]
     }
@@ -375,7 +412,7 @@ mod tests {
         }
 
         #[test]
-        fn parsed_topic_formats_to_the_same(text in "(h|cmd|console|muster)?/?[a-z0-9#+/$.é-]{0,60}") {
+        fn parsed_topic_formats_to_the_same(text in "(s/[0-9a-f]{2}/h|s/[0-9a-f]{2}/cmd|console|muster)?/?[a-z0-9#+/$.é-]{0,60}") {
             if let Ok(topic) = text.parse::<Topic>() {
                 prop_assert_eq!(topic.to_string(), text);
             }
@@ -388,6 +425,7 @@ mod tests {
         for kind in TopicKind::ALL {
             let row = kind.row();
             let values = [
+                ("{slot}", "00"),
                 ("{host}", host),
                 ("{realm}", "default"),
                 ("{unit}", "hello"),
@@ -405,7 +443,7 @@ mod tests {
     fn subscriptions_are_made_from_the_table() {
         let text = |filters: Vec<Filter>| filters.iter().map(ToString::to_string).collect::<Vec<_>>();
         let host = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
-        let own = |topic| format!("h/{host}/{topic}");
+        let own = |topic| format!("s/00/h/{host}/{topic}");
         assert_eq!(
             text(Filter::of_agent(host.parse().unwrap(), &["site".parse().unwrap()])),
             [
@@ -414,23 +452,30 @@ mod tests {
                 own("cmd"),
                 own("ack"),
                 own("admission/answer"),
-                "cmd/all".to_owned(),
-                "cmd/group/site".to_owned()
+                "s/00/cmd/all".to_owned(),
+                "s/00/cmd/group/site".to_owned()
             ]
         );
         assert_eq!(
             text(Filter::of_console()),
             [
-                "h/+/presence",
-                "h/+/heartbeat",
-                "h/+/unit/+/+",
-                "h/+/alert/+",
-                "h/+/metric",
-                "h/+/event",
-                "h/+/outcome",
-                "h/+/admission"
+                "s/+/h/+/presence",
+                "s/+/h/+/heartbeat",
+                "s/+/h/+/unit/+/+",
+                "s/+/h/+/alert/+",
+                "s/+/h/+/metric",
+                "s/+/h/+/event",
+                "s/+/h/+/outcome",
+                "s/+/h/+/admission"
             ]
         );
+    }
+
+    #[test]
+    fn host_below_another_slot_is_refused_by_name() {
+        let refused = "s/01/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/presence".parse::<Topic>().unwrap_err();
+        let wanted = "host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52 is of slot 00, and its topic names slot 01";
+        assert_eq!(refused.to_string(), wanted);
     }
 
     #[test]
@@ -440,15 +485,19 @@ mod tests {
         for text in [
             "muster",
             "muster/",
-            "musterx/cmd/all",
-            "muster/cmd/all/",
-            "muster/cmd//all",
-            &format!("muster/h/{host}"),
-            &format!("muster/h/{host}/"),
-            &format!("muster/h/{host}/unit/a/b/c"),
-            &format!("muster/h/{host}/unit/../b"),
-            &format!("muster/h/{}/presence", host.to_uppercase()),
-            "muster/h/+/presence",
+            "muster/cmd/all",
+            "musterx/s/00/cmd/all",
+            "muster/s/00/cmd/all/",
+            "muster/s/00/cmd//all",
+            "muster/s/0/cmd/all",
+            "muster/s/0G/cmd/all",
+            &format!("muster/s/00/h/{host}"),
+            &format!("muster/s/00/h/{host}/"),
+            &format!("muster/s/00/h/{host}/unit/a/b/c"),
+            &format!("muster/s/00/h/{host}/unit/../b"),
+            &format!("muster/s/00/h/{}/presence", host.to_uppercase()),
+            &format!("muster/h/{host}/presence"),
+            "muster/s/00/h/+/presence",
         ] {
             assert!(prefix.parse(text).is_err(), "{text} should be refused");
         }

@@ -1024,7 +1024,7 @@ impl std::fmt::Display for ProcessEnd {
     }
 }
 
-/// Payload of `h/<host>/unit/<realm>/<unit>`; empty once the unit is removed.
+/// Payload of `s/<slot>/h/<host>/unit/<realm>/<unit>`; empty once the unit is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnitReport {
     /// Version of this payload.

@@ -69,7 +69,8 @@ fn topics() -> impl Strategy<Value = String> {
     let hosts_own = (prop::sample::select(rules()), common_names()).prop_map(|(rule, id)| {
         rule.pattern.replace("h/+", &format!("h/{id}")).replace("%u", &id).replace(['+', '#'], "x")
     });
-    let random = "(h|cmd|console)(/(main|all|group|presence|cmd|unit|a|0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52)){0,4}";
+    let random =
+        "(s/00/h|s/00/cmd|console)(/(main|all|group|presence|cmd|unit|a|0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52)){0,4}";
     prop_oneof![2 => of_table, 2 => hosts_own, 1 => random]
 }
 

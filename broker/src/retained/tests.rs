@@ -115,7 +115,7 @@ const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
 const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
 fn of_host(host: &str, below: &str, payload: &str) -> BrokerMessage {
-    message(&format!("muster/h/{host}/{below}"), payload)
+    message(&format!("muster/s/00/h/{host}/{below}"), payload)
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn owner_is_limited_to_its_share() {
     // Lower limits hold for what was kept under others.
     let fewer = BrokerLimits { retained_host_max: 10, ..limits };
     let fewer = RetainedStore::open(Some(folder.path()), Prefix::default(), &fewer, 0).unwrap();
-    assert_eq!((all(&fewer, &format!("muster/h/{HOST}/unit/#"), 0).len(), fewer.size().0), (10, 10 + 10 + 3));
+    assert_eq!((all(&fewer, &format!("muster/s/00/h/{HOST}/unit/#"), 0).len(), fewer.size().0), (10, 10 + 10 + 3));
 }
 
 #[test]
@@ -183,7 +183,10 @@ fn retained_messages_of_revoked_identity_are_cleared() {
         let mut removals = retained.removals(|_, found| *found == serial(1));
         removals.sort_by(|a, b| a.topic().cmp(b.topic()));
         let topics: Vec<_> = removals.iter().map(BrokerMessage::topic).collect();
-        assert_eq!(topics, ["alert/b", "presence", "unit/default/a"].map(|below| format!("muster/h/{HOST}/{below}")));
+        assert_eq!(
+            topics,
+            ["alert/b", "presence", "unit/default/a"].map(|below| format!("muster/s/00/h/{HOST}/{below}"))
+        );
         assert!(removals.iter().all(|message| message.payload().is_empty() && message.retain()));
         if round == 1 {
             // A new file has it, too.
@@ -196,7 +199,7 @@ fn retained_messages_of_revoked_identity_are_cleared() {
         retained = open(&folder);
     }
     assert!(retained.removals(|_, found| *found == serial(1)).is_empty());
-    check(&retained, &format!("muster/h/{HOST}/#"), &[(&format!("muster/h/{HOST}/desired"), "x")]);
+    check(&retained, &format!("muster/s/00/h/{HOST}/#"), &[(&format!("muster/s/00/h/{HOST}/desired"), "x")]);
     assert_eq!(retained.size().0, 5);
 }
 
@@ -530,10 +533,13 @@ fn hundred_thousand_messages_are_loaded() {
     for index in 0..HOSTS {
         let host = host(index);
         for below in ["presence", "desired", "alert/one", "alert/two"] {
-            assert_eq!(retained.keep(&message(&format!("muster/h/{host}/{below}"), "payload"), 0), RetainOutcome::Yes);
+            assert_eq!(
+                retained.keep(&message(&format!("muster/s/00/h/{host}/{below}"), "payload"), 0),
+                RetainOutcome::Yes
+            );
         }
         for unit in 0..6 {
-            retained.keep(&message(&format!("muster/h/{host}/unit/default/u{unit}"), "payload"), 0);
+            retained.keep(&message(&format!("muster/s/00/h/{host}/unit/default/u{unit}"), "payload"), 0);
         }
     }
     assert_eq!(retained.size().0, 10 * HOSTS);
@@ -548,10 +554,10 @@ fn hundred_thousand_messages_are_loaded() {
         fastest
     };
     let all = timed("muster/#", 10 * HOSTS);
-    let one = timed(&format!("muster/h/{}/#", host(7)), 10);
-    let exact = timed(&format!("muster/h/{}/presence", host(7)), 1);
-    timed("muster/h/+/presence", HOSTS);
-    timed("muster/h/+/unit/+/+", 6 * HOSTS);
+    let one = timed(&format!("muster/s/00/h/{}/#", host(7)), 10);
+    let exact = timed(&format!("muster/s/00/h/{}/presence", host(7)), 1);
+    timed("muster/s/+/h/+/presence", HOSTS);
+    timed("muster/s/+/h/+/unit/+/+", 6 * HOSTS);
     timed("+/+/+/nothing", 0);
     // Thousands of times as fast, in truth. This only fails if it looks at all of them.
     assert!(one * 20 < all && exact * 20 < all, "{one:?} {exact:?} {all:?}");

@@ -7,7 +7,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use crate::fixture::{Fixture, HOST, connect, packet, publish, subscribe};
 
 fn event() -> String {
-    format!("muster/h/{HOST}/event")
+    format!("muster/s/00/h/{HOST}/event")
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_client_that_acknowledges_nothing_is_disconnected() {
     let fixture = Fixture::with(BrokerLimits { ack_timeout_ms: 300, inflight_max: 2, ..BrokerLimits::default() }).await;
     let mut raw = fixture.raw(HOST).await;
     raw.connect(&format!("{HOST}-1"), 30).await;
-    let cmd = format!("muster/h/{HOST}/cmd");
+    let cmd = format!("muster/s/00/h/{HOST}/cmd");
     raw.send(&subscribe(1, cmd.as_bytes(), 1)).await;
     raw.expect(&[0x90, 3, 0, 1, 1]).await;
     let mut console = fixture.console().await;

@@ -64,13 +64,13 @@ async fn host_publishes_only_as_itself() {
     let mut console = fixture.console().await;
     assert_eq!(console.subscribe("muster/#", QoS::AtLeastOnce).await, [GRANTED]);
     for topic in [
-        format!("muster/h/{OTHER}/presence"),
-        format!("muster/h/{HOST}/cmd"),
-        "muster/cmd/all".to_owned(),
-        format!("h/{HOST}/presence"),
+        format!("muster/s/00/h/{OTHER}/presence"),
+        format!("muster/s/00/h/{HOST}/cmd"),
+        "muster/s/00/cmd/all".to_owned(),
+        format!("s/00/h/{HOST}/presence"),
         "é/x".to_owned(),
         "$SYS/x".to_owned(),
-        format!("muster/h/{HOST}/unit/+/x"),
+        format!("muster/s/00/h/{HOST}/unit/+/x"),
     ] {
         let mut raw = fixture.raw(HOST).await;
         raw.connect(&format!("{HOST}-1"), 30).await;
@@ -78,7 +78,7 @@ async fn host_publishes_only_as_itself() {
         assert_eq!(raw.rest().await, b"", "{topic}");
     }
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
-    host.publish(&format!("muster/h/{HOST}/presence"), false, "mine").await;
+    host.publish(&format!("muster/s/00/h/{HOST}/presence"), false, "mine").await;
     assert_eq!(console.text().await.1, "mine");
     assert_eq!(fixture.broker.stats().denied_total, 7);
     assert_eq!(fixture.broker.stats().router_deaths_total, 0);
@@ -87,7 +87,7 @@ async fn host_publishes_only_as_itself() {
 #[tokio::test]
 async fn will_on_foreign_topic_is_refused() {
     let fixture = Fixture::new().await;
-    for topic in [format!("muster/h/{OTHER}/presence"), "muster/#".to_owned(), "elsewhere".to_owned()] {
+    for topic in [format!("muster/s/00/h/{OTHER}/presence"), "muster/#".to_owned(), "elsewhere".to_owned()] {
         let mut options = fixture.options(HOST, &format!("{HOST}-1"));
         options.set_last_will(LastWill::new(&topic, "dead", QoS::AtLeastOnce, true));
         let error = Client::start(options).await.err().expect("refused");
@@ -100,21 +100,21 @@ async fn subscriptions_are_granted_or_refused_one_by_one() {
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for (filter, expected) in [
-        (format!("muster/h/{HOST}/cmd"), GRANTED),
-        ("muster/cmd/group/+".to_owned(), GRANTED),
-        (format!("muster/h/{OTHER}/cmd"), REFUSED),
-        (format!("muster/h/{HOST}/#"), REFUSED),
+        (format!("muster/s/00/h/{HOST}/cmd"), GRANTED),
+        ("muster/s/00/cmd/group/+".to_owned(), GRANTED),
+        (format!("muster/s/00/h/{OTHER}/cmd"), REFUSED),
+        (format!("muster/s/00/h/{HOST}/#"), REFUSED),
         ("muster/#".to_owned(), REFUSED),
         ("#".to_owned(), REFUSED),
         ("$SYS/#".to_owned(), REFUSED),
-        (format!("$share/g/muster/h/{HOST}/cmd"), REFUSED),
+        (format!("$share/g/muster/s/00/h/{HOST}/cmd"), REFUSED),
     ] {
         assert_eq!(host.subscribe(&filter, QoS::AtLeastOnce).await, [expected], "{filter}");
     }
     // And what is not permitted is not delivered.
     let mut console = fixture.console().await;
-    console.publish(&format!("muster/h/{OTHER}/cmd"), false, "for another").await;
-    console.publish(&format!("muster/h/{HOST}/cmd"), false, "for this one").await;
+    console.publish(&format!("muster/s/00/h/{OTHER}/cmd"), false, "for another").await;
+    console.publish(&format!("muster/s/00/h/{HOST}/cmd"), false, "for this one").await;
     assert_eq!(host.text().await.1, "for this one");
 }
 

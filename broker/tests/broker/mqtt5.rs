@@ -12,9 +12,9 @@ use crate::{
     fixture::{Fixture, HOST, patiently},
 };
 
-const CMD: &str = "muster/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/cmd";
-const EVENT: &str = "muster/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/event";
-const PRESENCE: &str = "muster/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/presence";
+const CMD: &str = "muster/s/00/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/cmd";
+const EVENT: &str = "muster/s/00/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/event";
+const PRESENCE: &str = "muster/s/00/h/0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52/presence";
 
 fn none() -> Properties {
     Properties::default()
@@ -72,7 +72,7 @@ async fn connack_lists_capabilities() {
 async fn refused_connect_has_a_reason() {
     let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 1, ..BrokerLimits::default() }).await;
     let _first = Five::console(&fixture, "console-main").await;
-    let elsewhere = Connect::new(&host()).will(none(), "muster/h/other/presence", "x");
+    let elsewhere = Connect::new(&host()).will(none(), "muster/s/00/h/other/presence", "x");
     for (common_name, connect, reason) in [
         ("console-main", Connect::new("console-main-2"), 0x97),
         ("console-main", Connect::new("console-other"), 0x85),
@@ -224,7 +224,7 @@ async fn queued_message_expires() {
 async fn a_retained_message_expires() {
     let fixture = Fixture::new().await;
     let mut host = publisher(&fixture).await;
-    let unit = format!("muster/h/{HOST}/unit/default/a");
+    let unit = format!("muster/s/00/h/{HOST}/unit/default/a");
     host.publish(&unit, true, &none().long(EXPIRY, 1), "short").await;
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let mut console = Five::console(&fixture, "console-main").await;
@@ -258,7 +258,7 @@ async fn receive_maximum_and_packet_size_are_kept() {
 async fn topic_alias_is_resolved_and_not_forwarded() {
     let fixture = Fixture::new().await;
     let mut console = Five::console(&fixture, "console-main").await;
-    console.subscribe("muster/h/+/#", QOS_1).await;
+    console.subscribe("muster/s/+/h/+/#", QOS_1).await;
     let mut host = publisher(&fixture).await;
     host.publish(EVENT, false, &none().short(ALIAS, 1), "1").await;
     host.publish(PRESENCE, false, &none().short(ALIAS, 2), "2").await;
@@ -319,7 +319,7 @@ async fn subscription_options_are_applied() {
 async fn message_has_subscription_identifier() {
     let fixture = Fixture::new().await;
     let mut console = Five::console(&fixture, "console-main").await;
-    for (filter, id) in [("muster/h/+/event", 5), (EVENT, 200_000)] {
+    for (filter, id) in [("muster/s/+/h/+/event", 5), (EVENT, 200_000)] {
         // A variable byte integer of one byte, or three.
         let properties =
             if id < 128 { none().byte(SUBSCRIPTION_ID, 5) } else { none().three(SUBSCRIPTION_ID, [0xc0, 0x9a, 0x0c]) };
@@ -362,20 +362,20 @@ async fn refusals_have_reason_codes() {
     for (filter, reason) in [
         ("muster/#", 0x87),
         ("$SYS/#", 0x87),
-        ("$share/group/muster/cmd/all", 0x9e),
+        ("$share/group/muster/s/00/cmd/all", 0x9e),
         ("muster/a#b", 0x8f),
-        ("muster/cmd/all", 1),
-        ("muster/cmd/group/+", 1),
+        ("muster/s/00/cmd/all", 1),
+        ("muster/s/00/cmd/group/+", 1),
         (CMD, 0x97),
-        ("muster/cmd/all", 1),
+        ("muster/s/00/cmd/all", 1),
     ] {
         assert_eq!(host.subscribe(filter, QOS_1).await, reason, "{filter}");
     }
     // QoS 2 is granted as 1.
-    assert_eq!(host.subscribe("muster/cmd/all", 2).await, 1);
+    assert_eq!(host.subscribe("muster/s/00/cmd/all", 2).await, 1);
     // A refusal of QoS 1 leaves the connection as it is.
     assert_eq!(host.publish(CMD, false, &none(), "x").await, 0x87);
-    assert_eq!(host.publish("muster/h/+/event", false, &none(), "x").await, 0x90);
+    assert_eq!(host.publish("muster/s/+/h/+/event", false, &none(), "x").await, 0x90);
     assert_eq!(host.publish(EVENT, false, &none(), "x").await, 0);
     // Of QoS 0 nobody would be told otherwise.
     host.tell(CMD, false, &none(), "x").await;

@@ -43,10 +43,10 @@ async fn user_has_the_identity_of_its_name() {
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
     let mut host = Client::start(options(&fixture, &format!("{HOST}-1"), Some((HOST, "a host's")))).await.unwrap();
-    host.publish(&format!("muster/h/{HOST}/presence"), false, "from without TLS").await;
+    host.publish(&format!("muster/s/00/h/{HOST}/presence"), false, "from without TLS").await;
     assert_eq!(console.text().await.1, "from without TLS");
     assert_eq!(
-        host.subscribe(&format!("muster/h/{OTHER}/cmd"), QoS::AtLeastOnce).await,
+        host.subscribe(&format!("muster/s/00/h/{OTHER}/cmd"), QoS::AtLeastOnce).await,
         [rumqttc::SubscribeReasonCode::Failure]
     );
     host.disconnect().await;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn unit(index: usize) -> String {
-    format!("muster/h/{HOST}/unit/default/u{index}")
+    format!("muster/s/00/h/{HOST}/unit/default/u{index}")
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn wildcard_brings_all_retained_messages() {
         }
     }
     assert_eq!(fixture.broker.stats().retained, COUNT as u64);
-    for (filter, qos) in [("muster/h/+/unit/+/+", QoS::AtLeastOnce), ("muster/#", QoS::AtMostOnce)] {
+    for (filter, qos) in [("muster/s/+/h/+/unit/+/+", QoS::AtLeastOnce), ("muster/#", QoS::AtMostOnce)] {
         let mut console = fixture.client("console-main", &format!("console-main-{}", qos as u8)).await;
         console.subscribe(filter, qos).await;
         let mut found = BTreeSet::new();
@@ -112,9 +112,9 @@ async fn mosquitto_sub_reads_a_hosts_tree() {
     }
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     host.publish(&unit(1), true, "one").await;
-    host.publish(&format!("muster/h/{HOST}/presence"), true, "here").await;
+    host.publish(&format!("muster/s/00/h/{HOST}/presence"), true, "here").await;
     let port = fixture.address().port().to_string();
-    let filter = format!("muster/h/{HOST}/#");
+    let filter = format!("muster/s/00/h/{HOST}/#");
     let output = tokio::process::Command::new(PROGRAM)
         .current_dir(folder.path())
         .args(["-V", "311", "-h", "localhost", "-p", &port, "--cafile", "ca", "--cert", "cert", "--key", "key"])
@@ -125,7 +125,7 @@ async fn mosquitto_sub_reads_a_hosts_tree() {
         .unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     let lines: BTreeSet<_> = stdout.lines().collect();
-    let expected = [format!("{} one", unit(1)), format!("muster/h/{HOST}/presence here")];
+    let expected = [format!("{} one", unit(1)), format!("muster/s/00/h/{HOST}/presence here")];
     assert_eq!(lines, expected.iter().map(String::as_str).collect(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -135,7 +135,7 @@ async fn retain_beyond_share_is_refused_and_keeps_old_value() {
     let fixture =
         Fixture::with(BrokerLimits { retained_host_max: 3, retained_max: 3, ..BrokerLimits::default() }).await;
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/+/unit/#", QoS::AtLeastOnce).await;
+    console.subscribe("muster/s/+/h/+/unit/#", QoS::AtLeastOnce).await;
     let none = Properties::default();
     let mut host = Five::connect(&fixture, HOST, &Connect::new(&format!("{HOST}-1"))).await.0;
     for index in 0..3 {
@@ -153,10 +153,10 @@ async fn retain_beyond_share_is_refused_and_keeps_old_value() {
 
     // All there is room for is taken; another host has its own.
     let mut other = fixture.client(OTHER, &format!("{OTHER}-1")).await;
-    let presence = format!("muster/h/{OTHER}/presence");
+    let presence = format!("muster/s/00/h/{OTHER}/presence");
     other.publish(&presence, true, "here").await;
     let mut late = fixture.console_named("console-late").await;
-    late.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    late.subscribe("muster/s/#", QoS::AtLeastOnce).await;
     let mut found = BTreeSet::new();
     for _ in 0..4 {
         found.insert(late.text().await);
@@ -187,8 +187,8 @@ async fn retain_beyond_share_is_refused_and_keeps_old_value() {
 async fn a_will_that_cannot_be_kept_is_delivered() {
     let fixture = Fixture::with(BrokerLimits { retained_host_max: 1, ..BrokerLimits::default() }).await;
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/+/presence", QoS::AtLeastOnce).await;
-    let presence = format!("muster/h/{HOST}/presence");
+    console.subscribe("muster/s/+/h/+/presence", QoS::AtLeastOnce).await;
+    let presence = format!("muster/s/00/h/{HOST}/presence");
     let will = rumqttc::LastWill::new(&presence, "gone", QoS::AtLeastOnce, true);
     let mut host = fixture.mortal(HOST, &format!("{HOST}-1"), will).await;
     host.publish(&unit(1), true, "takes the only place").await;
@@ -256,7 +256,7 @@ async fn resumed_session_gets_remaining_retained_messages() {
     let connect = Connect::staying("console-main", 600).with(few);
     let (mut five, present) = Five::connect(&fixture, "console-main", &connect).await;
     assert!(!present);
-    assert_eq!(five.subscribe("muster/h/+/unit/#", QOS_1).await, 1);
+    assert_eq!(five.subscribe("muster/s/+/h/+/unit/#", QOS_1).await, 1);
     let mut found = BTreeSet::new();
     let number = |text: &str| text.split(' ').next().unwrap().parse::<usize>().unwrap();
     for _ in 0..COUNT / 4 {
@@ -276,7 +276,7 @@ async fn resumed_session_gets_remaining_retained_messages() {
 #[tokio::test]
 async fn retained_message_comes_before_the_one_that_replaces_it() {
     let fixture = Fixture::new().await;
-    let topic = format!("muster/h/{HOST}/presence");
+    let topic = format!("muster/s/00/h/{HOST}/presence");
     let name = [&u16::try_from(topic.len()).unwrap().to_be_bytes()[..], topic.as_bytes()].concat();
     let retain = |payload: &str| packet(0x31, &[&name[..], payload.as_bytes()].concat());
     for round in 0..20 {

@@ -147,7 +147,7 @@ async fn texts(client: &mut Client, count: usize) -> Vec<(String, String)> {
     let mut texts = Vec::new();
     for _ in 0..count {
         let (topic, text, _) = client.text().await;
-        texts.push((topic.strip_prefix("muster/h/").unwrap().to_owned(), text));
+        texts.push((topic.strip_prefix("muster/s/00/h/").unwrap().to_owned(), text));
     }
     texts
 }
@@ -160,15 +160,15 @@ fn named(texts: &[(&str, &str, &str)]) -> Vec<(String, String)> {
 async fn retained_messages_of_revoked_client_are_cleared() {
     let fixture = Fixture::new().await;
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    console.subscribe("muster/s/#", QoS::AtLeastOnce).await;
     let revoked = fixture.authority.issue(HOST);
     let mut raw = fixture.raw_with(fixture.authority.client(Some(&revoked))).await.unwrap();
-    let topic = |below: &str| format!("muster/h/{HOST}/{below}");
+    let topic = |below: &str| format!("muster/s/00/h/{HOST}/{below}");
     raw.send(&connect_will(&format!("{HOST}-1"), 30, &topic("presence"), "gone")).await;
     raw.expect(&[0x20, 2, 0, 0]).await;
     raw.send(&[retained(&topic("presence"), "here"), retained(&topic("unit/default/a"), "runs")].concat()).await;
     let mut other = fixture.client(OTHER, &format!("{OTHER}-1")).await;
-    other.publish(&format!("muster/h/{OTHER}/presence"), true, "here").await;
+    other.publish(&format!("muster/s/00/h/{OTHER}/presence"), true, "here").await;
     // What a console says of a host is the console's to take back.
     let mut sender = fixture.console_named("console-other").await;
     sender.publish(&topic("desired"), true, "all of it").await;
@@ -180,7 +180,7 @@ async fn retained_messages_of_revoked_client_are_cleared() {
     let found = texts(&mut console, 3).await;
     assert_eq!(found, named(&[(HOST, "presence", "gone"), (HOST, "presence", ""), (HOST, "unit/default/a", "")]));
     let mut late = fixture.console_named("console-late").await;
-    late.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    late.subscribe("muster/s/#", QoS::AtLeastOnce).await;
     assert_eq!(texts(&mut late, 2).await, named(&[(HOST, "desired", "all of it"), (OTHER, "presence", "here")]));
     assert_eq!(fixture.broker.stats().retained_revoked_total, 2);
 
@@ -189,7 +189,7 @@ async fn retained_messages_of_revoked_client_are_cleared() {
     renewed.publish(&topic("presence"), true, "again").await;
     let list = fixture.authority.revocation_list(&[revoked.serial, 1 << 40], Day::Tomorrow);
     fixture.broker.revocations().replace(&list).unwrap();
-    other.publish(&format!("muster/h/{OTHER}/event"), false, "fence").await;
+    other.publish(&format!("muster/s/00/h/{OTHER}/event"), false, "fence").await;
     assert_eq!(texts(&mut late, 2).await, named(&[(HOST, "presence", "again"), (OTHER, "event", "fence")]));
     assert_eq!(fixture.broker.stats().retained, 3);
 }
@@ -209,7 +209,7 @@ async fn retained_messages_of_offline_revoked_client_are_cleared() {
     for (host, pair) in [HOST, OTHER].into_iter().zip(&revoked) {
         let mut raw = fixture.raw_with(authority.client(Some(pair))).await.unwrap();
         raw.connect(&format!("{host}-1"), 30).await;
-        raw.send(&[retained(&format!("muster/h/{host}/presence"), "here"), packet(0xe0, &[])].concat()).await;
+        raw.send(&[retained(&format!("muster/s/00/h/{host}/presence"), "here"), packet(0xe0, &[])].concat()).await;
         raw.rest().await;
     }
     fixture.until("both retained", |stats| stats.retained == 2 && stats.connections == 0).await;

@@ -6,7 +6,7 @@ use rumqttc::{LastWill, QoS};
 use crate::fixture::{Client, Fixture, HOST, OTHER, connect_will, packet, publish, subscribe};
 
 fn presence() -> String {
-    format!("muster/h/{HOST}/presence")
+    format!("muster/s/00/h/{HOST}/presence")
 }
 
 fn will(payload: &str) -> LastWill {
@@ -15,7 +15,7 @@ fn will(payload: &str) -> LastWill {
 
 async fn watcher(fixture: &Fixture) -> Client {
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/+/presence", QoS::AtLeastOnce).await;
+    console.subscribe("muster/s/+/h/+/presence", QoS::AtLeastOnce).await;
     console
 }
 
@@ -93,14 +93,14 @@ async fn keep_alive_timeout_ends_a_receiving_session() {
     quiet.send(&connect_will(&format!("{HOST}-1"), 1, &presence(), "silent")).await;
     quiet.expect(&[0x20, 2, 0, 0]).await;
     let started = std::time::Instant::now();
-    quiet.send(&subscribe(1, format!("muster/h/{HOST}/cmd").as_bytes(), 0)).await;
+    quiet.send(&subscribe(1, format!("muster/s/00/h/{HOST}/cmd").as_bytes(), 0)).await;
     quiet.expect(&[0x90, 3, 0, 1, 0]).await;
     // Another one pings and stays.
     let mut lively = fixture.raw(OTHER).await;
     lively.connect(&format!("{OTHER}-1"), 1).await;
     let mut sender = fixture.client("console-other", "console-other").await;
     loop {
-        sender.publish(&format!("muster/h/{HOST}/cmd"), false, "traffic").await;
+        sender.publish(&format!("muster/s/00/h/{HOST}/cmd"), false, "traffic").await;
         lively.send(&packet(0xc0, &[])).await;
         lively.expect(&[0xd0, 0]).await;
         let next = tokio::time::timeout(std::time::Duration::from_millis(100), console.text()).await;
@@ -120,14 +120,14 @@ async fn unsubscribed_filter_brings_nothing() {
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     let mut console = fixture.console().await;
-    let (cmd, ack) = (format!("muster/h/{HOST}/cmd"), format!("muster/h/{HOST}/ack"));
+    let (cmd, ack) = (format!("muster/s/00/h/{HOST}/cmd"), format!("muster/s/00/h/{HOST}/ack"));
     host.subscribe(&cmd, QoS::AtLeastOnce).await;
     host.subscribe(&ack, QoS::AtLeastOnce).await;
     console.publish(&cmd, false, "one").await;
     assert_eq!(host.text().await.1, "one");
     host.mqtt.unsubscribe(&cmd).await.unwrap();
     // The next answer shows that the unsubscribe was seen.
-    host.subscribe("muster/cmd/all", QoS::AtLeastOnce).await;
+    host.subscribe("muster/s/00/cmd/all", QoS::AtLeastOnce).await;
     console.publish(&cmd, false, "unheard").await;
     console.publish(&ack, false, "two").await;
     assert_eq!(host.text().await.1, "two");

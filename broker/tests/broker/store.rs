@@ -28,7 +28,7 @@ async fn start(authority: Authority, folder: &Path) -> Fixture {
 async fn retained_messages_survive_restart() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
-    let unit = |name: &str| format!("muster/h/{HOST}/unit/default/{name}");
+    let unit = |name: &str| format!("muster/s/00/h/{HOST}/unit/default/{name}");
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for (name, payload) in [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", "")] {
         host.publish(&unit(name), true, payload).await;
@@ -39,7 +39,7 @@ async fn retained_messages_survive_restart() {
     let fixture = start(authority, folder.path()).await;
     assert_eq!(fixture.broker.stats().retained, 2);
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/+/unit/#", QoS::AtLeastOnce).await;
+    console.subscribe("muster/s/+/h/+/unit/#", QoS::AtLeastOnce).await;
     let mut found = vec![console.text().await, console.text().await];
     found.sort_unstable();
     assert_eq!(found, [(unit("a"), "2".to_owned(), true), (unit("c"), "1".to_owned(), true)]);
@@ -62,7 +62,7 @@ async fn metrics_count_events() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
-    host.publish(&format!("muster/h/{HOST}/presence"), true, "online").await;
+    host.publish(&format!("muster/s/00/h/{HOST}/presence"), true, "online").await;
     // In TLS 1.3 a client is told only after its side of the handshake.
     let _stranger = fixture.raw_with(fixture.authority.client(None)).await;
     fixture.until("the stranger to be turned away", |stats| stats.refused_total == 1).await;

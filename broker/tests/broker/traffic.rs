@@ -9,9 +9,9 @@ use crate::fixture::{Fixture, HOST, packet, subscribe};
 async fn traffic_survives_connection_churn() {
     const CYCLES: usize = 200;
     let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 50, ..BrokerLimits::default() }).await;
-    let topic = format!("muster/h/{HOST}/event");
+    let topic = format!("muster/s/00/h/{HOST}/event");
     let mut console = fixture.console().await;
-    console.subscribe("muster/h/+/event", QoS::AtLeastOnce).await;
+    console.subscribe("muster/s/+/h/+/event", QoS::AtLeastOnce).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     let config = fixture.authority.client(Some(&fixture.authority.issue("operator-anna")));
 
@@ -69,7 +69,7 @@ async fn traffic_survives_connection_churn() {
 #[tokio::test]
 async fn acknowledgements_keep_the_order_of_publishing() {
     let fixture = Fixture::new().await;
-    let topic = format!("muster/h/{HOST}/event");
+    let topic = format!("muster/s/00/h/{HOST}/event");
     let mut raw = fixture.raw(HOST).await;
     raw.connect(&format!("{HOST}-1"), 30).await;
     let mut all = Vec::new();
@@ -86,7 +86,7 @@ async fn acknowledgements_keep_the_order_of_publishing() {
 #[tokio::test]
 async fn the_lower_quality_of_the_two_sides_counts() {
     let fixture = Fixture::new().await;
-    let topic = format!("muster/h/{HOST}/event");
+    let topic = format!("muster/s/00/h/{HOST}/event");
     let host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for granted in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let mut console = fixture.client("console-main", &format!("console-main-{}", granted as u8)).await;
@@ -102,7 +102,7 @@ async fn the_lower_quality_of_the_two_sides_counts() {
 #[tokio::test]
 async fn large_messages_pass_and_too_large_ones_do_not() {
     let fixture = Fixture::new().await;
-    let topic = format!("muster/h/{HOST}/event");
+    let topic = format!("muster/s/00/h/{HOST}/event");
     let mut console = fixture.console().await;
     console.subscribe(&topic, QoS::AtLeastOnce).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
@@ -117,7 +117,7 @@ async fn large_messages_pass_and_too_large_ones_do_not() {
 #[tokio::test]
 async fn every_subscriber_gets_every_message() {
     let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 50, ..BrokerLimits::default() }).await;
-    let topic = format!("muster/h/{HOST}/event");
+    let topic = format!("muster/s/00/h/{HOST}/event");
     let mut subscribers = Vec::new();
     for index in 0..20 {
         let mut subscriber = fixture.client("operator-anna", &format!("operator-anna-{index}")).await;

@@ -91,7 +91,7 @@ impl WebSocket {
 }
 
 fn event() -> String {
-    format!("muster/h/{HOST}/event")
+    format!("muster/s/00/h/{HOST}/event")
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn mqtt_works_over_websocket() {
         assert_eq!(console.text().await.1, expected);
     }
     // And in the other direction, a message larger than a TLS record.
-    let cmd = format!("muster/h/{HOST}/cmd");
+    let cmd = format!("muster/s/00/h/{HOST}/cmd");
     host.send(&subscribe(1, cmd.as_bytes(), 0)).await;
     host.expect(&[0x90, 3, 0, 1, 0]).await;
     let payload = "x".repeat(40_000);

@@ -15,7 +15,7 @@ use crate::{
 fn everything() -> Properties {
     Properties {
         content_type: Some("application/json; charset=utf-8".to_owned()),
-        response_topic: Some(format!("muster/h/{HOST}/outcome")),
+        response_topic: Some(format!("muster/s/00/h/{HOST}/outcome")),
         correlation: Some("a1-b2".to_owned()),
         user: vec![("name".to_owned(), "value".to_owned()), ("größe".to_owned(), String::new())],
         ..Properties::default()
@@ -25,7 +25,7 @@ fn everything() -> Properties {
 pub(crate) async fn properties(kind: Kind) {
     let stage = Stage::new().await;
     let mut reader = stage.console(kind).await;
-    reader.subscribe(Subscribe::new("muster/h/+/unit/#", 1)).await;
+    reader.subscribe(Subscribe::new("muster/s/+/h/+/unit/#", 1)).await;
     let mut writer = stage.host(kind).await;
     for qos in [0, 1] {
         let message = Message { properties: everything(), ..Message::new(&unit("a"), qos, "x") };
@@ -39,7 +39,7 @@ pub(crate) async fn properties(kind: Kind) {
 
 pub(crate) async fn properties_of_a_will(kind: Kind) {
     let stage = Stage::new().await;
-    let presence = format!("muster/h/{HOST}/presence");
+    let presence = format!("muster/s/00/h/{HOST}/presence");
     let mut reader = stage.console(kind).await;
     reader.subscribe(Subscribe::new(&presence, 1)).await;
     let will = Message { properties: everything(), ..Message::new(&presence, 1, "cut off") };
@@ -60,7 +60,7 @@ pub(crate) async fn expiry(kind: Kind) {
     // The first is to be over, and the second to have less left than it had.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let mut reader = stage.console(kind).await;
-    reader.subscribe(Subscribe::new("muster/h/+/unit/#", 1)).await;
+    reader.subscribe(Subscribe::new("muster/s/+/h/+/unit/#", 1)).await;
     let message = reader.message().await;
     let left_s = message.properties.expiry_s.unwrap();
     assert!(message.payload == "long" && (900..1_000).contains(&left_s), "{message:?}");
@@ -70,9 +70,9 @@ pub(crate) async fn expiry(kind: Kind) {
 pub(crate) async fn refused_publish(kind: Kind) {
     let stage = Stage::new().await;
     let mut reader = raw_console(&stage).await;
-    reader.subscribe("muster/h/+/event", 1).await;
+    reader.subscribe("muster/s/+/h/+/event", 1).await;
     let mut host = stage.host(kind).await;
-    assert_eq!(host.publish(Message::new(&format!("muster/h/{OTHER}/event"), 1, "lies")).await, 0x87);
+    assert_eq!(host.publish(Message::new(&format!("muster/s/00/h/{OTHER}/event"), 1, "lies")).await, 0x87);
     // It lost nothing else.
     assert_eq!(host.publish(Message::new(&event(), 1, "truth")).await, 0);
     assert_eq!(reader.message().await.text(), "truth");
@@ -98,7 +98,7 @@ pub(crate) async fn told_why(kind: Kind) {
 pub(crate) async fn own_messages(kind: Kind) {
     let stage = Stage::new().await;
     let mut console = stage.console(kind).await;
-    let cmd = |host| format!("muster/h/{host}/cmd");
+    let cmd = |host| format!("muster/s/00/h/{host}/cmd");
     console.subscribe(Subscribe { no_local: true, ..Subscribe::new(&cmd(HOST), 1) }).await;
     console.subscribe(Subscribe::new(&cmd(OTHER), 1)).await;
     console.publish(Message::new(&cmd(HOST), 1, "not for me")).await;
@@ -156,7 +156,7 @@ pub(crate) async fn subscription_ids(kind: Kind) {
 pub(crate) async fn alias(kind: Kind) {
     let stage = Stage::new().await;
     let mut reader = raw_console(&stage).await;
-    reader.subscribe("muster/h/+/unit/#", 1).await;
+    reader.subscribe("muster/s/+/h/+/unit/#", 1).await;
     let mut writer = stage.host(kind).await;
     let aliased = |topic: &str, alias| Message {
         properties: Properties { alias: Some(alias), ..Properties::default() },
@@ -184,7 +184,7 @@ pub(crate) async fn alias_of_the_broker(kind: Kind) {
     let stage = Stage::new().await;
     let connect = Connect { alias_max: 10, ..Connect::new("console-main") };
     let mut reader = stage.connect(kind, "console-main", connect).await;
-    reader.subscribe(Subscribe::new("muster/h/+/unit/#", 1)).await;
+    reader.subscribe(Subscribe::new("muster/s/+/h/+/unit/#", 1)).await;
     let mut writer = raw_host(&stage).await;
     for name in ["a", "b", "a", "c", "b", "a"] {
         writer.publish(Publish::new(&unit(name), 1, name)).await;

@@ -70,7 +70,7 @@ async fn every_quality() {
     for version in BOTH {
         let stage = Stage::new().await;
         let format = ["-F", "%t %q %r %p"];
-        let filters = ["-q", "1", "-t", "muster/h/+/event", "-t", "muster/h/+/unit/#"];
+        let filters = ["-q", "1", "-t", "muster/s/+/h/+/event", "-t", "muster/s/+/h/+/unit/#"];
         let mut sub = Sub::start(
             &stage,
             version,
@@ -100,12 +100,12 @@ async fn every_quality() {
 
 #[tokio::test]
 async fn last_will() {
-    let presence = format!("muster/h/{HOST}/presence");
+    let presence = format!("muster/s/00/h/{HOST}/presence");
     for version in BOTH {
         let stage = Stage::new().await;
         let mut console = raw_console(&stage).await;
         console.subscribe(&presence, 1).await;
-        let cmd = format!("muster/h/{HOST}/cmd");
+        let cmd = format!("muster/s/00/h/{HOST}/cmd");
         let will = ["--will-topic", &presence, "--will-payload", "cut off", "--will-qos", "1", "-t", &cmd];
         let mut command = command(&stage, "mosquitto_sub", version, HOST, &format!("{HOST}-1"));
         let mut process = command.args(will).spawn().unwrap();
@@ -146,7 +146,7 @@ async fn properties() {
     let format =
         ["-F", "%C|%R|%D|%P|%E|%S|%p", "-q", "1", "-t", &topic, "-D", "subscribe", "subscription-identifier", "9"];
     let mut sub = Sub::start(&stage, Version::V5, "console-main", &format).await;
-    let response = format!("muster/h/{HOST}/outcome");
+    let response = format!("muster/s/00/h/{HOST}/outcome");
     let sent = [
         &["-t", &topic, "-q", "1", "-m", "x"][..],
         &["-D", "publish", "content-type", "text/plain"],
@@ -186,7 +186,7 @@ async fn refused() {
         let stage = Stage::new().await;
         let (code, said) = publish(&stage, version, &["-t", &event(), "-m", "x", "-i", &format!("{OTHER}-1")]).await;
         assert!(code != 0 && said.to_lowercase().contains("identifier"), "{code}: {said}");
-        let elsewhere = format!("muster/h/{OTHER}/event");
+        let elsewhere = format!("muster/s/00/h/{OTHER}/event");
         let (code, said) = publish(&stage, version, &["-t", &elsewhere, "-q", "1", "-m", "x"]).await;
         match version {
             Version::V5 => assert!(said.contains("Not authorized"), "{code}: {said}"),

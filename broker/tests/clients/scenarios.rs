@@ -15,11 +15,11 @@ use crate::{
 pub(crate) const QUIET: Duration = Duration::from_millis(500);
 
 pub(crate) fn event() -> String {
-    format!("muster/h/{HOST}/event")
+    format!("muster/s/00/h/{HOST}/event")
 }
 
 pub(crate) fn unit(name: &str) -> String {
-    format!("muster/h/{HOST}/unit/default/{name}")
+    format!("muster/s/00/h/{HOST}/unit/default/{name}")
 }
 
 /// The other side, in raw MQTT 5.
@@ -40,7 +40,7 @@ pub(crate) async fn every_quality(kind: Kind) {
     let mut writer = stage.host(kind).await;
     let mut other_writer = raw_host(&stage).await;
     for granted in [0, 1] {
-        assert_eq!(reader.subscribe(Subscribe::new("muster/h/+/event", granted)).await, [granted]);
+        assert_eq!(reader.subscribe(Subscribe::new("muster/s/+/h/+/event", granted)).await, [granted]);
         other_reader.subscribe(&event(), granted).await;
         for (qos, payload) in [(0, "ä nought"), (1, "one"), (1, "")] {
             writer.publish(Message::new(&event(), qos, payload)).await;
@@ -68,7 +68,7 @@ pub(crate) async fn retained(kind: Kind) {
     }
     writer.publish(Message::new(&unit("b"), 1, "").retained()).await;
     let mut reader = stage.console(kind).await;
-    reader.subscribe(Subscribe::new("muster/h/+/unit/#", 1)).await;
+    reader.subscribe(Subscribe::new("muster/s/+/h/+/unit/#", 1)).await;
     let mut found = [reader.message().await, reader.message().await];
     found.sort_by(|one, other| one.topic.cmp(&other.topic));
     assert_eq!(found, ["a", "c"].map(|name| Message::new(&unit(name), 1, name).retained()));
@@ -79,7 +79,7 @@ pub(crate) async fn retained(kind: Kind) {
 
 pub(crate) async fn last_will(kind: Kind) {
     let stage = Stage::new().await;
-    let presence = format!("muster/h/{HOST}/presence");
+    let presence = format!("muster/s/00/h/{HOST}/presence");
     let mut reader = raw_console(&stage).await;
     reader.subscribe(&presence, 1).await;
     let will = |payload| Some(Message::new(&presence, 1, payload).retained());
@@ -89,7 +89,7 @@ pub(crate) async fn last_will(kind: Kind) {
     assert_eq!(reader.message().await.text(), "cut off");
     // The client that reads it late is the one under test.
     let mut late = stage.console(kind).await;
-    late.subscribe(Subscribe::new("muster/h/+/presence", 1)).await;
+    late.subscribe(Subscribe::new("muster/s/+/h/+/presence", 1)).await;
     assert_eq!(late.message().await, Message::new(&presence, 1, "cut off").retained());
 }
 
@@ -128,13 +128,13 @@ pub(crate) async fn refused_filter(kind: Kind) {
     let stage = Stage::new().await;
     let mut host = stage.host(kind).await;
     let five = kind.version() == Version::V5;
-    for (filter, reason) in [(format!("muster/h/{OTHER}/cmd"), 0x87), ("muster/#".to_owned(), 0x87)] {
+    for (filter, reason) in [(format!("muster/s/00/h/{OTHER}/cmd"), 0x87), ("muster/#".to_owned(), 0x87)] {
         let reasons = host.subscribe(Subscribe::new(&filter, 1)).await;
         assert_eq!(reasons, [if five { reason } else { 0x80 }], "{filter}");
     }
     // It lost nothing else.
-    assert_eq!(host.subscribe(Subscribe::new("muster/cmd/all", 1)).await, [1]);
-    raw_console(&stage).await.publish(Publish::new("muster/cmd/all", 1, "go")).await;
+    assert_eq!(host.subscribe(Subscribe::new("muster/s/00/cmd/all", 1)).await, [1]);
+    raw_console(&stage).await.publish(Publish::new("muster/s/00/cmd/all", 1, "go")).await;
     assert_eq!(host.message().await.payload, "go");
 }
 

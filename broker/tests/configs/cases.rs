@@ -40,83 +40,83 @@ const fn case(who: &'static str, what: Try, topic: &'static str, permitted: bool
 pub(crate) const CASES: &[Case] = {
     use Try::{Publish, Read};
     &[
-        case(HOST, Publish, "h/HOST/presence", true),
-        case(HOST, Publish, "h/HOST/heartbeat", true),
-        case(HOST, Publish, "h/HOST/unit/default/hello", true),
-        case(HOST, Publish, "h/HOST/alert/disk", true),
-        case(HOST, Publish, "h/HOST/metric", true),
-        case(HOST, Publish, "h/HOST/event", true),
-        case(HOST, Publish, "h/HOST/log/default/hello", false),
-        case(HOST, Publish, "h/HOST/outcome", true),
-        case(HOST, Publish, "h/HOST/admission", true),
-        case(HOST, Publish, "h/HOST/admission/answer", false),
-        case(HOST, Publish, "h/HOST/unit/default", false),
-        case(HOST, Publish, "h/HOST/unit/default/hello/more", false),
-        case(HOST, Publish, "h/HOST/cmd", false),
-        case(HOST, Publish, "h/HOST/ack", false),
-        case(HOST, Publish, "h/HOST/desired", false),
-        case(HOST, Publish, "h/HOST/other", false),
-        case(HOST, Publish, "h/HOST", false),
-        case(HOST, Publish, "h/OTHER/presence", false),
-        case(HOST, Publish, "h/OTHER/outcome", false),
-        case(HOST, Publish, "cmd/all", false),
-        case(HOST, Publish, "cmd/group/edge", false),
+        case(HOST, Publish, "s/00/h/HOST/presence", true),
+        case(HOST, Publish, "s/00/h/HOST/heartbeat", true),
+        case(HOST, Publish, "s/00/h/HOST/unit/default/hello", true),
+        case(HOST, Publish, "s/00/h/HOST/alert/disk", true),
+        case(HOST, Publish, "s/00/h/HOST/metric", true),
+        case(HOST, Publish, "s/00/h/HOST/event", true),
+        case(HOST, Publish, "s/00/h/HOST/log/default/hello", false),
+        case(HOST, Publish, "s/00/h/HOST/outcome", true),
+        case(HOST, Publish, "s/00/h/HOST/admission", true),
+        case(HOST, Publish, "s/00/h/HOST/admission/answer", false),
+        case(HOST, Publish, "s/00/h/HOST/unit/default", false),
+        case(HOST, Publish, "s/00/h/HOST/unit/default/hello/more", false),
+        case(HOST, Publish, "s/00/h/HOST/cmd", false),
+        case(HOST, Publish, "s/00/h/HOST/ack", false),
+        case(HOST, Publish, "s/00/h/HOST/desired", false),
+        case(HOST, Publish, "s/00/h/HOST/other", false),
+        case(HOST, Publish, "s/00/h/HOST", false),
+        case(HOST, Publish, "s/00/h/OTHER/presence", false),
+        case(HOST, Publish, "s/00/h/OTHER/outcome", false),
+        case(HOST, Publish, "s/00/cmd/all", false),
+        case(HOST, Publish, "s/00/cmd/group/edge", false),
         case(HOST, Publish, "console/main/presence", false),
-        case(HOST, Read, "h/HOST/presence", true),
-        case(HOST, Read, "h/HOST/desired", true),
-        case(HOST, Read, "h/HOST/cmd", true),
-        case(HOST, Read, "h/HOST/ack", true),
-        case(HOST, Read, "h/HOST/admission/answer", true),
-        case(HOST, Read, "cmd/all", true),
-        case(HOST, Read, "cmd/group/edge", true),
+        case(HOST, Read, "s/00/h/HOST/presence", true),
+        case(HOST, Read, "s/00/h/HOST/desired", true),
+        case(HOST, Read, "s/00/h/HOST/cmd", true),
+        case(HOST, Read, "s/00/h/HOST/ack", true),
+        case(HOST, Read, "s/00/h/HOST/admission/answer", true),
+        case(HOST, Read, "s/00/cmd/all", true),
+        case(HOST, Read, "s/00/cmd/group/edge", true),
         case(HOST, Read, "console/main/presence", true),
-        case(HOST, Read, "h/HOST/outcome", false),
-        case(HOST, Read, "h/HOST/metric", false),
-        case(HOST, Read, "h/OTHER/cmd", false),
-        case(HOST, Read, "h/OTHER/desired", false),
-        case(HOST, Read, "h/OTHER/presence", false),
-        case("console-main", Publish, "h/HOST/desired", true),
-        case("console-main", Publish, "h/OTHER/cmd", true),
-        case("console-main", Publish, "h/HOST/ack", true),
-        case("console-main", Publish, "h/HOST/admission/answer", true),
-        case("console-main", Publish, "cmd/all", true),
-        case("console-main", Publish, "cmd/group/edge", true),
+        case(HOST, Read, "s/00/h/HOST/outcome", false),
+        case(HOST, Read, "s/00/h/HOST/metric", false),
+        case(HOST, Read, "s/00/h/OTHER/cmd", false),
+        case(HOST, Read, "s/00/h/OTHER/desired", false),
+        case(HOST, Read, "s/00/h/OTHER/presence", false),
+        case("console-main", Publish, "s/00/h/HOST/desired", true),
+        case("console-main", Publish, "s/00/h/OTHER/cmd", true),
+        case("console-main", Publish, "s/00/h/HOST/ack", true),
+        case("console-main", Publish, "s/00/h/HOST/admission/answer", true),
+        case("console-main", Publish, "s/00/cmd/all", true),
+        case("console-main", Publish, "s/00/cmd/group/edge", true),
         case("console-main", Publish, "console/main/presence", true),
         case("console-main", Publish, "console/spare/presence", false),
         case("console-main", Publish, "console/console-main/presence", false),
-        case("console-main", Publish, "h/HOST/presence", false),
-        case("console-main", Publish, "h/HOST/outcome", false),
-        case("console-main", Publish, "h/console-main/presence", false),
-        case("console-main", Publish, "h/main/heartbeat", false),
-        case("console-main", Publish, "cmd/other", false),
-        case("console-main", Read, "h/OTHER/outcome", true),
-        case("console-main", Read, "h/HOST/cmd", true),
+        case("console-main", Publish, "s/00/h/HOST/presence", false),
+        case("console-main", Publish, "s/00/h/HOST/outcome", false),
+        case("console-main", Publish, "s/00/h/console-main/presence", false),
+        case("console-main", Publish, "s/00/h/main/heartbeat", false),
+        case("console-main", Publish, "s/00/cmd/other", false),
+        case("console-main", Read, "s/00/h/OTHER/outcome", true),
+        case("console-main", Read, "s/00/h/HOST/cmd", true),
         case("console-main", Read, "console/spare/presence", true),
         case("console-spare", Publish, "console/spare/presence", true),
         case("console-spare", Publish, "console/main/presence", false),
-        case("operator-anna", Read, "h/HOST/outcome", true),
-        case("operator-anna", Read, "cmd/all", true),
-        case("operator-anna", Publish, "h/HOST/cmd", false),
-        case("operator-anna", Publish, "cmd/all", false),
-        case("operator-anna", Publish, "h/operator-anna/presence", false),
+        case("operator-anna", Read, "s/00/h/HOST/outcome", true),
+        case("operator-anna", Read, "s/00/cmd/all", true),
+        case("operator-anna", Publish, "s/00/h/HOST/cmd", false),
+        case("operator-anna", Publish, "s/00/cmd/all", false),
+        case("operator-anna", Publish, "s/00/h/operator-anna/presence", false),
         case("operator-anna", Publish, "console/anna/presence", false),
-        case("observer-bridge", Read, "h/HOST/metric", true),
-        case("observer-bridge", Read, "h/OTHER/cmd", true),
-        case("observer-bridge", Publish, "h/HOST/metric", false),
-        case("observer-bridge", Publish, "h/bridge/metric", false),
+        case("observer-bridge", Read, "s/00/h/HOST/metric", true),
+        case("observer-bridge", Read, "s/00/h/OTHER/cmd", true),
+        case("observer-bridge", Publish, "s/00/h/HOST/metric", false),
+        case("observer-bridge", Publish, "s/00/h/bridge/metric", false),
     ]
 };
 
 /// Filters that would bring more than is permitted: who, the filter, and a topic that it matches.
 pub(crate) const WIDE: &[(&str, &str, &str)] = &[
-    (HOST, "#", "h/OTHER/cmd"),
-    (HOST, "muster/#", "h/OTHER/cmd"),
-    (HOST, "muster/h/+/cmd", "h/OTHER/cmd"),
-    (HOST, "muster/+/OTHER/cmd", "h/OTHER/cmd"),
-    (HOST, "+/h/OTHER/#", "h/OTHER/cmd"),
-    (HOST, "muster/h/HOST/#", "h/HOST/outcome"),
-    (HOST, "$share/g/muster/h/+/cmd", "h/OTHER/cmd"),
-    (HOST, "muster/cmd/#", "h/OTHER/cmd"),
+    (HOST, "#", "s/00/h/OTHER/cmd"),
+    (HOST, "muster/#", "s/00/h/OTHER/cmd"),
+    (HOST, "muster/s/+/h/+/cmd", "s/00/h/OTHER/cmd"),
+    (HOST, "muster/s/00/+/OTHER/cmd", "s/00/h/OTHER/cmd"),
+    (HOST, "+/s/00/h/OTHER/#", "s/00/h/OTHER/cmd"),
+    (HOST, "muster/s/00/h/HOST/#", "s/00/h/HOST/outcome"),
+    (HOST, "$share/g/muster/s/+/h/+/cmd", "s/00/h/OTHER/cmd"),
+    (HOST, "muster/s/00/cmd/#", "s/00/h/OTHER/cmd"),
 ];
 
 /// What became of a case.
@@ -154,7 +154,7 @@ fn client(server: &Server, who: &str) -> Client {
 /// Publishes something by which everybody knows that what was before has gone through.
 fn mark(console: &mut Client) -> String {
     let mark = fresh("mark");
-    console.publish(&full("cmd/all"), &mark, false).unwrap();
+    console.publish(&full("s/00/cmd/all"), &mark, false).unwrap();
     mark
 }
 
@@ -198,7 +198,7 @@ fn publisher_of(topic: &str) -> &'static str {
 
 fn read(server: &Server, case: &Case, console: &mut Client) -> Outcome {
     let mut reader = client(server, case.who);
-    assert!(reader.subscribe(&full("cmd/all")).unwrap());
+    assert!(reader.subscribe(&full("s/00/cmd/all")).unwrap());
     match reader.subscribe(&full(case.topic)) {
         Ok(true) => {}
         Ok(false) => return Outcome::Refused,
@@ -218,7 +218,7 @@ fn read(server: &Server, case: &Case, console: &mut Client) -> Outcome {
 /// Whether somebody who subscribes to a filter is given what is published to a topic.
 pub(crate) fn bring(server: &Server, who: &str, filter: &str, topic: &str) -> bool {
     let mut reader = client(server, who);
-    assert!(reader.subscribe(&full("cmd/all")).unwrap());
+    assert!(reader.subscribe(&full("s/00/cmd/all")).unwrap());
     if !reader.subscribe(&named(filter)).unwrap_or(false) {
         return false;
     }
@@ -232,7 +232,7 @@ pub(crate) fn bring(server: &Server, who: &str, filter: &str, topic: &str) -> bo
 /// `retained_to_wildcards`: whether a filter with a wildcard is given retained messages.
 pub(crate) fn speaks(server: &Server, retained_to_wildcards: bool) {
     let prefix = Prefix::default();
-    let presence = full("h/HOST/presence");
+    let presence = full("s/00/h/HOST/presence");
     let mut console = client(server, "console-main");
     for filter in Filter::of_console() {
         assert!(console.subscribe(&prefix.filter(&filter)).unwrap(), "{}: {filter}", server.name());
@@ -245,21 +245,21 @@ pub(crate) fn speaks(server: &Server, retained_to_wildcards: bool) {
     host.publish(&presence, "online", true).unwrap();
     console.until("online");
 
-    console.publish(&full("h/HOST/cmd"), "command", false).unwrap();
-    assert_eq!(host.until("command").pop().unwrap().topic, full("h/HOST/cmd"));
-    host.publish(&full("h/HOST/outcome"), "outcome", false).unwrap();
+    console.publish(&full("s/00/h/HOST/cmd"), "command", false).unwrap();
+    assert_eq!(host.until("command").pop().unwrap().topic, full("s/00/h/HOST/cmd"));
+    host.publish(&full("s/00/h/HOST/outcome"), "outcome", false).unwrap();
     let outcome = console.until("outcome").pop().unwrap();
-    assert_eq!(prefix.parse(&outcome.topic).unwrap().to_string(), format!("h/{HOST}/outcome"));
-    console.publish(&full("cmd/all"), "to all", false).unwrap();
+    assert_eq!(prefix.parse(&outcome.topic).unwrap().to_string(), format!("s/00/h/{HOST}/outcome"));
+    console.publish(&full("s/00/cmd/all"), "to all", false).unwrap();
     host.until("to all");
-    console.publish(&full("cmd/group/site"), "to a group", false).unwrap();
+    console.publish(&full("s/00/cmd/group/site"), "to a group", false).unwrap();
     host.until("to a group");
     let longest = "x".repeat(muster_topics::PAYLOAD_MAX_BYTES);
-    console.publish(&full("h/HOST/cmd"), &longest, false).unwrap();
+    console.publish(&full("s/00/h/HOST/cmd"), &longest, false).unwrap();
     host.until(&longest);
 
     check_retained(server, &presence, Some("online"));
-    check_retained(server, "muster/h/+/presence", retained_to_wildcards.then_some("online"));
+    check_retained(server, "muster/s/+/h/+/presence", retained_to_wildcards.then_some("online"));
     host.die();
     console.until("offline");
     check_retained(server, &presence, Some("offline"));
@@ -282,7 +282,7 @@ fn check_retained(server: &Server, filter: &str, expected: Option<&str>) {
 
 fn retained(server: &Server, filter: &str) -> Option<String> {
     let mut late = client(server, "console-main");
-    assert!(late.subscribe(&full("cmd/all")).unwrap());
+    assert!(late.subscribe(&full("s/00/cmd/all")).unwrap());
     assert!(late.subscribe(filter).unwrap());
     let mark = mark(&mut client(server, "console-main"));
     late.until(&mark).into_iter().find(|message| message.retained).map(|message| message.payload)
@@ -292,7 +292,7 @@ fn retained(server: &Server, filter: &str) -> Option<String> {
 pub(crate) fn knows_whom_it_has(server: &Server) {
     assert!(server.client("nobody", "nobody").is_err(), "{}: no certificate", server.name());
     assert!(server.foreigner("console-main", "console-main").is_err(), "{}: a foreign one", server.name());
-    let topic = full("h/OTHER/cmd");
+    let topic = full("s/00/h/OTHER/cmd");
     for login in [("console-main", ""), ("console-main", "console-main"), ("guest", "guest"), ("admin", "public")] {
         let mut witness = client(server, "console-main");
         assert!(witness.subscribe("muster/#").unwrap());
@@ -310,7 +310,7 @@ pub(crate) fn takes_too_much(server: &Server) -> bool {
     let mut witness = client(server, "console-main");
     assert!(witness.subscribe("muster/#").unwrap());
     let too_long = "x".repeat(1 << 20);
-    client(server, "console-main").publish_in_vain(&full("h/HOST/cmd"), &too_long);
+    client(server, "console-main").publish_in_vain(&full("s/00/h/HOST/cmd"), &too_long);
     let mark = mark(&mut client(server, "console-main"));
     witness.until(&mark).iter().any(|message| message.payload == too_long)
 }
@@ -318,7 +318,7 @@ pub(crate) fn takes_too_much(server: &Server) -> bool {
 /// Whether somebody is given what a broker tells of itself. It is retained, so it comes at once or not at all.
 pub(crate) fn reads_system(server: &Server, who: &str) -> bool {
     let mut reader = client(server, who);
-    assert!(reader.subscribe(&full("cmd/all")).unwrap());
+    assert!(reader.subscribe(&full("s/00/cmd/all")).unwrap());
     let granted = reader.subscribe("$SYS/#").unwrap();
     let mark = mark(&mut client(server, "console-main"));
     let given = reader.until(&mark).iter().any(|message| message.topic == "$SYS/broker/version");

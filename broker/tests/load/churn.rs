@@ -22,7 +22,7 @@ async fn live(place: &Place, worker: usize, number: usize) {
     let version = if number.is_multiple_of(2) { Version::V4 } else { Version::V5 };
     // Few names for each worker, so that some take their own earlier sessions over.
     let client_id = format!("{OTHER}-{worker}-{}", number % 3);
-    let presence = format!("muster/h/{OTHER}/presence");
+    let presence = format!("muster/s/00/h/{OTHER}/presence");
     let connect = match number % 4 {
         0 => Connect::persistent(&client_id),
         1 => Connect::new(&client_id).will(&presence, "gone"),
@@ -34,7 +34,7 @@ async fn live(place: &Place, worker: usize, number: usize) {
     let connect = if name == OTHER { connect } else { Connect { will: None, ..connect } };
     let mut client = Mqtt::connect(place, version, &name, &connect).await;
     if name == OTHER {
-        client.subscribe(&format!("muster/h/{OTHER}/cmd"), 1).await;
+        client.subscribe(&format!("muster/s/00/h/{OTHER}/cmd"), 1).await;
         client.publish(Publish::new(&presence, (number % 2) as u8, number.to_string()).retained()).await;
     } else {
         // In the middle of what the witnesses say, with every quality of service.

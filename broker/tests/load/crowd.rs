@@ -39,7 +39,7 @@ async fn every_client_gets_a_broadcast() {
             let connecting = async move {
                 let connect = Connect::new(&format!("{}-1", host(number)));
                 let mut client = Mqtt::connect(&place, version, &host(number), &connect).await;
-                for filter in [format!("muster/h/{}/cmd", host(number)), "muster/cmd/all".to_owned()] {
+                for filter in [format!("muster/s/00/h/{}/cmd", host(number)), "muster/s/00/cmd/all".to_owned()] {
                     client.subscribe(&filter, 1).await;
                 }
                 client
@@ -52,7 +52,7 @@ async fn every_client_gets_a_broadcast() {
     assert_eq!(ours.stat("connections"), count as u64);
     let mut console = Mqtt::connect(&place, Version::V5, "console-main", &Connect::new("console-main")).await;
     for round in 0..3 {
-        console.publish(Publish::new("muster/cmd/all", 1, round.to_string())).await;
+        console.publish(Publish::new("muster/s/00/cmd/all", 1, round.to_string())).await;
         for client in &mut clients {
             assert_eq!(client.message().await.text(), round.to_string());
         }

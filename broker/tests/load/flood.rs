@@ -21,7 +21,7 @@ const QUEUE_BYTES: usize = 4 << 20;
 
 /// Sends numbered messages of 1 KB with QoS 0, as fast as the broker takes them; gives how many.
 async fn flood(place: Place, lasts: Duration) -> usize {
-    let topic = format!("muster/h/{OTHER}/unit/default/flood");
+    let topic = format!("muster/s/00/h/{OTHER}/unit/default/flood");
     let mut sender = Mqtt::connect(&place, Version::V4, OTHER, &Connect::new(&format!("{OTHER}-1"))).await;
     let started = Instant::now();
     let mut count = 0;
@@ -45,7 +45,7 @@ async fn a_flood_past_a_slow_reader_stays_within_bounds() {
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
     let mut reader = Mqtt::connect(&ours.place, Version::V5, "operator-slow", &Connect::new("operator-slow")).await;
-    reader.subscribe(&format!("muster/h/{OTHER}/unit/#"), 0).await;
+    reader.subscribe(&format!("muster/s/00/h/{OTHER}/unit/#"), 0).await;
     let before = rss_bytes(ours.child.pid());
     let flooding = tokio::spawn(flood(ours.place.clone(), lasts));
     let (mut got, mut most) = (Vec::new(), 0);

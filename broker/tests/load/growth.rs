@@ -23,10 +23,10 @@ const CLIENTS: usize = 40;
 /// One cycle of names that nobody has used and nobody will.
 async fn cycle(place: &Place, number: usize) {
     let mut reader = Mqtt::connect(place, Version::V5, "operator-a", &Connect::new("operator-a")).await;
-    reader.subscribe("muster/h/+/unit/#", 0).await;
+    reader.subscribe("muster/s/+/h/+/unit/#", 0).await;
     let mut sender = Mqtt::connect(place, Version::V4, OTHER, &Connect::new(&format!("{OTHER}-sender"))).await;
     for part in 0..TOPICS / 100 {
-        let topic = |index: usize| format!("muster/h/{OTHER}/unit/r{number}/a_unit_of_its_own_{part}_{index}");
+        let topic = |index: usize| format!("muster/s/00/h/{OTHER}/unit/r{number}/a_unit_of_its_own_{part}_{index}");
         let mut packets = Vec::new();
         for index in 0..100 {
             packets.extend(Publish::new(&topic(index), 0, "x").encode(Version::V4));
@@ -48,7 +48,7 @@ async fn cycle(place: &Place, number: usize) {
         let connect = if index % 2 == 0 { Connect::persistent(&id).properties(briefly) } else { Connect::new(&id) };
         let mut client = Mqtt::connect(place, Version::V5, "operator-b", &connect).await;
         for filter in 0..20 {
-            client.subscribe(&format!("muster/h/+/unit/a_filter_{number}_{index}_{filter}/+"), 1).await;
+            client.subscribe(&format!("muster/s/+/h/+/unit/a_filter_{number}_{index}_{filter}/+"), 1).await;
         }
         client.disconnect().await;
     }

@@ -44,7 +44,7 @@ fn size<T>(normal: T, long: T) -> T {
 
 /// Something that each host may say.
 fn event() -> String {
-    format!("muster/h/{HOST}/event")
+    format!("muster/s/00/h/{HOST}/event")
 }
 
 /// A host that speaks and a console that listens, while something else goes on around them.

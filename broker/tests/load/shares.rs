@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn unit(index: usize) -> String {
-    format!("muster/h/{OTHER}/unit/default/u{index}")
+    format!("muster/s/00/h/{OTHER}/unit/default/u{index}")
 }
 
 async fn client(place: &Place, version: Version, common_name: &str, instance: &str) -> Mqtt {
@@ -49,7 +49,7 @@ async fn filter_repeated_20_000_times_brings_retained_once() {
     let witnesses = Witnesses::start(&ours.place).await;
     let before = rss_bytes(ours.child.pid());
     let mut greedy = client(&ours.place, Version::V5, "operator-greedy", "1").await;
-    let filters = vec![(format!("muster/h/{OTHER}/#"), 0_u8); 2_000];
+    let filters = vec![(format!("muster/s/00/h/{OTHER}/#"), 0_u8); 2_000];
     let long: Vec<_> = filters.iter().map(|(filter, options)| (filter.as_str(), *options)).collect();
     let short = vec![("muster/#", 0); FILTERS];
     // It does not read.
@@ -94,7 +94,7 @@ async fn unread_wide_subscription_takes_no_memory() {
         let name = format!("{host:08x}-6a61-4a1c-9d0f-0d6d5a8f1f52");
         let mut host = client(&ours.place, Version::V5, &name, "1").await;
         for index in 0..UNITS {
-            let topic = format!("muster/h/{name}/unit/default/u{index}");
+            let topic = format!("muster/s/00/h/{name}/unit/default/u{index}");
             host.publish(Publish::new(&topic, 1, "x").retained()).await;
         }
         host.disconnect().await;
@@ -123,7 +123,7 @@ async fn unread_wide_subscription_takes_no_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn message_queued_4_000_times_is_charged_to_its_identity() {
     let mut ours = OursApart::start(&BrokerLimits::default());
-    let presence = format!("muster/h/{OTHER}/presence");
+    let presence = format!("muster/s/00/h/{OTHER}/presence");
     let mut host = client(&ours.place, Version::V4, OTHER, "1").await;
     host.publish(Publish::new(&presence, 1, vec![b'x'; 200_000]).retained()).await;
     let before = rss_bytes(ours.child.pid());
@@ -168,11 +168,11 @@ async fn host_retaining_67_mb_is_limited_to_its_share() {
     println!("{} KiB more", most.saturating_sub(before) / 1024);
     // Its share, the router's log of four times what may be on its way, and as much in the journal's queue.
     assert!(most < before + (24 << 20), "{} bytes more", most - before);
-    let presence = format!("muster/h/{HOST}/presence");
+    let presence = format!("muster/s/00/h/{HOST}/presence");
     let mut host = client(&ours.place, Version::V4, HOST, "1").await;
     host.publish(Publish::new(&presence, 1, "here").retained()).await;
     let mut console = client(&ours.place, Version::V4, "console-main", "1").await;
-    console.subscribe("muster/h/#", 1).await;
+    console.subscribe("muster/s/#", 1).await;
     let came = console.messages_until_quiet(Duration::from_secs(1)).await;
     assert_eq!(came.len(), fits + 1);
     assert!(came.iter().any(|message| message.topic == presence && message.text() == "here"));

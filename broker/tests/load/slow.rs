@@ -96,7 +96,7 @@ async fn deaf(place: &Place, number: usize) -> Mqtt {
     let (name, version) =
         (format!("operator-{number}"), if number.is_multiple_of(2) { Version::V4 } else { Version::V5 });
     let mut client = Mqtt::connect(place, version, &name, &Connect::new(&name)).await;
-    client.subscribe("muster/h/+/unit/#", (number % 2) as u8).await;
+    client.subscribe("muster/s/+/h/+/unit/#", (number % 2) as u8).await;
     client
 }
 
@@ -111,7 +111,7 @@ async fn clients_that_never_read_do_not_affect_others() {
     for number in 0..DEAF {
         clients.push(deaf(&ours.place, number).await);
     }
-    let topic = format!("muster/h/{OTHER}/unit/default/a");
+    let topic = format!("muster/s/00/h/{OTHER}/unit/default/a");
     let mut sender = Mqtt::connect(&ours.place, Version::V4, OTHER, &Connect::new(&format!("{OTHER}-1"))).await;
     let mut most = 0;
     for _ in 0..size(600, 6_000) {

@@ -20,7 +20,7 @@ use crate::{
 async fn topics_with_aliases(place: &Place) -> Vec<String> {
     let connect = Connect::new("console-main").properties(Properties::new().two(ALIAS_MAX, 10));
     let mut reader = Mqtt::connect(place, Version::V5, "console-main", &connect).await;
-    reader.subscribe("muster/h/+/unit/#", 1).await;
+    reader.subscribe("muster/s/+/h/+/unit/#", 1).await;
     let mut sender = host(place, Version::V5).await;
     let mut aliases: HashMap<usize, String> = HashMap::new();
     let mut topics = Vec::new();
@@ -51,7 +51,7 @@ async fn wildcard_subscriber_gets_right_topics() {
     assert_eq!(topics_with_aliases(&ours.place).await, right);
     // Aliases of a publisher are its own.
     let mut reader = console(&ours.place, Version::V5).await;
-    reader.subscribe("muster/h/+/unit/#", 1).await;
+    reader.subscribe("muster/s/+/h/+/unit/#", 1).await;
     let mut sender = host(&ours.place, Version::V5).await;
     let alias = || Properties::new().two(ALIAS, 1);
     for (topic, expected) in [(unit("a"), "a"), (String::new(), "a"), (unit("b"), "b"), (String::new(), "b")] {

@@ -43,7 +43,7 @@ async fn assert_ours_lives(ours: &Ours) {
 async fn a_topic_that_does_not_begin_with_ascii() {
     let rumqttd = Rumqttd::start(Settings::default());
     // Somebody must have subscribed to something.
-    console(&rumqttd.place, Version::V4).await.subscribe("muster/h/+/unit/#", 1).await;
+    console(&rumqttd.place, Version::V4).await.subscribe("muster/s/+/h/+/unit/#", 1).await;
     let mut client = host(&rumqttd.place, Version::V4).await;
     client.send(&Publish::new("é/x", 0, "x").encode(Version::V4)).await;
     assert_router_dead(&rumqttd, MATCHING).await;
@@ -53,9 +53,9 @@ async fn a_topic_that_does_not_begin_with_ascii() {
         let mut client = host(&ours.place, version).await;
         client.send(&Publish::new("é/x", 0, "x").encode(version)).await;
         let mut console = console(&ours.place, version).await;
-        console.subscribe("muster/h/+/unit/#", 1).await;
+        console.subscribe("muster/s/+/h/+/unit/#", 1).await;
         let mut client = host(&ours.place, version).await;
-        let topic = format!("muster/h/{HOST}/unit/é/日本");
+        let topic = format!("muster/s/00/h/{HOST}/unit/é/日本");
         client.publish(Publish::new(&topic, 1, "x")).await;
         assert_eq!(console.message().await.topic, topic);
     }

@@ -37,12 +37,12 @@ const DEAD: Duration = Duration::from_secs(10);
 
 /// Something that each host may say.
 fn event() -> String {
-    format!("muster/h/{HOST}/event")
+    format!("muster/s/00/h/{HOST}/event")
 }
 
 /// A unit's topic of the host.
 fn unit(name: &str) -> String {
-    format!("muster/h/{HOST}/unit/default/{name}")
+    format!("muster/s/00/h/{HOST}/unit/default/{name}")
 }
 
 async fn console(place: &Place, version: Version) -> Mqtt {

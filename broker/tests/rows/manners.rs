@@ -37,7 +37,7 @@ async fn subscribing_to_sys() {
     }
 }
 
-const BAD_FILTERS: [&str; 4] = ["muster/a#b", "muster/#/b", "muster/+a", "muster/h/a+/x"];
+const BAD_FILTERS: [&str; 4] = ["muster/a#b", "muster/#/b", "muster/+a", "muster/s/00/h/a+/x"];
 
 #[tokio::test]
 async fn wildcards_in_wrong_places() {
@@ -55,7 +55,7 @@ async fn wildcards_in_wrong_places() {
             let answer = client.try_subscribe(&Properties::new(), &[(filter, 0)]).await;
             assert_eq!(answer, Ok(vec![invalid]), "{filter}");
         }
-        for topic in ["muster/h/+/cmd", "muster/#", "muster/cmd/group/a#"] {
+        for topic in ["muster/s/+/h/+/cmd", "muster/#", "muster/s/00/cmd/group/a#"] {
             let mut client = console(&ours.place, version).await;
             client.send(&Publish::new(topic, 0, "x").encode(version)).await;
             let reason = client.end().await;
@@ -66,9 +66,9 @@ async fn wildcards_in_wrong_places() {
 
 /// Whether a host can speak for another one.
 async fn speaks_for_another(place: &Place, version: Version) -> bool {
-    let topic = format!("muster/h/{OTHER}/event");
+    let topic = format!("muster/s/00/h/{OTHER}/event");
     let mut reader = console(place, version).await;
-    reader.subscribe("muster/h/+/event", 1).await;
+    reader.subscribe("muster/s/+/h/+/event", 1).await;
     let mut client = host(place, version).await;
     client.try_publish(Publish::new(&topic, 1, "lies")).await.ok();
     let mut honest = host(place, version).await;

@@ -126,7 +126,7 @@ async fn retained_messages_survive_restart() {
         // Not asked to end, but killed.
         ours = ours.again();
         let mut client = console(&ours.place, Version::V5).await;
-        client.subscribe("muster/h/+/unit/#", 1).await;
+        client.subscribe("muster/s/+/h/+/unit/#", 1).await;
         let mut found: Vec<String> = Vec::new();
         for _ in 0..=round {
             found.push(client.message().await.text().to_owned());

@@ -35,7 +35,7 @@ async fn wildcard_brings_many_retained_messages() {
     leave_many(&rumqttd.place, Version::V4).await;
     for (qos, some) in [(0, 200), (1, 100)] {
         let mut client = console(&rumqttd.place, Version::V4).await;
-        client.subscribe("muster/h/+/unit/#", qos).await;
+        client.subscribe("muster/s/+/h/+/unit/#", qos).await;
         assert_eq!(client.messages_until_quiet(Duration::from_secs(2)).await.len(), some);
     }
 
@@ -47,7 +47,7 @@ async fn wildcard_brings_many_retained_messages() {
     .await;
     leave_many(&ours.place, Version::V5).await;
     for version in BOTH {
-        for (qos, filter) in [(0, "muster/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/unit/default/+")] {
+        for (qos, filter) in [(0, "muster/s/+/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/unit/default/+")] {
             let mut client = console(&ours.place, version).await;
             client.subscribe(filter, qos).await;
             let mut found = vec![false; COUNT];

@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn presence() -> String {
-    format!("muster/h/{HOST}/presence")
+    format!("muster/s/00/h/{HOST}/presence")
 }
 
 async fn mortal(place: &Place, version: Version, payload: &str) -> Mqtt {
@@ -167,11 +167,11 @@ async fn missed_when_it_stops_reading(place: &Place, version: Version) -> bool {
     let mut watcher = watcher(place, version).await;
     let connect = Connect::new(&format!("{HOST}-1")).keep_alive(1).will(&presence(), "dead");
     let mut stuck = Mqtt::connect(place, version, HOST, &connect).await;
-    stuck.subscribe(&format!("muster/h/{HOST}/cmd"), 0).await;
+    stuck.subscribe(&format!("muster/s/00/h/{HOST}/cmd"), 0).await;
     let mut console = Mqtt::connect(place, version, "console-b", &Connect::new("console-b")).await;
     // More than the kernel's buffers take on both sides.
     for _ in 0..300 {
-        console.publish(Publish::new(&format!("muster/h/{HOST}/cmd"), 1, [b'x'; 60_000])).await;
+        console.publish(Publish::new(&format!("muster/s/00/h/{HOST}/cmd"), 1, [b'x'; 60_000])).await;
     }
     let missed = watcher.message_within(DEAD).await;
     drop(stuck);

@@ -102,7 +102,7 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
 
     // An older one, a forged one, and a cleared topic stop nothing.
     console.publish_document(&fleet, 1, &body(&[], &["default/a"])).await;
-    let stranger = Fleet::unknown_signer().sign(&head(&fleet, 3, "{}")).unwrap();
+    let stranger = Fleet::unknown_signer().sign(fleet.host.slot(), &head(&fleet, 3, "{}")).unwrap();
     console.publish(HostTopic::Desired, true, stranger).await;
     console.publish(HostTopic::Desired, true, Vec::new()).await;
     a_moment().await;

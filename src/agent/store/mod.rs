@@ -186,6 +186,8 @@ pub struct AgentLife {
     pub noticed_ms: Option<Millis>,
     /// The epoch of the previous run; 0 if this is the first.
     pub last_epoch: u64,
+    /// The latest epoch of the console that was accepted; 0 if none was.
+    pub console_epoch: u64,
 }
 
 impl Store {
@@ -411,6 +413,7 @@ impl Store {
             lost_ms: value("lost_ms"),
             noticed_ms: value("noticed_ms"),
             last_epoch: from_sql(last.unwrap_or_default()),
+            console_epoch: from_sql(value("console_epoch").unwrap_or_default()),
         })
     }
 
@@ -441,6 +444,23 @@ impl Store {
         }
         note_loss(&mut tx, HighWaterMark::default(), lost_ms, now_ms).await?;
         commit(tx, "note older disk").await
+    }
+
+    /// Records the latest epoch of the console that was accepted.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn set_console_epoch(&self, epoch: u64) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let epoch = to_sql(epoch);
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ('console_epoch', ?)
+             ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+            epoch
+        )
+        .execute(&mut *tx)
+        .await?;
+        commit(tx, "set console epoch").await
     }
 
     /// Sets back the latest signed time and the creation time, because the console's clock was ahead.
@@ -656,18 +676,22 @@ mod tests {
                 signed_ms: 0,
                 lost_ms: None,
                 noticed_ms: None,
-                last_epoch: 0
+                last_epoch: 0,
+                console_epoch: 0
             }
         );
         let mut tx = store.begin().await.unwrap();
         remember_signed_time(&mut tx, 77).await.unwrap();
         remember_signed_time(&mut tx, 66).await.unwrap();
         tx.commit().await.unwrap();
+        store.set_console_epoch(3).await.unwrap();
+        store.set_console_epoch(2).await.unwrap();
         // Dropped without being closed, as in a crash.
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
-        assert_eq!(second, AgentLife { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
+        let wanted = AgentLife { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, console_epoch: 3, ..first };
+        assert_eq!(second, wanted);
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
         // The time is set back, and stays so.

@@ -126,7 +126,7 @@ async fn send(shared: &ConsoleState, due: Vec<DueDocument>) -> Result<bool, Erro
             digest: document.digest.clone(),
             size_bytes: document.size_bytes,
         };
-        let signed = shared.authority.keys().signer.sign(&head).await;
+        let signed = shared.authority.keys().signer.sign(host.slot(), &head).await;
         let bytes = signed.map_err(|error| rotation::unsigned("signing a host's document", error))?;
         let topic = || Topic::Host(host, HostTopic::Desired);
         if !shared.hosts.link.publish_in_turn(topic(), bytes).await {
@@ -178,7 +178,7 @@ async fn bodies(shared: &ConsoleState, due: &[DueDocument]) -> Result<HashMap<Di
 pub(super) async fn ask_for_document(shared: &ConsoleState, host: HostId) -> Result<(), Error> {
     let now = now_ms();
     let request = DocumentRequest { v: V1, host, issued_ms: shared.hosts.signing_time.careful_ms(now) };
-    let signed = shared.authority.keys().signer.sign(&request).await;
+    let signed = shared.authority.keys().signer.sign(host.slot(), &request).await;
     let bytes = signed.map_err(|error| rotation::unsigned("signing a request for a document", error))?;
     if shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await
         && let Some(entry) = shared.hosts.desired.table().hosts.get_mut(&host)

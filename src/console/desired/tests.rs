@@ -438,7 +438,7 @@ async fn foreign(fixture: &Fixture, host: HostId, mark: DesiredMark, body: &Desi
     let digest = Digest::of(text.as_bytes());
     let size_bytes = text.len() as u64;
     let head = DesiredHead { v: V1, host, mark, issued_ms: 1, digest, size_bytes };
-    let signed = fixture.shared().authority.keys().signer.sign(&head).await.unwrap();
+    let signed = fixture.shared().authority.keys().signer.sign(host.slot(), &head).await.unwrap();
     let head: Envelope = serde_json::from_slice(&signed).unwrap();
     HandedIn { v: V1, document: Some(StoredDocument { head, body: text }), labels: None }
 }
@@ -538,7 +538,7 @@ async fn foreign_labels(fixture: &Fixture, host: HostId, generation: u64, labels
     let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
     let content = NumberedContent::HostLabels(labels);
     let labels = NumberedDocument { v: V1, host, issued_ms: 1, number: generation, content };
-    let signed = fixture.shared().authority.keys().signer.sign(&labels).await.unwrap();
+    let signed = fixture.shared().authority.keys().signer.sign(host.slot(), &labels).await.unwrap();
     HandedIn { v: V1, document: None, labels: Some(serde_json::from_slice(&signed).unwrap()) }
 }
 

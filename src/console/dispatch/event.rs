@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_topics::{
     name::{CommandId, HostId},
-    topic::Topic,
+    topic::Broadcast,
 };
 
 use super::super::store::command::OpenCommand;
@@ -17,7 +17,7 @@ pub enum DispatchEvent {
         /// Its hosts and expiry.
         open: OpenCommand,
         /// The topic, if it is sent in one message.
-        broadcast: Option<Topic>,
+        broadcast: Option<Broadcast>,
     },
     /// A host has confirmed that it has a command.
     Answered(CommandId, HostId),

@@ -4,9 +4,8 @@
 //! here: [`submit`], and the task that performs the schedule's actions. That task also calls the roll
 //! on each connection to the broker, because it sends to online hosts only.
 //!
-//! **Invariant: a command is signed once**, and stored before it is first sent; only the stored bytes
-//! are ever sent. Hosts recognise a repetition by its id, and changing a single byte would need
-//! a new signature.
+//! **Invariant: the body of a command is made once**, and stored before it is first sent; only the stored text is ever sent,
+//! signed for each slot that has hosts of the command. Hosts recognise a repetition by its id.
 //!
 //! **Invariant: only [`authorise`] makes an [`AuthorisedCommand`]**, and only that can be issued.
 
@@ -27,10 +26,11 @@ use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1,
     command::{Command, Refresh, Target, Verb},
-    envelope::{self, EnvelopeError},
+    envelope::{self, EnvelopeError, UnsignedMessage},
     name::{CommandId, HostId, Name},
     outcome::{Outcome, Output, RefusalCode, Status},
     sealed::{Sealed, SealingKey},
+    slot::Slot,
     topic::{HostTopic, Topic},
 };
 use tokio::sync::mpsc;
@@ -154,7 +154,7 @@ impl PreparedCommand {
     /// Returns the command as lists show it.
     fn shown(self, away: &HashMap<HostId, Millis>) -> muster_api::Command {
         let Self {
-            command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, gifts, ..
+            command: Command { id, target, issued_ms, expires_ms, asked_by, verb, .. }, mut hosts, gifts, ..
         } = self;
         hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
         let line = |(host, hostname)| muster_api::CommandHost {
@@ -166,7 +166,7 @@ impl PreparedCommand {
         let target = target.broadcast().is_some().then_some(target);
         muster_api::Command {
             id,
-            operator,
+            operator: asked_by.operator,
             issued_ms,
             expires_ms,
             verb: verb.masked(),
@@ -315,7 +315,8 @@ async fn make_ready(
     let (sealed, keys) = seal(&shared.store, id, &mut verb, &hosts).await?;
     let realms = realm::chain(&shared.store, &verb).await?;
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
-    let signed = sign(&shared.authority, &command).await?;
+    let slot = hosts.first().map(|(host, _)| host.slot()).unwrap_or_default();
+    let signed = sign(&shared.authority, slot, &command).await?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
     Ok(PreparedCommand { command, signed, hosts, keys, gifts, signed_ms: issued_ms })
 }
@@ -389,10 +390,10 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     Ok(known)
 }
 
-/// Signs a command.
-async fn sign(authority: &Authority, command: &Command) -> Result<Vec<u8>, Error> {
+/// Signs a command for the hosts of one slot; for those of others it is signed when it is sent.
+async fn sign(authority: &Authority, slot: Slot, command: &Command) -> Result<Vec<u8>, Error> {
     let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
-    let signed = authority.keys().signer.sign(command).await.and_then(|bytes| match bytes.len() + room {
+    let signed = authority.keys().signer.sign(slot, command).await.and_then(|bytes| match bytes.len() + room {
         length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length).into()),
         _ => Ok(bytes),
     });
@@ -617,13 +618,26 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let (called, mut refresh) = RollCall::new(hosts, shared.time.now());
     refresh.issued_ms = shared.hosts.signing_time.another_ms(now_ms());
-    match shared.authority.keys().signer.sign(&refresh).await {
-        Ok(bytes) => shared.hosts.link.publish(Topic::CommandAll, bytes).then_some(called),
-        Err(error) => {
-            tracing::error!(%error, "a message cannot be signed");
-            None
+    for slot in member_slots(shared).await.inspect_err(|error| tracing::error!(%error, "hosts cannot be read")).ok()? {
+        match shared.authority.keys().signer.sign(slot, &refresh).await {
+            Ok(bytes) => {
+                if !shared.hosts.link.publish_in_turn(Topic::CommandAll(slot), bytes).await {
+                    return None;
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a message cannot be signed");
+                return None;
+            }
         }
     }
+    Some(called)
+}
+
+/// Returns the slots that have members. Hosts themselves decide whether a broadcast is for them, so it is published for each of
+/// these.
+async fn member_slots(shared: &ConsoleState) -> Result<BTreeSet<Slot>, StoreError> {
+    Ok(host::names(shared.store.read()).await?.into_iter().map(|(host, _)| host.slot()).collect())
 }
 
 /// Marks hosts that have not reported as offline. A host that ended while the console was disconnected, or whose last
@@ -665,7 +679,7 @@ pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId
         .authority
         .keys()
         .signer
-        .sign(&refresh)
+        .sign(host.slot(), &refresh)
         .await
         .map_err(|error| rotation::unsigned("signing a message", error))?;
     if shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
@@ -683,13 +697,13 @@ async fn perform(
     schedule: &mut Schedule,
     actions: Vec<ScheduleAction>,
 ) -> Result<(), StoreError> {
-    let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
+    let mut signed = SignedCommands::default();
     // Later messages of a host wait behind one that had no room, so that it gets them in order.
     let mut crowded: HashSet<HostId> = HashSet::new();
     let mut labelled: HashSet<HostId> = HashSet::new();
     record_first_sends(shared, schedule, &actions).await?;
     for action in actions {
-        let (command, topic) = match action {
+        let (command, topics) = match action {
             ScheduleAction::Close(command, host, ended) => {
                 close(shared, command, host, ended).await?;
                 continue;
@@ -698,34 +712,88 @@ async fn perform(
                 miss(shared, command, &hosts).await?;
                 continue;
             }
-            ScheduleAction::Broadcast(command, topic) => (command, topic),
-            ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
-        };
-        let (bytes, is_sealed) = match bytes_of.get(&command) {
-            Some(stored) => stored.clone(),
-            None => {
-                let stored = store::command::signed_bytes(shared.store.read(), command).await?.unwrap_or_default();
-                bytes_of.insert(command, stored.clone());
-                stored
+            ScheduleAction::Broadcast(command, readers) => {
+                let slots = member_slots(shared).await?;
+                (command, slots.into_iter().map(|slot| (slot, readers.topic(slot))).collect())
+            }
+            ScheduleAction::Send(command, host) => {
+                (command, vec![(host.slot(), Topic::Host(host, HostTopic::Command))])
             }
         };
-        let host = topic.host();
-        if let Some(host) = host.filter(|host| labelled.insert(*host))
-            && !label::send_labels_first(shared, host).await
-        {
-            crowded.insert(host);
-        }
-        let bytes = match host {
-            Some(host) if is_sealed => with_key(&shared.store, command, host, bytes).await?,
-            _ => bytes,
-        };
-        let is_crowded = host.is_some_and(|host| crowded.contains(&host));
-        if (is_crowded || !shared.hosts.link.publish(topic, bytes)) && shared.hosts.link.is_connected() {
-            crowded.extend(host);
-            host.into_iter().for_each(|host| schedule.no_room(command, host, shared.time.now()));
+        for (slot, topic) in topics {
+            let host = topic.host();
+            let bytes = signed.bytes(shared, command, slot).await?;
+            if let Some(host) = host.filter(|host| labelled.insert(*host))
+                && !label::send_labels_first(shared, host).await
+            {
+                crowded.insert(host);
+            }
+            let bytes = match (bytes, host) {
+                (Some((bytes, true)), Some(host)) => Some(with_key(&shared.store, command, host, bytes).await?),
+                (bytes, _) => bytes.map(|(bytes, _)| bytes),
+            };
+            let is_crowded = host.is_some_and(|host| crowded.contains(&host));
+            let is_sent = match bytes.filter(|_| !is_crowded) {
+                None => false,
+                Some(bytes) if host.is_some() => shared.hosts.link.publish(topic, bytes),
+                // One for each slot: there may be more than there is room for at once.
+                Some(bytes) => shared.hosts.link.publish_in_turn(topic, bytes).await,
+            };
+            if !is_sent && shared.hosts.link.is_connected() {
+                crowded.extend(host);
+                host.into_iter().for_each(|host| schedule.no_room(command, host, shared.time.now()));
+            }
         }
     }
     Ok(())
+}
+
+/// The signed bytes of commands, as stored, and for hosts of other slots than they were first signed for.
+#[derive(Default)]
+struct SignedCommands {
+    stored: HashMap<CommandId, (Vec<u8>, bool)>,
+    of_slot: HashMap<(CommandId, Slot), Vec<u8>>,
+}
+
+impl SignedCommands {
+    /// Returns the bytes for hosts of a slot, and whether they have sealed content; `None` if they cannot be signed now.
+    async fn bytes(
+        &mut self,
+        shared: &ConsoleState,
+        command: CommandId,
+        slot: Slot,
+    ) -> Result<Option<(Vec<u8>, bool)>, StoreError> {
+        let (stored, is_sealed) = match self.stored.get(&command) {
+            Some(stored) => stored.clone(),
+            None => {
+                let stored = store::command::signed_bytes(shared.store.read(), command).await?.unwrap_or_default();
+                self.stored.insert(command, stored.clone());
+                stored
+            }
+        };
+        if let Some(bytes) = self.of_slot.get(&(command, slot)) {
+            return Ok(Some((bytes.clone(), is_sealed)));
+        }
+        match sign_for_slot(&shared.authority, stored, slot).await {
+            Ok(bytes) => {
+                self.of_slot.insert((command, slot), bytes.clone());
+                Ok(Some((bytes, is_sealed)))
+            }
+            Err(error) => {
+                tracing::error!(command.id = %command, %error, "a command cannot be signed for its host; it is tried again");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Signs a stored command for hosts of a slot, unless it was signed for them.
+async fn sign_for_slot(authority: &Authority, stored: Vec<u8>, slot: Slot) -> Result<Vec<u8>, SignError> {
+    let message = UnsignedMessage::of_signed(&stored)?;
+    match message.slot() == slot {
+        true => Ok(stored),
+        false => authority.keys().signer.sign_message(message.for_slot(slot)).await,
+    }
 }
 
 /// Records which commands, or cancellations of them, are about to be sent for the first time, so that they do not count as

@@ -30,7 +30,7 @@ use muster_topics::{
     Millis,
     command::BUSY_FINAL_MS,
     name::{CommandId, HostId, UnitName},
-    topic::Topic,
+    topic::Broadcast,
 };
 
 use crate::store::command::{CommandReach, OpenCommand};
@@ -63,8 +63,8 @@ const BUSY_MAX_MS: Millis = 60_000;
 /// An action to perform now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleAction {
-    /// Publish once, to all readers of the topic.
-    Broadcast(CommandId, Topic),
+    /// Publish once for each slot, to all readers of the topic.
+    Broadcast(CommandId, Broadcast),
     /// Publish to one host.
     Send(CommandId, HostId),
     /// Record that these hosts have not answered.
@@ -296,7 +296,7 @@ impl Schedule {
 
     /// Adds a command. A broadcast is sent in one message now, and counts as sent, even if none of its hosts is online:
     /// others may match by now.
-    pub fn open(&mut self, open: OpenCommand, broadcast: Option<Topic>, now: Millis) -> Vec<ScheduleAction> {
+    pub fn open(&mut self, open: OpenCommand, broadcast: Option<Broadcast>, now: Millis) -> Vec<ScheduleAction> {
         let OpenCommand { id, expires_ms, bytes, kind, hosts } = open;
         // A command that was submitted while open ones were read from the store comes twice.
         if self.commands.contains_key(&id) {
@@ -342,7 +342,7 @@ impl Schedule {
                 None => self.begin_anew(id, host, now),
             }
         }
-        actions.extend(broadcast.map(|topic| ScheduleAction::Broadcast(id, topic)));
+        actions.extend(broadcast.map(|readers| ScheduleAction::Broadcast(id, readers)));
         actions
     }
 
@@ -722,8 +722,8 @@ mod tests {
                 schedule.presence(hosts[*index], true, 0);
             }
             let command = CommandId::new();
-            let topic = broadcast.then_some(Topic::CommandAll);
-            let action = schedule.open(opened(command, CommandClass::Program, &hosts), topic, 0).pop();
+            let readers = broadcast.then_some(Broadcast::All);
+            let action = schedule.open(opened(command, CommandClass::Program, &hosts), readers, 0).pop();
             (Self { schedule, command, hosts }, action)
         }
 
@@ -810,7 +810,7 @@ mod tests {
     #[test]
     fn broadcast_is_sent_once_then_to_each_host() {
         let (mut one, action) = Fixture::new(3, true, &[0, 1]);
-        assert_eq!(action, Some(ScheduleAction::Broadcast(one.command, Topic::CommandAll)));
+        assert_eq!(action, Some(ScheduleAction::Broadcast(one.command, Broadcast::All)));
         assert_eq!(one.schedule.due(4_999), []);
         one.schedule.settled(one.command, one.hosts[1], 0);
         assert_eq!(one.schedule.due(5_000), [ScheduleAction::Send(one.command, one.hosts[0])]);
@@ -818,7 +818,7 @@ mod tests {
         assert_eq!(one.schedule.due(6_000), [ScheduleAction::Send(one.command, one.hosts[2])]);
         // No host is known to be online: matching ones get the broadcast, and the others when they come online.
         let (mut none_online, action) = Fixture::new(3, true, &[]);
-        assert_eq!(action, Some(ScheduleAction::Broadcast(none_online.command, Topic::CommandAll)));
+        assert_eq!(action, Some(ScheduleAction::Broadcast(none_online.command, Broadcast::All)));
         assert!(none_online.times(MINUTE).is_empty());
     }
 
@@ -827,7 +827,7 @@ mod tests {
         let (mut schedule, host, id) = (Schedule::default(), HostId::random(), CommandId::new());
         schedule.presence(host, true, 0);
         let open = OpenCommand { expires_ms: 1_000, ..opened(id, CommandClass::Program, &[host]) };
-        schedule.open(open, Some(Topic::CommandAll), 0);
+        schedule.open(open, Some(Broadcast::All), 0);
         assert_eq!((schedule.due(499), schedule.due(500)), (vec![], vec![ScheduleAction::Send(id, host)]));
     }
 
@@ -996,7 +996,7 @@ mod tests {
         let ((mut schedule, host), ids) = (away(), ids(3));
         assert_eq!(schedule.open(opened(ids[0], intent("unit_run"), &[host]), None, 0), []);
         let cancel = opened(ids[1], CommandClass::Cancel(ids[0]), &[host]);
-        let all = Topic::CommandAll;
+        let all = Broadcast::All;
         assert_eq!(schedule.open(cancel, Some(all.clone()), 0), [ScheduleAction::Broadcast(ids[1], all)]);
         assert_eq!((schedule.cancelled_by(ids[1]), schedule.cancelled_by(ids[0])), (Some(ids[0]), None));
         // The host may have refused it by now, as cancelled.

@@ -70,7 +70,7 @@ async fn say(shared: &ConsoleState) {
     }
     for (host, acks) in owed {
         for ack in messages(host, acks, shared.hosts.signing_time.careful_ms(now_ms())) {
-            match shared.authority.keys().signer.sign(&ack).await {
+            match shared.authority.keys().signer.sign(host.slot(), &ack).await {
                 Ok(bytes) => drop(shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
                 // It would fail for each of them; hosts repeat what is not acknowledged. An alert says so.
                 Err(SignError::Signer(error)) => {
@@ -162,7 +162,7 @@ mod tests {
             0,
         );
         for ack in &acks {
-            signer.sign(ack).unwrap();
+            signer.sign(host.slot(), ack).unwrap();
         }
         let sent: BTreeSet<_> = acks.iter().flat_map(|ack| ack.reports.clone()).collect();
         let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|ack| ack.metrics.clone()).collect();

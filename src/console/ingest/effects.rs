@@ -169,7 +169,7 @@ impl Effects {
             if refreshes.may_ask(host, now) {
                 log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");
                 let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now), within_ms: 0 };
-                match shared.authority.keys().signer.sign(&refresh).await {
+                match shared.authority.keys().signer.sign(host.slot(), &refresh).await {
                     Ok(bytes) => drop(shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
                     Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
                 }

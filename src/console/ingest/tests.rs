@@ -517,7 +517,7 @@ async fn faulty_message_does_not_block_others() {
     };
     let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
     let batch = [
-        raw(Topic::CommandAll, b"{}"),
+        raw(Topic::CommandAll(host.slot()), b"{}"),
         raw(Topic::Host(host, HostTopic::Desired), b"{}"),
         raw(Topic::Host(host, HostTopic::Presence), b"nonsense"),
         raw(Topic::Host(host, HostTopic::Presence), b""),

@@ -236,7 +236,10 @@ mod with_a_broker {
         let mut options = MqttOptions::new(format!("{id}-1"), "127.0.0.1", broker.local_addr().port());
         options.set_transport(Transport::tls_with_config(tls.into()));
         let (client, events) = AsyncClient::new(options, 64);
-        client.subscribe(Prefix::default().topic(&Topic::CommandAll), QoS::AtLeastOnce).await.unwrap();
+        client
+            .subscribe(Prefix::default().topic(&Topic::CommandAll(member.id.slot())), QoS::AtLeastOnce)
+            .await
+            .unwrap();
         let mut agent = Agent { member, client, events, keys };
         agent.until(|event| matches!(event, Event::Incoming(Packet::SubAck(_))).then_some(())).await;
         let url = format!("mqtts://{}", broker.local_addr());

@@ -71,7 +71,7 @@ pub(super) async fn send(shared: &ConsoleState, answers: Vec<DueAnswer>) -> Resu
         }
         let issued_ms: Millis = shared.hosts.signing_time.careful_ms(now_ms());
         let answer = AdmissionAnswer { v: V1, host, issued_ms, deployment, version, to, verdict };
-        let signed = shared.authority.keys().signer.sign(&answer).await;
+        let signed = shared.authority.keys().signer.sign(host.slot(), &answer).await;
         let bytes = signed.map_err(|error| rotation::unsigned("signing an answer about a rollout", error))?;
         if !shared.hosts.link.publish_in_turn(Topic::Host(host, HostTopic::AdmissionAnswer), bytes).await {
             return Ok(());

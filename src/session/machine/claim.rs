@@ -127,7 +127,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
     /// Holds a message back. While this agent claims its host, which takes as long as a broker may wait for an
     /// acknowledgement before it disconnects the client, the broker may forget it: the connection has to last, and the
     /// sender repeats the message until it is answered.
-    pub(super) fn hold(&mut self, source: CommandSource, message: SignedMessage, mut receipt: Option<R>) {
+    pub(super) fn hold(&mut self, source: CommandSource, message: IncomingMessage, mut receipt: Option<R>) {
         if self.held.len() >= HELD_MAX {
             return;
         }
@@ -139,7 +139,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
 
     pub(super) fn may_take_held(&self, now: Moment) -> bool {
         let is_ready = self.held.front().is_some_and(|first| match first {
-            HeldWork::Message(_, message, _) => self.may_take(message),
+            HeldWork::Message(_, message, _) => self.may_take(&message.message),
             HeldWork::Request(..) => true,
         });
         self.is_sole() && is_ready && self.held_ms.is_none_or(|held_ms| now.life_ms >= held_ms)

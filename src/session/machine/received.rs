@@ -21,7 +21,7 @@ use muster_topics::{
 use super::{LocalState, Session, Waiting};
 use crate::{
     interface::{Effect, HostView, Moment, Notice},
-    signed::{SignedMessage, SignedText},
+    signed::{IncomingMessage, MessageScope, SignedMessage, SignedText},
     store::{Acknowledgement, StoreRequest, TimeBack},
 };
 
@@ -32,11 +32,21 @@ impl<R: Debug, W: Debug> Session<R, W> {
     pub(super) fn take_message(
         &mut self,
         source: CommandSource,
-        message: SignedMessage,
+        IncomingMessage { message, scope }: IncomingMessage,
         receipt: Option<R>,
         now: Moment,
         host: &impl HostView,
     ) {
+        if let Some(scope) = scope {
+            if let Some(why) = self.refuses(scope) {
+                self.reject("message", why);
+                return self.finish(receipt, now);
+            }
+            if scope.epoch > self.local.console_epoch {
+                let waiting = Waiting::ConsoleEpoch(scope.epoch, source, Box::new(message), receipt);
+                return self.ask(StoreRequest::ConsoleEpoch(scope.epoch), waiting);
+            }
+        }
         match message {
             SignedMessage::Command(command) => return self.take_command(source, command, receipt, now, host),
             SignedMessage::UnknownCommand(head, reason) => {
@@ -59,6 +69,18 @@ impl<R: Debug, W: Debug> Session<R, W> {
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);
+    }
+
+    /// Why a message is not taken, if it is for other hosts, or of a console that another one has followed.
+    fn refuses(&self, scope: MessageScope) -> Option<String> {
+        let (own, last) = (self.local.me.host.slot(), self.local.console_epoch);
+        if scope.slot != own {
+            return Some(format!("it is for hosts of slot {}, and this one is of slot {own}", scope.slot));
+        }
+        let is_former = scope.epoch < last;
+        is_former.then(|| {
+            format!("it was signed in epoch {} of the console, and this host has accepted epoch {last}", scope.epoch)
+        })
     }
 
     /// Ends the handling of a message. If it moved the time ahead of the clock, the console is asked for the time.

@@ -53,6 +53,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.beats.hasten();
                 self.finish(receipt, now);
             }
+            (StoreReply::Done, Waiting::ConsoleEpoch(epoch, source, message, receipt)) => {
+                self.local.console_epoch = epoch;
+                self.notice(Notice::ConsoleEpoch(epoch));
+                // Before all that came later.
+                self.held.push_front(HeldWork::Message(source, (*message).into(), receipt));
+            }
             (StoreReply::Done, Waiting::Document(mark, digest, receipt)) => {
                 self.local.document = KnownDocument { mark, digest: Some(digest), refused: None };
                 self.publisher.beats.hasten();
@@ -153,13 +159,13 @@ impl<R: Debug, W: Debug> Session<R, W> {
             ) => {
                 // It is judged again: it may expire meanwhile.
                 let message = SignedMessage::Command(command.into_inner());
-                self.held.push_front(HeldWork::Message(source, message, receipt));
+                self.held.push_front(HeldWork::Message(source, message.into(), receipt));
                 self.held_ms = Some(now.life_ms + STORE_RETRY_MS);
             }
             (StoreRequest::Admission(_), Waiting::Admission(answer, receipt)) => {
                 // It is judged again: the host may have asked anew meanwhile, or the answer may be too old.
                 let message = SignedMessage::AdmissionAnswer(*answer);
-                self.held.push_front(HeldWork::Message(CommandSource::Own, message, receipt));
+                self.held.push_front(HeldWork::Message(CommandSource::Own, message.into(), receipt));
                 self.held_ms = Some(now.life_ms + STORE_RETRY_MS);
             }
             (request, waiting) => {

@@ -31,7 +31,7 @@ use super::Session;
 use crate::{
     identity::ClientIdentity,
     interface::{AdmissionStatement, AdmissionStatements, Effect, HostView, Input, Moment, Notice, SessionParts},
-    signed::{SignedMessage, SignedText},
+    signed::{IncomingMessage, MessageScope, SignedMessage, SignedText},
     store::{CommandTaken, OutboxRead, RepeatedCommand, StoreReply, StoreRequest},
 };
 
@@ -103,6 +103,7 @@ impl Bench {
             lost_ms: None,
             last_epoch: 6,
             lives: vec![7, 6],
+            console_epoch: 1,
             kept_ms: 86_400_000,
             policy: LocalPolicy::default(),
             user: "root".to_owned(),
@@ -153,7 +154,7 @@ impl Bench {
             heartbeat: None,
             lives,
         };
-        self.handle(Input::Message(CommandSource::Own, SignedMessage::Ack(ack), Some(99)))
+        self.handle(Input::Message(CommandSource::Own, SignedMessage::Ack(ack).into(), Some(99)))
     }
 
     /// Connects, and hears its own presence.
@@ -206,7 +207,7 @@ impl Bench {
     }
 
     fn command(&mut self, command: &Command, receipt: u32) -> Vec<TestEffect> {
-        self.handle(Input::Message(CommandSource::Own, SignedMessage::Command(command.clone()), Some(receipt)))
+        self.handle(Input::Message(CommandSource::Own, SignedMessage::Command(command.clone()).into(), Some(receipt)))
     }
 
     fn exec(&self) -> Command {
@@ -388,7 +389,7 @@ fn acknowledgement_of_another_host_changes_nothing() {
         heartbeat: None,
         lives: None,
     };
-    let message = |ack: &Ack| Input::Message(CommandSource::Own, SignedMessage::Ack(ack.clone()), Some(5));
+    let message = |ack: &Ack| Input::Message(CommandSource::Own, SignedMessage::Ack(ack.clone()).into(), Some(5));
     let effects = bench.handle(message(&ack));
     assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
     bench.handle(message(&Ack { host: bench.session.me().host, ..ack }));
@@ -403,7 +404,7 @@ fn only_newer_addresses_of_this_host_are_stored() {
         NumberedDocument { v: V1, host, issued_ms: NOW_MS, number, content: NumberedContent::HostAddresses(addresses) }
     };
     let own = bench.session.me().host;
-    let message = |told| Input::Message(CommandSource::Own, SignedMessage::Numbered(told, text()), Some(5));
+    let message = |told| Input::Message(CommandSource::Own, SignedMessage::Numbered(told, text()).into(), Some(5));
     for refused in [of(HostId(Uuid::from_u128(9)), 3, "mqtts://h"), of(own, 3, "nonsense"), of(own, 0, "mqtts://h")] {
         let effects = bench.handle(message(refused));
         assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
@@ -425,7 +426,7 @@ fn only_newer_addresses_of_this_host_are_stored() {
 fn refresh_publishes_once() {
     let mut bench = Bench::working();
     let refresh = Refresh { v: V1, issued_ms: NOW_MS, within_ms: 0 };
-    let message = || Input::Message(CommandSource::Broadcast, SignedMessage::Refresh(refresh.clone()), Some(5));
+    let message = || Input::Message(CommandSource::Broadcast, SignedMessage::Refresh(refresh.clone()).into(), Some(5));
     bench.handle(message());
     bench.life_ms = 60_000;
     let effects = bench.handle(Input::Time);
@@ -559,7 +560,7 @@ fn input_during_a_store_request_waits_for_the_answer() {
     let mut bench = Bench::working();
     let now = Moment { life_ms: 0, clock_ms: NOW_MS, random: || 0.5 };
     let host = Host(bench.session.me().host);
-    let command = |command| Input::Message(CommandSource::Own, SignedMessage::Command(command), Some(5));
+    let command = |command| Input::Message(CommandSource::Own, SignedMessage::Command(command).into(), Some(5));
     let (first, second) = (bench.exec(), bench.exec());
     let effects = bench.session.handle(now, ROOM, &host, command(first));
     let Some(Effect::Store(request @ StoreRequest::Take { .. })) = effects.into_iter().next() else {
@@ -593,7 +594,7 @@ fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_noth
     };
     let tell = |bench: &mut Bench, keys: NumberedDocument, receipt| {
         bench.stored.clear();
-        let message = SignedMessage::Numbered(keys, text());
+        let message = SignedMessage::Numbered(keys, text()).into();
         let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(receipt)));
         let is_acknowledged =
             effects.iter().any(|effect| matches!(effect, Effect::Acknowledge(which) if *which == receipt));
@@ -629,11 +630,51 @@ fn newer_keys_are_stored_before_they_are_acknowledged_and_older_ones_change_noth
 }
 
 #[test]
+fn message_for_another_slot_or_of_a_former_console_is_refused_by_name() {
+    let mut bench = Bench::working();
+    let slot = bench.session.me().host.slot();
+    let hear = |bench: &mut Bench, epoch, slot| {
+        bench.stored.clear();
+        let exec = bench.exec();
+        let message =
+            IncomingMessage { message: SignedMessage::Command(exec), scope: Some(MessageScope { epoch, slot }) };
+        let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(5)));
+        let why = effects.iter().find_map(|effect| match effect {
+            Effect::Notice(Notice::Rejected(_, why)) => Some(why.clone()),
+            _ => None,
+        });
+        assert_eq!(acknowledged(&effects), [5], "{effects:?}");
+        (bench.stored.clone(), started(&effects), why.unwrap_or_default())
+    };
+    let other = muster_topics::slot::Slot(slot.0 ^ 1);
+    let (stored, started, why) = hear(&mut bench, 1, other);
+    assert_eq!((stored.len(), started), (0, 0));
+    assert_eq!(why, format!("it is for hosts of slot {other}, and this one is of slot {slot}"));
+    // A later epoch is stored before its first message is handled.
+    assert_eq!(hear(&mut bench, 2, slot), (vec!["ConsoleEpoch".to_owned(), "Take".to_owned()], 1, String::new()));
+    assert_eq!(hear(&mut bench, 2, slot), (vec!["Take".to_owned()], 1, String::new()));
+    let (stored, started, why) = hear(&mut bench, 1, slot);
+    assert_eq!((stored.len(), started), (0, 0));
+    assert_eq!(why, "it was signed in epoch 1 of the console, and this host has accepted epoch 2");
+    // A store that fails has it wait.
+    bench.is_broken = true;
+    let message = |epoch| IncomingMessage {
+        message: SignedMessage::Refresh(Refresh { v: V1, issued_ms: NOW_MS, within_ms: 0 }),
+        scope: Some(MessageScope { epoch, slot }),
+    };
+    let effects = bench.handle(Input::Message(CommandSource::Own, message(3), Some(6)));
+    assert_eq!(acknowledged(&effects), [0; 0]);
+    bench.is_broken = false;
+    bench.life_ms += 60_000;
+    assert_eq!(acknowledged(&bench.handle(Input::Time)), [6]);
+}
+
+#[test]
 fn message_with_an_unknown_key_is_rejected_and_noticed() {
     let mut bench = Bench::working();
     let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
-    let signed = stranger.sign(&bench.exec()).unwrap();
-    let message = SignedMessage::open(&signed, &[]);
+    let signed = stranger.sign(bench.session.me().host.slot(), &bench.exec()).unwrap();
+    let message = IncomingMessage::open(&signed, &[]);
     let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(1)));
     let notices: Vec<&Notice> = effects
         .iter()

@@ -20,7 +20,7 @@ use super::{
     bus::Kind,
     stage::{Special, Stage, shell},
 };
-use crate::fleet::eventually;
+use crate::{fleet::eventually, wire::of_host};
 
 /// The lines of a batch: nearly as many as it may have.
 const LINES: usize = 600;
@@ -63,7 +63,7 @@ fn owned((address, port): (&str, &str)) -> (String, u16) {
 }
 
 fn publish(client: &Client, host: HostId, ends: &AtomicBool) -> u64 {
-    let topic = format!("muster/h/{host}/metric");
+    let topic = of_host(&host.to_string(), "metric");
     let mut series = 0;
     for batch in 1.. {
         let mut text = format!("# v=1 epoch=1 seq={batch}\n");

@@ -6,12 +6,15 @@ use super::{
     bus::Kind,
     stage::{Party, Special, Stage},
 };
-use crate::fleet::{Running, eventually};
+use crate::{
+    fleet::{Running, eventually},
+    wire::of_host,
+};
 
 /// Listens to all that goes to hosts, and has heard something of it.
 fn listen(stage: &Stage) -> Running {
-    let mut heard = stage.bus.listen(&["muster/cmd/#", "muster/h/+/cmd"]);
-    let topic = format!("muster/h/{}/cmd ", stage.other);
+    let mut heard = stage.bus.listen(&["muster/s/+/cmd/#", "muster/s/+/h/+/cmd"]);
+    let topic = of_host(&stage.other.to_string(), "cmd ");
     eventually("somebody who listens", || {
         stage.ok(&["exec", "--host", &stage.other.to_string(), "--", "true"]);
         if heard.printed().contains(&topic) { Ok(()) } else { Err(heard.printed()) }
@@ -49,14 +52,14 @@ fn a_revoked_host_is_neither_told_nor_heard_over(kind: Kind) {
     // Its broker lets it in, as before: whatever it says of itself, it is away.
     stage.kill(Party::Agent);
     stage.start_party(Party::Agent);
-    stage.bus.wait_for_retained(&format!("muster/h/{host}/presence"), "online");
+    stage.bus.wait_for_retained(&of_host(&host, "presence"), "online");
     stage.ok(&["exec", "--all", "--", "sh", "-c", &stage.note("all")]);
     say(&stage, &mut heard, "to-here");
     let printed = heard.printed();
     let since = &printed[printed.find("from-here").unwrap()..];
-    assert!(!since.contains("muster/cmd/"), "what all hosts read was published: {since}");
-    assert!(!since.contains(&format!("muster/h/{host}/cmd")), "the revoked host was told something: {since}");
-    assert!(since.contains(&format!("muster/h/{other}/cmd")));
+    assert!(!since.contains("/cmd/all"), "what all hosts read was published: {since}");
+    assert!(!since.contains(&of_host(&host, "cmd")), "the revoked host was told something: {since}");
+    assert!(since.contains(&of_host(&other, "cmd")));
     assert_eq!(stage.effects("all"), 1);
     let shown = stage.request("GET", &format!("/hosts/{host}"), None);
     assert_eq!(shown["presence"]["state"], "offline", "{shown}");
@@ -100,7 +103,7 @@ fn mosquitto_with_current_list_gets_broadcasts_again() {
     let before = heard.printed().len();
     stage.ok(&["exec", "--all", "--", "true"]);
     say(&stage, &mut heard, "told-alone");
-    assert!(!heard.printed()[before..].contains("muster/cmd/all"), "the broker does not have the list yet");
+    assert!(!heard.printed()[before..].contains("/cmd/all"), "the broker does not have the list yet");
 
     stage.bus.kill();
     stage.bus.again();
@@ -116,7 +119,7 @@ fn mosquitto_with_current_list_gets_broadcasts_again() {
         let before = heard.printed().len();
         stage.ok(&["exec", "--all", "--", "true"]);
         say(&stage, &mut heard, &format!("again-{tries}"));
-        match heard.printed()[before..].contains("muster/cmd/all") {
+        match heard.printed()[before..].contains("/cmd/all") {
             true => Ok(()),
             false => Err("each was told alone".to_owned()),
         }

@@ -351,7 +351,7 @@ impl Stage {
 
     /// A topic of the host.
     pub(super) fn topic(&self, name: &str) -> String {
-        format!("muster/h/{}/{name}", self.host)
+        crate::wire::of_host(&self.host.to_string(), name)
     }
 
     /// Waits until the console shows the host so.

@@ -193,7 +193,9 @@ impl Agent {
                 StoreReply::Admission(statement)
             }
             // The simulated console sends none of them.
-            StoreRequest::Numbered(..) | StoreRequest::DocumentRefused(..) => StoreReply::Done,
+            StoreRequest::Numbered(..) | StoreRequest::DocumentRefused(..) | StoreRequest::ConsoleEpoch(_) => {
+                StoreReply::Done
+            }
         })
     }
 

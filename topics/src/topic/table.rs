@@ -105,7 +105,7 @@ impl TopicKind {
         match self {
             Self::Presence => TopicRow {
                 id: "presence",
-                address: "h/{host}/presence",
+                address: "s/{slot}/h/{host}/presence",
                 publisher: Role::Host,
                 hosts: Subscribe,
                 qos: AtLeastOnce,
@@ -116,7 +116,7 @@ impl TopicKind {
             },
             Self::Heartbeat => TopicRow {
                 id: "heartbeat",
-                address: "h/{host}/heartbeat",
+                address: "s/{slot}/h/{host}/heartbeat",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -127,7 +127,7 @@ impl TopicKind {
             },
             Self::Unit => TopicRow {
                 id: "unit",
-                address: "h/{host}/unit/{realm}/{unit}",
+                address: "s/{slot}/h/{host}/unit/{realm}/{unit}",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -138,7 +138,7 @@ impl TopicKind {
             },
             Self::Alert => TopicRow {
                 id: "alert",
-                address: "h/{host}/alert/{alert}",
+                address: "s/{slot}/h/{host}/alert/{alert}",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -149,7 +149,7 @@ impl TopicKind {
             },
             Self::Metric => TopicRow {
                 id: "metric",
-                address: "h/{host}/metric",
+                address: "s/{slot}/h/{host}/metric",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -163,7 +163,7 @@ impl TopicKind {
             },
             Self::Event => TopicRow {
                 id: "event",
-                address: "h/{host}/event",
+                address: "s/{slot}/h/{host}/event",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -174,7 +174,7 @@ impl TopicKind {
             },
             Self::Outcome => TopicRow {
                 id: "outcome",
-                address: "h/{host}/outcome",
+                address: "s/{slot}/h/{host}/outcome",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtMostOnce,
@@ -185,7 +185,7 @@ impl TopicKind {
             },
             Self::Admission => TopicRow {
                 id: "admission",
-                address: "h/{host}/admission",
+                address: "s/{slot}/h/{host}/admission",
                 publisher: Role::Host,
                 hosts: No,
                 qos: AtLeastOnce,
@@ -197,7 +197,7 @@ impl TopicKind {
             },
             Self::Desired => TopicRow {
                 id: "desired",
-                address: "h/{host}/desired",
+                address: "s/{slot}/h/{host}/desired",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtLeastOnce,
@@ -209,7 +209,7 @@ impl TopicKind {
             },
             Self::Command => TopicRow {
                 id: "command",
-                address: "h/{host}/cmd",
+                address: "s/{slot}/h/{host}/cmd",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtLeastOnce,
@@ -221,7 +221,7 @@ impl TopicKind {
             },
             Self::Ack => TopicRow {
                 id: "ack",
-                address: "h/{host}/ack",
+                address: "s/{slot}/h/{host}/ack",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtMostOnce,
@@ -232,7 +232,7 @@ impl TopicKind {
             },
             Self::AdmissionAnswer => TopicRow {
                 id: "admissionAnswer",
-                address: "h/{host}/admission/answer",
+                address: "s/{slot}/h/{host}/admission/answer",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtLeastOnce,
@@ -243,26 +243,26 @@ impl TopicKind {
             },
             Self::CommandAll => TopicRow {
                 id: "commandAll",
-                address: "cmd/all",
+                address: "s/{slot}/cmd/all",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtMostOnce,
                 retained: false,
                 acknowledged: false,
                 payload: Json("Envelope"),
-                about: "A signed Command or Refresh for every host, or a Command for those that its select expression picks: \
+                about: "A signed Command or Refresh for every host of the slot, or a Command for those that its select expression picks: \
                         each host decides by its own state, and says nothing if it is none of them.",
             },
             Self::CommandGroup => TopicRow {
                 id: "commandGroup",
-                address: "cmd/group/{label}",
+                address: "s/{slot}/cmd/group/{label}",
                 publisher: Role::Console,
                 hosts: Subscribe,
                 qos: AtMostOnce,
                 retained: false,
                 acknowledged: false,
                 payload: Json("Envelope"),
-                about: "A signed Command for the hosts that carry a label of this name, whatever its value; these subscribe to it.",
+                about: "A signed Command for the hosts of the slot that carry a label of this name, whatever its value; these subscribe to it.",
             },
             Self::ConsolePresence => TopicRow {
                 id: "consolePresence",

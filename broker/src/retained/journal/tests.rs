@@ -135,7 +135,7 @@ fn damaged_byte_loses_only_its_record() {
 fn a_payload_is_never_taken_for_a_record() {
     let mut forged = Vec::new();
     // The salt that this would need is nobody's to know.
-    kept("muster/h/another/presence", "forged").write(SALT + 1, &mut forged);
+    kept("muster/s/00/h/another/presence", "forged").write(SALT + 1, &mut forged);
     let publication = crate::message::publication("muster/mine", &forged);
     let (mut bytes, places) =
         journal(&[JournalRecord::Kept(BrokerMessage::new(&publication, 0, 0)), kept("muster/a", "1")]);

@@ -166,7 +166,7 @@ async fn hosts_are_confirmed_as_the_page_has_shown() {
     let digest = Digest::of(body.as_bytes());
     let head =
         DesiredHead { v: V1, host, mark, issued_ms: now_ms(), digest: digest.clone(), size_bytes: body.len() as u64 };
-    let signed = shared.authority.keys().signer.sign(&head).await.unwrap();
+    let signed = shared.authority.keys().signer.sign(host.slot(), &head).await.unwrap();
     let head: Envelope = serde_json::from_slice(&signed).unwrap();
     let heard = DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() };
     shared.hosts.desired.heard(host, Some(heard), None, now_ms());

@@ -79,7 +79,7 @@ impl Bench {
     }
 
     fn send(&mut self, answer: AdmissionAnswer) -> Vec<TestEffect> {
-        self.handle(Input::Message(CommandSource::Own, SignedMessage::AdmissionAnswer(answer), Some(5)))
+        self.handle(Input::Message(CommandSource::Own, SignedMessage::AdmissionAnswer(answer).into(), Some(5)))
     }
 
     /// How often something of a deployment was stored.

@@ -1,6 +1,9 @@
 //! Documents of desired state.
 
-use muster_topics::desired::{BODY_MAX_BYTES, BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRequest};
+use muster_topics::{
+    desired::{BODY_MAX_BYTES, BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRequest},
+    slot::Slot,
+};
 
 use super::*;
 use crate::interface::desired_input;
@@ -10,6 +13,10 @@ const LATER: &[u8] = br#"{"v":1,"vars":{}}"#;
 
 fn signer() -> Signer {
     Signer::from_pkcs8(&[&[48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32][..], &[7; 32]].concat()).unwrap()
+}
+
+fn slot() -> Slot {
+    HostId(Uuid::from_u128(1)).slot()
 }
 
 fn head(generation: u64, body: &[u8]) -> DesiredHead {
@@ -30,7 +37,7 @@ impl Bench {
     }
 
     fn head(&mut self, head: &DesiredHead, receipt: u32) -> Vec<TestEffect> {
-        self.desired(&signer().sign(head).unwrap(), receipt)
+        self.desired(&signer().sign(slot(), head).unwrap(), receipt)
     }
 
     fn later(&mut self, by_ms: Millis) -> Vec<TestEffect> {
@@ -194,11 +201,15 @@ fn forged_and_foreign_heads_change_nothing() {
     let mut bench = Bench::working();
     let foreign = DesiredHead { host: HostId(Uuid::from_u128(9)), ..head(1, BODY) };
     let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
-    let mut cut = signer().sign(&head(1, BODY)).unwrap();
+    let mut cut = signer().sign(slot(), &head(1, BODY)).unwrap();
     cut.truncate(100);
-    for payload in
-        [signer().sign(&foreign).unwrap(), stranger.sign(&head(1, BODY)).unwrap(), cut, b"{}".to_vec(), vec![0; 70_000]]
-    {
+    for payload in [
+        signer().sign(slot(), &foreign).unwrap(),
+        stranger.sign(slot(), &head(1, BODY)).unwrap(),
+        cut,
+        b"{}".to_vec(),
+        vec![0; 70_000],
+    ] {
         assert_eq!(acknowledged(&bench.desired(&payload, 5)), [5]);
     }
     bench.desired(BODY, 6);
@@ -210,7 +221,7 @@ fn forged_and_foreign_heads_change_nothing() {
 fn stored_document_is_handed_in_on_request() {
     let mut bench = Bench::working();
     let ask = |bench: &mut Bench, host| {
-        let request = SignedMessage::DocumentRequest(DocumentRequest { v: V1, host, issued_ms: NOW_MS });
+        let request = SignedMessage::DocumentRequest(DocumentRequest { v: V1, host, issued_ms: NOW_MS }).into();
         let effects = bench.handle(Input::Message(CommandSource::Own, request, Some(5)));
         effects.iter().filter(|effect| matches!(effect, Effect::HandInDocument)).count()
     };
@@ -227,7 +238,7 @@ fn stored_document_is_handed_in_on_request() {
     let mut bench = Bench::working();
     let content = NumberedContent::HostLabels(Default::default());
     let labels = NumberedDocument { v: V1, host: own, issued_ms: NOW_MS, number: 7, content };
-    let message = SignedMessage::open(&signer().sign(&labels).unwrap(), &[signer().public_key().unwrap()]);
+    let message = IncomingMessage::open(&signer().sign(slot(), &labels).unwrap(), &[signer().public_key().unwrap()]);
     bench.handle(Input::Message(CommandSource::Own, message, Some(6)));
     assert_eq!(ask(&mut bench, own), 1);
 }
