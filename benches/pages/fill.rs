@@ -12,9 +12,12 @@ use muster_console::{
 use muster_series::{SeriesColumn, SeriesStore};
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     command::{Command, Exec, Target, Verb},
     desired::DeploymentVersion,
-    name::{CommandId, Digest, HostId},
+    envelope::Signer,
+    name::{CommandId, Digest, HostId, Name},
+    slot::Slot,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -210,13 +213,14 @@ async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<Com
         target: Target::All,
         issued_ms: now,
         expires_ms: now + 3_600_000,
-        operator: "admin".parse()?,
+        asked_by: Asker::admin(Name::admin()),
         realms: Vec::new(),
         verb: Verb::Exec(exec),
         sealed: None,
     };
+    let signed = Signer::from_pkcs8(&Signer::generate()?)?.sign(Slot::default(), &order)?;
     let mut db = store.begin().await?;
-    command::add(&mut db, &order, b"signed", hosts).await?;
+    command::add(&mut db, &order, &signed, hosts).await?;
     let mut outcomes = Vec::new();
     for (number, host) in hosts.iter().enumerate().take(answered) {
         let code = i32::from(number % ODD == 2);

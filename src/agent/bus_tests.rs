@@ -139,7 +139,7 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
     let (issued, expires) = (ago(0), ago(-60_000));
     let newer = serde_json::json!({
         "v": 1, "id": id, "target": {"hosts": [fleet.host]}, "issued_ms": issued, "expires_ms": expires,
-        "operator": "anna", "verb": {"levitate": {}},
+        "asked_by": {"operator": "anna", "role": "admin"}, "verb": {"levitate": {}},
     });
     let envelope = fleet.sign_text(&newer.to_string());
     console.publish(HostTopic::Command, false, envelope).await;

@@ -234,7 +234,7 @@ impl AgentLoop {
             let status = CommandRefusal::new(RefusalCode::Unwritable, reason).into();
             return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
         }
-        tracing::info!(command.id = %command.id, operator = %command.operator, verb = verb.name(), "command");
+        tracing::info!(command.id = %command.id, operator = %command.asked_by.operator, verb = verb.name(), "command");
         let taken = match verb.class() {
             VerbClass::Program => self.enter_program(command, verb, signed_ms).await?,
             VerbClass::Question | VerbClass::Action => self.enter_question(command, verb, signed_ms).await?,
@@ -291,7 +291,7 @@ impl AgentLoop {
         if !self.has_room_for(command.id, signed_ms).await? {
             return Ok(CommandTaken::NoRoom);
         }
-        tracing::info!(command.id = %command.id, operator = %command.operator, cancels = %which, "command");
+        tracing::info!(command.id = %command.id, operator = %command.asked_by.operator, cancels = %which, "command");
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
         if !self.enter(&mut tx, command, signed_ms).await? {
@@ -327,7 +327,7 @@ impl AgentLoop {
         let identity = self.identity.present();
         let key = identity.membership.revision_key.as_ref();
         let values = self.render_values();
-        let (operator, values) = (&command.operator, Some(&values));
+        let (operator, values) = (&command.asked_by.operator, Some(&values));
         let asker = unit::ChangeContext { operator, now_ms, key, is_document: false, values };
         let edited = match realm::take_in(&mut tx, &command.realms).await? {
             Ok(()) => unit::edit(&mut tx, unit, verb, asker).await?,
@@ -402,7 +402,7 @@ impl AgentLoop {
         let Some(EnteredCommand { verb, admitted }) = self.entered.take() else { return };
         let command = command.into_inner();
         match (verb, admitted) {
-            (Verb::Exec(exec), None) => self.prepare_daemon(command.id, command.operator, exec),
+            (Verb::Exec(exec), None) => self.prepare_daemon(command.id, command.asked_by.operator, exec),
             (verb, Some(admitted)) => self.begin_program(command.id, command.expires_ms, verb, admitted),
             (verb, None) => self.launch(command.id, verb),
         }
@@ -497,7 +497,7 @@ impl AgentLoop {
             tracing::info!(command.id = %id, "an earlier life of the agent left a command unfinished");
             let command = unfinished.command.take();
             let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
-            let operator = command.as_ref().map(|command| command.operator.clone());
+            let operator = command.as_ref().map(|command| command.asked_by.operator.clone());
             // One that cannot be opened any more counts as one that cannot be parsed.
             let verb = command.and_then(|command| self.sealing.open(&command, self.host).ok());
             match (receive::resume(verb.as_ref(), unfinished.queued), verb, operator) {

@@ -83,7 +83,8 @@ impl AgentLoop {
         let identity = self.identity.present().clone();
         let key = identity.membership.revision_key.as_ref();
         // A unit of a snapshot is rendered as it was.
-        let asker = ChangeContext { operator: &command.operator, now_ms, key, is_document: false, values: None };
+        let asker =
+            ChangeContext { operator: &command.asked_by.operator, now_ms, key, is_document: false, values: None };
         let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
         let nothing = |()| RealmResult::Changed(Vec::new());
         Ok(match verb {

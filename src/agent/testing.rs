@@ -15,6 +15,7 @@ use muster_net::pki;
 use muster_topics::{
     Millis, V1,
     ack::{Ack, HostLives, Numbered, ReportAck},
+    asker::Asker,
     command::{Command, Exec, Target, Verb},
     envelope::{Body, PublicKey, Signer},
     heartbeat::{self, Heartbeat},
@@ -270,7 +271,7 @@ impl Fleet {
             target: Target::Hosts(vec![self.host]),
             issued_ms,
             expires_ms: issued_ms + 600_000,
-            operator: "anna".parse().unwrap(),
+            asked_by: Asker::admin("anna".parse().unwrap()),
             realms: Vec::new(),
             verb: Verb::Exec(exec),
             sealed: None,

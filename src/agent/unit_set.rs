@@ -92,7 +92,7 @@ async fn take(
         return Ok(Err(refusal));
     }
     let asker = ChangeContext {
-        operator: &command.operator,
+        operator: &command.asked_by.operator,
         now_ms: clock::now_ms(),
         key,
         is_document: false,

@@ -277,6 +277,7 @@ fn random() -> Result<[u8; 32], SealError> {
 mod tests {
     use muster_topics::{
         V1,
+        asker::Asker,
         command::{Exec, Target},
         outcome::Data,
     };
@@ -296,14 +297,14 @@ mod tests {
         let (mut sealed, content) = seal(&mut verb, id).unwrap().unwrap();
         sealed.key = Some(content.seal_to(key, id, host).unwrap());
         let target = Target::Hosts(vec![host]);
-        let operator = "admin".parse().unwrap();
+        let asked_by = Asker::admin(Name::admin());
         Command {
             v: V1,
             id,
             target,
             issued_ms: 0,
             expires_ms: 1,
-            operator,
+            asked_by,
             realms: Vec::new(),
             verb,
             sealed: Some(sealed),

@@ -177,7 +177,7 @@ mod tests {
 
     fn take(kept: &mut KeptDesired, number: u32, admission: &str) {
         let version = json!({"deployment": "d/x", "number": number, "target": {"select": "host=*"}, "units": []});
-        let body = json!({"v": 1, "deployments": [{"version": version, "admission": admission}]});
+        let body = json!({"v": 1, "deployments": [{"version": version, "admission": admission, "asked_by": {"operator": "admin", "role": "admin"}}]});
         let body: DesiredBody = serde_json::from_value(body).unwrap();
         kept.take(DesiredReport::default(), body.deployments);
     }

@@ -357,7 +357,7 @@ mod tests {
         let (journal, writer) = store.start_writer();
         let id = CommandId::new();
         let command = serde_json::json!({
-            "v": 1, "id": id, "target": "all", "issued_ms": 0, "expires_ms": 10, "operator": "admin",
+            "v": 1, "id": id, "target": "all", "issued_ms": 0, "expires_ms": 10, "asked_by": {"operator": "admin", "role": "admin"},
             "verb": {"exec": {"argv": ["true"], "timeout_ms": 7_000}},
         });
         let doing = Entry { id, body: command.to_string().into(), expires_ms: 10, received_ms: 1, is_done: false };

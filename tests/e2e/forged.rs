@@ -75,7 +75,7 @@ impl Forge {
     fn command(&self) -> Value {
         let now_ms = muster_base::clock::now_ms();
         json!({
-            "v": 1, "id": CommandId::new(), "target": {"hosts": [self.host]}, "operator": "admin",
+            "v": 1, "id": CommandId::new(), "target": {"hosts": [self.host]}, "asked_by": {"operator": "admin", "role": "admin"},
             "issued_ms": now_ms, "expires_ms": now_ms + 60_000,
             "verb": {"exec": {"shell": format!("echo run >> {}", self.mark().display()), "timeout_ms": 10_000}}
         })

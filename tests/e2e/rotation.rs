@@ -259,7 +259,7 @@ fn retired_key_commands_nobody_any_more() {
     let send = |word: &str| {
         let now_ms = muster_base::clock::now_ms();
         let body = json!({
-            "v": 1, "id": CommandId::new(), "target": {"hosts": [host]}, "operator": "admin",
+            "v": 1, "id": CommandId::new(), "target": {"hosts": [host]}, "asked_by": {"operator": "admin", "role": "admin"},
             "issued_ms": now_ms, "expires_ms": now_ms + 60_000,
             "verb": {"exec": {"shell": format!("echo {word} >> {}", mark.display()), "timeout_ms": 10_000}}
         });

@@ -6,8 +6,9 @@ use muster_base::clock;
 use muster_rules::time::BUILD_MS;
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     command::{Command, Exec, Forward, Refresh, Target, Verb},
-    name::{CommandId, HostId, UnitName},
+    name::{CommandId, HostId, Name, UnitName},
     topic::{HostTopic, Topic},
 };
 
@@ -386,9 +387,9 @@ impl World {
                 None => Verb::Exec(Exec::new(vec!["true".to_owned()], 600_000)),
             },
         };
-        let (id, operator) = (CommandId(uuid()), "admin".parse().unwrap());
+        let (id, asked_by) = (CommandId(uuid()), Asker::admin(Name::admin()));
         let expires_ms = issued_ms + lifetime_ms;
-        Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: Vec::new(), verb, sealed: None }
+        Command { v: V1, id, target, issued_ms, expires_ms, asked_by, realms: Vec::new(), verb, sealed: None }
     }
 
     /// All is well from now on, but for who is dead.

@@ -10,8 +10,9 @@ use muster_console::store::{
 };
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     command::{Command, Target},
-    name::{CommandId, HostId, UnitName},
+    name::{CommandId, HostId, Name, UnitName},
     presence::Presence,
     unit::UnitReport,
 };
@@ -67,10 +68,10 @@ impl ConsoleShadow {
     pub(super) fn add(&mut self, id: CommandId, row: &CommandRow) {
         let hosts: Vec<_> = row.hosts.keys().copied().collect();
         let CommandRow { issued_ms, expires_ms, verb, .. } = row.clone();
-        let operator = "admin".parse().unwrap();
+        let asked_by = Asker::admin(Name::admin());
         let target = if row.broadcast { Target::All } else { Target::Hosts(hosts.clone()) };
         let command =
-            Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: vec![], verb, sealed: None };
+            Command { v: V1, id, target, issued_ms, expires_ms, asked_by, realms: vec![], verb, sealed: None };
         with!(self, db, command::add(db, &command, &[0; SIGNED_BYTES], &hosts));
         if !row.went_out {
             with!(self, db, command::hold_back(db, id));

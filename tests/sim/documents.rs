@@ -18,11 +18,12 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     desired::{
         Admission, DeploymentName, DeploymentReport, DeploymentTarget, DeploymentUnit, DeploymentVersion, DesiredBody,
         DesiredDeployment, DesiredHead, DesiredMark, DesiredReport, UnitRemoval,
     },
-    name::{Digest, HostId, UnitName},
+    name::{Digest, HostId, Name, UnitName},
     topic::{HostTopic, Topic},
     unit::{Run, Spec},
 };
@@ -81,6 +82,8 @@ impl Documents {
                 units: units.into_iter().filter(|_| permille(600)).map(unit).collect(),
                 rollout: serde_json::Map::new(),
             },
+            asked_by: Asker::admin(Name::admin()),
+            asked_by_others: BTreeMap::new(),
             admission: Admission::Free,
             secrets: BTreeMap::new(),
             adopt: Vec::new(),

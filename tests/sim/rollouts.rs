@@ -22,8 +22,9 @@ use muster_topics::{
     Millis, V1,
     ack::Numbered,
     admission::{AdmissionAnswer, AdmissionReport, AdmissionStage, AdmissionVerdict, ChangeOutcome},
+    asker::Asker,
     desired::{Admission, DeploymentName, DeploymentTarget, DeploymentVersion, DesiredBody, DesiredDeployment},
-    name::HostId,
+    name::{HostId, Name},
     topic::{HostTopic, Topic},
 };
 
@@ -91,6 +92,8 @@ pub(super) fn version(number: u32) -> DesiredDeployment {
     };
     DesiredDeployment {
         version,
+        asked_by: Asker::admin(Name::admin()),
+        asked_by_others: BTreeMap::new(),
         admission: Admission::Ask,
         secrets: BTreeMap::new(),
         adopt: Vec::new(),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     Millis, V1,
+    asker::Asker,
     envelope::{Body, Kind},
     name::{CommandId, HostId, Name, UnitName},
     realm::Realm,
@@ -31,7 +32,7 @@ pub const BUSY_FINAL_MS: Millis = 10_000;
 /// The most hosts in one command; `all` and groups reach more. A thousand ids take 39 KB of the 64 KiB of a message.
 pub const TARGET_HOSTS_MAX: usize = 1_000;
 
-/// A signed body on `h/<host>/cmd`, `cmd/all` and `cmd/group/<label>`.
+/// A signed body on the topics of commands: of one host, of all and of groups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
@@ -45,8 +46,8 @@ pub struct Command {
     pub issued_ms: Millis,
     /// When it expires: afterwards it is refused.
     pub expires_ms: Millis,
-    /// The operator.
-    pub operator: Name,
+    /// Who asked for it.
+    pub asked_by: Asker,
     /// The definitions of the verb's realm and its parents, parents first, so that a host that does not have them yet
     /// gets them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -70,10 +71,10 @@ pub enum Target {
     Hosts(Vec<HostId>),
     /// Every host of the fleet.
     All,
-    /// The hosts with a label of this name, whatever its value. It is published on `cmd/group/<label>`.
+    /// The hosts with a label of this name, whatever its value. It is published on the topics of groups.
     Group(Name),
     /// The hosts that a selector matches; each decides by its own state when the command arrives. It is published on
-    /// `cmd/all`.
+    /// the topics of all hosts.
     Select(HostSelect),
 }
 

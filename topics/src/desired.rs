@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use crate::{
     Millis, V1,
     admission::AdmissionWait,
+    asker::Asker,
     canonical::{self, CanonicalError},
     envelope::{Body, Envelope, Kind},
     name::{Digest, HostId, Name, NameError, UnitName},
@@ -147,6 +148,11 @@ pub struct DesiredBody {
 pub struct DesiredDeployment {
     /// Its version, whole: from these a console that has lost its store rebuilds its deployments.
     pub version: DeploymentVersion,
+    /// Who asked for its units.
+    pub asked_by: Asker,
+    /// Who asked for units that somebody else asked for, by their names in the version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub asked_by_others: BTreeMap<UnitName, Asker>,
     /// Whether the host asks before it changes.
     #[serde(default, skip_serializing_if = "Admission::is_free")]
     pub admission: Admission,
@@ -171,6 +177,12 @@ pub struct DesiredDeployment {
 }
 
 impl DesiredDeployment {
+    /// Returns who asked for a unit, by its name in the version.
+    #[must_use]
+    pub fn asked_by(&self, unit: &UnitName) -> &Asker {
+        self.asked_by_others.get(unit).unwrap_or(&self.asked_by)
+    }
+
     /// Returns the units of this host, those that it has detached, too: each with its name and what describes it.
     pub fn units(&self) -> impl Iterator<Item = (UnitName, &DeploymentUnit)> {
         self.version.units.iter().flat_map(|unit| {
@@ -516,6 +528,8 @@ mod tests {
         .unwrap();
         let of = DesiredDeployment {
             version: version.clone(),
+            asked_by: Asker::admin("anna".parse().unwrap()),
+            asked_by_others: BTreeMap::new(),
             admission: Admission::Free,
             secrets: [("shop/till".parse().unwrap(), vec![])].into(),
             adopt: vec![],
@@ -541,8 +555,12 @@ mod tests {
                 {"unit": "shop/web", "run": "running", "spec": spec, "placement": {"count": 12}},
                 {"unit": "shop/job", "run": "running", "spec": spec, "placement": {"count": 2}}]},
             "instances": {"shop/web": [2, 11], "shop/log": [1]},
+            "asked_by": {"operator": "anna", "role": "admin"},
+            "asked_by_others": {"shop/job": {"operator": "bob", "role": "admin"}},
         }))
         .unwrap();
+        let asked_by = |unit: &str| of.asked_by(&unit.parse().unwrap()).operator.to_string();
+        assert_eq!((asked_by("shop/web"), asked_by("shop/job")), ("anna".to_owned(), "bob".to_owned()));
         let names: Vec<String> = of.units().map(|(name, unit)| format!("{name} {}", unit.unit)).collect();
         assert_eq!(names, ["shop/log shop/log", "shop/web-2 shop/web", "shop/web-11 shop/web"]);
     }

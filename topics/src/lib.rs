@@ -17,7 +17,7 @@
 //!   health checks
 //! - [`manifest`]: the description of an artifact by its author
 //! - [`command`], [`verb`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
-//!   run once; [`signal`]: signals for a unit's process
+//!   run once; [`signal`]: signals for a unit's process; [`asker`]: who asked for them
 //! - [`sealed`]: secrets of a command, which only its host can read; [`secret`]: those that units use by name;
 //!   [`revision`]: revisions that do not reveal them
 //! - [`desired`]: all that the console wants of one host, as a signed document; [`admission`]: the question whether the host may
@@ -45,6 +45,7 @@ pub mod address;
 pub mod admission;
 pub mod alert;
 pub mod argv;
+pub mod asker;
 pub mod canonical;
 pub mod capability;
 pub mod catalogue;

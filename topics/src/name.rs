@@ -91,6 +91,12 @@ impl Name {
         Self("default".to_owned())
     }
 
+    /// The role of operators who may do everything.
+    #[must_use]
+    pub fn admin() -> Self {
+        Self("admin".to_owned())
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -250,7 +250,7 @@ mod tests {
             ),
             format!(
                 r#"{{"plan":{{"request":{{"deployments":[{{"version":{{"deployment":"a/d","number":1,"target":{{"select":"host=*"}},"units":[{{
-                "unit":"a/b","run":"running","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}]}}}}]}}}}}}"#
+                "unit":"a/b","run":"running","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}]}},"asked_by":{{"operator":"a","role":"admin"}}}}]}}}}}}"#
             ),
             r#"{"unit_command":{"units":["a/b"],"name":"c","args":{"p":"s3cret","q":{"r":[1,null,"s3cret"]}},"timeout_ms":1}}"#
                 .to_owned(),

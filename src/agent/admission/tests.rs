@@ -55,7 +55,7 @@ fn listed(unit: &str, program: &str) -> Value {
 fn asks(number: u32, units: &[Value]) -> Value {
     let target = json!({"select": "host=*"});
     let version = json!({"deployment": "default/x", "number": number, "target": target, "units": units});
-    json!({"admission": "ask", "version": version})
+    json!({"admission": "ask", "version": version, "asked_by": {"operator": "admin", "role": "admin"}})
 }
 
 fn granted(lease: u64) -> AdmissionVerdict {

@@ -42,7 +42,7 @@ fn body(units: &[&str], remove: &[&str]) -> String {
     let removal = |unit: &&str| json!({"unit": unit, "deployment": "default/x", "version": 1});
     let remove: Vec<Value> = remove.iter().map(removal).collect();
     let version = json!({"deployment": "default/x", "number": 1, "target": {"select": "label.a=b"}, "units": units});
-    json!({"v": 1, "deployments": [{"version": version}], "remove": remove}).to_string()
+    json!({"v": 1, "deployments": [{"version": version, "asked_by": {"operator": "admin", "role": "admin"}}], "remove": remove}).to_string()
 }
 
 impl Console {

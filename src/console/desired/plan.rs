@@ -14,6 +14,7 @@ use muster_rules::{
 };
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     canonical::signable,
     desired::{
         Admission, BODY_MAX_BYTES, DeploymentName, DesiredBody, DesiredDeployment, DesiredMark, Instances, PlanRequest,
@@ -390,6 +391,8 @@ pub(super) fn desired_deployment(
     let of = detached.iter().filter(|(of, unit)| *of == row.deployment && entry.units.contains(unit));
     Ok(DesiredDeployment {
         version: (*entry.row.content).clone(),
+        asked_by: Asker::admin(entry.row.info.operator.clone()),
+        asked_by_others: BTreeMap::new(),
         admission: if entry.is_rolled_out() { Admission::Ask } else { Admission::Free },
         secrets: entry.secrets.clone()?,
         adopt: row.adopt.clone(),

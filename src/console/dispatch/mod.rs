@@ -25,6 +25,7 @@ use std::{
 use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1,
+    asker::Asker,
     command::{Command, Refresh, Target, Verb},
     envelope::{self, EnvelopeError, UnsignedMessage},
     name::{CommandId, HostId, Name},
@@ -229,7 +230,7 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         let PreparedCommand { command, hosts, .. } = one;
         let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
         let (id, expires_ms) = (command.id, command.expires_ms);
-        tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
+        tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.asked_by.operator, hosts = hosts.len(), "a command is issued");
         // A command that is over is not cancelled; a host that never got it would answer it again.
         let without = unneeded.remove(&id).unwrap_or_default();
         let reached = |host: &HostId| if without.contains(host) { CommandReach::Unneeded } else { CommandReach::No };
@@ -314,7 +315,8 @@ async fn make_ready(
     let id = CommandId::new();
     let (sealed, keys) = seal(&shared.store, id, &mut verb, &hosts).await?;
     let realms = realm::chain(&shared.store, &verb).await?;
-    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
+    let command =
+        Command { v: V1, id, target, issued_ms, expires_ms, asked_by: Asker::admin(operator), realms, verb, sealed };
     let slot = hosts.first().map(|(host, _)| host.slot()).unwrap_or_default();
     let signed = sign(&shared.authority, slot, &command).await?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };

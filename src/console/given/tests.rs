@@ -266,7 +266,10 @@ fn plan_of(spec: &YunoSpec) -> PlanRequest {
         "target": {"select": "label.role=relay"},
         "units": [{"unit": "default/relay", "spec": Spec::Yuno(spec.clone()), "run": "running"}],
     });
-    serde_json::from_value(json!({"deployments": [{"version": version}]})).unwrap()
+    serde_json::from_value(
+        json!({"deployments": [{"version": version, "asked_by": {"operator": "admin", "role": "admin"}}]}),
+    )
+    .unwrap()
 }
 
 /// Deploys something to a host, and returns the digest of its document's body.

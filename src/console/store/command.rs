@@ -36,7 +36,7 @@ pub async fn add(
                               stdout_max_bytes, stderr_max_bytes)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         &id,
-        command.operator.as_str(),
+        command.asked_by.operator.as_str(),
         command.issued_ms,
         command.expires_ms,
         is_broadcast,
@@ -832,7 +832,9 @@ pub async fn open_count(db: &SqlitePool) -> StoreResult<u64> {
 mod tests {
     use muster_topics::{
         V1,
+        asker::Asker,
         command::{Exec, Target, Verb},
+        name::Name,
         outcome::Output,
     };
 
@@ -846,7 +848,7 @@ mod tests {
             target: Target::All,
             issued_ms: 0,
             expires_ms,
-            operator: "admin".parse().unwrap(),
+            asked_by: Asker::admin(Name::admin()),
             realms: Vec::new(),
             verb: Verb::UnitRun { unit: "default/hello".parse().unwrap() },
             sealed: None,

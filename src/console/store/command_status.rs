@@ -110,7 +110,9 @@ pub async fn hostname(db: &SqlitePool, command: CommandId) -> StoreResult<Option
 mod tests {
     use muster_topics::{
         V1,
+        asker::Asker,
         command::{Command, Exec, Target, Verb},
+        name::Name,
         outcome::{Data, Outcome, Output, RefusalCode},
         unit::Exit,
     };
@@ -136,7 +138,7 @@ mod tests {
             target: Target::Hosts(hosts.clone()),
             issued_ms: 0,
             expires_ms: 10,
-            operator: "admin".parse().unwrap(),
+            asked_by: Asker::admin(Name::admin()),
             realms: Vec::new(),
             verb: Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000)),
             sealed: None,

@@ -1,5 +1,6 @@
 use muster_topics::{
     V1,
+    asker::Asker,
     command::Exec,
     name::{CommandId, HostId},
 };
@@ -39,7 +40,7 @@ fn exec() -> Command {
         target: Target::Hosts(vec![host()]),
         issued_ms: NOW - MINUTE,
         expires_ms: NOW + MINUTE,
-        operator: "anna".parse().unwrap(),
+        asked_by: Asker::admin("anna".parse().unwrap()),
         realms: Vec::new(),
         verb: Verb::Exec(exec),
         sealed: None,

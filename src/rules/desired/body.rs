@@ -196,7 +196,7 @@ mod tests {
         let units: Vec<Value> = units.iter().map(|unit| listed(unit)).collect();
         json!({"version": {
             "deployment": name, "number": 1, "target": {"select": "label.a=b"}, "units": units
-        }})
+        }, "asked_by": {"operator": "admin", "role": "admin"}})
     }
 
     fn body(deployments: &[Value], remove: &[(&str, &str)]) -> Value {

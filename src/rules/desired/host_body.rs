@@ -186,7 +186,7 @@ mod tests {
         let units: Vec<Value> = units.iter().map(|unit| listed(unit)).collect();
         json!({"version": {
             "deployment": name, "number": 1, "target": {"select": "label.a=b"}, "units": units
-        }})
+        }, "asked_by": {"operator": "admin", "role": "admin"}})
     }
 
     fn body(deployments: &[Value], remove: &[(&str, &str)]) -> Value {
@@ -245,7 +245,13 @@ mod tests {
         let mut nameless = deployment("d/x", &["d/a"]);
         nameless["version"]["deployment"] = json!(7);
         refused(body(&[nameless], &[]).to_string().as_bytes(), "without a name");
-        let twice = body(&[json!({"version": {"deployment": "d/x", "number": 1}}), deployment("d/x", &[])], &[]);
+        let twice = body(
+            &[
+                json!({"version": {"deployment": "d/x", "number": 1}, "asked_by": {"operator": "admin", "role": "admin"}}),
+                deployment("d/x", &[]),
+            ],
+            &[],
+        );
         refused(twice.to_string().as_bytes(), "deployment d/x twice");
     }
 }

@@ -34,7 +34,7 @@ fn listed(name: &str, artifact: &str, port: Option<u16>) -> Value {
 }
 
 fn deployment(name: &str, number: u32, units: Vec<Value>) -> Value {
-    json!({"version": {"deployment": name, "number": number, "target": {"select": "label.a=b"}, "units": units}})
+    json!({"version": {"deployment": name, "number": number, "target": {"select": "label.a=b"}, "units": units}, "asked_by": {"operator": "admin", "role": "admin"}})
 }
 
 fn body(deployments: Vec<Value>, remove: &[(&str, &str)]) -> Value {
