@@ -33,7 +33,7 @@ use muster_topics::{
 use rcgen::{
     CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, KeyIdMethod, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData,
-    RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
+    RevokedCertParams, SanType, SerialNumber, SubjectPublicKeyInfo,
 };
 use ring::{
     hmac,
@@ -65,6 +65,10 @@ pub(super) const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600
 const BACKDATED: Duration = Duration::from_secs(24 * 3600);
 /// Certificates of hosts begin only this much in the past: they are verified on machines like this one.
 const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
+/// What the region of a host follows in its certificate.
+const REGION_URN: &str = "urn:muster:region:";
+/// The region of every host, as long as there is one.
+const REGION: &str = "default";
 
 /// An error with the authority's files or keys.
 #[derive(Debug, thiserror::Error)]
@@ -548,6 +552,10 @@ pub(super) fn client_params(
     let mut params = params(&identity.to_string(), lifetime, now)?;
     params.not_before += BACKDATED - CLIENT_BACKDATED;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if matches!(identity, Identity::Host(_)) {
+        // Not in the subject: some brokers take the whole of it for the name of a client.
+        params.subject_alt_names = vec![SanType::URI(format!("{REGION_URN}{REGION}").try_into()?)];
+    }
     Ok(params)
 }
 
@@ -611,6 +619,7 @@ mod tests {
 
     use muster_base::clock::now_ms;
     use rcgen::{BasicConstraints, IsCa, KeyPair};
+    use x509_parser::extensions::GeneralName;
 
     use super::*;
 
@@ -790,7 +799,8 @@ mod tests {
         let der = CertificateDer::from_pem_slice(granted.pem.as_bytes()).unwrap();
         let (_, certificate) = X509Certificate::from_der(&der).unwrap();
         assert!(!certificate.is_ca());
-        assert!(certificate.subject_alternative_name().unwrap().is_none());
+        let names = &certificate.subject_alternative_name().unwrap().unwrap().value.general_names;
+        assert!(matches!(names[..], [GeneralName::URI("urn:muster:region:default")]), "{names:?}");
         let usage = certificate.extended_key_usage().unwrap().unwrap().value;
         assert!(usage.client_auth && !usage.server_auth);
         assert_eq!(PeerCertificate::of(&der).unwrap().identity, host);

@@ -172,6 +172,10 @@ pub enum HostTopic {
     Admission,
     /// The console's answer to that.
     AdmissionAnswer,
+    /// `stream/<stream>`: frames of a stream, from the host.
+    Stream(Name),
+    /// `stream/<stream>/input`: frames of a stream, to the host.
+    StreamInput(Name),
     /// Signed desired state of the central units.
     Desired,
     /// A signed command for this host.
@@ -221,6 +225,8 @@ impl Topic {
             TopicKind::Outcome => HostTopic::Outcome,
             TopicKind::Admission => HostTopic::Admission,
             TopicKind::AdmissionAnswer => HostTopic::AdmissionAnswer,
+            TopicKind::Stream => HostTopic::Stream(value("{stream}").parse()?),
+            TopicKind::StreamInput => HostTopic::StreamInput(value("{stream}").parse()?),
             TopicKind::Desired => HostTopic::Desired,
             TopicKind::Command => HostTopic::Command,
             TopicKind::Ack => HostTopic::Ack,
@@ -242,6 +248,7 @@ impl Topic {
             ("{host}", Self::Host(host, _)) => host.fmt(f),
             ("{realm}", Self::Host(_, HostTopic::Unit(unit))) => unit.realm().fmt(f),
             ("{unit}", Self::Host(_, HostTopic::Unit(unit))) => unit.name().fmt(f),
+            ("{stream}", Self::Host(_, HostTopic::Stream(id) | HostTopic::StreamInput(id))) => id.fmt(f),
             ("{alert}", Self::Host(_, HostTopic::Alert(id))) => id.fmt(f),
             ("{label}", Self::CommandGroup(_, label)) => label.fmt(f),
             ("{console}", Self::ConsolePresence(id)) => id.fmt(f),
@@ -274,6 +281,8 @@ impl HostTopic {
             Self::Outcome => TopicKind::Outcome,
             Self::Admission => TopicKind::Admission,
             Self::AdmissionAnswer => TopicKind::AdmissionAnswer,
+            Self::Stream(_) => TopicKind::Stream,
+            Self::StreamInput(_) => TopicKind::StreamInput,
             Self::Desired => TopicKind::Desired,
             Self::Command => TopicKind::Command,
             Self::Ack => TopicKind::Ack,
@@ -388,6 +397,8 @@ mod tests {
             Just(HostTopic::Outcome),
             Just(HostTopic::Admission),
             Just(HostTopic::AdmissionAnswer),
+            name().prop_map(HostTopic::Stream),
+            name().prop_map(HostTopic::StreamInput),
             Just(HostTopic::Desired),
             Just(HostTopic::Command),
             Just(HostTopic::Ack),
@@ -432,6 +443,7 @@ mod tests {
                 ("{label}", "site"),
                 ("{console}", "main"),
                 ("{alert}", "disk"),
+                ("{stream}", "shell-1"),
             ];
             let text = values.iter().fold(row.address.to_owned(), |text, (name, value)| text.replace(name, value));
             let topic: Topic = text.parse().unwrap();

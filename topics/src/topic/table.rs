@@ -15,6 +15,8 @@ pub enum TopicKind {
     Event,
     Outcome,
     Admission,
+    Stream,
+    StreamInput,
     Desired,
     Command,
     Ack,
@@ -73,7 +75,7 @@ pub enum Payload {
 
 impl TopicKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Presence,
         Self::Heartbeat,
         Self::Unit,
@@ -82,6 +84,8 @@ impl TopicKind {
         Self::Event,
         Self::Outcome,
         Self::Admission,
+        Self::Stream,
+        Self::StreamInput,
         Self::Desired,
         Self::Command,
         Self::Ack,
@@ -194,6 +198,28 @@ impl TopicKind {
                 payload: Json("AdmissionReport"),
                 about: "How far the host is with a deployment that is rolled out: it asks whether it may begin, has begun, or has ended. Repeated until \
                         answered.",
+            },
+            Self::Stream => TopicRow {
+                id: "stream",
+                address: "s/{slot}/h/{host}/stream/{stream}",
+                publisher: Role::Host,
+                hosts: No,
+                qos: AtLeastOnce,
+                retained: false,
+                acknowledged: false,
+                payload: Reserved,
+                about: "Binary frames of a stream, such as a terminal or a log that is followed, from the host.",
+            },
+            Self::StreamInput => TopicRow {
+                id: "streamInput",
+                address: "s/{slot}/h/{host}/stream/{stream}/input",
+                publisher: Role::Console,
+                hosts: May,
+                qos: AtLeastOnce,
+                retained: false,
+                acknowledged: false,
+                payload: Reserved,
+                about: "Binary frames of a stream, to the host.",
             },
             Self::Desired => TopicRow {
                 id: "desired",
