@@ -151,7 +151,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
         presences.push((
             *id,
             of(json!({
-                "v": 1, "state": word, "instance": uuid::Uuid::nil(), "epoch": 1, "session": 1, "agent_version": "0.1.0",
+                "v": 1, "state": word, "instance": uuid::Uuid::nil(), "epoch": 1, "session": 1, "protocol": 1, "agent_version": "0.1.0",
                 "capabilities": ["exec"], "since_ms": now,
             }))?,
         ));

@@ -101,8 +101,13 @@ async fn command_waits_for_a_failing_store() {
 async fn command_during_claim_is_executed_after_it() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
-    let gone =
-        ClientIdentity { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2, goes_back: true };
+    let gone = ClientIdentity {
+        host: fleet.host,
+        instance: uuid::Uuid::new_v4(),
+        epoch: 1,
+        keep_alive_s: 2,
+        capabilities: vec![],
+    };
     let presence = gone.presence(1, PresenceState::Online, 0);
     console.publish(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
     let agent = fleet.agent("agent").await;

@@ -31,6 +31,7 @@ pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
 mod cancel_tokens;
+mod capabilities;
 mod cgroup;
 mod command_handler;
 pub mod config;
@@ -197,7 +198,7 @@ async fn start_in(
         instance: lives.instance(),
         epoch: life.epoch,
         keep_alive_s: config.keep_alive_s,
-        goes_back,
+        capabilities: capabilities::of_host(&config, goes_back),
     };
     tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
 

@@ -33,7 +33,7 @@ use muster_bus::address::{self, BrokerAddress};
 use muster_net::pki;
 use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::{
-    V1,
+    PROTOCOL, V1,
     name::Name,
     presence::{ConsolePresence, PresenceState},
     topic::{Filter, HostTopic, Prefix, Topic},
@@ -381,7 +381,7 @@ fn options(config: &LinkConfig) -> MqttOptions {
 /// Returns topic, quality of service, retention and payload of this console's presence.
 fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, bool, Vec<u8>) {
     let topic = Topic::ConsolePresence(config.id.clone());
-    let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
+    let presence = ConsolePresence { v: V1, state, protocol: PROTOCOL, epoch: config.epoch, since_ms: now_ms() };
     // A struct of numbers and strings always serialises.
     let payload = serde_json::to_vec(&presence).unwrap_or_default();
     (config.prefix.topic(&topic), address::qos(&topic), topic.row().retained, payload)

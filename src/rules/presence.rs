@@ -339,6 +339,7 @@ mod tests {
             instance,
             epoch: 7,
             session,
+            protocol: muster_topics::PROTOCOL,
             agent_version: String::new(),
             capabilities: vec![],
             since_ms: 0,

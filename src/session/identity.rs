@@ -1,7 +1,7 @@
 //! The identity with which an agent connects, and what it sends as soon as a connection is up.
 
 use muster_topics::{
-    Millis, V1,
+    Millis, PROTOCOL, V1,
     name::{HostId, Name},
     presence::{Capability, Presence, PresenceState},
     topic::{Filter, HostTopic, Topic},
@@ -19,8 +19,8 @@ pub struct ClientIdentity {
     pub epoch: u64,
     /// MQTT's keep-alive, in seconds.
     pub keep_alive_s: u16,
-    /// Whether it can go back to an earlier time when the console confirms one: see [`Capability::FreshTime`].
-    pub goes_back: bool,
+    /// What it can do.
+    pub capabilities: Vec<Capability>,
 }
 
 impl ClientIdentity {
@@ -33,11 +33,9 @@ impl ClientIdentity {
             instance: self.instance,
             epoch: self.epoch,
             session,
+            protocol: PROTOCOL,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: [Capability::Exec, Capability::Yuno]
-                .into_iter()
-                .chain(self.goes_back.then_some(Capability::FreshTime))
-                .collect(),
+            capabilities: self.capabilities.clone(),
             since_ms,
         }
     }

@@ -10,7 +10,10 @@ use muster_agent::{config::Config, join::MemberIdentity, link::LinkTask, store::
 use muster_base::chance;
 use muster_rules::{desired::head::KnownDocument, heartbeat::HeartbeatSchedule, presence, time::KnownTime};
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{Millis, desired::DesiredReport, heartbeat::HostState, join::Membership, numbered::NumberedKind};
+use muster_topics::{
+    Millis, desired::DesiredReport, heartbeat::HostState, join::Membership, numbered::NumberedKind,
+    presence::Capability,
+};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +138,7 @@ impl HostRunner {
         let config = Config::default();
         let mut instances = life.instances.iter().copied();
         let me = ClientIdentity {
-            goes_back: true,
+            capabilities: vec![Capability::Exec, Capability::FreshTime],
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
             epoch: life.epoch,

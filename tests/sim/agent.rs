@@ -26,6 +26,7 @@ use muster_topics::{
     command::Command,
     name::{CommandId, Digest, HostId},
     outcome::Status,
+    presence::Capability,
     select,
     topic::{HostTopic, Topic},
     unit::{Phase, Run},
@@ -154,7 +155,7 @@ impl Agent {
             instance,
             epoch: life.epoch,
             keep_alive_s: config.keep_alive_s,
-            goes_back: false,
+            capabilities: vec![Capability::Exec, Capability::Yuno],
         };
         let units = machine.units();
         let parts = SessionParts {
@@ -165,6 +166,7 @@ impl Agent {
             lost_ms: life.lost_ms,
             last_epoch: life.last_epoch,
             lives: machine.disk.read(|tables| tables.lives.clone()),
+            console_epoch: life.console_epoch,
             kept_ms: KEPT_AFTER_EXPIRY_MS,
             policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
             user: "root".to_owned(),

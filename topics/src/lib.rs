@@ -93,7 +93,7 @@ pub mod verb;
 mod version;
 pub mod version_order;
 
-pub use version::V1;
+pub use version::{PROTOCOL, V1};
 
 /// Milliseconds since the Unix epoch, the unit of every time on the wire.
 pub type Millis = i64;

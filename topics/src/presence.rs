@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::{Millis, V1};
 
-/// Payload of `h/<host>/presence`.
+/// Payload of `s/<slot>/h/<host>/presence`.
 ///
 /// An agent registers the `offline` one as its last will before it connects, publishes `online` when it is connected,
 /// and `stopped` before it exits in order.
@@ -22,9 +22,12 @@ pub struct Presence {
     pub epoch: u64,
     /// The number of the connection within the epoch, from 1: an old last will has an earlier one.
     pub session: u64,
-    /// The agent's version.
+    /// The protocol that the agent speaks: see [`PROTOCOL`](crate::PROTOCOL). A console that does not know it takes nothing
+    /// of the host.
+    pub protocol: u32,
+    /// The agent's version, for people.
     pub agent_version: String,
-    /// What this agent supports, beyond version 1 of the protocol.
+    /// What this build of the agent, on this host, can do.
     pub capabilities: Vec<Capability>,
     /// When this state began, by the agent's clock; for a last will, when the session began.
     pub since_ms: Millis,
@@ -51,20 +54,37 @@ pub enum PresenceState {
     Stopped,
 }
 
-/// A feature that not every agent has.
+/// What an agent can do, by its build and by what its host has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
     /// Runs commands.
     Exec,
-    /// Manages yunos.
+    /// Manages units of kind `yuno`.
     Yuno,
+    /// Manages units of kind `container`, in the runtimes that it names.
+    Container,
+    /// Manages units of kind `packages`.
+    Packages,
+    /// Manages units of kind `files`.
+    Files,
+    /// Has the container runtime [`Podman`](crate::container::Runtime::Podman).
+    Podman,
+    /// Has the container runtime [`Lxc`](crate::container::Runtime::Lxc).
+    Lxc,
     /// It sets its time back when its console confirms an earlier time than was signed before, if that message is known
     /// to be fresh: it acknowledges a heartbeat that was just made.
     FreshTime,
-    /// A capability of a newer agent, unknown to this reader.
+    /// A capability of another build, unknown to this reader.
     #[serde(other)]
     Other,
+}
+
+/// The part of a presence by which its reader knows whether it understands the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct PresenceProtocol {
+    /// See [`Presence::protocol`].
+    pub protocol: u32,
 }
 
 /// Payload of `console/<id>/presence`.
@@ -74,6 +94,8 @@ pub struct ConsolePresence {
     pub v: V1,
     /// Whether the console is online.
     pub state: PresenceState,
+    /// The protocol that the console speaks: see [`PROTOCOL`](crate::PROTOCOL).
+    pub protocol: u32,
     /// The epoch of the console.
     pub epoch: u64,
     /// When this state began, by the console's clock.

@@ -5,6 +5,10 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
+/// The number of the protocol that this build speaks. It grows with each change that parties of before would misunderstand,
+/// so it says how old a party is; what a party can do beside that, [`Capability`](crate::presence::Capability) says.
+pub const PROTOCOL: u32 = 1;
+
 /// Version 1 of a payload: written as the number 1, and refusing any other when parsed, so that an incompatible payload
 /// of a newer party is an error rather than a misunderstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use muster_api::CommandState;
 use muster_fault::planted;
 use muster_rules::{hostname, merge_patch, presence};
 use muster_topics::{
-    V1,
+    PROTOCOL, V1,
     heartbeat::{Content, Heartbeat, HostState},
     name::Digest,
     presence::{Presence, PresenceState},
@@ -72,6 +72,7 @@ pub(super) fn presence_of(epoch: u64, state: &HostState) -> Presence {
         instance: Uuid::nil(),
         epoch,
         session: 0,
+        protocol: PROTOCOL,
         agent_version: state.agent_version.clone(),
         capabilities: Vec::new(),
         since_ms: 0,
@@ -178,6 +179,7 @@ mod tests {
             instance: Uuid::nil(),
             epoch,
             session,
+            protocol: PROTOCOL,
             agent_version: String::new(),
             capabilities: Vec::new(),
             since_ms: 0,

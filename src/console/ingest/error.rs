@@ -1,6 +1,6 @@
 //! Faults of a host's message.
 
-use muster_topics::PAYLOAD_MAX_BYTES;
+use muster_topics::{PAYLOAD_MAX_BYTES, PROTOCOL};
 
 use super::super::store::StoreError;
 
@@ -19,6 +19,12 @@ pub enum FaultyMessage {
     /// It is not the JSON of its topic.
     #[error("{0}")]
     Payload(#[from] serde_json::Error),
+    /// Its host speaks a later protocol than this console.
+    #[error(
+        "its host speaks protocol {0}, and this console {PROTOCOL}; nothing is taken of it. hint: upgrade the console before its \
+         hosts"
+    )]
+    Protocol(u32),
     /// Its content is impossible.
     #[error("{0}")]
     Content(&'static str),

@@ -20,6 +20,7 @@ mod decide;
 pub mod effects;
 mod error;
 mod measurement_recorder;
+mod newer_hosts;
 pub mod output;
 pub mod owed_acks;
 pub mod store_batch;
@@ -40,10 +41,11 @@ pub(crate) use self::{
 };
 use self::{
     effects::{Effects, RefreshRequests},
+    newer_hosts::NewerHosts,
     store_batch::IngestBatch,
 };
 use super::{
-    inbound::Inbound,
+    inbound::{Inbound, MessageReceipt},
     state::ConsoleState,
     store::{StoreError, command},
 };
@@ -57,7 +59,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// Stores messages of the link until its queue is closed or the console stops.
 pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
-    let mut refreshes = RefreshRequests::default();
+    let (mut refreshes, mut newer) = (RefreshRequests::default(), NewerHosts::default());
     loop {
         tokio::select! {
             // Cancel-safe: nothing is taken unless this branch completes.
@@ -65,6 +67,14 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             () = shutdown.cancelled() => return,
         }
         let mut pending = std::mem::take(&mut batch);
+        pending.retain_mut(|message| match newer.check(&message.topic, &message.payload) {
+            Ok(()) => true,
+            Err(fault) => {
+                dropped(&message.topic, &fault);
+                std::mem::replace(&mut message.receipt, MessageReceipt::none()).acknowledge();
+                false
+            }
+        });
         loop {
             match store(&shared, &pending).await {
                 Ok(effects) => {

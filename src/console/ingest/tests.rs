@@ -35,7 +35,7 @@ async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
 fn presence(epoch: u64, session: u64, state: &str) -> Value {
     json!({
         "v": 1, "state": state, "instance": uuid::Uuid::nil(), "epoch": epoch, "session": session,
-        "agent_version": "0.1.0", "capabilities": ["exec"], "since_ms": 1,
+        "protocol": 1, "agent_version": "0.1.0", "capabilities": ["exec"], "since_ms": 1,
     })
 }
 

@@ -124,7 +124,7 @@ mod with_a_broker {
         async fn online(&mut self, session: u64) {
             let presence = json!({
                 "v": 1, "state": "online", "instance": uuid::Uuid::nil(), "epoch": 1, "session": session,
-                "agent_version": "0.1.0", "capabilities": [], "since_ms": 1,
+                "protocol": 1, "agent_version": "0.1.0", "capabilities": [], "since_ms": 1,
             });
             self.say(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
         }

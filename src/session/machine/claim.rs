@@ -7,7 +7,7 @@ use muster_rules::{
     presence::{self, ClaimState, PresenceVerdict, StoreLife},
 };
 use muster_topics::{
-    Millis,
+    Millis, PROTOCOL,
     ack::HostLives,
     presence::{Presence, PresenceState},
     topic::HostTopic,
@@ -18,7 +18,7 @@ use crate::{
     identity::json,
     interface::{Effect, HostView, Input, Moment, Notice},
     publisher::Publication,
-    signed::SignedMessage,
+    signed::{IncomingMessage, SignedMessage},
     store::StoreRequest,
 };
 
@@ -68,6 +68,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
 
     pub(super) fn presence(&mut self, presence: Option<&Presence>, receipt: Option<R>, now: Moment) {
         self.acknowledge(receipt);
+        if let Some(newer) = presence.filter(|presence| presence.protocol > PROTOCOL) {
+            let spoken = newer.protocol;
+            self.reject("presence", format!("an agent of this host speaks protocol {spoken}, and this one {PROTOCOL}"));
+        }
         let Some(connection) = &mut self.connection else { return };
         let is_twin = presence.is_some_and(|presence| connection.claim.is_twin(presence));
         let last_epoch = self.local.last_epoch;

@@ -21,7 +21,7 @@ use muster_topics::{
     name::{CommandId, Digest, HostId, Name},
     numbered::{NumberedContent, NumberedDocument, Numbers},
     outcome::{Content, Report},
-    presence::{Presence, PresenceState},
+    presence::{Capability, Presence, PresenceState},
     select,
     topic::HostTopic,
 };
@@ -94,7 +94,7 @@ impl Bench {
             instance: Uuid::from_u128(2),
             epoch: 7,
             keep_alive_s: 30,
-            goes_back: true,
+            capabilities: vec![Capability::Exec],
         };
         let parts = SessionParts {
             me,

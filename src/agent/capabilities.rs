@@ -1,0 +1,46 @@
+//! What this agent can do, by its build and by what its host has when it starts.
+
+use std::path::Path;
+
+use muster_topics::presence::Capability;
+
+use super::{config::Config, execute::program_path::SEARCH_PATH};
+
+/// The programs by which the agent knows that the host has LXC, and packages that it can manage.
+const LXC_PROGRAM: &str = "lxc-start";
+const PACKAGES_PROGRAM: &str = "dpkg";
+
+/// Returns what the agent of this host can do. `goes_back`: it remembers commands for as long as [`Capability::FreshTime`] asks for.
+pub(super) fn of_host(config: &Config, goes_back: bool) -> Vec<Capability> {
+    // Where the agent itself finds them.
+    let has_program = |name: &str| SEARCH_PATH.split(':').any(|folder| Path::new(folder).join(name).is_file());
+    let has_podman = config.containers.podman_socket.exists();
+    list(has_podman, has_program(LXC_PROGRAM), has_program(PACKAGES_PROGRAM), goes_back)
+}
+
+fn list(has_podman: bool, has_lxc: bool, has_packages: bool, goes_back: bool) -> Vec<Capability> {
+    let build = [Capability::Exec, Capability::Yuno, Capability::Files];
+    let of_host = [
+        (has_podman || has_lxc, Capability::Container),
+        (has_podman, Capability::Podman),
+        (has_lxc, Capability::Lxc),
+        (has_packages, Capability::Packages),
+        (goes_back, Capability::FreshTime),
+    ];
+    let of_host = of_host.into_iter().filter(|(has, _)| *has).map(|(_, capability)| capability);
+    build.into_iter().chain(of_host).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_says_what_it_has() {
+        let words = |list: &[Capability]| serde_json::to_value(list).unwrap().to_string();
+        assert_eq!(words(&list(false, false, false, false)), r#"["exec","yuno","files"]"#);
+        let all = r#"["exec","yuno","files","container","podman","lxc","packages","fresh_time"]"#;
+        assert_eq!(words(&list(true, true, true, true)), all);
+        assert_eq!(words(&list(false, true, false, false)), r#"["exec","yuno","files","container","lxc"]"#);
+    }
+}
