@@ -26,6 +26,7 @@ use muster_base::{
     failure::{Failure, FailureContext as _, FailureKind},
     files,
     folders::{self, UserFolders},
+    form::OtherForm,
     reload::{self, HangUpSignals},
     unwritable,
 };
@@ -117,6 +118,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
         Some(folder) => folders::absolute(folder).trying(format_args!("the folder {}", folder.display()))?,
         None => default_data()?,
     };
+    check_form(&data)?;
     let mut steps = ProgressPrinter::new();
     let mut hang_ups = HangUpSignals::listen()?;
     let _held = hold(&data, &up)?;
@@ -181,6 +183,14 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
     }
     parts.stop().await;
     ready.map(drop)
+}
+
+/// Checks, before anything is changed, that no other build has written what is in the folder, or the context file.
+fn check_form(data: &Path) -> Result<(), Failure> {
+    let refused = |other: OtherForm| Failure::new(FailureKind::Failed, other);
+    muster_console::check_form(&data.join("console")).map_err(refused)?;
+    muster_agent::check_form(&data.join("agent")).map_err(refused)?;
+    Contexts::load(&context::path()?).map(drop)
 }
 
 /// The running roles.

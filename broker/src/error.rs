@@ -58,7 +58,11 @@ pub enum BrokerError {
         folder: PathBuf,
     },
     /// The journal has another version.
-    #[error("the journal {path} is of version {version}, which this program does not know", path = path.display())]
+    #[error(
+        "{} was written by a build of muster from before its first release, or by a newer one (version {version}), and is not \
+         read\nhint: go on with the build that wrote it; or move it away: every party publishes what is its own again",
+        path.display()
+    )]
     StoreVersion {
         /// The file.
         path: PathBuf,

@@ -11,6 +11,7 @@ use std::{
 use muster_base::{
     clock,
     files::{self, RoleFile},
+    form::{self, OtherForm},
 };
 use muster_rules::time::KnownTime;
 use muster_sqlite::room::{Reserve, ReserveSize};
@@ -20,7 +21,7 @@ use super::{
     error::AgentError,
     join,
     state_folder::{self, StateFolder},
-    store::Store,
+    store::{self, Store},
 };
 
 /// The reserve for commands on a full disk: the store's write-ahead log at its largest, 4 MiB, and as much again for
@@ -46,6 +47,7 @@ impl DataFolder {
     /// # Errors
     /// If it cannot be used, or another agent uses it.
     pub(super) async fn open(folder: &Path, unwritable: Option<io::ErrorKind>) -> Result<Self, AgentError> {
+        check_form(folder)?;
         make_folder(folder)?;
         let lock = lock(folder)?;
         let reserve = Reserve::open(folder, RESERVE);
@@ -61,6 +63,16 @@ impl DataFolder {
         };
         Ok(Self { folder: folder.to_owned(), lock, reserve, state, store, host, is_member, now_ms })
     }
+}
+
+/// Checks that no other build has written what is in a data folder, and changes nothing.
+///
+/// # Errors
+/// If one has.
+pub fn check_form(folder: &Path) -> Result<(), OtherForm> {
+    form::check_store(&folder.join(state_folder::STORE), store::other_form)?;
+    join::check_form(folder)?;
+    store::desired_copies::check_form(folder)
 }
 
 /// Creates the agent's folder, for its owner alone. Under root, units may run as other users, with programs and folders

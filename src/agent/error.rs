@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use muster_base::form::OtherForm;
 use muster_sqlite::room;
 
 use super::{config::AgentConfigError, join::JoinError, store::StoreError, unit::UnitsError};
@@ -36,6 +37,9 @@ pub enum AgentError {
         /// The folder.
         path: PathBuf,
     },
+    /// Another build has written what is in its folder.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// It has not joined a fleet, and has no token.
     #[error(
         "this host has not joined a fleet. hint: make a token with `muster token create` on the console's side, and give it as `join`"

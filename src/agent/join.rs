@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use muster_base::{chance, files, folders};
+use muster_base::{
+    chance, files, folders,
+    form::{self, FORM, OtherForm},
+};
 use muster_bus::sealing::HostKey;
 use muster_net::{
     http,
@@ -38,7 +41,7 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{address, pin::PinnedVerifier};
+use super::{address, pin::PinnedVerifier, store::other_form};
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
@@ -54,8 +57,7 @@ const EXCHANGE: Duration = Duration::from_secs(30);
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
 /// This host's membership of its fleet, with its key.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone)]
 pub struct MemberIdentity {
     /// What the console issued.
     pub membership: Membership,
@@ -251,6 +253,9 @@ pub enum JoinError {
         /// The reason.
         reason: String,
     },
+    /// Another build has written it.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// The key is a credential, and cannot be used.
     #[error(
         "the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}. hint: hand it in as before (`LoadCredential=`); with \
@@ -281,6 +286,26 @@ impl JoinError {
     pub fn is_of_revoked_key(&self) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code == "key_revoked")
     }
+}
+
+/// The content of the file with an identity.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdentityFile {
+    /// [`FORM`].
+    form: u16,
+    membership: Membership,
+    key: String,
+}
+
+/// Checks that no other build has written the identity in `folder`. What cannot be read is left to who reads it.
+///
+/// # Errors
+/// If one has.
+pub(crate) fn check_form(folder: &Path) -> Result<(), OtherForm> {
+    let path = folder.join(IDENTITY_FILE);
+    let is_other = fs::read(&path).is_ok_and(|json| form::is_other_json(&json));
+    if is_other { Err(other_form(&path)) } else { Ok(()) }
 }
 
 /// Returns the host's id: generated at the first start, and kept in `folder`.
@@ -365,9 +390,13 @@ fn load_with(folder: &Path, credentials: Option<&Path>) -> Result<Option<MemberI
     let path = folder.join(IDENTITY_FILE);
     match files::read_own(&path) {
         Ok(json) => {
+            if form::is_other_json(&json) {
+                return Err(other_form(&path).into());
+            }
             let damaged = |reason: String| JoinError::Content { path: path.clone(), reason };
-            let mut identity: MemberIdentity =
+            let IdentityFile { membership, key, .. } =
                 serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
+            let mut identity = MemberIdentity { membership, key };
             if identity.key.is_empty() {
                 let unusable = |reason: &str| JoinError::Credential { path: path.clone(), reason: reason.to_owned() };
                 identity.key = handed_in(credentials)?.ok_or_else(|| unusable("it is not handed in"))?;
@@ -403,8 +432,8 @@ fn save_with(folder: &Path, identity: &MemberIdentity, credentials: Option<&Path
         Some(pem) if pem == identity.key => String::new(),
         _ => identity.key.clone(),
     };
-    let json = serde_json::to_vec_pretty(&MemberIdentity { key, ..identity.clone() })
-        .map_err(|error| JoinError::Answer(error.to_string()))?;
+    let file = IdentityFile { form: FORM, membership: identity.membership.clone(), key };
+    let json = serde_json::to_vec_pretty(&file).map_err(|error| JoinError::Answer(error.to_string()))?;
     files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
 }
 

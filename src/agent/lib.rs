@@ -77,6 +77,7 @@ mod testing;
 pub mod unit;
 mod unit_set;
 
+pub use data_folder::check_form;
 pub use running::RunningAgent;
 
 pub use error::AgentError;
@@ -360,6 +361,7 @@ pub async fn detach(folder: &Path) -> Result<u64, AgentError> {
     let path = folder.join("agent.db");
     // Nothing is made where there is no agent.
     fs::metadata(&path).map_err(failed)?;
+    check_form(folder)?;
     let _lock = data_folder::lock(folder)?;
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
     let store = Store::open_or_replace(&path, true, now_ms).await?;

@@ -16,6 +16,7 @@ use std::{
     io::{self, Read, Write},
 };
 
+use muster_base::form::FORM;
 use muster_topics::{Millis, name::Digest};
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ const MODE: u32 = 0o600;
 pub struct Manifest {
     /// The format of the archive, [`FORMAT`].
     pub format: u64,
+    /// The form of what is in it, [`muster_base::form::FORM`].
+    pub form: u16,
     /// The version of the program that made it.
     pub muster: String,
     /// The fleet: SHA-256 of its root certificate.
@@ -300,13 +303,17 @@ fn manifest(json: &[u8]) -> Result<Manifest, BackupError> {
     #[derive(Deserialize)]
     struct Format {
         format: u64,
+        form: Option<u16>,
         #[serde(default)]
         muster: String,
     }
     let damaged = |error: serde_json::Error| BackupError::Damaged(format!("its manifest: {error}"));
-    let Format { format, muster } = serde_json::from_slice(json).map_err(damaged)?;
+    let Format { format, form, muster } = serde_json::from_slice(json).map_err(damaged)?;
+    let muster = muster.chars().filter(char::is_ascii_graphic).take(40).collect();
+    if form != Some(FORM) {
+        return Err(BackupError::OtherForm { muster });
+    }
     if format > FORMAT {
-        let muster = muster.chars().filter(char::is_ascii_graphic).take(40).collect();
         return Err(BackupError::Newer { found: format, known: FORMAT, muster });
     }
     serde_json::from_slice(json).map_err(damaged)
@@ -336,6 +343,7 @@ pub(crate) mod tests {
         let parts = vec![Part { name: "store".to_owned(), files: 1, bytes: 3 }];
         Manifest {
             format,
+            form: FORM,
             muster: "9.9".to_owned(),
             fleet: Digest::of(b"root"),
             console: "main".to_owned(),

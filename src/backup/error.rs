@@ -24,6 +24,15 @@ pub enum BackupError {
         /// The version that made it.
         muster: String,
     },
+    /// Another build has made it.
+    #[error(
+        "the backup was made by a build of muster from before its first release ({muster}), whose backups are not read any \
+         more\nconsequence: nothing was restored from it\nhint: restore it with the build that made it"
+    )]
+    OtherForm {
+        /// The version that it names.
+        muster: String,
+    },
     /// No key was given.
     #[error("no private key is given\nhint: name the file of the private key with --identity FILE")]
     NoKey,

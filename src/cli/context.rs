@@ -12,19 +12,29 @@ use muster_base::{
     failure::{Failure, FailureContext as _, FailureKind},
     files,
     folders::UserFolders,
+    form::{FORM, OtherForm},
 };
 use muster_topics::name::{HostId, Name};
 use serde::{Deserialize, Serialize};
 
 /// The known consoles.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contexts {
     /// The one that is used by default.
     pub current: Option<String>,
     /// All of them, by name.
-    #[serde(default)]
     pub contexts: BTreeMap<String, ConsoleContext>,
+}
+
+/// The content of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContextFile {
+    /// [`FORM`].
+    form: u16,
+    current: Option<String>,
+    #[serde(default)]
+    contexts: BTreeMap<String, ConsoleContext>,
 }
 
 /// A console, and the operator's access to it.
@@ -73,13 +83,17 @@ impl Contexts {
     /// Reads the file; empty if there is none.
     ///
     /// # Errors
-    /// If it cannot be read, or is invalid.
+    /// If it cannot be read, is invalid, or was written by another build.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         match files::read_text(path) {
-            Ok(text) => toml::from_str(&text).map_err(|error| {
-                let why = config::explain(&text, &error);
-                Failure::new(FailureKind::Failed, format!("the context file {}: {why}", path.display()))
-            }),
+            Ok(text) => {
+                check_form(path, &text)?;
+                let ContextFile { current, contexts, .. } = toml::from_str(&text).map_err(|error| {
+                    let why = config::explain(&text, &error);
+                    Failure::new(FailureKind::Failed, format!("the context file {}: {why}", path.display()))
+                })?;
+                Ok(Self { current, contexts })
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => {
                 Err(Failure::new(FailureKind::Failed, format!("the context file {}: {error}", path.display())))
@@ -96,7 +110,8 @@ impl Contexts {
         if let Some(folder) = path.parent() {
             files::make_folder(folder, files::PRIVATE_FOLDER).trying(&what)?;
         }
-        let text = toml::to_string_pretty(self).trying(&what)?;
+        let Self { current, contexts } = self.clone();
+        let text = toml::to_string_pretty(&ContextFile { form: FORM, current, contexts }).trying(&what)?;
         files::write_atomically(path, text.as_bytes(), files::SECRET_MODE).trying(&what)
     }
 
@@ -128,6 +143,18 @@ impl Contexts {
     pub fn put(&mut self, name: &str, context: ConsoleContext) {
         self.contexts.insert(name.to_owned(), context);
         self.current = Some(name.to_owned());
+    }
+}
+
+/// Refuses a whole file of another build.
+fn check_form(path: &Path, text: &str) -> Result<(), Failure> {
+    let Ok(found) = text.parse::<toml::Table>() else { return Ok(()) };
+    match found.get("form") {
+        Some(toml::Value::Integer(form)) if *form == i64::from(FORM) => Ok(()),
+        _ => {
+            let hint = "move it away, and sign in again with `muster login LINK`, or start `muster up`".to_owned();
+            Err(Failure::new(FailureKind::Failed, OtherForm { path: path.to_owned(), hint }))
+        }
     }
 }
 
@@ -183,7 +210,20 @@ mod tests {
     fn damaged_context_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("context.toml");
-        fs::write(&path, "current = 7").unwrap();
+        fs::write(&path, "form = 1\ncurrent = 7").unwrap();
         assert!(Contexts::load(&path).unwrap_err().cause().unwrap().to_owned().contains("context.toml"));
+    }
+
+    #[test]
+    fn context_file_of_another_build_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("context.toml");
+        for text in ["", "current = \"a\"\n", "form = 0\n", "form = 2\nnew = 1\n"] {
+            fs::write(&path, text).unwrap();
+            let failure = Contexts::load(&path).unwrap_err();
+            let cause = failure.cause().unwrap();
+            assert!(cause.contains("context.toml was written by a build of muster from before"), "{cause}");
+            assert!(failure.given_hint().unwrap().contains("muster login"), "{text}");
+        }
     }
 }

@@ -31,7 +31,9 @@ use muster_backup::{
 use muster_base::{
     clock::{now_ms, rfc3339_ms},
     failure::with_causes,
-    files, mount,
+    files,
+    form::FORM,
+    mount,
 };
 use muster_sqlite::room;
 use muster_topics::name::Name;
@@ -296,6 +298,7 @@ impl FolderCopy {
         }
         let manifest = Manifest {
             format: archive::FORMAT,
+            form: FORM,
             muster: env!("CARGO_PKG_VERSION").to_owned(),
             fleet: shared.authority.fingerprint(),
             console: config.id.to_string(),

@@ -26,7 +26,7 @@ use crate::{
     config::{AuthorityConfig, Config},
     key_ring::KeySources,
     operator, register, revocation,
-    start::{STORE, WEB_URL, open_authority},
+    start::{STORE, WEB_URL, check_form, open_authority},
     store::{Store, host, issued},
 };
 
@@ -113,6 +113,7 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     let Some(Config { data_dir: folder, authority: AuthorityConfig { signer }, .. }) = wanted.folder.config()? else {
         return Ok(());
     };
+    check_form(&folder).map_err(|other| Failure::new(FailureKind::Failed, other))?;
     let was_there = Authority::exists(&folder.join(AUTHORITY));
     files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
     let authority =

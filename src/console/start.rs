@@ -12,7 +12,12 @@ use std::{
 
 use axum::Router;
 use muster_backup::restored_mark;
-use muster_base::{clock::now_ms, files, folders, reload::other_changes};
+use muster_base::{
+    clock::now_ms,
+    files, folders,
+    form::{self, OtherForm},
+    reload::other_changes,
+};
 use muster_guard::{LineLimiter, RecentLogins};
 use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
@@ -73,6 +78,8 @@ const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 pub(crate) const WEB_URL: &str = "web.url";
 /// The store's file in the console's folder.
 pub(crate) const STORE: &str = "console.db";
+/// The file for measurements in the console's folder.
+const SERIES: &str = "series.db";
 /// The settings that can be changed while the console runs. `extra_names` affects only its certificates; `public_name`
 /// is in URLs that hosts and operators already have, so it needs a restart.
 const TAKEN: [&str; 5] =
@@ -131,6 +138,9 @@ pub enum ConsoleError {
     /// The keys that secrets are encrypted with cannot be opened.
     #[error(transparent)]
     SecretKeys(#[from] secret::KeyringError),
+    /// Another build has written what is in its folder.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -198,6 +208,7 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let outlets = config.alert_outlets.iter().map(AlertOutlet::open).collect::<Result<Vec<_>, _>>()?;
     let dir = config.data_dir.clone();
     let folder = |source| ConsoleError::Folder { path: dir.clone(), source };
+    check_form(&dir)?;
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     clear_places(&dir, files::RoleFile::File, &["lock"])?;
     let lock = lock(&dir)?;
@@ -219,7 +230,7 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     content::prepare_folder(&artifacts).map_err(|source| ConsoleError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open_in(&dir).await?;
     register::restore(&dir, &store, now_ms()).await.map_err(ListError::from)?;
-    let series = open_series(&dir.join("series.db"), &config.series()).await;
+    let series = open_series(&dir.join(SERIES), &config.series()).await;
     let secret_keys = secret::Keyring::open(&dir, store::secret::last_key(store.read()).await?)?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::ListKeeper::open(&dir, &authority, &store).await?;
@@ -240,6 +251,14 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
         outlets,
         lock,
     })
+}
+
+/// Checks that no other build has written what is in a console's folder, and changes nothing.
+///
+/// # Errors
+/// If one has.
+pub fn check_form(folder: &Path) -> Result<(), OtherForm> {
+    [STORE, SERIES].into_iter().try_for_each(|name| form::check_store(&folder.join(name), store::other_form))
 }
 
 /// Makes the folder absolute: the revocation command gets a path in it.

@@ -498,6 +498,13 @@ fn check_store(part: Part, path: &str, state: &StoreState) -> CheckResult {
             format!("{path} could not be checked: {why}"),
             "run this as the user that the role runs as, or as root",
         ),
+        StoreState::OtherForm => problem(
+            check,
+            format!(
+                "{path} was written by a build of muster from before its first release, whose stores are not read any more"
+            ),
+            "go on with the build that wrote it; or end with that build what it runs, move the folder away, and begin anew",
+        ),
         StoreState::Damaged(why) => problem(
             check,
             format!("{path} is damaged: {why}"),

@@ -2,7 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use muster_base::{clock, failure::with_causes};
+use muster_base::{
+    clock,
+    failure::with_causes,
+    form::{self, StoreForm},
+};
 use muster_net::pki;
 use muster_topics::Millis;
 use rustls::pki_types::{CertificateRevocationListDer, pem::PemObject};
@@ -113,6 +117,9 @@ async fn store(path: &Path, is_open: bool) -> StoreState {
     if !path.exists() {
         return StoreState::Missing;
     }
+    if matches!(form::of_store(path), Ok(StoreForm::Other)) {
+        return StoreState::OtherForm;
+    }
     let has_log = path.with_extension("db-wal").metadata().is_ok_and(|log| log.len() > 0);
     let options = SqliteConnectOptions::new().filename(path).read_only(true).immutable(!is_open && !has_log);
     let check = async {
@@ -189,6 +196,9 @@ mod tests {
         let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
         let mut connection = options.connect().await.unwrap();
         sqlx::query("CREATE TABLE a (b)").execute(&mut connection).await.unwrap();
+        assert_eq!(store(&path, false).await, StoreState::OtherForm);
+        let version = format!("PRAGMA user_version = {}", form::USER_VERSION);
+        sqlx::query(sqlx::AssertSqlSafe(version)).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
         assert_eq!(store(&path, false).await, StoreState::Whole);
         let names = fs::read_dir(folder.path()).unwrap().count();

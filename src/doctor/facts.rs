@@ -200,6 +200,8 @@ pub enum StoreState {
     Missing,
     /// It is damaged.
     Damaged(String),
+    /// It was written by another build.
+    OtherForm,
     /// It could not be checked.
     Unchecked(String),
 }

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use muster_sqlite::schema::SchemaError;
+use muster_sqlite::{
+    form::{FormError, OtherForm},
+    schema::SchemaError,
+};
 use muster_topics::Millis;
 
 use super::selector::SelectorError;
@@ -36,6 +39,9 @@ pub enum SeriesError {
     /// A migration failed.
     #[error("the time-series store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// Another build has written it.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// SQLite reports that the file is damaged.
     #[error("the time-series store is damaged: {0}")]
     Damaged(String),
@@ -53,6 +59,15 @@ pub enum SeriesError {
     /// The store could not be opened at the start.
     #[error("the time-series store is left out: {0}")]
     LeftOut(Arc<str>),
+}
+
+impl From<FormError> for SeriesError {
+    fn from(error: FormError) -> Self {
+        match error {
+            FormError::Other(other) => Self::OtherForm(other),
+            FormError::Sql(error) => Self::Sql(error),
+        }
+    }
 }
 
 impl From<SchemaError> for SeriesError {

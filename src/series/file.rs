@@ -4,18 +4,21 @@
 //! companions, and reported in the log and in [`super::SeriesStore::set_aside`], and only then a new one is created.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
-use muster_sqlite::schema;
+use muster_sqlite::{
+    form::{self, OtherForm},
+    schema,
+};
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, SqliteConnection, SqlitePool,
     migrate::Migrator,
-    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqlitePoolOptions},
 };
 
 use super::error::SeriesError;
@@ -23,7 +26,7 @@ use super::error::SeriesError;
 /// A store up to this size is checked completely when it is opened, which takes about a tenth of a second. A larger one
 /// is only checked if damage was found while it was in use.
 const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// Mode of files that only their owner may read: names of hosts and units are confidential.
+/// Mode of files that only their owner may read.
 const PRIVATE_MODE: u32 = 0o600;
 /// Number of connections for queries: enough for the processors of a small machine.
 const READERS: u32 = 2;
@@ -77,10 +80,10 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, Serie
 
 async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
     let to_check = suspicion(path).exists() || fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
-    make_private(path).map_err(sqlx::Error::Io)?;
-    let is_new = fs::metadata(path).is_ok_and(|file| file.len() == 0);
+    // So that the file can shrink.
+    form::prepare(path, SqliteAutoVacuum::Incremental, other_form).await?;
     let mut writer = options(path).connect().await?;
-    match prepare(&mut writer, is_new, to_check).await {
+    match prepare(&mut writer, to_check).await {
         Ok(()) => Ok(writer),
         Err(error) => {
             // A connection that closes deletes the write-ahead log by name, so this must be over before a new store
@@ -92,11 +95,7 @@ async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
 }
 
 /// Runs the first statements. (As options of the connection, their failure would drop it instead of closing it.)
-async fn prepare(writer: &mut SqliteConnection, is_new: bool, to_check: bool) -> Result<(), SeriesError> {
-    if is_new {
-        // So that the file can shrink. It cannot be changed later, and would change a file that has to be set aside.
-        sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *writer).await?;
-    }
+async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), SeriesError> {
     for pragma in [
         "PRAGMA journal_mode = WAL",
         // An agent deletes what was acknowledged, so it must survive a power failure: each commit syncs the write-ahead
@@ -125,6 +124,10 @@ fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new().filename(path).row_buffer_size(ROWS_AHEAD).disable_statement_logging()
 }
 
+fn other_form(path: &Path) -> OtherForm {
+    OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), "start again")
+}
+
 /// Whether the file itself is damaged, so that a retry cannot help.
 fn is_damage(error: &SeriesError) -> bool {
     match error {
@@ -142,7 +145,8 @@ pub(super) fn remember_damage(path: &Path) {
         hint = "start the console again; it sets the file aside and makes a new one",
         "the time-series store is damaged",
     );
-    if let Err(error) = make_private(&suspicion(path)).and_then(|()| sync_folder(path)) {
+    let noted = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_MODE).open(suspicion(path));
+    if let Err(error) = noted.and_then(|_| sync_folder(path)) {
         tracing::warn!(store = %path.display(), %error, "the damage could not be noted for the next start");
     }
 }
@@ -174,17 +178,6 @@ fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
     fs::rename(path, &aside)?;
     sync_folder(path)?;
     Ok(aside)
-}
-
-/// Creates a file that only its owner may read, or sets that mode if it exists: SQLite creates files that everybody can
-/// read, and gives additional files the mode of the store.
-fn make_private(path: &Path) -> io::Result<()> {
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_MODE).open(path);
-    made.and_then(|file| {
-        let mode = file.metadata()?.permissions().mode();
-        if mode & 0o077 == 0 { Ok(()) } else { file.set_permissions(Permissions::from_mode(PRIVATE_MODE)) }
-    })
-    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Syncs the folder of `path`, so that renames and new files survive a power failure.

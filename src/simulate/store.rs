@@ -13,10 +13,10 @@ use muster_agent::{
     join::MemberIdentity,
     store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
 };
-use muster_base::files;
+use muster_base::form::OtherForm;
 use muster_rules::presence::FORMER_MAX;
 use muster_session::store::{OutboxRead, StoreReply};
-use muster_sqlite::{index_file, one_writer, rows::ROWS_AHEAD, schema};
+use muster_sqlite::{form, index_file, one_writer, rows::ROWS_AHEAD, schema};
 use muster_topics::{
     Millis,
     ack::{Numbered, ReportAck},
@@ -26,7 +26,7 @@ use muster_topics::{
 };
 use sqlx::{
     SqliteConnection, SqlitePool,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -196,7 +196,8 @@ pub(super) struct Store {
 impl Store {
     /// Opens the store in `path`; creates it if there is none.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
-        files::make_private(path).map_err(sqlx::Error::Io)?;
+        let other = |path: &Path| OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), "start again");
+        form::prepare(path, SqliteAutoVacuum::None, other).await?;
         let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)

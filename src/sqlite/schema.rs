@@ -13,6 +13,8 @@ use sqlx::{
     sqlite::SqliteConnectOptions,
 };
 
+use crate::form;
+
 /// Why the tables of a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
@@ -120,6 +122,9 @@ pub async fn migrate(migrator: &Migrator, connection: &mut SqliteConnection) -> 
     let missing: Vec<&str> = made.difference(&present).map(String::as_str).collect();
     let missing =
         missing.iter().find(|part| part.starts_with("table ")).or(missing.first()).map(|part| (*part).to_owned());
+    if missing.is_none() {
+        form::mend(connection).await?;
+    }
     match (missing, wrong) {
         (None, None) => Ok(()),
         (None, Some(why)) => {

@@ -33,8 +33,8 @@ use crate::{
 
 const MAGIC: &[u8; 16] = b"muster-retained\n";
 
-/// The version of this layout.
-pub(super) const VERSION: u32 = 1;
+/// The version of this layout, and of the wire whose messages are kept.
+pub(super) const VERSION: u32 = 2;
 
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + 4 + 8 + 4;
 

@@ -14,7 +14,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use muster_base::files;
+use muster_base::{
+    files,
+    form::{self, FORM, OtherForm},
+};
 use muster_rules::{
     mark::{CopyFate, StoreLoss, checksum, fate, is_of_another_time, sealed, unsealed},
     realm::Realms,
@@ -25,15 +28,58 @@ use muster_topics::{
     realm::Realm,
     unit::{Hold, HoldReason},
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sqlx::SqliteConnection;
 
-use super::{error::StoreError, port_lease, realm, unit, verified};
+use super::{error::StoreError, other_form, port_lease, realm, unit, verified};
 
 pub use super::desired_copy::IntentCopy;
 
 /// The file of all realms; no unit's file has this name, because it lies in a folder of its realm.
 const REALMS: &str = "realms.json";
+
+/// The folder, beside the store.
+const FOLDER: &str = "intent";
+
+/// The content of a file.
+#[derive(Serialize, Deserialize)]
+struct CopyFile<T> {
+    /// [`FORM`].
+    form: u16,
+    copy: T,
+}
+
+/// Checks that no other build has written a copy in the agent's folder. What cannot be read is left to who reads it.
+///
+/// # Errors
+/// If one has.
+pub(crate) fn check_form(folder: &Path) -> Result<(), OtherForm> {
+    let folder = folder.join(FOLDER);
+    let of_units = copy_paths(&folder).unwrap_or_default();
+    for path in of_units.into_iter().chain([folder.join(REALMS)]) {
+        let is_other = |bytes: Vec<u8>| unsealed(&bytes).is_some_and(|text| form::is_other_json(text.as_bytes()));
+        if fs::read(&path).is_ok_and(is_other) {
+            let of = other_form(&folder);
+            return Err(OtherForm { path, ..of });
+        }
+    }
+    Ok(())
+}
+
+/// The files of units' copies.
+fn copy_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for realm in fs::read_dir(folder)? {
+        let realm = realm?;
+        if realm.file_type()?.is_dir() {
+            for file in fs::read_dir(realm.path())? {
+                paths.push(file?.path());
+            }
+        }
+    }
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    Ok(paths)
+}
 
 /// The folder with the second copies.
 #[derive(Debug)]
@@ -46,7 +92,7 @@ pub struct IntentFolder {
 impl IntentFolder {
     /// The folder beside a store.
     pub(super) fn beside(store: &Path) -> Self {
-        let folder = store.parent().unwrap_or(Path::new(".")).join("intent");
+        let folder = store.parent().unwrap_or(Path::new(".")).join(FOLDER);
         Self { folder, written: Mutex::default() }
     }
 
@@ -59,7 +105,7 @@ impl IntentFolder {
     /// # Errors
     /// If it cannot be written.
     pub async fn keep(self: &Arc<Self>, copy: &IntentCopy) -> io::Result<()> {
-        self.write(self.path(&copy.unit), serde_json::to_string(copy)?).await
+        self.write(self.path(&copy.unit), copy).await
     }
 
     /// Writes the file of all realms, unless it is up to date.
@@ -68,10 +114,11 @@ impl IntentFolder {
     /// If it cannot be written.
     pub async fn keep_realms(self: &Arc<Self>, realms: &Realms) -> io::Result<()> {
         let realms: Vec<&Realm> = realms.iter().collect();
-        self.write(self.folder.join(REALMS), serde_json::to_string(&realms)?).await
+        self.write(self.folder.join(REALMS), realms).await
     }
 
-    async fn write(self: &Arc<Self>, path: PathBuf, text: String) -> io::Result<()> {
+    async fn write(self: &Arc<Self>, path: PathBuf, copy: impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string(&CopyFile { form: FORM, copy })?;
         let sum = checksum(text.as_bytes());
         if self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&path) == Some(&sum) {
             return Ok(());
@@ -110,29 +157,22 @@ impl IntentFolder {
         let bytes = fs::read(path).ok()?;
         let content =
             unsealed(&bytes).and_then(|text| Some((checksum(text.as_bytes()), serde_json::from_str(text).ok()?)));
-        let Some((sum, content)) = content else {
+        let Some((sum, CopyFile { copy, .. })) = content else {
             tracing::error!(file = %path.display(), "the second copy of what a unit should be is damaged, and not used");
             return None;
         };
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), sum);
-        Some(content)
+        Some(copy)
     }
 
     fn copies(&self) -> io::Result<Vec<IntentCopy>> {
-        let mut copies = Vec::new();
-        for realm in fs::read_dir(&self.folder)? {
-            let realm = realm?;
-            if !realm.file_type()?.is_dir() {
-                continue;
-            }
-            for file in fs::read_dir(realm.path())? {
-                let path = file?.path();
-                if path.extension().is_some_and(|extension| extension == "json") {
-                    copies.extend(self.read::<IntentCopy>(&path).filter(|copy| self.path(&copy.unit) == path));
-                }
-            }
-        }
-        Ok(copies)
+        let copies = copy_paths(&self.folder)?;
+        let own = |path: PathBuf| self.read::<IntentCopy>(&path).filter(|copy| self.path(&copy.unit) == path);
+        Ok(copies.into_iter().filter_map(own).collect())
+    }
+
+    fn realms(&self) -> Vec<Realm> {
+        self.read(&self.folder.join(REALMS)).unwrap_or_default()
     }
 
     /// Restores desired state that a store has lost from the copies, in the caller's transaction.
@@ -147,7 +187,7 @@ impl IntentFolder {
     ) -> Result<(), StoreError> {
         let copies = match self.copies() {
             Ok(copies) => copies,
-            // An older agent made no copies.
+            // There are none yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => {
                 tracing::error!(folder = %self.folder.display(), %error, "what units should be cannot be read a second time");
@@ -155,7 +195,7 @@ impl IntentFolder {
             }
         };
         let stored = unit::all(tx).await?;
-        for realm in self.read::<Vec<Realm>>(&self.folder.join(REALMS)).unwrap_or_default() {
+        for realm in self.realms() {
             // One that does not fit any more has its defaults until the console sends it again.
             if let Err(refusal) = realm::take_in(tx, &[realm]).await? {
                 tracing::warn!(reason = refusal.message, "a realm cannot be put back");

@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::form::OtherForm;
 use muster_sqlite::{
+    form::FormError,
     room,
     schema::{self, SchemaError},
 };
@@ -31,6 +33,9 @@ pub enum StoreError {
         /// The cause.
         source: Box<StoreError>,
     },
+    /// Another build has written it.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// Stored content is unreadable.
     #[error("the agent's store holds a {what} that cannot be read: {source}")]
     Content {
@@ -97,6 +102,15 @@ impl StoreError {
             Self::Sql(error) => schema::is_damage(error),
             Self::Migrate(error) => schema::is_damage_to_migrate(error),
             _ => false,
+        }
+    }
+}
+
+impl From<FormError> for StoreError {
+    fn from(error: FormError) -> Self {
+        match error {
+            FormError::Other(other) => Self::OtherForm(other),
+            FormError::Sql(error) => Self::Sql(error),
         }
     }
 }

@@ -50,16 +50,16 @@ use std::{
     },
 };
 
-use muster_base::{certain_clock::CertainClock, chance, crash, files};
+use muster_base::{certain_clock::CertainClock, chance, crash, files, form::OtherForm};
 use muster_rules::{
     mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
     presence,
 };
-use muster_sqlite::{index_file, one_writer, room::Reserve, schema};
+use muster_sqlite::{form, index_file, one_writer, room::Reserve, schema};
 use muster_topics::{Millis, ack::LIVES_MAX};
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 use tokio::sync::{Notify, watch};
 
@@ -194,7 +194,7 @@ impl Store {
     /// Opens the store in `path`, and creates it if needed.
     ///
     /// # Errors
-    /// If it cannot be opened or migrated.
+    /// If it cannot be opened or migrated, or was written by another build.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_here(path).await.map_err(|error| error.of_store(path))
     }
@@ -259,6 +259,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`], except for damage.
     pub async fn open_or_replace(path: &Path, is_member: bool, now_ms: Millis) -> Result<Self, StoreError> {
+        muster_base::form::check_store(path, other_form)?;
         let mark = MarkFile::open(path).map_err(|source| StoreError::Mark { path: path.to_owned(), source })?;
         let is_there = std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
         let (opened, is_damaged, damage) = match Self::open_verified(path, now_ms).await {
@@ -496,6 +497,12 @@ impl Store {
     }
 }
 
+/// The error of a store, or of another file of the agent, that another build has written.
+pub(super) fn other_form(path: &Path) -> OtherForm {
+    let again = "join again, with a token of `muster token create --replaces HOST`";
+    OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), again)
+}
+
 /// Commits a transaction. All commits of the agent are made here, so that tests can kill it before and after each.
 ///
 /// # Errors
@@ -607,7 +614,7 @@ async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
 /// log by name, which a new store may have reused by then. (Pragmas of the store's own connection would meet the damage
 /// first, and leak that connection.)
 async fn check(path: &Path) -> Result<(), StoreError> {
-    files::make_private(path).map_err(sqlx::Error::Io)?;
+    form::prepare(path, SqliteAutoVacuum::None, other_form).await?;
     let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
     let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
     let found = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&mut connection).await;
@@ -774,44 +781,6 @@ mod tests {
         }
     }
 
-    /// Creates a store of the first version, with a unit in it.
-    async fn first_version(path: &Path) {
-        let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
-        let pool = one_writer::pool().connect_with(options).await.unwrap();
-        let mut migrations = sqlx::migrate!("store/migrations");
-        migrations.migrations.to_mut().truncate(1);
-        migrations.run(&pool).await.unwrap();
-        let digest = "0".repeat(64);
-        let spec = serde_json::json!({
-            "kind": "yuno", "artifact": {"sha256": digest, "size_bytes": 1, "role": "a", "version": "1"}
-        });
-        let observed = serde_json::json!({"generation": 3, "phase": "failed", "since_ms": 5, "attempts": 200});
-        sqlx::query(
-            "INSERT INTO unit (name, generation, revision, spec, run, hold_reason, hold_since_ms, observed)
-             VALUES ('default/old', 3, ?, ?, 'running', 'broken', 7, ?)",
-        )
-        .bind(digest)
-        .bind(spec.to_string())
-        .bind(observed.to_string())
-        .execute(&pool)
-        .await
-        .unwrap();
-        pool.close().await;
-    }
-
-    #[tokio::test]
-    async fn each_migration_keeps_data() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent.db");
-        first_version(&path).await;
-        let store = Store::open(&path).await.unwrap();
-        let units = store.units().await.unwrap();
-        let row = &units.units[0];
-        assert_eq!((row.name.as_str(), row.desired.generation, row.kept.observed.attempts), ("default/old", 3, 200));
-        let broken = muster_topics::unit::Hold::new(muster_topics::unit::HoldReason::Broken, 7);
-        assert_eq!((row.desired.frozen, row.hold.as_ref()), (false, Some(&broken)));
-    }
-
     #[tokio::test]
     async fn unusable_store_error_has_path_reason_and_hint() {
         for (broken, meaning) in [("folder", "is a folder"), ("newer", "newer version of muster")] {
@@ -829,6 +798,22 @@ mod tests {
             let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains(". hint: ");
             assert!(whole && path.exists(), "{broken}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn store_of_another_build_is_refused_and_nothing_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        let mut connection =
+            SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
+        sqlx::raw_sql("CREATE TABLE unit (name TEXT) STRICT;").execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let error = Store::open_or_replace(&path, true, 4_200).await.unwrap_err();
+        assert!(matches!(error, StoreError::OtherForm(_)) && error.to_string().contains("hint: "), "{error}");
+        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["agent.db"]);
+        assert!(std::fs::read(&path).unwrap() == before);
     }
 
     #[tokio::test]

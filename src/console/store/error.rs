@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_base::files;
+use muster_base::{files, form::OtherForm};
 use muster_sqlite::{
+    form::FormError,
     room,
     schema::{self, SchemaError},
 };
@@ -30,6 +31,9 @@ pub enum StoreError {
         /// The cause.
         source: Box<StoreError>,
     },
+    /// Another build has written it.
+    #[error(transparent)]
+    OtherForm(#[from] OtherForm),
     /// The file is damaged, according to SQLite.
     #[error("the console's store is damaged: {0}")]
     Damaged(String),
@@ -58,7 +62,9 @@ impl StoreError {
         match self {
             Self::Sql(error) => room::is_missing(error),
             Self::Migrate(error) => room::is_missing_to_migrate(error),
-            Self::Unusable { .. } | Self::Damaged(_) | Self::Altered { .. } | Self::Row { .. } => false,
+            Self::Unusable { .. } | Self::OtherForm(_) | Self::Damaged(_) | Self::Altered { .. } | Self::Row { .. } => {
+                false
+            }
         }
     }
 
@@ -69,7 +75,7 @@ impl StoreError {
             Self::Damaged(_) => true,
             Self::Sql(error) => schema::is_damage(error),
             Self::Migrate(error) => schema::is_damage_to_migrate(error),
-            Self::Unusable { .. } | Self::Altered { .. } | Self::Row { .. } => false,
+            Self::Unusable { .. } | Self::OtherForm(_) | Self::Altered { .. } | Self::Row { .. } => false,
         }
     }
 
@@ -118,9 +124,19 @@ impl StoreError {
             Self::Sql(_)
             | Self::Migrate(_)
             | Self::Unusable { .. }
+            | Self::OtherForm(_)
             | Self::Damaged(_)
             | Self::Altered { .. }
             | Self::Row { .. } => false,
+        }
+    }
+}
+
+impl From<FormError> for StoreError {
+    fn from(error: FormError) -> Self {
+        match error {
+            FormError::Other(other) => Self::OtherForm(other),
+            FormError::Sql(error) => Self::Sql(error),
         }
     }
 }

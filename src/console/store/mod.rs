@@ -54,9 +54,9 @@ pub use error::{StoreError, StoreResult};
 
 use std::{path::Path, time::Duration};
 
-use muster_base::{certain_clock::StoredTime, clock::Uptime};
+use muster_base::{certain_clock::StoredTime, clock::Uptime, form::OtherForm};
 use muster_sqlite::{
-    index_file, one_writer,
+    form, index_file, one_writer,
     room::{self, Reserve, ReserveSize},
     rows::ROWS_AHEAD,
     schema,
@@ -125,7 +125,7 @@ impl Store {
     /// Opens the store in `path`, creates it if needed, and migrates it.
     ///
     /// # Errors
-    /// If the file cannot be used, or is of a newer version.
+    /// If the file cannot be used, is of a newer version, or was written by another build.
     pub async fn open(path: &Path) -> StoreResult<Self> {
         match Self::open_with(path, Index::Shared).await {
             // Existing data can be read without any free space.
@@ -142,6 +142,8 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub async fn open_in(folder: &Path) -> StoreResult<Self> {
+        let path = folder.join("console.db");
+        muster_base::form::check_store(&path, other_form)?;
         let reserve = Reserve::open(folder, RESERVE);
         if !reserve.ensure_bytes(START_BYTES) {
             tracing::error!(
@@ -151,11 +153,12 @@ impl Store {
                 "the disk is full, and nothing is left in reserve"
             );
         }
-        Ok(Self { reserve: Some(reserve), ..Self::open(&folder.join("console.db")).await? })
+        Ok(Self { reserve: Some(reserve), ..Self::open(&path).await? })
     }
 
     async fn open_with(path: &Path, index: Index) -> StoreResult<Self> {
-        muster_base::files::make_private(path).map_err(sqlx::Error::Io)?;
+        // Free pages can be returned to the file system.
+        form::prepare(path, SqliteAutoVacuum::Incremental, other_form).await?;
         let options = SqliteConnectOptions::new().filename(path);
         let (options, _index) = match index {
             Index::Shared => (options, Some(index_file::prepare(path).await.map_err(sqlx::Error::Io)?)),
@@ -177,9 +180,8 @@ impl Store {
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
         let writing = match index {
-            // Free pages can be returned to the file system.
+            // It is so already. Setting it is a write: where there is no room for one, none is tried.
             Index::Shared => writing.auto_vacuum(SqliteAutoVacuum::Incremental),
-            // Setting it is a write.
             Index::Own => writing,
         };
         let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(writing).await?;
@@ -192,9 +194,6 @@ impl Store {
             }
         }
         schema::migrate(&MIGRATOR, &mut *writer.acquire().await?).await?;
-        if index == Index::Shared {
-            make_shrinkable(&writer).await?;
-        }
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE)
@@ -385,25 +384,10 @@ impl Store {
     }
 }
 
-/// Enables shrinking for the file of an older version. It is rewritten for that, once, which takes as much space again;
-/// without that space it stays as it is, and its free pages are reused.
-async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
-    let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(writer).await?;
-    if mode != 0 {
-        return Ok(());
-    }
-    tracing::info!("the console's store is written anew, so that it can give space back");
-    let mut connection = writer.acquire().await?;
-    sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *connection).await?;
-    if let Err(error) = sqlx::query("VACUUM").execute(&mut *connection).await {
-        tracing::warn!(
-            %error,
-            consequence = "it does not shrink",
-            hint = "as much space as it takes has to be free",
-            "the console's store could not be written anew",
-        );
-    }
-    Ok(())
+/// The error of a store of the console that another build has written.
+pub(crate) fn other_form(path: &Path) -> OtherForm {
+    let again = "start again: hosts join with new tokens";
+    OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), again)
 }
 
 /// Reads the content of tables as later readers will: SQLite does not detect a flipped bit in a text, and one
@@ -499,20 +483,6 @@ pub(crate) mod tests {
         let after = size(&dir, &store).await;
         assert!(before > 12_000_000 && given > 7_000_000 && after + given <= before, "{before} {given} {after}");
         assert_eq!(store.give_back().await.unwrap(), 0);
-    }
-
-    #[tokio::test]
-    async fn older_store_becomes_shrinkable() {
-        let (dir, store) = temporary().await;
-        sqlx::query("PRAGMA auto_vacuum = NONE").execute(store.write()).await.unwrap();
-        sqlx::query("VACUUM").execute(store.write()).await.unwrap();
-        fill(&store).await;
-        assert_eq!(store.give_back().await.unwrap(), 0, "it cannot yet");
-        store.close().await;
-        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
-        assert!(size(&dir, &store).await < 2_000_000);
-        fill(&store).await;
-        assert!(store.give_back().await.unwrap() > 7_000_000);
     }
 
     #[tokio::test]

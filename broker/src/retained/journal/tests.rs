@@ -57,10 +57,10 @@ fn written_records_are_read() {
 
 /// The layout itself. If this fails, files of released versions cannot be read: there is to be a new version.
 #[test]
-fn layout_equals_version_1() {
+fn layout_equals_version_2() {
     let (bytes, _) = journal(&[kept("m/a", "hi"), JournalRecord::Cleared(Bytes::from_static(b"m/a"))]);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let header = concat!("6d75737465722d72657461696e65640a", "01000000", "efcdab8967452301");
+    let header = concat!("6d75737465722d72657461696e65640a", "02000000", "efcdab8967452301");
     assert_eq!(hex.get(..56), Some(header));
     let message = concat!("03", "0000000000000000", "0000000000000000", "0003", "00000000", "6d2f61", "6869");
     assert_eq!(hex.get(64..80), Some("1c00000001000000"), "length and kind");
