@@ -31,9 +31,7 @@ pub(crate) enum BlobTable {
     Chunk,
     Day,
     Summary,
-    /// Days of five-minute summaries of an earlier version.
     Five,
-    Fives,
     Hourly,
 }
 
@@ -45,33 +43,23 @@ impl BlobTable {
             Self::Day => "day",
             Self::Summary => "summary",
             Self::Five => "five",
-            Self::Fives => "fives",
             Self::Hourly => "hourly",
         }
     }
 
-    /// As the table `damaged` calls it.
-    fn place(self) -> &'static str {
-        if self == Self::Fives { Self::Five.name() } else { self.name() }
-    }
-
     /// Whether a blob is in several rows.
     fn has_pieces(self) -> bool {
-        matches!(self, Self::Day | Self::Fives)
+        matches!(self, Self::Day | Self::Five)
     }
 
     /// The series and the time of a key, for messages.
     fn describe(self, key: i64) -> (Option<i64>, Millis) {
         let (series, hour) = match self {
             Self::Chunk => ChunkKey::from_sql(key).map_or((None, 0), |key| (Some(key.series), key.hour.0)),
-            Self::Day | Self::Fives => {
+            Self::Day | Self::Five => {
                 key::of_day(key).map_or((None, 0), |(day, series)| (Some(series), day.saturating_mul(key::DAY_HOURS)))
             }
             Self::Summary => key::of_series_first(key),
-            Self::Five => {
-                let (series, day) = key::of_time_first(key);
-                (series, day.saturating_mul(key::DAY_HOURS))
-            }
             Self::Hourly => {
                 let (series, span) = key::of_series_first(key);
                 (series, span.saturating_mul(rollup_blob::SPAN_HOURS))
@@ -116,7 +104,6 @@ pub(crate) async fn range(
         BlobTable::Day => "SELECT key, data FROM day WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
-        BlobTable::Fives => "SELECT key, data FROM fives WHERE key BETWEEN $1 AND $2 ORDER BY key",
         BlobTable::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
     };
     sqlx::query_as(statement).bind(first).bind(last).fetch_all(connection).await
@@ -210,14 +197,13 @@ pub(crate) async fn fives(
     day: u32,
     faults: &mut UnreadableBlobs,
 ) -> Result<SummarySpan, sqlx::Error> {
-    let mut fives = span(connection, BlobTable::Five, rollup_blob::day_key(series, day), faults).await?;
-    if let Some((key, bytes)) = joined(connection, BlobTable::Fives, key::day_key(series, day)).await? {
-        match rollup_blob::decode(key, &bytes) {
-            Ok(found) => fives.extend(found),
-            Err(fault) => faults.push((BlobTable::Fives, key, fault)),
-        }
-    }
-    Ok(fives)
+    let Some((key, bytes)) = joined(connection, BlobTable::Five, key::day_key(series, day)).await? else {
+        return Ok(SummarySpan::new());
+    };
+    Ok(rollup_blob::decode(key, &bytes).unwrap_or_else(|fault| {
+        faults.push((BlobTable::Five, key, fault));
+        SummarySpan::new()
+    }))
 }
 
 /// Replaces the five-minute summaries of a series' day.
@@ -228,11 +214,10 @@ pub(crate) async fn put_fives(
     span: &SummarySpan,
     last_page: &mut LastPage,
 ) -> Result<(), sqlx::Error> {
-    let (before, key) = (rollup_blob::day_key(series, day), key::day_key(series, day));
-    delete(connection, BlobTable::Five, (before, before)).await?;
-    delete(connection, BlobTable::Fives, (key, key::day_last(key))).await?;
+    let key = key::day_key(series, day);
+    delete(connection, BlobTable::Five, (key, key::day_last(key))).await?;
     let bytes = numbers::sealed(&rollup_blob::encode(span), key);
-    pieces::put(connection, BlobTable::Fives, key, &bytes, last_page).await
+    pieces::put(connection, BlobTable::Five, key, &bytes, last_page).await
 }
 
 /// Replaces the chunks of a series' day by one blob. It stays as it is if that would be too large.
@@ -359,7 +344,6 @@ pub(crate) async fn delete(
         BlobTable::Day => "DELETE FROM day WHERE key BETWEEN $1 AND $2",
         BlobTable::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
         BlobTable::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
-        BlobTable::Fives => "DELETE FROM fives WHERE key BETWEEN $1 AND $2",
         BlobTable::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
     };
     Ok(sqlx::query(statement).bind(first).bind(last).execute(connection).await?.rows_affected())
@@ -381,13 +365,13 @@ pub(crate) async fn set_aside(
             let Err(fault) = table.check(key, &data) else { continue };
             let (series, from_ms) = table.describe(key);
             tracing::error!(
-                place = table.place(), key, series, from_ms, bytes = data.len(), reason = %fault,
+                place = table.name(), key, series, from_ms, bytes = data.len(), reason = %fault,
                 consequence = "the rest is as it was",
                 hint = "check this machine's disk and memory",
                 "a damaged piece of the time-series store was set aside, in its table `damaged`",
             );
             sqlx::query("INSERT INTO damaged (place, key, found_ms, reason, data) VALUES ($1, $2, $3, $4, $5)")
-                .bind(table.place())
+                .bind(table.name())
                 .bind(key)
                 .bind(now_ms)
                 .bind(fault.to_string())

@@ -18,9 +18,7 @@ use super::{
 /// Largest number of points in a day: twice what a series that is measured every second has.
 pub(crate) const POINTS_MAX: usize = 2 * 24 * 3600;
 /// The version of the format.
-const VERSION: u8 = 2;
-/// The version before: each hour has a page. It is read, but no longer written.
-const VERSION_BEFORE: u8 = 1;
+const VERSION: u8 = 1;
 /// The least number of points in a page, if the day has so many: six hours of a series that is measured every ten seconds.
 const PAGE_POINTS: usize = 2_000;
 
@@ -119,14 +117,11 @@ impl DayReader {
         let length = usize::try_from(numbers::take_varint(&mut rest)?).unwrap_or(usize::MAX);
         let (header, rest) = rest.split_at_checked(length.saturating_add(4)).ok_or(DecodeError::Checksum)?;
         let mut header = numbers::checked(header, key)?;
-        let version = numbers::take_byte(&mut header)?;
-        let sizes = match version {
-            VERSION => rice::take,
-            VERSION_BEFORE => numbers::take_wholes,
-            _ => return Err(DecodeError::Content("a day of no known version")),
-        };
+        if numbers::take_byte(&mut header)? != VERSION {
+            return Err(DecodeError::Content("a day of no known version"));
+        }
         let sizes = |header: &mut &[u8], count: usize| {
-            let sizes = sizes(header, count)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
+            let sizes = rice::take(header, count)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
             sizes.map_err(|_| DecodeError::Content("a negative size"))
         };
         let present = numbers::take_varint(&mut header)?;
@@ -135,10 +130,7 @@ impl DayReader {
         if counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count)) > POINTS_MAX {
             return Err(DecodeError::Content("too many points"));
         }
-        let least = match version {
-            VERSION => usize::try_from(numbers::take_varint(&mut header)?).unwrap_or(usize::MAX),
-            _ => 0,
-        };
+        let least = usize::try_from(numbers::take_varint(&mut header)?).unwrap_or(usize::MAX);
         let times = PagedTimes::take(&mut header)?;
         let values = PagedColumn::take(&mut header)?;
         let paged = in_pages(&counts, least);
@@ -279,34 +271,10 @@ mod tests {
         hours.iter().map(|(hour, samples)| (*hour, points(samples))).collect()
     }
 
-    /// As an earlier version encoded it.
-    fn encode_before(hours: &[HourPoints]) -> Vec<u8> {
-        let counts: Vec<usize> = hours.iter().map(|(_, samples)| samples.len()).collect();
-        let samples = || hours.iter().flat_map(|(_, samples)| samples);
-        let times: Vec<i64> = samples().map(|sample| sample.0 - at(0)).collect();
-        let values: Vec<f64> = samples().map(|sample| sample.1).collect();
-        let sizes = |sizes: &[usize]| sizes.iter().map(|size| *size as i64).collect::<Vec<_>>();
-        let mut header = vec![VERSION_BEFORE];
-        numbers::put_varint(&mut header, hours.iter().fold(0, |present, (hour, _)| present | 1 << (hour.0 % 24)));
-        numbers::put_wholes(&mut header, &sizes(&counts));
-        let mut pages = vec![Vec::new(); hours.len()];
-        PagedTimes::put(&mut header, &mut pages, &times, &counts).unwrap();
-        PagedColumn::put(&mut header, &mut pages, &values, &counts).unwrap();
-        numbers::put_wholes(&mut header, &sizes(&pages.iter().map(Vec::len).collect::<Vec<_>>()));
-        let mut bytes = Vec::new();
-        numbers::put_varint(&mut bytes, header.len() as u64);
-        bytes.extend(numbers::sealed(&header, KEY));
-        for ((hour, _), page) in hours.iter().zip(&pages).filter(|(_, page)| !page.is_empty()) {
-            bytes.extend(numbers::sealed(page, page_key(KEY, *hour)));
-        }
-        bytes
-    }
-
     fn whole(samples: &[ThinPoint]) -> Vec<u8> {
         let hours = by_hours(samples);
         let bytes = encode(KEY, DAY, &hours).unwrap();
         assert_same(&hours, &bytes);
-        assert_same(&hours, &encode_before(&hours));
         assert_same(&hours, &encode_in_pages(KEY, DAY, &hours, 60).unwrap());
         bytes
     }

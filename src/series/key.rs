@@ -7,7 +7,6 @@
 //!   are therefore full, and deleting the oldest frees whole pages.
 //! - of a piece of a day ([`day_key`]): day, then series, then the piece, for the same reasons
 //! - of an hour's summary and of a span of hours ([`series_first`]): series, then time
-//! - of a day of five minutes ([`time_first`]): day, then series, for the same reasons as chunks
 
 use std::ops::{Range, RangeInclusive};
 
@@ -231,21 +230,6 @@ pub(crate) fn of_series_first(key: i64) -> (Option<SeriesId>, u32) {
     (SeriesId::new(key >> HOUR_BITS), stretch)
 }
 
-/// The key of a stretch of time, ordered by time first.
-pub(crate) fn time_first(series: SeriesId, stretch: u32) -> i64 {
-    i64::from(stretch) << SERIES_BITS | series.to_sql()
-}
-
-/// The first key of a stretch, for all series.
-pub(crate) fn time_from(stretch: i64) -> i64 {
-    stretch << SERIES_BITS
-}
-
-/// The series and the stretch of such a key.
-pub(crate) fn of_time_first(key: i64) -> (Option<SeriesId>, u32) {
-    (SeriesId::new(key & i64::from(ID_MAX)), u32::try_from(key >> SERIES_BITS).unwrap_or_default())
-}
-
 /// Splits a range of times into hours, up to the end of the last one.
 pub(crate) fn hours(times: &RangeInclusive<Millis>) -> Range<u32> {
     Hour::of(*times.start()).0..Hour::of(*times.end()).0 + 1
@@ -311,12 +295,8 @@ mod tests {
             let next = chunks_of(one.series, Hour(one.hour.0 + 1)).0;
             prop_assert_eq!(next - first, CHUNK_STRIDE);
             prop_assert!(chunks_from(one.hour) <= first && chunks_from(Hour(one.hour.0 + 1)) > last);
-            for (key, back) in [
-                (series_first(one.series, one.hour.0), of_series_first as fn(i64) -> _),
-                (time_first(one.series, one.hour.0), of_time_first),
-            ] {
-                prop_assert_eq!(back(key), (Some(one.series), one.hour.0));
-            }
+            let key = series_first(one.series, one.hour.0);
+            prop_assert_eq!(of_series_first(key), (Some(one.series), one.hour.0));
         }
     }
 

@@ -338,10 +338,6 @@ impl Upkeep {
             ("DELETE FROM day WHERE key IN (SELECT key FROM day WHERE key < $1 ORDER BY key LIMIT $2)", whole_days),
             (
                 "DELETE FROM five WHERE key IN (SELECT key FROM five WHERE key < $1 ORDER BY key LIMIT $2)",
-                key::time_from(i64::from(fives)),
-            ),
-            (
-                "DELETE FROM fives WHERE key IN (SELECT key FROM fives WHERE key < $1 ORDER BY key LIMIT $2)",
                 key::days_from(fives),
             ),
         ] {
@@ -362,7 +358,6 @@ async fn shrink_some(tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Err
     let free = free_pages(tx).await?;
     // Each page is a row, without columns.
     sqlx::query(SHRINK).fetch_all(&mut *tx).await?;
-    // In a file of an earlier version this has no effect.
     let more = (1..free).contains(&free_pages(tx).await?);
     Ok(if more { UpkeepPhase::Shrink } else { UpkeepPhase::Sweep { done: 0 } })
 }

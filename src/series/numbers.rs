@@ -25,10 +25,8 @@ const SCALES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 const PLAIN: u8 = 0;
 const CONSTANT: u8 = 1;
 const FLOATS: u8 = 2;
-/// From this value on: integers, with the scale of this index. They are read, but no longer written.
-const WHOLE: u8 = 3;
 /// From this value on: the first integer and the distances to it, with the scale of this index.
-const DISTANCES: u8 = 8;
+const DISTANCES: u8 = 3;
 
 /// Why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,9 +68,7 @@ pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeEr
         CONSTANT => Ok(vec![take_float(input)?; count]),
         FLOATS => unpack(take_bytes(input)?, count),
         kind => {
-            let (base, index) =
-                if kind < DISTANCES { (0, kind.wrapping_sub(WHOLE)) } else { (take_signed(input)?, kind - DISTANCES) };
-            let scale = scale(index)?;
+            let (base, scale) = (take_signed(input)?, scale(kind.wrapping_sub(DISTANCES))?);
             let wholes = take_wholes(input, count)?.into_iter();
             Ok(wholes.map(|whole| from_whole(base.wrapping_add(whole), scale)).collect())
         }
@@ -101,31 +97,6 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
                 last = value;
             }
         }
-    }
-}
-
-/// Appends integers, of which all may be equal: as an earlier version did.
-#[cfg(test)]
-pub(crate) fn put_column(out: &mut Vec<u8>, values: &[i64]) {
-    let Some(first) = values.first() else { return };
-    if values.iter().all(|value| value == first) {
-        out.push(CONSTANT);
-        put_signed(out, *first);
-    } else {
-        out.push(WHOLE);
-        put_wholes(out, values);
-    }
-}
-
-/// Decodes what [`put_column`] wrote.
-pub(crate) fn take_column(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    match take_byte(input)? {
-        CONSTANT => Ok(vec![take_signed(input)?; count]),
-        WHOLE => take_wholes(input, count),
-        _ => Err(UNKNOWN),
     }
 }
 

@@ -22,9 +22,6 @@ const POWER_MAX: u32 = 31;
 const POWER_SHIFT: u32 = 3;
 /// There is a common divisor.
 const DIVISOR: u8 = 4;
-/// The largest power of an earlier version, which had power and divisor in bytes of their own.
-const POWER_MAX_BEFORE: u32 = 32;
-
 /// Appends a column.
 pub(crate) fn put(out: &mut Vec<u8>, values: &[i64]) {
     let mut sorted = values.to_vec();
@@ -83,23 +80,10 @@ pub(crate) fn put_apart(out: &mut Vec<u8>, values: &[i64]) {
 
 /// Decodes a column of this many numbers.
 pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
-    take_after(ColumnReader::head, input, count)
-}
-
-/// As [`take`], of an earlier version.
-pub(crate) fn take_before(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
-    take_after(ColumnReader::head_before, input, count)
-}
-
-fn take_after(
-    head: fn(&mut &[u8]) -> Result<ColumnReader, DecodeError>,
-    input: &mut &[u8],
-    count: usize,
-) -> Result<Vec<i64>, DecodeError> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut column = head(input)?;
+    let mut column = ColumnReader::head(input)?;
     let values = (0..count).map(|_| column.next(input)).collect();
     *input = input.get(column.at.div_ceil(8)..).ok_or(ENDS)?;
     Ok(values)
@@ -169,20 +153,7 @@ impl ColumnReader {
             return Ok(Self { base, ..Self::EMPTY });
         }
         let divisor = if head & DIVISOR == 0 { 1 } else { numbers::take_varint(input)? };
-        Self::coded(kind, base, divisor, u32::from(head >> POWER_SHIFT))
-    }
-
-    fn head_before(input: &mut &[u8]) -> Result<Self, DecodeError> {
-        let (kind, base) = (numbers::take_byte(input)?, numbers::take_signed(input)?);
-        if kind == EQUAL {
-            return Ok(Self { base, ..Self::EMPTY });
-        }
-        let divisor = numbers::take_varint(input)?;
-        let power = u32::try_from(numbers::take_varint(input)?).ok().filter(|power| *power <= POWER_MAX_BEFORE);
-        Self::coded(kind, base, divisor, power.ok_or(UNKNOWN)?)
-    }
-
-    fn coded(kind: u8, base: i64, divisor: u64, power: u32) -> Result<Self, DecodeError> {
+        let power = u32::from(head >> POWER_SHIFT);
         let column = Self { kind, power, base, divisor: divisor.cast_signed(), ..Self::EMPTY };
         if matches!(kind, ABOVE | AROUND) { Ok(column) } else { Err(UNKNOWN) }
     }
@@ -273,25 +244,9 @@ impl BitWriter<'_> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// Appends a column as an earlier version did.
-    pub(crate) fn put_before(out: &mut Vec<u8>, values: &[i64]) {
-        let mut bytes = Vec::new();
-        put(&mut bytes, values);
-        let Some(head) = bytes.first().copied() else { return };
-        let mut rest = &bytes[1..];
-        out.push(head & 3);
-        numbers::put_signed(out, numbers::take_signed(&mut rest).unwrap());
-        if head & 3 != EQUAL {
-            let divisor = if head & DIVISOR == 0 { 1 } else { numbers::take_varint(&mut rest).unwrap() };
-            numbers::put_varint(out, divisor);
-            numbers::put_varint(out, u64::from(head >> POWER_SHIFT));
-        }
-        out.extend(rest);
-    }
 
     /// Reads a column beside another.
     fn beside(values: &[i64]) {
@@ -318,12 +273,6 @@ pub(crate) mod tests {
     }
 
     fn packed(values: &[i64]) -> usize {
-        let mut before = Vec::new();
-        put_before(&mut before, values);
-        before.push(0xff);
-        let mut rest = &before[..];
-        assert_eq!(take_before(&mut rest, values.len()).unwrap(), values);
-        assert_eq!(rest, [0xff]);
         beside(values);
         let mut bytes = Vec::new();
         put(&mut bytes, values);
@@ -384,7 +333,6 @@ pub(crate) mod tests {
         #[test]
         fn no_bytes_panic_the_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..100), count in 0..400_usize) {
             let _ = take(&mut &bytes[..], count);
-            let _ = take_before(&mut &bytes[..], count);
             if let Ok(mut columns) = ColumnsReader::<3>::new(&bytes) {
                 (0..count).for_each(|_| _ = columns.next());
                 let _ = columns.finish();

@@ -56,11 +56,6 @@ impl Resolution {
     }
 }
 
-/// The key of a day of five-minute summaries.
-pub(crate) fn day_key(series: SeriesId, day: u32) -> i64 {
-    key::time_first(series, day)
-}
-
 /// The key of the sixteen days that contain an hour.
 pub(crate) fn hourly_key(series: SeriesId, hour: Hour) -> i64 {
     key::series_first(series, hour.0 / SPAN_HOURS)
@@ -94,15 +89,8 @@ const AS_FIRST: u8 = 0;
 const AS_LAST: u8 = 1;
 const ITSELF: u8 = 2;
 
-/// What a blob of related integers begins with, in place of a number of runs: no span has so many. This one has
-/// columns packed by `pco`; it is read, but no longer written.
+/// What a blob of related integers begins with, in place of a number of runs: no span has so many.
 const RELATED: u64 = 1_000;
-/// The same with columns in Golomb-Rice codes, one after the other; it is read, but no longer written.
-const CODED: u64 = 1_001;
-/// The same with the length of each column before it.
-const APART: u64 = 1_002;
-/// Columns of related integers before, without the falls.
-const COLUMNS_BEFORE: usize = 6;
 /// Columns of related integers.
 const COLUMNS: usize = 7;
 
@@ -111,7 +99,7 @@ pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
     let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
     if let Some((scale, wholes)) = wholes(span) {
-        numbers::put_varint(&mut body, APART);
+        numbers::put_varint(&mut body, RELATED);
         put_places(&mut body, span);
         body.push(scale);
         std::iter::once(&counts)
@@ -208,16 +196,6 @@ fn line(first: i64, last: i64, count: i64) -> i64 {
     first.wrapping_add(last).wrapping_mul(count).div_euclid(2)
 }
 
-/// The inverse of what was done before [`related`].
-fn unrelated_before(before: &mut i64, count: i64, columns: [i64; COLUMNS_BEFORE]) -> Wholes {
-    let [first, last, min, max, sum, resets] = columns;
-    let first = before.wrapping_add(first);
-    let last = first.wrapping_add(last);
-    *before = last;
-    let sum = sum.wrapping_add(line(first, last, count));
-    [first, last, first.min(last).wrapping_sub(min), first.max(last).wrapping_add(max), sum, resets]
-}
-
 /// The summary of integers of a scale.
 #[inline]
 fn summary(scale: f64, count: i64, wholes: Wholes) -> StretchSummary {
@@ -238,15 +216,13 @@ pub(crate) fn decode_each(key: i64, bytes: &[u8], found: impl FnMut(u16, Stretch
     let input = &mut body;
     let mut rest = *input;
     match numbers::take_varint(&mut rest)? {
-        APART => apart(rest, found),
-        CODED => one_by_one(rest, rice::take_before, unrelated, found),
-        RELATED => one_by_one(rest, numbers::take_column, unrelated_before, found),
+        RELATED => scaled(rest, found),
         _ => unscaled(input, found),
     }
 }
 
-/// Decodes related columns that are read side by side.
-fn apart(mut input: &[u8], mut found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
+/// Decodes related columns of integers of one scale, which are read side by side.
+fn scaled(mut input: &[u8], mut found: impl FnMut(u16, StretchSummary)) -> Result<(), DecodeError> {
     let places = take_places(&mut input)?;
     let scale = numbers::scale(numbers::take_byte(&mut input)?)?;
     let mut columns = ColumnsReader::<{ 1 + COLUMNS }>::new(input)?;
@@ -256,28 +232,6 @@ fn apart(mut input: &[u8], mut found: impl FnMut(u16, StretchSummary)) -> Result
         found(place, summary(scale, count, unrelated(&mut before, count, values)));
     }
     columns.finish()
-}
-
-/// Decodes related columns of an earlier version.
-fn one_by_one<const N: usize>(
-    mut input: &[u8],
-    take: fn(&mut &[u8], usize) -> Result<Vec<i64>, DecodeError>,
-    unrelated: fn(&mut i64, i64, [i64; N]) -> Wholes,
-    mut found: impl FnMut(u16, StretchSummary),
-) -> Result<(), DecodeError> {
-    let places = take_places(&mut input)?;
-    let scale = numbers::scale(numbers::take_byte(&mut input)?)?;
-    let counts = take(&mut input, places.len())?;
-    let mut columns = [const { Vec::new() }; N];
-    for column in &mut columns {
-        *column = take(&mut input, places.len())?;
-    }
-    let mut before = 0;
-    for ((row, place), count) in places.into_iter().enumerate().zip(counts) {
-        let values = columns.each_ref().map(|column| column[row]);
-        found(place, summary(scale, count, unrelated(&mut before, count, values)));
-    }
-    Ok(())
 }
 
 /// Decodes columns of numbers that are no integers of one scale.
@@ -374,44 +328,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the version before encoded it.
-    fn encode_one_by_one(span: &SummarySpan) -> Option<Vec<u8>> {
-        let (scale, wholes) = wholes(span)?;
-        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
-        let mut body = Vec::new();
-        numbers::put_varint(&mut body, CODED);
-        put_places(&mut body, span);
-        body.push(scale);
-        let columns = related(&wholes, &counts);
-        std::iter::once(&counts).chain(&columns).for_each(|column| rice::tests::put_before(&mut body, column));
-        Some(body)
-    }
-
-    /// As an earlier version encoded it.
-    fn encode_before(span: &SummarySpan) -> Option<Vec<u8>> {
-        let (scale, wholes) = wholes(span)?;
-        let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
-        let mut columns: [Vec<i64>; COLUMNS_BEFORE] = Default::default();
-        let mut before = 0;
-        for ([first, last, min, max, sum, resets], count) in wholes.into_iter().zip(&counts) {
-            let (least, most, expected) = (first.min(last), first.max(last), line(first, last, *count));
-            let row = [first - before, last - first, least - min, max - most, sum.wrapping_sub(expected), resets];
-            columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-            before = last;
-        }
-        let mut body = Vec::new();
-        numbers::put_varint(&mut body, RELATED);
-        put_places(&mut body, span);
-        body.push(scale);
-        std::iter::once(&counts).chain(&columns).for_each(|column| numbers::put_column(&mut body, column));
-        Some(body)
-    }
-
     fn whole(span: &SummarySpan) -> usize {
         let bytes = numbers::sealed(&encode(span), 7);
-        for before in encode_before(span).into_iter().chain(encode_one_by_one(span)) {
-            assert_eq!(decode(7, &numbers::sealed(&before, 7)), decode(7, &bytes), "of an earlier version");
-        }
         let read = decode(7, &bytes).unwrap();
         assert_eq!(read.keys().collect::<Vec<_>>(), span.keys().collect::<Vec<_>>());
         for (one, other) in read.values().zip(span.values()) {
@@ -459,7 +377,7 @@ mod tests {
         }
         // Of columns with fewer numbers than places, more would be read than there is.
         let mut short = Vec::new();
-        numbers::put_varint(&mut short, APART);
+        numbers::put_varint(&mut short, RELATED);
         put_places(&mut short, &(0..100).map(|five| (five, summary(five))).collect());
         short.push(0);
         (0..=COLUMNS).for_each(|_| rice::put_apart(&mut short, &[1, 2, 9]));

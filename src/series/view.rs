@@ -258,22 +258,11 @@ impl StoreView {
         found: &mut [Vec<ViewBucket>],
     ) -> Result<(), sqlx::Error> {
         let hours = key::hours(times);
-        let [before, now] = fives_bounds(&mut self.tx).await?;
-        let within = |bounds: Option<(u32, u32)>| {
-            // An empty range, if there are no days.
-            let (first, last) = bounds.unwrap_or((1, 0));
-            Hour(hours.start).day().max(first)..Hour(hours.end - 1).day().min(last) + 1
-        };
+        // An empty range, if there are no days.
+        let (first, last) = five_bounds(&mut self.tx).await?.unwrap_or((1, 0));
+        let days = Hour(hours.start).day().max(first)..Hour(hours.end - 1).day().min(last) + 1;
         let places: BTreeMap<SeriesId, usize> = series.iter().copied().zip(0..).collect();
-        let days = within(before);
-        if !days.is_empty() {
-            let keys = series.iter().flat_map(|series| days.clone().map(|day| rollup_blob::day_key(*series, day)));
-            let rows: Vec<BlobRow> = blobs::ranges(&mut self.tx, BlobTable::Five, keys, 1).try_collect().await?;
-            let of_time_first = |key| Some(key::of_time_first(key)).and_then(|(series, day)| Some((day, series?)));
-            self.keep_fives(decode_fives(BlobTable::Five, &rows, of_time_first), &places, found);
-        }
-        let decode = |rows: &[BlobRow]| decode_fives(BlobTable::Fives, rows, key::of_day);
-        for group in sealed::groups(&mut self.tx, BlobTable::Fives, series, within(now), decode).await? {
+        for group in sealed::groups(&mut self.tx, BlobTable::Five, series, days, decode_fives).await? {
             self.keep_fives(group, &places, found);
         }
         let firsts = series.iter().map(|series| key::series_first(*series, hours.start));
@@ -295,8 +284,8 @@ impl StoreView {
                 alike.entry(hours).or_default().push(*series);
             }
         }
-        // Days of one table come in order.
-        let sorted = days.is_empty() && alike.is_empty();
+        // Days come in order.
+        let sorted = alike.is_empty();
         for (hours, series) in alike {
             for run in runs(&hours) {
                 let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
@@ -368,8 +357,9 @@ struct DecodedFives {
     rows: usize,
 }
 
-/// Decodes days of five-minute summaries, of which each may be in several rows; `of` says of which day and series a row is.
-fn decode_fives(table: BlobTable, rows: &[BlobRow], of: fn(i64) -> Option<(u32, SeriesId)>) -> DecodedFives {
+/// Decodes days of five-minute summaries, of which each may be in several rows.
+fn decode_fives(rows: &[BlobRow]) -> DecodedFives {
+    let of = key::of_day;
     let mut decoded = DecodedFives { buckets: Vec::new(), faults: UnreadableBlobs::new(), rows: 0 };
     for pieces in rows.chunk_by(|one, next| of(one.0) == of(next.0)) {
         let Some((key, (day, series))) = pieces.first().and_then(|(key, _)| Some((*key, of(*key)?))) else { continue };
@@ -383,22 +373,17 @@ fn decode_fives(table: BlobTable, rows: &[BlobRow], of: fn(i64) -> Option<(u32, 
         if let Err(fault) = rollup_blob::decode_each(key, &blobs::join(pieces), keep) {
             buckets.truncate(before);
             // The key of the whole blob, also if its first piece is missing.
-            decoded.faults.push((table, key, fault));
+            decoded.faults.push((BlobTable::Five, key, fault));
         }
     }
     decoded
 }
 
-/// The first and last day with five-minute summaries: those of an earlier version, and the others.
-async fn fives_bounds(connection: &mut SqliteConnection) -> Result<[Option<(u32, u32)>; 2], sqlx::Error> {
-    let (first, last, first_piece, last_piece): (Option<i64>, Option<i64>, Option<i64>, Option<i64>) = sqlx::query_as(
-        "SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five),
-                (SELECT MIN(key) FROM fives), (SELECT MAX(key) FROM fives)",
-    )
-    .fetch_one(connection)
-    .await?;
-    let before = both((first, last), |key| Some(key::of_time_first(key).1));
-    Ok([before, both((first_piece, last_piece), |key| Some(key::of_day(key)?.0))])
+/// The first and last day with five-minute summaries.
+async fn five_bounds(connection: &mut SqliteConnection) -> Result<Option<(u32, u32)>, sqlx::Error> {
+    let keys: (Option<i64>, Option<i64>) =
+        sqlx::query_as("SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five)").fetch_one(connection).await?;
+    Ok(both(keys, |key| Some(key::of_day(key)?.0)))
 }
 
 /// The first and last key of chunks, of days and of `head`.
@@ -458,7 +443,7 @@ mod tests {
             .zip(100..)
             .map(|(body, day)| (key::day_key(series, day), numbers::sealed(body, key::day_key(series, day))))
             .collect();
-        let decoded = decode_fives(BlobTable::Fives, &rows, key::of_day);
+        let decoded = decode_fives(&rows);
         assert_eq!(decoded.faults.iter().map(|fault| fault.1).collect::<Vec<_>>(), [rows[1].0]);
         let days: Vec<u32> = decoded.buckets[0].1.iter().map(|bucket| Hour::of(bucket.start_ms).day()).collect();
         assert_eq!((decoded.buckets.len(), days), (1, [[100; 288], [102; 288]].concat()));

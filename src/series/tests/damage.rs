@@ -112,7 +112,7 @@ async fn damaged_chunk_is_set_aside() {
     // A page of the day of the first series, one hour of the second, and the rollups of its first day.
     flip(&mut other, "day", "ORDER BY key LIMIT 1 OFFSET 1").await;
     flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 1").await;
-    flip(&mut other, "fives", "ORDER BY key DESC LIMIT 1").await;
+    flip(&mut other, "five", "ORDER BY key DESC LIMIT 1").await;
     let host = |name| SeriesSelector::parse(&format!("{{host={}}}", quote(name))).unwrap();
     let b = store.select(host("b"), 1).await.unwrap()[0].id;
 

@@ -1,4 +1,4 @@
-//! Tests of retention, and of stores of earlier versions.
+//! Tests of retention.
 
 use std::collections::BTreeMap;
 
@@ -129,55 +129,25 @@ async fn a_store_that_is_too_large_gives_its_oldest_points() {
     store.stop().await;
 }
 
-/// A store as an earlier version left it: one series with points, by series and time.
-async fn of_version(version: i64, points: &[(Millis, f64)]) -> (Scratch, SeriesId) {
-    const FIRST_MS: Millis = 1_577_836_800_000;
-    let (scratch, id) = (Scratch::new(), 4_194_303);
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.path()).create_if_missing(true);
-    let mut earlier = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
-    file::MIGRATIONS.run_to(version, &mut earlier).await.unwrap();
-    for statement in [
-        "INSERT INTO series VALUES ($1, 'm_f', $2)",
-        "INSERT INTO label VALUES ('host', 'a', $1), ('__name__', 'm_f', $1)",
-    ] {
-        sqlx::query(statement).bind(id).bind(r#"{"host":"a"}"#).execute(&mut earlier).await.unwrap();
-    }
-    for (at_ms, value) in points {
-        let insert = sqlx::query("INSERT INTO head VALUES ($1, $2)").bind(id << 41 | (at_ms - FIRST_MS)).bind(value);
-        insert.execute(&mut earlier).await.unwrap();
-    }
-    earlier.close().await.unwrap();
-    (scratch, SeriesId::new(id).unwrap())
-}
-
 #[tokio::test]
-async fn a_store_of_an_earlier_version_keeps_its_points() {
-    let mut points: Vec<_> = (0..1_000).map(|i| (BASE_MS + i * 10_007, i as f64)).collect();
-    // One at the very beginning of time, and one today.
-    points.insert(0, (1_577_836_800_000, -1.0));
-    points.push((clock::now_ms(), 0.5));
-    for version in [1, 2] {
-        let (scratch, id) = of_version(version, &points).await;
-        let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
-        assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], points, "version {version}");
-        // A point that comes a second time finds the first.
-        let again = (points[500].0, 9.0);
-        let later = (BASE_MS + DAY_MS, 5.0);
-        let of = |(at_ms, value): (Millis, f64)| Point::new("m", &[("host", "a")], at_ms).field("f", value);
-        store.append(&[of(again), of(later)]).await.unwrap();
-        store.settle().await;
-        let mut wanted = points.clone();
-        wanted[500] = again;
-        wanted.insert(1_001, later);
-        assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], wanted, "version {version}");
-        store.stop().await;
-        // Three hours in 2024; the day at the beginning, which is over; a point of the day after, and today's.
-        let mut counts = Vec::new();
-        for table in ["chunk", "day", "head"] {
-            counts.push(count(&scratch.path(), table).await);
-        }
-        assert_eq!(counts, [3, 1, 2]);
-    }
+async fn points_are_kept_from_the_first_time_to_today() {
+    let (scratch, mut wanted) = (Scratch::new(), vec![(1_577_836_800_000, -1.0)]);
+    wanted.extend((0..1_000).map(|i| (BASE_MS + i * 10_007, i as f64)));
+    wanted.push((clock::now_ms(), 0.5));
+    let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
+    store.append_columns(vec![SeriesColumn { samples: wanted.clone(), ..column("a", 0, 0) }]).await.unwrap();
+    let id = store.select(SeriesSelector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
+    assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], wanted);
+    // A point that comes a second time finds the first.
+    let again = (wanted[500].0, 9.0);
+    let later = (BASE_MS + DAY_MS, 5.0);
+    let of = |(at_ms, value): (Millis, f64)| Point::new("m", &[("host", "a")], at_ms).field("f", value);
+    store.append(&[of(again), of(later)]).await.unwrap();
+    store.settle().await;
+    wanted[500] = again;
+    wanted.insert(1_001, later);
+    assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], wanted);
+    store.stop().await;
 }
 
 #[tokio::test]
@@ -187,7 +157,6 @@ async fn a_store_of_a_later_version_is_not_opened() {
     let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
     let last: i64 =
         sqlx::query_scalar("SELECT MAX(version) FROM _sqlx_migrations").fetch_one(&mut other).await.unwrap();
-    assert_eq!(last, 6, "blobs of day.rs and rollup_blob.rs that an earlier version cannot read");
     let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
                  SELECT version + 1, 'later', success, checksum, execution_time FROM _sqlx_migrations WHERE version = $1";
     sqlx::query(later).bind(last).execute(&mut other).await.unwrap();
@@ -241,50 +210,6 @@ async fn a_day_is_sealed_as_a_whole_and_taken_apart_for_late_points() {
     assert_eq!((fives[0].len(), changed[0].len(), differing), (288, 288, 3));
     store.stop().await;
     assert_eq!(count(&scratch.path(), "chunk").await, 0, "the days are whole again");
-}
-
-/// Moves all days of five-minute summaries to where an earlier version had them.
-async fn as_before(path: &Path, series: SeriesId) -> i64 {
-    let mut other = file::open(path, 0).await.unwrap().writer;
-    let keys: Vec<i64> = sqlx::query_scalar("SELECT key FROM fives").fetch_all(&mut other).await.unwrap();
-    let days: std::collections::BTreeSet<u32> = keys.into_iter().map(|key| key::of_day(key).unwrap().0).collect();
-    for day in &days {
-        let mut faults = UnreadableBlobs::new();
-        let span = blobs::fives(&mut other, series, *day, &mut faults).await.unwrap();
-        let row = (rollup_blob::day_key(series, *day), rollup_blob::encode(&span));
-        blobs::put(&mut other, blobs::BlobTable::Five, &[row]).await.unwrap();
-    }
-    sqlx::query("DELETE FROM fives").execute(&mut other).await.unwrap();
-    other.close().await.unwrap();
-    days.len() as i64
-}
-
-#[tokio::test]
-async fn five_minute_summaries_of_an_earlier_version_are_read_and_replaced() {
-    let scratch = Scratch::new();
-    let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
-    store.append_columns(vec![column("a", BASE_MS, BASE_MS + 4 * DAY_MS + HOUR_MS)]).await.unwrap();
-    store.settle().await;
-    let id = store.select(SeriesSelector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
-    let fives = store.buckets(&[id], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
-    assert_eq!(as_before(&scratch.path(), id).await, 4);
-    let read = async || store.buckets(&[id], ALL, Resolution::FiveMinutes).await.unwrap().remove(0);
-    assert_eq!(read().await, fives);
-    // A late point in the second day: it is rolled up again, the others stay where they are.
-    store.append(&[Point::new("m", &[("host", "a")], BASE_MS + DAY_MS + 1).field("f", -1.0)]).await.unwrap();
-    store.settle().await;
-    let changed = read().await;
-    let differing = fives.iter().zip(&changed).filter(|(one, other)| one != other).count();
-    assert_eq!((changed.len(), differing, changed[288].summary.min), (fives.len(), 1, -1.0));
-    assert_eq!(store.damaged().await.unwrap(), []);
-    store.stop().await;
-    assert_eq!(count(&scratch.path(), "five").await, 3);
-    // All are deleted when their time is over.
-    let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
-    store.append_columns(vec![column("a", BASE_MS + 30 * DAY_MS, BASE_MS + 31 * DAY_MS)]).await.unwrap();
-    store.settle().await;
-    store.stop().await;
-    assert_eq!(count(&scratch.path(), "five").await, 0);
 }
 
 #[tokio::test]
