@@ -392,7 +392,7 @@ impl AgentLoop {
     /// Handles a command that is in the journal already.
     async fn repeated(&self, id: CommandId) -> Result<CommandTaken, StoreError> {
         let mut tx = self.store.begin().await?;
-        let known = journal::answer_again(&mut tx, id, clock::now_ms()).await?;
+        let known = journal::answer_again(&mut tx, id).await?;
         store::commit(tx, "answer again").await?;
         Ok(CommandTaken::Repeated(id, known))
     }

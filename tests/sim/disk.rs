@@ -209,7 +209,7 @@ impl Transaction<'_> {
         Some(key)
     }
 
-    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis) -> Option<RepeatedCommand> {
+    pub(super) fn answer_again(&mut self, id: CommandId) -> Option<RepeatedCommand> {
         let known = self.tables.journal.get(&id).map(|row| match &row.answer {
             Some((key, payload, _)) => {
                 self.tables.outbox.entry(*key).or_insert_with(|| payload.clone());
@@ -218,7 +218,7 @@ impl Transaction<'_> {
             None => RepeatedCommand::Unfinished,
         });
         if let Some(shadow) = &mut self.shadow {
-            shadow.answer_again(id, now_ms, known);
+            shadow.answer_again(id, known);
         }
         known
     }

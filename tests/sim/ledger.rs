@@ -337,7 +337,7 @@ impl Tables for Ledger {
         Ok(Added::Known)
     }
 
-    async fn put_task_ends(&mut self, _: HostId, _: &[TaskRecord], _: Millis) -> StoreResult<bool> {
+    async fn put_task_ends(&mut self, _: HostId, _: &[TaskRecord]) -> StoreResult<bool> {
         Ok(false)
     }
 

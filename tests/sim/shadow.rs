@@ -64,9 +64,9 @@ impl AgentShadow {
         assert_eq!(key, done, "finish {id}");
     }
 
-    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis, known: Option<RepeatedCommand>) {
+    pub(super) fn answer_again(&mut self, id: CommandId, known: Option<RepeatedCommand>) {
         let tx = self.transaction.as_mut().unwrap();
-        let found = self.runtime.block_on(journal::answer_again(tx, id, now_ms)).unwrap();
+        let found = self.runtime.block_on(journal::answer_again(tx, id)).unwrap();
         assert_eq!(found, known, "answer again {id}");
     }
 

@@ -5,6 +5,7 @@
 mod clock_uses;
 mod documents;
 mod file_writes;
+mod form;
 
 use std::{
     collections::BTreeMap,

@@ -139,7 +139,7 @@ pub async fn add_output(
     let offset_bytes = offset_bytes + known as u64;
     let content = Content::Output { stream, offset_bytes, data: Data::new(fresh) };
     let key = ReportAck { command, seq: at.next_seq };
-    outbox::insert(tx, key, &message(key, content, now_ms)?, now_ms).await?;
+    outbox::insert(tx, key, &message(key, content, now_ms)?).await?;
 
     let id = command.to_string();
     let end = to_sql(offset_bytes + fresh.len() as u64);
@@ -192,7 +192,7 @@ pub async fn finish(
     )
     .execute(&mut *tx)
     .await?;
-    outbox::insert(tx, key, &answer, now_ms).await?;
+    outbox::insert(tx, key, &answer).await?;
     Ok(Some(key))
 }
 
@@ -204,14 +204,13 @@ pub async fn finish(
 pub async fn answer_again(
     tx: &mut SqliteConnection,
     command: CommandId,
-    now_ms: Millis,
 ) -> Result<Option<RepeatedCommand>, StoreError> {
     let id = command.to_string();
     let row = sqlx::query!("SELECT answer_seq, answer FROM journal WHERE id = ?", id).fetch_optional(&mut *tx).await?;
     let Some(row) = row else { return Ok(None) };
     let (Some(seq), Some(answer)) = (row.answer_seq, row.answer) else { return Ok(Some(RepeatedCommand::Unfinished)) };
     let key = ReportAck { command, seq: from_sql(seq) };
-    outbox::insert(tx, key, &answer, now_ms).await?;
+    outbox::insert(tx, key, &answer).await?;
     Ok(Some(RepeatedCommand::Answered(key)))
 }
 
@@ -412,7 +411,7 @@ mod tests {
 
         async fn again(&self, id: CommandId) -> Option<RepeatedCommand> {
             let mut tx = self.store.begin().await.unwrap();
-            let known = answer_again(&mut tx, id, 8).await.unwrap();
+            let known = answer_again(&mut tx, id).await.unwrap();
             tx.commit().await.unwrap();
             known
         }

@@ -204,9 +204,9 @@ async fn lost_store_is_restored_and_refuses_earlier_commands() {
 #[tokio::test]
 async fn damaged_record_of_migrations_loses_nothing_and_a_missing_table_is_a_loss() {
     let migrations = [
-        "UPDATE _sqlx_migrations SET checksum = x'00' WHERE version = 5",
-        "UPDATE _sqlx_migrations SET version = version + 65536 WHERE version = 5",
-        "DELETE FROM _sqlx_migrations WHERE version = 5",
+        "UPDATE _sqlx_migrations SET checksum = x'00' WHERE version = 1",
+        "UPDATE _sqlx_migrations SET version = version + 65536 WHERE version = 1",
+        "DELETE FROM _sqlx_migrations WHERE version = 1",
         "DROP TABLE _sqlx_migrations",
     ];
     let tables = ["DROP TABLE life", "DROP TABLE metric_batch", "DROP TABLE unit"];
@@ -341,7 +341,7 @@ async fn damaged_command_keeps_its_outcome() {
     bench.store.close().await;
     let (bench, _) = bench.reopened(|_| ()).await;
     let mut tx = bench.store.begin().await.unwrap();
-    assert_eq!(journal::answer_again(&mut tx, id, NOW_MS).await.unwrap(), Some(RepeatedCommand::Answered(key)));
+    assert_eq!(journal::answer_again(&mut tx, id).await.unwrap(), Some(RepeatedCommand::Answered(key)));
     assert_eq!(key, ReportAck { command: id, seq: 1 });
 }
 

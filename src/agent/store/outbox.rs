@@ -14,19 +14,13 @@ use super::{
 };
 
 /// Inserts a message, in the transaction of its cause. An existing one is unchanged.
-pub(super) async fn insert(
-    tx: &mut SqliteConnection,
-    key: ReportAck,
-    payload: &[u8],
-    now_ms: Millis,
-) -> Result<(), StoreError> {
+pub(super) async fn insert(tx: &mut SqliteConnection, key: ReportAck, payload: &[u8]) -> Result<(), StoreError> {
     let (command, seq) = (key.command.to_string(), to_sql(key.seq));
     sqlx::query!(
-        "INSERT INTO outbox (command, seq, payload, created_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO outbox (command, seq, payload) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         command,
         seq,
-        payload,
-        now_ms
+        payload
     )
     .execute(tx)
     .await?;

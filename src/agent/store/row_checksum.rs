@@ -42,7 +42,7 @@ const TABLES: [SealedTable; 27] = [
             "queued",
         ],
     },
-    SealedTable { name: "outbox", keys: &["command", "seq"], columns: &["payload", "created_ms"] },
+    SealedTable { name: "outbox", keys: &["command", "seq"], columns: &["payload"] },
     SealedTable {
         name: "unit",
         keys: &["name"],

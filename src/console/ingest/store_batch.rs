@@ -282,7 +282,7 @@ impl IngestBatch {
         if event.tasks.len() > EVENT_TASKS_MAX || !event.tasks.iter().all(is_good) {
             return Err(FaultyMessage::Content("its tasks are too many or too long, or have not ended").into());
         }
-        if db.put_task_ends(host, &event.tasks, self.now).await? {
+        if db.put_task_ends(host, &event.tasks).await? {
             self.effects.changes.push(PageChange::Tasks(host));
         }
         self.effects.acks(host).tasks.extend(event.tasks.iter().map(TaskRecord::key));

@@ -52,7 +52,7 @@ pub trait Tables {
         data: &[u8],
     ) -> StoreResult<Added>;
     async fn put_alert(&mut self, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect>;
-    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord], now: Millis) -> StoreResult<bool>;
+    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord]) -> StoreResult<bool>;
     async fn reconcile_alerts(
         &mut self,
         host: HostId,
@@ -125,8 +125,8 @@ impl Tables for SqliteConnection {
         alert::put(self, host, alert, now).await
     }
 
-    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord], now: Millis) -> StoreResult<bool> {
-        task_end::put(self, host, tasks, now).await
+    async fn put_task_ends(&mut self, host: HostId, tasks: &[TaskRecord]) -> StoreResult<bool> {
+        task_end::put(self, host, tasks).await
     }
 
     async fn reconcile_alerts(

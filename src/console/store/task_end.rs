@@ -1,6 +1,6 @@
 //! Ends of tasks that hosts report, and up to which of them each outlet was told.
 
-use muster_topics::{Millis, name::HostId, task::TaskRecord};
+use muster_topics::{name::HostId, task::TaskRecord};
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
@@ -12,18 +12,17 @@ use super::{
 const ENDS_MAX: i64 = 20_000;
 
 /// Stores ends of tasks; those that are known stay. Returns whether one is new.
-pub async fn put(db: &mut SqliteConnection, host: HostId, tasks: &[TaskRecord], now: Millis) -> StoreResult<bool> {
+pub async fn put(db: &mut SqliteConnection, host: HostId, tasks: &[TaskRecord]) -> StoreResult<bool> {
     let id = host.to_string();
     let mut last = None;
     for task in tasks {
         let stored = sqlx::query!(
-            "INSERT INTO task_end (host, number, began_ms, body, received_ms) SELECT $1, $2, $3, $4, $5
+            "INSERT INTO task_end (host, number, began_ms, body) SELECT $1, $2, $3, $4
              WHERE NOT EXISTS (SELECT 1 FROM task_end WHERE host = $1 AND number = $2 AND began_ms = $3)",
             &id,
             signed(task.number),
             task.began_ms,
-            to_json("task", task)?,
-            now
+            to_json("task", task)?
         )
         .execute(&mut *db)
         .await?;
@@ -143,7 +142,7 @@ mod tests {
         let put = async |numbers: std::ops::RangeInclusive<u64>| {
             let tasks: Vec<TaskRecord> = numbers.map(task).collect();
             let mut transaction = store.begin().await.unwrap();
-            let is_new = super::put(&mut transaction, host, &tasks, 5).await.unwrap();
+            let is_new = super::put(&mut transaction, host, &tasks).await.unwrap();
             transaction.commit().await.unwrap();
             is_new
         };

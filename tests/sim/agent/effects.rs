@@ -376,5 +376,5 @@ fn answer(
 }
 
 fn repeated(machine: &Machine, id: CommandId) -> Result<CommandTaken, Crash> {
-    Ok(CommandTaken::Repeated(id, machine.disk.write(|tx| tx.answer_again(id, clock::now_ms()))?))
+    Ok(CommandTaken::Repeated(id, machine.disk.write(|tx| tx.answer_again(id))?))
 }
