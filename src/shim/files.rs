@@ -23,10 +23,10 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Launch, ProgramState, process_identity};
 
@@ -66,12 +66,16 @@ pub enum StateFile {
 /// Reads `state.json`.
 ///
 /// # Errors
-/// If it cannot be read and belongs to this boot, so that processes may still run.
+/// If it cannot be read and belongs to this boot, so that processes may still run; or if another build has written it.
 pub fn read_state(folder: &Path) -> io::Result<StateFile> {
     match read(&folder.join(STATE)) {
         Ok(state) => Ok(StateFile::State(state)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StateFile::Nothing),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData && !begun_in_this_boot(folder)? => {
+        Err(error)
+            if error.kind() == io::ErrorKind::InvalidData
+                && !is_of_another_build(&error)
+                && !begun_in_this_boot(folder)? =>
+        {
             Ok(StateFile::Damaged)
         }
         Err(error) => Err(error),
@@ -177,7 +181,37 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
         io::ErrorKind::IsADirectory => io::Error::new(io::ErrorKind::InvalidData, error),
         _ => error,
     })?;
+    if let Ok(Numbered { protocol: None }) = serde_json::from_slice(&bytes) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, OtherBuild(path.to_owned())));
+    }
     serde_json::from_slice(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// What every file says.
+#[derive(Deserialize)]
+struct Numbered {
+    protocol: Option<u32>,
+}
+
+/// A file of a shim that a build has started which gave these files no number.
+#[derive(Debug)]
+struct OtherBuild(PathBuf);
+
+impl std::fmt::Display for OtherBuild {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} was written by a build of muster from before its first release, whose shims are not driven any more. hint: stop the \
+             program with the build that started it",
+            self.0.display()
+        )
+    }
+}
+
+impl std::error::Error for OtherBuild {}
+
+fn is_of_another_build(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<OtherBuild>())
 }
 
 fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
@@ -249,6 +283,22 @@ mod tests {
         assert_eq!(read_state(folder.path()).unwrap(), StateFile::Nothing, "an earlier launch is forgotten");
         fs::write(folder.path().join(STATE), "").unwrap();
         assert!(read_state(folder.path()).is_err(), "its program may be alive");
+    }
+
+    #[test]
+    fn shim_of_another_build_is_named_in_any_boot() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "{\"v\":1,\"boot_id\":\"b\"}";
+        for name in [STATE, LAUNCH] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let (state, launch) = (read_state(folder.path()).unwrap_err(), read_launch(folder.path()).unwrap_err());
+        for (error, name) in [(state, STATE), (launch, LAUNCH)] {
+            let error = error.to_string();
+            let is_named = error.contains("from before its first release") && error.contains("hint: ");
+            assert!(is_named && error.contains(name), "{error}");
+        }
+        assert_eq!(fs::read_to_string(folder.path().join(STATE)).unwrap(), text);
     }
 
     #[test]

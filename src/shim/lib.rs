@@ -41,8 +41,8 @@ pub use attributes::ProcessAttributes;
 use cgroup::Cgroup;
 pub use inside::ContainerNamespaces;
 
-/// Version of this protocol and of the files.
-pub const VERSION: u32 = 1;
+/// The number of this protocol and of the files.
+pub const PROTOCOL: u32 = 1;
 
 /// Name of the process that waits to become the next main process. It has the shim's command line.
 pub const NEXT: &str = "muster-next";
@@ -67,8 +67,8 @@ pub const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 /// The program that a shim runs; in `launch.json`, which is written before the shim starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Version of this protocol: 1.
-    pub v: u32,
+    /// [`PROTOCOL`].
+    pub protocol: u32,
     /// The program, as an absolute path, and its arguments.
     pub argv: Vec<String>,
     /// The complete environment.
@@ -393,7 +393,7 @@ pub enum ShimEvent {
         /// Its current length.
         len_bytes: u64,
     },
-    /// The result of a [`ShimRequest::Signal`]. (Older shims do not send it.)
+    /// The result of a [`ShimRequest::Signal`].
     Signalled {
         /// The signal.
         signal: i32,
@@ -415,8 +415,8 @@ pub enum ShimEvent {
 /// The state of a program; also the content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramState {
-    /// Version of this protocol: 1.
-    pub v: u32,
+    /// [`PROTOCOL`].
+    pub protocol: u32,
     /// The boot to which this state belongs.
     pub boot_id: String,
     /// The running main process.
@@ -472,10 +472,10 @@ pub struct ProgramEnd {
     /// It was ended because it did not report in time that it is ready or alive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
-    /// It did not report readiness within its start timeout. (Older shims do not say so.)
+    /// It did not report readiness within its start timeout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub start_timed_out: bool,
-    /// The agent asked for its end by [`ShimRequest::Stop`]. (Older shims do not say so.)
+    /// The agent asked for its end by [`ShimRequest::Stop`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// It exited with code 0 soon after its start and left processes behind: this is how a program behaves that goes to
@@ -508,7 +508,7 @@ impl ProgramState {
     #[must_use]
     pub fn new(boot_id: String) -> Self {
         Self {
-            v: VERSION,
+            protocol: PROTOCOL,
             boot_id,
             main: None,
             restarts: 0,

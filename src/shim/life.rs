@@ -381,7 +381,7 @@ mod tests {
 
     fn launch(output: OutputMode, restart: RestartLimits) -> Launch {
         Launch {
-            v: muster_shim::VERSION,
+            protocol: muster_shim::PROTOCOL,
             argv: vec!["/bin/true".into()],
             env: Vec::new(),
             cwd: "/".into(),

@@ -3,7 +3,7 @@
 use std::{fs::File, io, os::unix::net::UnixListener, time::Instant};
 
 use muster_shim::{
-    MainProcessId, ProcessExit, ProgramState, VERSION,
+    MainProcessId, PROTOCOL, ProcessExit, ProgramState,
     files::{self, StateFile},
     process_identity,
 };
@@ -29,7 +29,7 @@ impl Supervisor {
     /// Starts the program that `launch.json` describes.
     pub(crate) fn launch(lock: File) -> Result<Self, SpawnError> {
         let launch = files::read_launch(folder())?;
-        if launch.v != VERSION {
+        if launch.protocol != PROTOCOL {
             return Err(Errno::EPROTO.into());
         }
         let state = ProgramState::new(process_identity::boot_id()?);

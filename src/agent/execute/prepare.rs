@@ -7,7 +7,7 @@ use std::{
 };
 
 use muster_rules::CommandRefusal;
-use muster_shim::{CaptureResult, Launch, OutputMode, ResolvedUser, RestartLimits, RestartOn, VERSION};
+use muster_shim::{CaptureResult, Launch, OutputMode, PROTOCOL, ResolvedUser, RestartLimits, RestartOn};
 use muster_topics::{
     command::{Exec, Keep},
     outcome::{RefusalCode, Stream},
@@ -52,7 +52,7 @@ pub(super) fn assemble(
     user: Option<ResolvedUser>,
 ) -> Launch {
     Launch {
-        v: VERSION,
+        protocol: PROTOCOL,
         argv,
         env,
         cwd,

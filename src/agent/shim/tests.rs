@@ -31,7 +31,7 @@ fn deep_folder() -> (tempfile::TempDir, PathBuf) {
 
 fn sh(script: &str, folder: &Path) -> Launch {
     Launch {
-        v: muster_shim::VERSION,
+        protocol: muster_shim::PROTOCOL,
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
         env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("FOLDER".into(), folder.display().to_string())],
         cwd: "/".into(),

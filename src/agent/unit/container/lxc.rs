@@ -330,7 +330,7 @@ fn launch(path: &Path, name: &str, folder: &ContainerFolder, made: CreationRecor
     argv.extend(made.argv);
     let Log { max_bytes, keep, max_age_ms } = Log::default();
     Ok(Launch {
-        v: muster_shim::VERSION,
+        protocol: muster_shim::PROTOCOL,
         argv,
         env: vec![("PATH".to_owned(), SEARCH_PATH.to_owned()), ("LC_ALL".to_owned(), "C".to_owned())],
         cwd: text(folder.path()),

@@ -16,7 +16,7 @@ use muster_base::{
 };
 use muster_rules::plan::Failure;
 use muster_shim::{
-    CaptureResult, Launch, OutputMode, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, VERSION, files,
+    CaptureResult, Launch, OutputMode, PROTOCOL, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, files,
 };
 use muster_topics::{
     name::{Digest, UnitName},
@@ -187,7 +187,7 @@ fn launch(root: &Root, adapter: &dyn PackageAdapter, program: &Program) -> Resul
     }
     argv.extend(words);
     Ok(Launch {
-        v: VERSION,
+        protocol: PROTOCOL,
         argv,
         env: adapter.environment(),
         cwd: "/".to_owned(),

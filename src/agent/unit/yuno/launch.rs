@@ -88,7 +88,7 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
         env.extend(notify.watchdog_ms.map(|ms| (watchdog.to_owned(), ms.saturating_mul(factor).to_string())));
     }
     Launch {
-        v: muster_shim::VERSION,
+        protocol: muster_shim::PROTOCOL,
         argv,
         env: env.into_iter().collect(),
         cwd,

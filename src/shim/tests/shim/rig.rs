@@ -10,8 +10,8 @@ use std::{
 };
 
 use muster_shim::{
-    CaptureResult, Launch, NEXT, OutputMode, ProcessExit, ProgramState, RestartLimits, RestartOn, ShimEvent,
-    ShimRequest, StartReport, VERSION,
+    CaptureResult, Launch, NEXT, OutputMode, PROTOCOL, ProcessExit, ProgramState, RestartLimits, RestartOn, ShimEvent,
+    ShimRequest, StartReport,
     files::{self, StateFile},
     process_identity,
 };
@@ -179,7 +179,7 @@ pub(crate) fn argv(words: &[&str]) -> Vec<String> {
 
 pub(crate) fn command(script: &str) -> Launch {
     Launch {
-        v: VERSION,
+        protocol: PROTOCOL,
         argv: argv(&["/bin/sh", "-c", script]),
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         cwd: "/".into(),

@@ -28,7 +28,7 @@ fn failed_start_is_reported_exactly_and_leaves_nothing() {
         (Launch { cwd: "/bin/sh".into(), ..command("") }, StartStep::Cwd, enotdir),
         (Launch { argv: argv(&["/bin/echo", "a\0b"]), ..command("") }, StartStep::Exec, einval),
         (Launch { argv: Vec::new(), ..command("") }, StartStep::Exec, einval),
-        (Launch { v: 2, ..command("") }, StartStep::Prepare, eproto),
+        (Launch { protocol: muster_shim::PROTOCOL + 1, ..command("") }, StartStep::Prepare, eproto),
     ] {
         let mut rig = Rig::new();
         assert_eq!(rig.start(&launch, false), StartReport::Failed { step, which: None, errno }, "{launch:?}");
