@@ -266,21 +266,20 @@ impl ProgressPrinter {
 }
 
 pub(crate) fn default_data() -> Result<PathBuf, Failure> {
-    usual_data(&UserFolders::from_environment(), geteuid().is_root(), Path::is_dir)
+    usual_data(&UserFolders::from_environment(), geteuid().is_root())
 }
 
 /// The default folder: the user's data folder. Other users cannot pass through root's home, and units may run as other
-/// users, so root's default is a folder of the host, unless there already is one in root's home.
-fn usual_data(folders: &UserFolders, is_root: bool, is_there: impl Fn(&Path) -> bool) -> Result<PathBuf, Failure> {
-    let own = folders.data().map(|data| data.join("muster"));
-    if is_root && folders.named_data().is_none() && !own.as_deref().is_some_and(is_there) {
+/// users, so root's default is a folder of the host.
+fn usual_data(folders: &UserFolders, is_root: bool) -> Result<PathBuf, Failure> {
+    if is_root && folders.named_data().is_none() {
         return Ok(PathBuf::from(ROOT_DATA));
     }
-    own.ok_or_else(folders::nowhere)
+    folders.data().map(|data| data.join("muster")).ok_or_else(folders::nowhere)
 }
 
 /// Creates the folder. As root, other users may pass through it to files of their units, but not list it; a folder of
-/// an earlier version gets the same mode. A folder that somebody else created is not changed.
+/// another mode gets this one. A folder that somebody else created is not changed.
 fn make_data(data: &Path) -> io::Result<()> {
     let is_ours = !data.exists() || data.join(LOCK).exists();
     files::make_folder(data, files::workloads_folder())?;
@@ -692,26 +691,23 @@ mod tests {
 
     #[test]
     fn the_usual_folder_is_one_that_units_of_other_users_are_reached_in() {
-        let old = "/root/.local/share/muster";
-        for (home, data, is_root, there, wanted) in [
-            ("/home/anna", "", false, "", "/home/anna/.local/share/muster"),
-            ("/home/anna", "/data", false, "", "/data/muster"),
-            ("/root", "", true, "", "/var/lib/muster-up"),
-            ("/root", "dat", true, "", "/var/lib/muster-up"),
-            ("/root", "/data", true, "", "/data/muster"),
-            // A folder of an earlier version.
-            ("/root", "", true, old, old),
-            ("", "", true, "", "/var/lib/muster-up"),
+        for (home, data, is_root, wanted) in [
+            ("/home/anna", "", false, "/home/anna/.local/share/muster"),
+            ("/home/anna", "/data", false, "/data/muster"),
+            ("/root", "", true, "/var/lib/muster-up"),
+            ("/root", "dat", true, "/var/lib/muster-up"),
+            ("/root", "/data", true, "/data/muster"),
+            ("", "", true, "/var/lib/muster-up"),
         ] {
             let folders = UserFolders::read(|name| match name {
                 "HOME" => Some(home.into()),
                 "XDG_DATA_HOME" => Some(data.into()),
                 _ => None,
             });
-            let found = usual_data(&folders, is_root, |path| path == Path::new(there)).unwrap();
+            let found = usual_data(&folders, is_root).unwrap();
             assert_eq!(found, Path::new(wanted), "{home} {data} {is_root}");
         }
-        assert!(usual_data(&UserFolders::default(), false, |_| false).is_err());
+        assert!(usual_data(&UserFolders::default(), false).is_err());
     }
 
     #[test]
@@ -735,7 +731,7 @@ mod tests {
         let data = parent.path().join("new");
         make_data(&data).unwrap();
         assert_eq!(mode(&data), files::workloads_folder());
-        // Of an earlier version, with its old mode.
+        // With another mode.
         fs::write(data.join(LOCK), "").unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
         make_data(&data).unwrap();

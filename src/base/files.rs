@@ -121,7 +121,7 @@ fn open_new(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives a file exactly this mode, which the umask or an earlier version may have changed.
+/// Gives a file exactly this mode, which the umask may have changed.
 fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     let found = file.metadata()?.permissions().mode() & 0o7777;
     if found == mode { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }

@@ -17,16 +17,13 @@ pub fn to_text<T: Serialize>(value: &T) -> serde_json::Result<String> {
     Ok(format!("{START}{},{rest}", checksum(plain.as_bytes())))
 }
 
-/// Parses a document and verifies its checksum. A document of an older version, without a checksum, is accepted if its
-/// type denies unknown members.
+/// Parses a document and verifies its checksum.
 ///
 /// # Errors
 /// What is wrong with the document.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    let Some(summed) = text.strip_prefix(START) else {
-        return serde_json::from_str(text).map_err(|error| error.to_string());
-    };
+    let summed = text.strip_prefix(START).ok_or("it has no checksum")?;
     let (sum, rest) = summed.split_once(',').ok_or("it ends within its checksum")?;
     let plain = format!("{{{rest}");
     if sum.parse() != Ok(checksum(plain.as_bytes())) {
@@ -67,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn document_without_checksum_is_accepted() {
+    fn document_without_checksum_is_refused() {
         let text = serde_json::to_string(&document()).unwrap();
-        assert_eq!(from_bytes::<Document>(text.as_bytes()), Ok(document()));
+        assert_eq!(from_bytes::<Document>(text.as_bytes()), Err("it has no checksum".to_owned()));
     }
 }

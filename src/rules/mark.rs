@@ -76,7 +76,7 @@ pub fn loss(mark: Option<HighWaterMark>, found: FoundStore, is_member: bool) -> 
         (_, FoundStore::Damaged) => Some(StoreLoss::Damaged),
         (Some(_), FoundStore::Nothing) => Some(StoreLoss::Gone),
         (None, FoundStore::Nothing) => is_member.then_some(StoreLoss::Gone),
-        // The store of an agent from before marks existed.
+        // It has no name yet: the agent was killed at its first start.
         (None, FoundStore::Store(HighWaterMark { store: 0, .. })) => None,
         (None, FoundStore::Store(_)) => Some(StoreLoss::Unmarked),
         (Some(mark), FoundStore::Store(store)) if mark.store != store.store => Some(StoreLoss::Swapped),

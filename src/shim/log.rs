@@ -322,7 +322,7 @@ mod tests {
         let (old, new) = (read_times(&path, 1), read_times(&path, 0));
         assert_eq!([old.at(0), old.at(4)], [Some(1_000), Some(1_000)]);
         assert_eq!([new.at(0), new.at(5), new.at(6)], [Some(2_000), Some(2_000), Some(500)]);
-        // As a log from before times were kept.
+        // Its times are lost.
         fs::remove_file(folder.path().join("times")).unwrap();
         ProgramLog::open(&path, 10, 2, None).unwrap().write_at(b"5\n", 3_000).unwrap();
         let new = read_times(&path, 0);

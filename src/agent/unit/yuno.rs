@@ -161,7 +161,7 @@ impl Yunos {
         if materials.are_there(&spec.configs, &at_start) {
             return Ok(None);
         }
-        let configs = self.configs(spec, materials).await?;
+        let configs = self.configs(spec).await?;
         let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
         let configs = rendered(spec, &secrets, with_secrets(&secrets, configs)?)?;
         self.check(unit, spec, &configs).await?;
@@ -186,7 +186,7 @@ impl Yunos {
             return self.install(unit, desired, keep, &|_| ()).await;
         }
         // The folder of a unit that is not there would count as what is left of one.
-        let configs = self.configs(spec, &self.place(unit, Slot::First).materials(&desired.revision)).await?;
+        let configs = self.configs(spec).await?;
         let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
         kept_for_start(&secrets, &render::unit::secrets_at_start(spec).map_err(from_render)?)?;
         self.check(unit, spec, &rendered(spec, &secrets, with_secrets(&secrets, configs)?)?).await
@@ -217,13 +217,10 @@ impl Yunos {
     }
 
     /// Returns the documents of all configs.
-    async fn configs(&self, spec: &YunoSpec, materials: &Materials) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+    async fn configs(&self, spec: &YunoSpec) -> Result<Vec<(ConfigRef, Value)>, Failure> {
         let mut configs = Vec::new();
         for config in &spec.configs {
-            let content = match materials.of_before(config) {
-                Some(content) => content,
-                None => self.artifacts.config(config).await.map_err(from_artifact)?,
-            };
+            let content = self.artifacts.config(config).await.map_err(from_artifact)?;
             let document = canonical::parse(&content).map_err(|error| Failure {
                 error: format!("config {}@{}: {error}", config.id, config.version),
                 may_heal: false,
@@ -317,7 +314,7 @@ impl Yunos {
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
             frame: desired.spec.frame().ok(),
-            limits: Some(spec.limits),
+            limits: spec.limits,
             reads: None,
             watched: reload::watched(spec),
             wiring: wiring.clone(),
@@ -362,24 +359,15 @@ impl Yunos {
             }
             shim::AdoptedShim::Alive(shim) => {
                 // An unknown revision differs from any desired one, and will be replaced.
-                let unknown = |_| StartRecord {
-                    revision: Digest::of(b""),
-                    bare: None,
-                    artifact: Digest::of(b""),
-                    missing: Vec::new(),
-                    frame: None,
-                    limits: None,
-                    reads: None,
-                    watched: reload::WatchedFiles::default(),
-                    wiring: EndpointWiring::default(),
-                };
+                let unknown = || (Digest::of(b""), Vec::new(), EndpointWiring::default());
                 let started = place.started();
                 if let Ok(started) = &started
                     && let Err(failure) = place.heal_started(started)
                 {
                     tracing::warn!(%unit, error = failure.error, "what it was started as is not written twice");
                 }
-                let StartRecord { revision, missing, wiring, .. } = started.unwrap_or_else(unknown);
+                let (revision, missing, wiring) =
+                    started.map_or_else(|_| unknown(), |started| (started.revision, started.missing, started.wiring));
                 let line = self.switchboard.open(unit, slot);
                 let mut yuno = YunoInstance { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
                 match yuno.next_event().await {

@@ -50,9 +50,8 @@ impl Console {
         if !mistakes.is_empty() {
             return Err(Error::invalid("bad_config", mistakes.join("\n")));
         }
-        let (plain, mut content) = canonical_text(&document).map_err(bad)?;
+        let (mut sha256, mut content) = canonical_text(&document).map_err(bad)?;
         let NewConfig { id, version, .. } = new;
-        let mut sha256 = plain.clone();
         // The hash is public. For a short secret in known content it would reveal the secret.
         let salt = shared.authority.salt(&format!("{id}@{version}"), content.as_bytes());
         if let Some(salted) = config::salted(&document, &salt) {
@@ -62,13 +61,11 @@ impl Console {
         let _content = shared.content.lock.lock().await;
         let removed =
             content::removed_label(shared.store.read(), LabelKind::Config, config.id.as_str(), &config.version).await?;
-        // Configs from before salts existed have the bare hash.
-        let is_same = |sha256: &Digest| *sha256 == config.sha256 || *sha256 == plain;
-        let was_other = removed.is_some_and(|removed| !is_same(&removed));
+        let was_other = removed.is_some_and(|removed| removed != config.sha256);
         if !was_other {
             content::add_config(shared.store.write(), &config, operator, now_ms()).await?;
             let stored = self.config(&config.id, &config.version).await?;
-            if is_same(&stored.sha256) {
+            if stored.sha256 == config.sha256 {
                 shared.note_whole(&stored.sha256);
                 // Deployments may have waited for it.
                 shared.hosts.desired.content_changed();

@@ -14,15 +14,12 @@ use crate::store::StoreError;
 /// A rollout without its hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct StoredRollout {
-    #[serde(default)]
     pub(super) fallback: Option<u32>,
-    #[serde(default)]
     pub(super) is_rollback: bool,
     pub(super) phase: RolloutPhase,
     waves: Vec<String>,
     pub(super) wave: u32,
     wave_began_ms: Millis,
-    #[serde(default)]
     wave_ended_ms: Option<Millis>,
     approved: u32,
     accepted: AcceptedFailures,
@@ -72,27 +69,25 @@ impl StoredRollout {
 /// What is stored of how far a host is. What it asks, and whether it is connected, is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredHost {
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_late: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     heard: Option<Numbered>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     asked_ms: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<Lease>,
-    #[serde(default)]
     leases: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) wave: Option<u32>,
-    #[serde(default)]
     pub(super) failures: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<HostEnd>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<HostOutcome>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     retry_ms: Option<Millis>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unavailable: bool,
 }
 
@@ -135,16 +130,16 @@ impl StoredHost {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HostNote {
     /// Whether anything on it is different from before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changed: Option<bool>,
     /// What it has said of its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
     /// When it was admitted last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) admitted_ms: Option<Millis>,
     /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ended_ms: Option<Millis>,
 }
 
@@ -153,7 +148,6 @@ pub(super) struct HostNote {
 pub(super) struct StoredHostRow {
     #[serde(flatten)]
     pub(super) host: StoredHost,
-    #[serde(default)]
     pub(super) note: HostNote,
 }
 

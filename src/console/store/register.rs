@@ -16,7 +16,6 @@ use super::{
 #[serde(deny_unknown_fields)]
 pub struct Register {
     /// The number of writes: it grows by one each time, here and in the store.
-    #[serde(default)]
     pub seq: u64,
     /// Hosts that have joined.
     pub hosts: Vec<RegisteredHost>,
@@ -25,10 +24,8 @@ pub struct Register {
     /// Certificates that were issued by hand.
     pub issued: Vec<RegisteredIssue>,
     /// Certificates of removed hosts.
-    #[serde(default)]
     pub removed: Vec<RemovedHost>,
     /// SHA-256 of secrets that were ended before their expiry: used or revoked join tokens, and ended sign-ins.
-    #[serde(default)]
     pub ended: Vec<String>,
 }
 

@@ -17,12 +17,10 @@ pub(super) struct ContainerStartRecord {
     pub(super) runtime: Runtime,
     /// The frame: what cannot change while it runs.
     pub(super) frame: Digest,
-    #[serde(default)]
     pub(super) limits: Limits,
-    #[serde(default)]
     pub(super) wiring: EndpointWiring,
     /// Features of its spec that it runs without.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) missing: Option<String>,
     /// The boot in which it was started.
     pub(super) boot_id: String,

@@ -99,12 +99,6 @@ impl Materials {
         inline.chain(record.in_environment.into_values()).collect()
     }
 
-    /// A config as older agents wrote it, if there was one and it had no secrets: a host that is offline during the
-    /// upgrade of its agent has no other source.
-    pub(super) fn of_before(&self, config: &ConfigRef) -> Option<Vec<u8>> {
-        fs::read(self.merged()).ok().filter(|content| Digest::of(content) == config.sha256)
-    }
-
     /// Writes the configs, each with its document, in place of existing ones.
     ///
     /// # Errors

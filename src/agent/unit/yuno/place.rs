@@ -47,29 +47,20 @@ const STARTED_AGAIN: &str = "started.json";
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StartRecord {
     pub(super) revision: Digest,
-    /// The bare [`Spec::revision`](muster_topics::unit::Spec::revision); `revision` may be keyed. Older agents did not
-    /// record it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The bare [`Spec::revision`](muster_topics::unit::Spec::revision); `revision` may be keyed.
     pub(super) bare: Option<Digest>,
     pub(super) artifact: Digest,
     /// Features that it runs without, as in the unit's report.
-    #[serde(default)]
     pub(super) missing: Vec<String>,
-    /// [`Spec::frame`](muster_topics::unit::Spec::frame). Older agents recorded it only for units that find their
-    /// configs through the link.
-    #[serde(default)]
+    /// [`Spec::frame`](muster_topics::unit::Spec::frame).
     pub(super) frame: Option<Digest>,
-    /// Its limits. Older agents did not record them.
-    #[serde(default)]
-    pub(super) limits: Option<Limits>,
+    /// Its limits.
+    pub(super) limits: Limits,
     /// The revision whose folder its configs are in, if that has changed since it was started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reads: Option<Digest>,
     /// The state of the watched files that it may have read.
-    #[serde(default)]
     pub(super) watched: WatchedFiles,
     /// The ports and connections that it was started with.
-    #[serde(default)]
     pub(super) wiring: EndpointWiring,
 }
 

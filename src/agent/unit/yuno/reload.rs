@@ -56,8 +56,7 @@ impl Yunos {
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(false) };
-        // Older agents did not record this.
-        let Some(limits) = started.limits else { return Ok(false) };
+        let limits = started.limits;
         if started.frame != desired.spec.frame().ok() {
             return Ok(false);
         }
@@ -73,7 +72,7 @@ impl Yunos {
             }
             let reads = started.reads.clone().or_else(|| Some(started.revision.clone()));
             let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
-            let changed = StartRecord { revision, bare, limits: Some(spec.limits), reads, ..started };
+            let changed = StartRecord { revision, bare, limits: spec.limits, reads, ..started };
             place.write_started(&changed)?;
             tracing::info!(%unit, revision = desired.revision.short(), "its limits were changed in place");
             return Ok(true);
@@ -85,7 +84,7 @@ impl Yunos {
             return Ok(false);
         }
         let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
-        place.write_started(&StartRecord { revision, bare, limits: Some(spec.limits), reads: None, ..started })?;
+        place.write_started(&StartRecord { revision, bare, limits: spec.limits, reads: None, ..started })?;
         tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
         Ok(true)
     }
@@ -190,7 +189,7 @@ fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -
     if let Some(before) = before.limits_mut() {
         *before = limits;
     }
-    before.revision().ok().as_ref() != Some(started.bare.as_ref().unwrap_or(&started.revision))
+    before.revision().ok() != started.bare
 }
 
 /// Returns the state of watched files. An unreadable one counts as missing.
@@ -283,19 +282,19 @@ mod tests {
         };
         let before = spec(None, b"1");
         let bare = before.revision().unwrap();
-        let started = |revision: &Digest, bare: Option<&Digest>| StartRecord {
+        let started = |revision: &Digest| StartRecord {
             revision: revision.clone(),
-            bare: bare.cloned(),
+            bare: Some(bare.clone()),
             artifact: Digest::of(b"a"),
             missing: Vec::new(),
             frame: None,
-            limits: None,
+            limits: Limits::default(),
             reads: None,
             watched: WatchedFiles::default(),
             wiring: muster_rules::port_lease::EndpointWiring::default(),
         };
         let keyed = desired(before).revision;
-        for started in [started(&bare, None), started(&bare, Some(&bare)), started(&keyed, Some(&bare))] {
+        for started in [started(&bare), started(&keyed)] {
             let differs = |spec| has_other_configs(&desired(spec), &started, Limits::default());
             assert!(!differs(spec(Some(1 << 20), b"1")), "{started:?}");
             assert!(differs(spec(Some(1 << 20), b"2")), "{started:?}");

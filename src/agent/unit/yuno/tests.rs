@@ -236,9 +236,11 @@ async fn its_environment_is_what_the_agent_says() {
     let verb = host.apply(&unit, program, fields);
     let Verb::UnitApply { spec, .. } = &verb else { unreachable!() };
     // As it is written once it was fetched.
-    let config = host.unit_folder().join("rev").join(spec.revision().unwrap().short()).join("config.json");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(&config, content).unwrap();
+    let revision = spec.revision().unwrap();
+    let materials = Materials::new(host.unit_folder().join("rev").join(revision.short()));
+    let configs = [(of_yuno(spec).unwrap().configs[0].clone(), json!({"colour": "blue"}))];
+    materials.write(&revision, &configs, BTreeMap::new()).unwrap();
+    let config = materials.merged();
     host.verb(&unit, &verb).await.unwrap();
     host.until_phase(&unit, Phase::Running).await;
     let logs = host.logs_until(&unit, "blue").await;
