@@ -56,6 +56,7 @@ mod masked;
 mod metric;
 mod on_change;
 mod order;
+mod other_form;
 mod outlets;
 mod package;
 mod packages;

@@ -158,7 +158,7 @@ impl Home {
     }
 
     /// Where the command line finds its console.
-    fn context_file(&self) -> PathBuf {
+    pub(crate) fn context_file(&self) -> PathBuf {
         self.path().join(if self.names_folders { "config" } else { ".config" }).join("muster/context.toml")
     }
 
