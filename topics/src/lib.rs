@@ -12,7 +12,7 @@
 //! - [`role`]: who may publish and read what, by that table; the broker's permission check and every other
 //!   broker's configuration come from it
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
-//! - [`presence`], [`heartbeat`], [`mod@unit`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
+//! - [`presence`], [`heartbeat`], [`mod@unit`], [`observed`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
 //!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its
 //!   health checks
 //! - [`manifest`]: the description of an artifact by its author
@@ -69,6 +69,7 @@ pub mod manifest;
 pub mod metric;
 pub mod name;
 pub mod numbered;
+pub mod observed;
 pub mod outcome;
 pub mod packages;
 pub mod presence;
