@@ -180,7 +180,7 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
             place.clone_from(config);
         }
     }
-    after.set_secrets(secrets);
+    *after.secrets_mut() = secrets;
     let (unit, from) = (unit.clone(), desired.revision.clone());
     Some(Upgrade {
         artifact: artifact.map(|(has, found)| step(found.role.to_string(), &has.version, &found.version)),

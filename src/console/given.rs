@@ -84,7 +84,7 @@ pub(crate) fn of_deployment(deployment: &DesiredDeployment) -> Vec<GivenUnit> {
     listed
         .map(|(unit, listed)| {
             let mut spec = Spec::clone(&listed.spec);
-            spec.set_secrets(deployment.secrets.get(&listed.unit).cloned().unwrap_or_default());
+            *spec.secrets_mut() = deployment.secrets.get(&listed.unit).cloned().unwrap_or_default();
             GivenUnit::of(&unit, &spec)
         })
         .collect()

@@ -256,7 +256,7 @@ pub fn upgraded(unit: &UnitName, spec: &Spec, verb: &Verb) -> Result<Spec, Comma
         *place = config.clone();
     }
     if let Some(secrets) = secrets {
-        spec.set_secrets(secrets.clone());
+        spec.secrets_mut().clone_from(secrets);
     }
     if let (Some(templates), Spec::Yuno(spec)) = (config_templates, &mut spec) {
         spec.config_templates = templates.clone();

@@ -9,7 +9,7 @@ use crate::{
     probe::Probes,
     process::Limits,
     secret::SecretRef,
-    unit::{ArtifactRef, Channel, ConfigRef, ConfigTemplate, ConfigTemplates, Rollback, Spec, YunoSpec},
+    unit::{ArtifactRef, Channel, ConfigRef, ConfigTemplate, ConfigTemplates, Restart, Rollback, Spec, YunoSpec},
 };
 
 /// Defines a method for a field that each kind has.
@@ -24,6 +24,20 @@ macro_rules! each {
                     Self::Container(spec) => each!(@ spec, $($field)+),
                     Self::Files(spec) => each!(@ spec, $($field)+),
                     Self::Packages(spec) => each!(@ spec, $($field)+),
+                }
+            })+
+        }
+    };
+    ($($(#[$doc:meta])* mut $name:ident -> $type:ty { $field:ident })+) => {
+        impl Spec {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $name(&mut self) -> &mut $type {
+                match self {
+                    Self::Yuno(spec) => &mut spec.$field,
+                    Self::Container(spec) => &mut spec.$field,
+                    Self::Files(spec) => &mut spec.$field,
+                    Self::Packages(spec) => &mut spec.$field,
                 }
             })+
         }
@@ -67,6 +81,8 @@ each_program! {
     probes -> &Probes { ref probes } or &NO_PROBES;
     /// Its grace period.
     grace_ms -> u64 { grace_ms } or 0;
+    /// When it is restarted automatically.
+    restart -> Restart { restart } or Restart::Always;
 }
 
 each! {
@@ -84,6 +100,17 @@ each! {
     verify_after_ms -> u64 { verify_after_ms }
     /// What happens if a change of revision fails.
     rollback -> Rollback { rollback }
+    /// The secrets that it, its configs or its templates name.
+    secrets -> &[SecretRef] { ref secrets }
+}
+
+each! {
+    /// Its labels, mutable.
+    mut labels_mut -> BTreeMap<Name, LabelValue> { labels }
+    /// Its restart epoch, mutable.
+    mut restart_epoch_mut -> u64 { restart_epoch }
+    /// Its secrets, mutable.
+    mut secrets_mut -> Vec<SecretRef> { secrets }
 }
 
 impl Spec {
@@ -134,25 +161,23 @@ impl Spec {
         }
     }
 
-    /// Returns its labels, mutable.
+    /// Returns how long it may take to come up in another revision, in milliseconds. What has no program is up at once.
     #[must_use]
-    pub fn labels_mut(&mut self) -> &mut BTreeMap<Name, LabelValue> {
+    pub fn healthy_within(&self) -> u64 {
         match self {
-            Self::Yuno(spec) => &mut spec.labels,
-            Self::Container(spec) => &mut spec.labels,
-            Self::Files(spec) => &mut spec.labels,
-            Self::Packages(spec) => &mut spec.labels,
+            Self::Yuno(spec) => spec.healthy_within(),
+            Self::Container(spec) => spec.healthy_within(),
+            Self::Files(_) | Self::Packages(_) => 0,
         }
     }
 
-    /// Returns its restart epoch, mutable.
+    /// Returns the user that its program runs as, on its host or inside a container, if it names one.
     #[must_use]
-    pub fn restart_epoch_mut(&mut self) -> &mut u64 {
+    pub fn user(&self) -> Option<&str> {
         match self {
-            Self::Yuno(spec) => &mut spec.restart_epoch,
-            Self::Container(spec) => &mut spec.restart_epoch,
-            Self::Files(spec) => &mut spec.restart_epoch,
-            Self::Packages(spec) => &mut spec.restart_epoch,
+            Self::Yuno(spec) => spec.user.as_deref(),
+            Self::Container(spec) => spec.user.as_deref(),
+            Self::Files(_) | Self::Packages(_) => None,
         }
     }
 
@@ -197,27 +222,6 @@ impl Spec {
         match self {
             Self::Yuno(spec) => &mut spec.configs,
             Self::Container(_) | Self::Files(_) | Self::Packages(_) => &mut [],
-        }
-    }
-
-    /// Returns the secrets that it, its configs or its templates name.
-    #[must_use]
-    pub fn secrets(&self) -> &[SecretRef] {
-        match self {
-            Self::Yuno(spec) => &spec.secrets,
-            Self::Files(spec) => &spec.secrets,
-            Self::Container(spec) => &spec.secrets,
-            Self::Packages(spec) => &spec.secrets,
-        }
-    }
-
-    /// Replaces these.
-    pub fn set_secrets(&mut self, secrets: Vec<SecretRef>) {
-        match self {
-            Self::Yuno(spec) => spec.secrets = secrets,
-            Self::Files(spec) => spec.secrets = secrets,
-            Self::Container(spec) => spec.secrets = secrets,
-            Self::Packages(spec) => spec.secrets = secrets,
         }
     }
 

@@ -51,16 +51,6 @@ impl Spec {
         }
     }
 
-    /// Returns when it is restarted automatically.
-    #[must_use]
-    pub fn restart(&self) -> Restart {
-        match self {
-            Self::Yuno(spec) => spec.restart,
-            Self::Container(spec) => spec.restart,
-            Self::Files(_) | Self::Packages(_) => Restart::Always,
-        }
-    }
-
     /// Returns the same with the values of its environment masked, for reports and lists, which have more readers than
     /// secrets may have. The names stay, because they show what is set.
     #[must_use]

@@ -203,7 +203,7 @@ impl Console {
             let Some(mut spec) = self.resolve(catalogue, (source, unit), faults).await? else { continue };
             has_secrets |= !spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?;
             // Which versions of secrets a host gets is no part of the deployment's version.
-            spec.set_secrets(Vec::new());
+            *spec.secrets_mut() = Vec::new();
             let unit_before = spec_before(&unit.unit);
             if let Err(refusal) = edit::keep_secrets(unit_before, &mut spec) {
                 faults.add(source, unit.unit.as_str(), &refusal.message);

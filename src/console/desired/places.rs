@@ -186,11 +186,7 @@ pub(super) fn places(
 
 /// Returns what a unit may use.
 pub(super) fn needs(spec: &Spec) -> Resources {
-    match spec {
-        Spec::Yuno(spec) => Resources::of_limits(&spec.limits),
-        Spec::Container(spec) => Resources::of_limits(&spec.limits),
-        Spec::Files(_) | Spec::Packages(_) => Resources::default(),
-    }
+    Resources::of_limits(&spec.limits())
 }
 
 /// Returns what a host has.

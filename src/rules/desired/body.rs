@@ -167,7 +167,7 @@ fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = (UnitName, &Dep
 fn wish(unit: UnitName, listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
     let mut spec: Box<Spec> = listed.spec.clone();
     if let Some(secrets) = deployment.secrets.get(&listed.unit) {
-        spec.set_secrets(secrets.clone());
+        spec.secrets_mut().clone_from(secrets);
     }
     // To ask for what is so already would be another try of a unit that has failed.
     let is_so = present.get(&unit).is_some_and(|present| present.run == listed.run);

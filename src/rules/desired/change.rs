@@ -26,11 +26,10 @@ const CHANGE_MAX_MS: Millis = 24 * 3_600_000;
 /// stopping, starting and being verified, because a unit may be rolled back, and ten minutes; a day at the most.
 #[must_use]
 pub fn limit_ms<'a>(specs: impl Iterator<Item = &'a Spec>) -> Millis {
-    let of = |spec: &Spec| match spec {
-        Spec::Yuno(spec) => spec.grace_ms.saturating_add(spec.healthy_within()),
-        Spec::Container(spec) => spec.grace_ms.saturating_add(spec.healthy_within()),
-        // They have the ten minutes.
-        Spec::Files(_) | Spec::Packages(_) => spec.verify_after_ms(),
+    let of = |spec: &Spec| match spec.has_program() {
+        true => spec.grace_ms().saturating_add(spec.healthy_within()),
+        // It has the ten minutes.
+        false => spec.verify_after_ms(),
     };
     let once_ms = specs.map(of).fold(0, u64::saturating_add);
     let twice_ms = Millis::try_from(once_ms.saturating_mul(2)).unwrap_or(Millis::MAX);

@@ -366,11 +366,7 @@ fn behind(behind: bool) -> Markup {
 
 fn spec(realm: &Name, spec: &Spec) -> Markup {
     let (configs, args, env, labels) = (spec.configs(), spec.args(), spec.env(), spec.labels());
-    let user = match spec {
-        Spec::Yuno(yuno) => yuno.user.as_ref(),
-        Spec::Container(container) => container.user.as_ref(),
-        Spec::Files(_) | Spec::Packages(_) => None,
-    };
+    let user = spec.user();
     html! {
         @if let Some(artifact) = spec.artifact() {
             div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
