@@ -9,7 +9,7 @@ use crate::{
     line::{ChannelHello, ChannelLine},
     lines::ChannelEvent,
     notify::{self, NotifyMessage},
-    supervise::Supervisor,
+    supervise::{ProgramSocket, Supervisor},
 };
 
 impl Supervisor {
@@ -32,7 +32,7 @@ impl Supervisor {
 
     /// Accepts connections to the channel, and handles their lines.
     pub(crate) fn handle_lines(&mut self) {
-        let (Some(lines), Some(channel)) = (&mut self.lines, &self.state.channel) else { return };
+        let (ProgramSocket::Lines(lines), Some(channel)) = (&mut self.socket, &self.state.channel) else { return };
         lines.accept(|pid| self.body.is_part(pid));
         for heard in lines.hear(&channel.token) {
             match heard {
@@ -56,10 +56,10 @@ impl Supervisor {
         let (is_ready, playing) = (hello.ready, channel.playing);
         channel.connections += 1;
         channel.connected = Some(PeerConnected { playing, can: hello.can() });
-        (self.unrecorded, self.untold) = (true, true);
+        self.changed();
         let welcome = self.welcome().map(|welcome| ChannelWelcome { playing, ..welcome.clone() });
         let text = serde_json::to_string(&welcome).unwrap_or_default();
-        if let Some(lines) = &mut self.lines {
+        if let Some(lines) = self.socket.lines_mut() {
             // If the process is gone, the next read reports that.
             let _ = lines.say(&format!("{{\"welcome\":{text}}}"));
         }
@@ -70,7 +70,7 @@ impl Supervisor {
 
     /// Closes the connection: the process is gone, or belonged to another shim.
     pub(crate) fn hang_up(&mut self) {
-        if let Some(lines) = &mut self.lines {
+        if let Some(lines) = self.socket.lines_mut() {
             lines.hang_up();
         }
         self.gone();
@@ -79,13 +79,13 @@ impl Supervisor {
     fn gone(&mut self) {
         let connected = self.state.channel.as_mut().and_then(|channel| channel.connected.take());
         if connected.is_some() {
-            (self.unrecorded, self.untold) = (true, true);
+            self.changed();
         }
     }
 
     /// Sends a line to the program; if that fails, the agent is told at once.
     pub(crate) fn say(&mut self, id: &str, line: &str) {
-        let said = line.len() <= SAID_MAX_BYTES && self.lines.as_mut().is_some_and(|lines| lines.say(line));
+        let said = line.len() <= SAID_MAX_BYTES && self.socket.lines_mut().is_some_and(|lines| lines.say(line));
         if !said {
             self.tell(|agent, _| agent.unreachable(id));
         }
@@ -97,7 +97,7 @@ impl Supervisor {
             && channel.playing != playing
         {
             channel.playing = playing;
-            (self.unrecorded, self.untold) = (true, true);
+            self.changed();
         }
     }
 }

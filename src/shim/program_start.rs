@@ -11,7 +11,7 @@ use muster_shim::ChannelToken;
 
 use crate::{
     program::{PendingChild, SpawnError},
-    supervise::Supervisor,
+    supervise::{StateRecord, Supervisor, Telling},
 };
 
 /// How long a program must run before its next process is prepared. If it ends sooner, a fast restart is not needed.
@@ -48,7 +48,7 @@ impl Supervisor {
         pending.begin();
         self.renew_channel(token);
         self.state.main = Some(pending.main().clone());
-        if let Err(error) = self.record(false) {
+        if let Err(error) = self.write_record(false) {
             self.state.main = None;
             pending.abandon();
             return Err(error.into());
@@ -56,13 +56,13 @@ impl Supervisor {
         match pending.go() {
             Ok(program) => {
                 self.body.live(program);
-                self.untold = true;
+                self.telling = Telling::Due;
                 self.want_next();
                 Ok(())
             }
             Err(failure) => {
                 self.state.main = None;
-                self.unrecorded = true;
+                self.record = StateRecord::Outdated;
                 Err(failure)
             }
         }

@@ -22,7 +22,7 @@ use crate::{
     output::ProgramOutput,
     program::{self, MainProcess, SpawnError},
     program_processes::ProcessTree,
-    supervise::{SIGKILL, Supervisor, ended, folder},
+    supervise::{ProgramSocket, SIGKILL, StateRecord, Supervisor, Telling, ended, folder},
 };
 
 impl Supervisor {
@@ -93,9 +93,11 @@ impl Supervisor {
 
     fn listen_to_program(&mut self) -> io::Result<()> {
         match &self.life.launch().notify {
-            Some(muster_shim::NotifyKind { name, lines: None, .. }) => self.notify = Some(NotifySocket::open(name)?),
+            Some(muster_shim::NotifyKind { name, lines: None, .. }) => {
+                self.socket = ProgramSocket::Notify { socket: NotifySocket::open(name)?, has_complained: false };
+            }
             Some(muster_shim::NotifyKind { name, lines: Some(_), .. }) => {
-                self.lines = Some(ChannelListener::open(name)?);
+                self.socket = ProgramSocket::Lines(ChannelListener::open(name)?);
             }
             None => {}
         }
@@ -109,23 +111,18 @@ impl Supervisor {
         watched.thread_block()?;
         Ok(Self {
             state,
-            unrecorded: false,
-            untold: false,
-            closed: false,
+            record: StateRecord::Current,
+            telling: Telling::Done,
             body: ProcessTree::new(life.launch().cgroup.clone()),
             life,
             outputs,
             signals: SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
-            listener: Some(listen()?),
+            entrance: Some((listen()?, lock)),
             agent: None,
             began: Instant::now(),
-            lock: Some(lock),
             quit: false,
             asked_to_stop: false,
-            notify: None,
-            lines: None,
-            complained: false,
-            tell_at_ms: None,
+            socket: ProgramSocket::None,
             next_at_ms: None,
             look_at_ms: None,
             shrunk_at: None,

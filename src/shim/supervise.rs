@@ -52,38 +52,81 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 pub(crate) struct Supervisor {
     pub(crate) life: ProgramLife,
     pub(crate) state: ProgramState,
-    /// The state differs from `state.json`.
-    pub(crate) unrecorded: bool,
-    /// The state differs from what the agent was sent.
-    pub(crate) untold: bool,
-    /// `state.json` on disk says that the program is over.
-    pub(crate) closed: bool,
+    /// How `state.json` compares with the state.
+    pub(crate) record: StateRecord,
+    /// How what the agent was sent compares with the state.
+    pub(crate) telling: Telling,
     pub(crate) body: ProcessTree,
     pub(crate) outputs: ProgramOutput,
     pub(crate) signals: SignalFd,
-    pub(crate) listener: Option<UnixListener>,
+    /// The socket for agents, with the lock that is held while a program may be started here; neither once the end is
+    /// recorded.
+    pub(crate) entrance: Option<(UnixListener, File)>,
     pub(crate) agent: Option<AgentPeer>,
     pub(crate) began: Instant,
-    /// Held while a program may be started here.
-    pub(crate) lock: Option<File>,
     /// The shim was asked to end itself.
     pub(crate) quit: bool,
     /// The agent has asked for the end of the program.
     pub(crate) asked_to_stop: bool,
     /// When memory was last released.
     pub(crate) shrunk_at: Option<Instant>,
-    /// The program's notify socket, if it has one.
-    pub(crate) notify: Option<NotifySocket>,
-    /// The program's channel of JSON lines, if it has one.
-    pub(crate) lines: Option<ChannelListener>,
-    /// A warning about ignored messages was written to the program's log.
-    pub(crate) complained: bool,
-    /// When messages that are not urgent are sent to the agent.
-    pub(crate) tell_at_ms: Option<u64>,
+    /// Where the program sends its messages.
+    pub(crate) socket: ProgramSocket,
     /// When the program's next process is prepared.
     pub(crate) next_at_ms: Option<u64>,
     /// When the PID file is read next.
     pub(crate) look_at_ms: Option<u64>,
+}
+
+/// How `state.json` compares with the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateRecord {
+    /// It says the same.
+    Current,
+    /// It differs.
+    Outdated,
+    /// It says that the program is over; or its folder was removed, and with it every possible reader.
+    Closed,
+}
+
+/// How what the agent was sent compares with the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// It says the same.
+    Done,
+    /// It differs in something that is not urgent, and is sent at this time.
+    At(u64),
+    /// It differs.
+    Due,
+}
+
+/// Where the program sends its messages.
+#[derive(Debug)]
+pub(crate) enum ProgramSocket {
+    /// Nowhere.
+    None,
+    /// Its notify socket.
+    Notify {
+        socket: NotifySocket,
+        /// A warning about ignored messages was written to the program's log.
+        has_complained: bool,
+    },
+    /// Its channel of JSON lines.
+    Lines(ChannelListener),
+}
+
+impl ProgramSocket {
+    fn notify(&self) -> Option<&NotifySocket> {
+        if let Self::Notify { socket, .. } = self { Some(socket) } else { None }
+    }
+
+    fn lines(&self) -> Option<&ChannelListener> {
+        if let Self::Lines(lines) = self { Some(lines) } else { None }
+    }
+
+    pub(crate) fn lines_mut(&mut self) -> Option<&mut ChannelListener> {
+        if let Self::Lines(lines) = self { Some(lines) } else { None }
+    }
 }
 
 /// The result of poll.
@@ -103,7 +146,7 @@ impl Supervisor {
         self.agent = Some(agent);
         let report = if self.life.is_over() { StartReport::Over } else { StartReport::Started };
         self.tell(|agent, shim| agent.report(&report).and_then(|()| agent.state(&shim.state)));
-        self.untold = false;
+        self.telling = Telling::Done;
         while !self.is_done() {
             let ready = self.wait();
             if ready.speaking {
@@ -127,8 +170,8 @@ impl Supervisor {
             }
             self.outputs.pump();
             self.feed(LifeInput::Tick);
-            if self.tell_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
-                self.untold = true;
+            if matches!(self.telling, Telling::At(at_ms) if at_ms <= self.now_ms()) {
+                self.telling = Telling::Due;
             }
             if self.next_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
                 self.prepare_next();
@@ -145,7 +188,16 @@ impl Supervisor {
 
     /// Whether nothing is left to do: the end is recorded, and no process writes output.
     fn is_done(&self) -> bool {
-        self.closed && (self.outputs.ended() || !self.life.is_command() || self.quit)
+        self.is_closed() && (self.outputs.ended() || !self.life.is_command() || self.quit)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.record == StateRecord::Closed
+    }
+
+    /// Notes a change of the state, which is to be recorded and sent.
+    pub(crate) fn changed(&mut self) {
+        (self.record, self.telling) = (StateRecord::Outdated, Telling::Due);
     }
 
     /// Sleeps until an event or the next deadline.
@@ -153,17 +205,17 @@ impl Supervisor {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
         let main = self.body.adopted().map(|(_, process)| readable(process.as_fd()));
-        let listener = self.listener.as_ref().map(|listener| readable(listener.as_fd()));
+        let listener = self.entrance.as_ref().map(|(listener, _)| readable(listener.as_fd()));
         let agent = self.agent.as_ref().map(|agent| {
             let writable = if agent.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
             PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
         });
-        let notify = self.notify.as_ref().map(|notify| readable(notify.fd()));
+        let notify = self.socket.notify().map(|notify| readable(notify.fd()));
         // Four fixed positions, which are checked again below, then the channel's, then the output's.
         let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
         let before = fds.len();
-        fds.extend(self.lines.iter().flat_map(ChannelListener::watched));
+        fds.extend(self.socket.lines().into_iter().flat_map(ChannelListener::watched));
         let of_lines = fds.len() - before;
         fds.extend(self.outputs.watched().map(readable));
         let timeout = self.timeout();
@@ -184,9 +236,10 @@ impl Supervisor {
     }
 
     fn timeout(&self) -> PollTimeout {
-        let record_again = self.life.is_over() && !self.closed;
+        let record_again = self.life.is_over() && !self.is_closed();
         let wake_at_ms = self.life.wake_at_ms();
-        let wake_at_ms = [wake_at_ms, self.tell_at_ms, self.next_at_ms, self.look_at_ms].into_iter().flatten().min();
+        let tell_at_ms = if let Telling::At(at_ms) = self.telling { Some(at_ms) } else { None };
+        let wake_at_ms = [wake_at_ms, tell_at_ms, self.next_at_ms, self.look_at_ms].into_iter().flatten().min();
         let wait_ms = match wake_at_ms {
             Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
             None => record_again.then_some(RECORD_AGAIN_MS),
@@ -264,8 +317,8 @@ impl Supervisor {
         self.state.main = Some(main);
         self.state.notified.ready |= is_up;
         self.body.live(program);
-        (self.unrecorded, self.untold) = (true, true);
-        let _ = self.record(false);
+        self.changed();
+        let _ = self.write_record(false);
         self.feed(LifeInput::Forked);
         if is_up {
             self.feed(LifeInput::Ready);
@@ -304,7 +357,7 @@ impl Supervisor {
             oom_killed: some_killed && exit != ProcessExit::Code(0),
             ..seen
         });
-        (self.unrecorded, self.untold) = (true, true);
+        self.changed();
         self.feed(LifeInput::MainEnded(exit));
     }
 
@@ -364,7 +417,7 @@ impl Supervisor {
         self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
         let exit = ProcessExit::Code(code);
         self.state.last = Some(ProgramEnd::new(exit, None, now_ms()));
-        (self.unrecorded, self.untold) = (true, true);
+        self.changed();
         Some(LifeInput::MainEnded(exit))
     }
 
@@ -374,7 +427,7 @@ impl Supervisor {
         let _ = self.outputs.sync();
         self.body.remove();
         self.state.over = true;
-        (self.unrecorded, self.untold) = (true, true);
+        self.changed();
         if !self.outputs.ended() {
             self.outputs.discard();
         }
@@ -382,43 +435,44 @@ impl Supervisor {
 
     /// Records changes of the state, then reports them.
     pub(crate) fn settle(&mut self) {
-        if self.life.is_over() && !self.closed {
+        if self.life.is_over() && !self.is_closed() {
             // While the end cannot be recorded the shim stays and reports it to every agent that connects; unless its
-            // folder was removed, and with it every possible reader.
-            self.closed = match self.record(true) {
-                Ok(()) => true,
-                Err(error) => error.kind() == io::ErrorKind::NotFound,
-            };
-        } else if self.unrecorded {
+            // folder was removed.
+            match self.write_record(true) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                Ok(()) | Err(_) => self.record = StateRecord::Closed,
+            }
+        } else if self.record == StateRecord::Outdated {
             // If this fails, a later reader sees from the old record that the main process is gone.
-            let _ = self.record(false);
+            let _ = self.write_record(false);
         }
-        if self.closed && self.lock.is_some() {
+        if self.is_closed()
+            && let Some(entrance) = self.entrance.take()
+        {
             // Before the report, after which the agent may launch the next program in this folder, whose socket must
             // not be removed.
             let _ = std::fs::remove_file(files::SOCKET);
-            self.listener = None;
-            self.lock = None;
+            drop(entrance);
         }
-        if std::mem::take(&mut self.untold) {
-            self.tell_at_ms = None;
+        if self.telling == Telling::Due {
+            self.telling = Telling::Done;
             self.tell(|agent, shim| agent.state(&shim.state));
         }
         self.tell(|agent, shim| agent.lens_bytes(shim.outputs.lens_bytes()));
-        if self.closed {
+        if self.is_closed() {
             self.agent = None;
         }
     }
 
-    pub(crate) fn record(&mut self, durable: bool) -> io::Result<()> {
+    pub(crate) fn write_record(&mut self, durable: bool) -> io::Result<()> {
         self.state.dropped_bytes = self.outputs.dropped_bytes();
         files::write_state(folder(), &self.state, durable)?;
-        self.unrecorded = false;
+        self.record = StateRecord::Current;
         Ok(())
     }
 
     fn accept(&mut self) {
-        if let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept)
+        if let Some(Ok((stream, _))) = self.entrance.as_ref().map(|(listener, _)| listener.accept())
             && let Some(agent) = AgentPeer::accept(stream)
         {
             self.state.dropped_bytes = self.outputs.dropped_bytes();
@@ -435,7 +489,7 @@ impl Supervisor {
         let _ = files::mend(folder(), self.life.launch(), &self.state.boot_id);
         let recorded = files::read_state(folder());
         if !matches!(recorded, Ok(StateFile::State(recorded)) if recorded == self.state) {
-            self.unrecorded = true;
+            self.record = StateRecord::Outdated;
         }
     }
 
@@ -471,7 +525,7 @@ impl Supervisor {
     #[inline(never)]
     fn hear(&mut self) {
         for _ in 0..MESSAGES_MAX {
-            let Some((sender, words)) = self.notify.as_ref().and_then(NotifySocket::receive) else { return };
+            let Some((sender, words)) = self.socket.notify().and_then(NotifySocket::receive) else { return };
             if self.body.is_part(sender) {
                 words.into_iter().for_each(|word| self.handle_message(word));
             }
@@ -501,7 +555,9 @@ impl Supervisor {
                 None
             }
             NotifyMessage::MainPid => {
-                if !std::mem::replace(&mut self.complained, true) {
+                if let ProgramSocket::Notify { has_complained, .. } = &mut self.socket
+                    && !std::mem::replace(has_complained, true)
+                {
                     self.outputs.note("MAINPID is not taken: the process that was started is the main one");
                 }
                 None
@@ -509,10 +565,12 @@ impl Supervisor {
         };
         if before.status != self.state.notified.status {
             // A program may change its status often, and people do not read that fast.
-            self.tell_at_ms.get_or_insert(self.now_ms() + STATUS_PAUSE_MS);
+            if self.telling == Telling::Done {
+                self.telling = Telling::At(self.now_ms() + STATUS_PAUSE_MS);
+            }
         }
         if (Notified { status: None, ..before }) != (Notified { status: None, ..self.state.notified.clone() }) {
-            (self.unrecorded, self.untold) = (true, true);
+            self.changed();
         }
         if let Some(input) = input {
             self.feed(input);
@@ -526,13 +584,13 @@ impl Supervisor {
             return;
         }
         self.state.frozen = true;
-        if self.record(false).is_err() {
+        if self.write_record(false).is_err() {
             self.state.frozen = false;
             return;
         }
         self.body.freeze();
         self.life.on(LifeInput::Frozen, self.now_ms());
-        self.untold = true;
+        self.telling = Telling::Due;
     }
 
     fn thaw(&mut self) {
@@ -540,7 +598,7 @@ impl Supervisor {
             self.body.thaw();
             self.life.on(LifeInput::Thawed, self.now_ms());
             self.want_next();
-            (self.unrecorded, self.untold) = (true, true);
+            self.changed();
         }
     }
 
