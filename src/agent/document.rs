@@ -98,13 +98,23 @@ pub(super) struct DesiredProgress {
     data_dir: PathBuf,
     /// Whether there are deployments that were refused, and may pass later.
     is_passing: bool,
-    /// Whether there are units that are to go, and whether one of them is being stopped.
-    is_leaving: bool,
-    is_stopping: bool,
+    /// How far the units are that are to go.
+    removals: RemovalProgress,
     /// Whether the console is asked which instances are still placed here.
     is_confirming: bool,
     /// When both are examined again, by the agent's monotonic clock.
     due_ms: Millis,
+}
+
+/// How far the units are that are to go, as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RemovalProgress {
+    /// There are none.
+    None,
+    /// There are some, or may be, and none is being stopped.
+    Waiting,
+    /// One is being stopped, or may be.
+    Stopping,
 }
 
 impl DesiredProgress {
@@ -113,8 +123,7 @@ impl DesiredProgress {
             policy,
             data_dir,
             is_passing: true,
-            is_leaving: true,
-            is_stopping: true,
+            removals: RemovalProgress::Stopping,
             is_confirming: false,
             due_ms: 0,
         }
@@ -122,7 +131,7 @@ impl DesiredProgress {
 
     /// When something is to be examined.
     pub(super) fn next_ms(&self) -> Option<Millis> {
-        (self.is_passing || self.is_leaving).then_some(self.due_ms)
+        (self.is_passing || self.removals != RemovalProgress::None).then_some(self.due_ms)
     }
 
     /// Has it examined now.
@@ -132,7 +141,7 @@ impl DesiredProgress {
 
     /// Whether a change of a unit may be the end of one that is being stopped.
     pub(super) fn is_stopping(&self) -> bool {
-        self.is_stopping
+        self.removals == RemovalProgress::Stopping
     }
 }
 
@@ -258,7 +267,7 @@ impl AgentLoop {
     /// Handles that the document, or the owner of a unit, has changed: units follow, removals begin, and it is reported.
     pub(super) async fn desired_changed(&mut self) {
         self.units.desired_changed();
-        self.desired.is_leaving = true;
+        self.desired.removals = self.desired.removals.max(RemovalProgress::Waiting);
         if let Err(error) = self.drive_removals().await {
             self.store_failed(&error);
         }
@@ -382,7 +391,7 @@ impl AgentLoop {
 
     /// Stops and removes units that are to go, as fast as the host's policy allows.
     pub(super) async fn drive_removals(&mut self) -> Result<(), StoreError> {
-        if !self.desired.is_leaving {
+        if self.desired.removals == RemovalProgress::None {
             return Ok(());
         }
         let now_ms = self.store.certain_ms();
@@ -457,12 +466,16 @@ impl AgentLoop {
             let mut report = document::report(&self.store).await?;
             let mut tx = self.store.begin().await?;
             let (_, turns) = self.turns(&mut tx, self.store.certain_ms()).await?;
-            let is_stopping = turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_)));
+            let removals = match turns.values().any(|turn| matches!(turn, RemovalTurn::Begun(_))) {
+                true => RemovalProgress::Stopping,
+                false if turns.is_empty() => RemovalProgress::None,
+                false => RemovalProgress::Waiting,
+            };
             self.observe_admissions(&mut tx, &mut report).await?;
             report.removals = turns.into_iter().map(|(unit, turn)| (unit, turn.time())).collect();
-            Ok::<_, StoreError>((report, is_stopping, !deployment::passing(&mut tx).await?.is_empty()))
+            Ok::<_, StoreError>((report, removals, !deployment::passing(&mut tx).await?.is_empty()))
         };
-        let (report, is_stopping, is_passing) = match report.await {
+        let (report, removals, is_passing) = match report.await {
             Ok(report) => report,
             Err(error) => {
                 // What the loop knows is of before: it is found out again soon.
@@ -470,8 +483,7 @@ impl AgentLoop {
                 return self.store_failed(&error);
             }
         };
-        (self.desired.is_stopping, self.desired.is_passing) = (is_stopping, is_passing);
-        self.desired.is_leaving = !report.removals.is_empty();
+        (self.desired.removals, self.desired.is_passing) = (removals, is_passing);
         if self.desired.next_ms().is_some_and(|due_ms| due_ms <= self.now_ms()) {
             self.desired.due_ms = self.now_ms() + jittered(AGAIN_MS, chance::random());
         }
