@@ -367,11 +367,11 @@ impl RolloutEntry {
         }
         let mut due: BTreeMap<HostId, _> = BTreeMap::new();
         for (host, progress) in &self.state.hosts {
-            let is_meant = progress.retry_ms.is_some()
+            let is_meant = progress.retry_ms().is_some()
                 && progress.lease.is_none()
                 && progress.asks.is_none()
                 && progress.is_online
-                && !matches!(progress.outcome, None | Some(HostOutcome::Removed));
+                && !matches!(progress.outcome(), None | Some(HostOutcome::Removed));
             let Some(heard) = progress.heard.filter(|_| is_meant) else { continue };
             let told = self.retried.get(host);
             if told.is_none_or(|at_ms| !(0..RETRY_EVERY_MS).contains(&now.saturating_sub(*at_ms))) {

@@ -10,7 +10,7 @@ use muster_base::clock::now_ms;
 use muster_rules::rollout::{
     decide,
     policy::{self, RolloutPolicy},
-    state::{HostProgress, RolloutPhase, RolloutState},
+    state::{HostProgress, HostVerdict, RolloutPhase, RolloutState},
     wait::WaitReason,
 };
 use muster_topics::{
@@ -193,7 +193,8 @@ impl Console {
         {
             let read: StoredHostRow = serde_json::from_str(&progress).map_err(wrong)?;
             // The column also has what came later.
-            state.hosts.insert(host, HostProgress { outcome, retry_ms: None, ..read.host.restore() });
+            let verdict = outcome.map(HostVerdict::Final);
+            state.hosts.insert(host, HostProgress { verdict, ..read.host.restore() });
             notes.insert(host, read.note);
             hostnames.insert(host, hostname);
         }
@@ -413,7 +414,7 @@ impl ShownRollout {
     fn on_waves(&self) -> Vec<RolloutWave> {
         let state = &self.state;
         let able =
-            |progress: &&HostProgress| !matches!(progress.outcome, Some(HostOutcome::Cannot | HostOutcome::Removed));
+            |progress: &&HostProgress| !matches!(progress.outcome(), Some(HostOutcome::Cannot | HostOutcome::Removed));
         let able = state.hosts.values().filter(able).count();
         let mut waves: Vec<RolloutWave> = (1..=waves(state))
             .map(|number| RolloutWave {

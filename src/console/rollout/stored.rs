@@ -4,7 +4,7 @@
 use muster_api::{HostOutcome, RolloutPhase};
 use muster_rules::rollout::{
     policy::Share,
-    state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, Lease, RolloutState},
+    state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, HostVerdict, Lease, RolloutState},
 };
 use muster_topics::{Millis, ack::Numbered};
 use serde::{Deserialize, Serialize};
@@ -102,8 +102,8 @@ impl StoredHost {
             wave: progress.wave,
             failures: progress.failures,
             ended: progress.ended,
-            outcome: progress.outcome,
-            retry_ms: progress.retry_ms,
+            outcome: progress.outcome(),
+            retry_ms: progress.retry_ms(),
             is_unavailable: progress.is_unavailable,
         }
     }
@@ -118,8 +118,7 @@ impl StoredHost {
             wave: self.wave,
             failures: self.failures,
             ended: self.ended,
-            outcome: self.outcome,
-            retry_ms: self.retry_ms,
+            verdict: self.outcome.map(|outcome| HostVerdict::new(outcome, self.retry_ms)),
             is_unavailable: self.is_unavailable,
             ..HostProgress::default()
         }

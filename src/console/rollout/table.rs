@@ -270,7 +270,7 @@ impl RolloutTable {
             Some(before) => before.state.succeed(&policy, version, fallback, is_rollback, hosts, now),
             None => RolloutState::begin(&policy, version, fallback, is_rollback, hosts, now),
         };
-        let is_of_it = |progress: &&HostProgress| progress.outcome != Some(HostOutcome::Removed);
+        let is_of_it = |progress: &&HostProgress| progress.outcome() != Some(HostOutcome::Removed);
         let count = state.hosts.values().filter(is_of_it).count();
         self.supersede(name, before, version, is_rollback, now);
         self.rollouts.insert(name.clone(), RolloutEntry::begin(begun.digest, policy, state, now));

@@ -128,7 +128,7 @@ pub fn waits(
         if found.contains_key(host) || progress.terminal().is_some_and(|outcome| outcome != HostOutcome::Cannot) {
             continue;
         }
-        let reason = match (progress.outcome, progress.lease, progress.retry_ms) {
+        let reason = match (progress.outcome(), progress.lease, progress.retry_ms()) {
             (Some(HostOutcome::Cannot), ..) => WaitReason::Cannot,
             (_, Some(lease), _) if lease.has_begun => WaitReason::Changing,
             (_, Some(_), _) => WaitReason::Granted,
@@ -242,7 +242,7 @@ impl<'a> Decider<'a> {
         let (now_ms, version) = (self.now_ms, self.state.version);
         let floor_ms = self.state.watched_since_ms + self.policy.lost_after_ms.min(START_GRACE_MS);
         for (host, progress) in &self.state.hosts {
-            if progress.outcome == Some(HostOutcome::Removed) {
+            if progress.outcome() == Some(HostOutcome::Removed) {
                 continue;
             }
             if let Some(lease) = progress.lease.filter(|lease| !lease.is_lost) {
@@ -253,7 +253,7 @@ impl<'a> Decider<'a> {
                 } else {
                     self.look_again(lost_ms);
                 }
-            } else if let (Some(outcome), Some(retry_ms)) = (progress.outcome, progress.retry_ms) {
+            } else if let (Some(outcome), Some(retry_ms)) = (progress.outcome(), progress.retry_ms()) {
                 let patience_ms = if outcome == HostOutcome::Refused { 0 } else { self.policy.lost_after_ms };
                 let given_up_ms = (retry_ms + patience_ms).max(floor_ms);
                 // After the end, nobody promises that it is admitted again.
@@ -289,7 +289,7 @@ impl<'a> Decider<'a> {
             let holds_own = progress.lease.is_some_and(|lease| lease.version == version && !lease.is_lost);
             match asks_to_retry(progress, self.now_ms) {
                 true => tally.stalled += 1,
-                false => tally.retrying += usize::from(progress.outcome.is_some() && terminal.is_none()),
+                false => tally.retrying += usize::from(progress.outcome().is_some() && terminal.is_none()),
             }
             if progress.wave == Some(state.wave) {
                 tally.wave.admitted += 1;
@@ -544,7 +544,7 @@ impl<'a> Decider<'a> {
         let (version, now_ms) = (self.state.version, self.now_ms);
         let stalled = self.state.hosts.iter().filter(|(_, progress)| asks_to_retry(progress, now_ms));
         let outcomes = stalled.filter_map(|(host, progress)| {
-            progress.outcome.map(|outcome| TimedOutcome { host: *host, version, outcome })
+            progress.outcome().map(|outcome| TimedOutcome { host: *host, version, outcome })
         });
         self.decision.outcomes.extend(outcomes);
         self.decision.again_ms = Some(now_ms);
@@ -557,7 +557,7 @@ impl<'a> Decider<'a> {
         let (state, version) = (self.state, self.state.version);
         let open = |progress: &HostProgress| {
             progress.counts()
-                && progress.outcome.is_none()
+                && progress.outcome().is_none()
                 && progress.lease.is_none_or(|lease| lease.version != version)
         };
         for (host, progress) in state.hosts.iter().filter(|(_, progress)| open(progress)) {
@@ -586,8 +586,8 @@ impl<'a> Decider<'a> {
 
 /// Whether a host has failed, and asks to try again, which it may by now.
 fn asks_to_retry(progress: &HostProgress, now_ms: Millis) -> bool {
-    let is_due = progress.retry_ms.is_some_and(|retry_ms| retry_ms <= now_ms);
-    is_due && progress.asks.is_some() && progress.outcome.is_some() && progress.counts()
+    let is_due = progress.retry_ms().is_some_and(|retry_ms| retry_ms <= now_ms);
+    is_due && progress.asks.is_some() && progress.outcome().is_some() && progress.counts()
 }
 
 fn is_unavailable(progress: &HostProgress) -> bool {

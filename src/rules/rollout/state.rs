@@ -244,21 +244,61 @@ pub struct HostProgress {
     pub failures: u32,
     /// The last end that it has said, until it asks: it repeats that until it is answered.
     pub ended: Option<HostEnd>,
-    /// Its outcome with this version; not the last word while `retry_ms` is set.
-    pub outcome: Option<HostOutcome>,
-    /// When it may try again.
-    pub retry_ms: Option<Millis>,
+    /// What became of this version on it, once it has ended.
+    pub verdict: Option<HostVerdict>,
     /// Whether it was changed, by this version or an earlier one, and is not verified since.
     pub is_unavailable: bool,
     /// What the authority says of it. Not stored.
     pub authority: AuthorityWord,
 }
 
+/// What became of a version on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostVerdict {
+    /// This, and that is the last word.
+    Final(HostOutcome),
+    /// It has failed, and may try again.
+    Retry {
+        /// How it has failed.
+        outcome: HostOutcome,
+        /// When it may.
+        at_ms: Millis,
+    },
+}
+
+impl HostVerdict {
+    /// Creates it from an outcome, and when the host may try again.
+    #[must_use]
+    pub fn new(outcome: HostOutcome, retry_ms: Option<Millis>) -> Self {
+        retry_ms.map_or(Self::Final(outcome), |at_ms| Self::Retry { outcome, at_ms })
+    }
+
+    /// The outcome, the last word or not.
+    #[must_use]
+    pub fn outcome(self) -> HostOutcome {
+        match self {
+            Self::Final(outcome) | Self::Retry { outcome, .. } => outcome,
+        }
+    }
+}
+
 impl HostProgress {
+    /// Its outcome with this version, the last word or not.
+    #[must_use]
+    pub fn outcome(&self) -> Option<HostOutcome> {
+        self.verdict.map(HostVerdict::outcome)
+    }
+
+    /// When it may try again.
+    #[must_use]
+    pub fn retry_ms(&self) -> Option<Millis> {
+        if let Some(HostVerdict::Retry { at_ms, .. }) = self.verdict { Some(at_ms) } else { None }
+    }
+
     /// Its outcome with this version, if it is the last word.
     #[must_use]
     pub fn terminal(&self) -> Option<HostOutcome> {
-        self.outcome.filter(|_| self.retry_ms.is_none())
+        if let Some(HostVerdict::Final(outcome)) = self.verdict { Some(outcome) } else { None }
     }
 
     /// Whether it has a lease, and is not given up for lost.

@@ -12,8 +12,8 @@ use super::{
     decide::{Decision, RolloutStep},
     policy::RolloutPolicy,
     state::{
-        AcceptedFailures, AuthorityWord, CheckStatus, HostOutcome, HostProgress, Lease, Question, ReplacedLease,
-        RolloutPhase, RolloutState,
+        AcceptedFailures, AuthorityWord, CheckStatus, HostOutcome, HostProgress, HostVerdict, Lease, Question,
+        ReplacedLease, RolloutPhase, RolloutState,
     },
 };
 
@@ -148,8 +148,9 @@ impl RolloutState {
             progress.terminal().is_none() && progress.lease.is_none_or(|lease| lease.version != version)
         };
         let closed = self.hosts.iter_mut().filter(|(_, progress)| open(progress)).map(|(host, progress)| {
-            progress.retry_ms = None;
-            (*host, *progress.outcome.get_or_insert(outcome))
+            let outcome = progress.outcome().unwrap_or(outcome);
+            progress.verdict = Some(HostVerdict::Final(outcome));
+            (*host, outcome)
         });
         closed.collect()
     }
@@ -194,7 +195,7 @@ impl RolloutState {
         for progress in self.hosts.values().filter(|progress| progress.terminal().is_some_and(HostOutcome::is_failure))
         {
             match progress.wave {
-                None if progress.outcome == Some(HostOutcome::Refused) => found.refusals += 1,
+                None if progress.outcome() == Some(HostOutcome::Refused) => found.refusals += 1,
                 Some(wave) if wave == self.wave => found.wave += 1,
                 None | Some(_) => {}
             }
@@ -223,7 +224,7 @@ impl RolloutState {
         }
         let has_failed = |progress: &HostProgress| {
             let failed = [HostOutcome::Failed, HostOutcome::RolledBack, HostOutcome::Refused];
-            progress.lease.is_none() && progress.outcome.is_some_and(|outcome| failed.contains(&outcome))
+            progress.lease.is_none() && progress.outcome().is_some_and(|outcome| failed.contains(&outcome))
         };
         let tried = self
             .hosts
@@ -231,7 +232,7 @@ impl RolloutState {
             .filter(|(host, progress)| named.is_none_or(|named| named.contains(host)) && has_failed(progress));
         let tried = tried.map(|(host, progress)| {
             progress.failures = 0;
-            progress.retry_ms = Some(now_ms);
+            progress.verdict = progress.outcome().map(|outcome| HostVerdict::Retry { outcome, at_ms: now_ms });
             *host
         });
         tried.collect()
@@ -260,33 +261,34 @@ impl RolloutState {
             RolloutPhase::Completed | RolloutPhase::Failed { .. } => Some(HostOutcome::Missing),
             _ => self.phase.is_end().then_some(HostOutcome::Skipped),
         };
+        let (open, cannot) = (open.map(HostVerdict::Final), Some(HostVerdict::Final(HostOutcome::Cannot)));
         let Some(progress) = self.hosts.get_mut(&host.host) else {
             let mut progress = HostProgress::new(host.clone(), true);
-            progress.outcome = progress.outcome.or(open);
+            progress.verdict = progress.verdict.or(open);
             self.hosts.insert(host.host, progress);
             return true;
         };
-        let before = (progress.group.clone(), progress.outcome);
+        let before = (progress.group.clone(), progress.outcome());
         progress.group = host.group;
         progress.is_online = host.is_online;
-        match (progress.outcome, host.can_ask) {
+        match (progress.outcome(), host.can_ask) {
             (Some(HostOutcome::Removed), can_ask) => {
                 progress.is_late = true;
                 // It was given up before: it asks, or tells what became of it.
                 progress.lease = progress.lease.filter(|lease| !lease.is_lost);
-                progress.outcome = if can_ask { open } else { Some(HostOutcome::Cannot) };
+                progress.verdict = if can_ask { open } else { cannot };
             }
-            (Some(HostOutcome::Cannot), true) => progress.outcome = open,
-            (None, false) if progress.lease.is_none() => progress.outcome = Some(HostOutcome::Cannot),
+            (Some(HostOutcome::Cannot), true) => progress.verdict = open,
+            (None, false) if progress.lease.is_none() => progress.verdict = cannot,
             _ => {}
         }
-        before != (progress.group.clone(), progress.outcome)
+        before != (progress.group.clone(), progress.outcome())
     }
 
     /// A host is gone, or is no longer selected. Returns the outcomes that this brings, with their versions.
     pub fn remove(&mut self, host: HostId) -> Vec<(u32, HostOutcome)> {
         let version = self.version;
-        let Some(progress) = self.hosts.get_mut(&host).filter(|one| one.outcome != Some(HostOutcome::Removed)) else {
+        let Some(progress) = self.hosts.get_mut(&host).filter(|one| one.outcome() != Some(HostOutcome::Removed)) else {
             return Vec::new();
         };
         let earlier = progress.lease.filter(|lease| lease.version != version && !lease.is_lost);
@@ -320,7 +322,7 @@ impl RolloutState {
     /// The version that a host's document may name; `None` if it is not of the deployment.
     #[must_use]
     pub fn version_of(&self, host: HostId) -> Option<u32> {
-        let progress = self.hosts.get(&host).filter(|progress| progress.outcome != Some(HostOutcome::Removed))?;
+        let progress = self.hosts.get(&host).filter(|progress| progress.outcome() != Some(HostOutcome::Removed))?;
         Some(self.version_for(progress))
     }
 
@@ -345,7 +347,7 @@ impl RolloutState {
 impl RolloutState {
     /// A host asks. That also says that it has not begun, and never will, with a lease for an earlier question.
     pub fn asked(&mut self, host: HostId, number: Numbered, version: u32, now_ms: Millis) -> Reception {
-        let Some(progress) = self.hosts.get(&host).filter(|progress| progress.outcome != Some(HostOutcome::Removed))
+        let Some(progress) = self.hosts.get(&host).filter(|progress| progress.outcome() != Some(HostOutcome::Removed))
         else {
             return Reception::default();
         };
@@ -371,8 +373,8 @@ impl RolloutState {
             is_changed = true;
             if version == current {
                 progress.wave = None;
-                progress.outcome = is_over.then_some(HostOutcome::Skipped);
-                outcome = progress.outcome.map(|outcome| (version, outcome));
+                progress.verdict = is_over.then_some(HostVerdict::Final(HostOutcome::Skipped));
+                outcome = progress.outcome().map(|outcome| (version, outcome));
             } else if version != wanted {
                 outcome = Some((version, HostOutcome::Superseded));
             }
@@ -384,9 +386,9 @@ impl RolloutState {
             progress.asked_ms = Some(now_ms);
             is_changed = true;
         }
-        if progress.outcome == Some(HostOutcome::Cannot) {
-            progress.outcome = is_over.then_some(HostOutcome::Skipped);
-            outcome = progress.outcome.map(|outcome| (current, outcome));
+        if progress.outcome() == Some(HostOutcome::Cannot) {
+            progress.verdict = is_over.then_some(HostVerdict::Final(HostOutcome::Skipped));
+            outcome = progress.outcome().map(|outcome| (current, outcome));
             is_changed = true;
         }
         progress.is_online = true;
@@ -419,8 +421,7 @@ impl RolloutState {
         });
         let granted_ms = if held.is_lost { now_ms } else { held.granted_ms };
         let lease = Lease { granted_ms, has_begun: true, is_lost: false, ..held };
-        let stored =
-            |one: &HostProgress| (one.lease, one.leases, one.wave, one.outcome, one.retry_ms, one.is_unavailable);
+        let stored = |one: &HostProgress| (one.lease, one.leases, one.wave, one.verdict, one.is_unavailable);
         let before = stored(progress);
         progress.hear(number);
         progress.lease = Some(lease);
@@ -429,9 +430,8 @@ impl RolloutState {
         if is_newer {
             progress.asks = None;
         }
-        if version == current && progress.outcome != Some(HostOutcome::Removed) {
-            progress.outcome = None;
-            progress.retry_ms = None;
+        if version == current && progress.outcome() != Some(HostOutcome::Removed) {
+            progress.verdict = None;
             progress.wave.get_or_insert(self.wave);
         }
         Reception { is_changed: before != stored(progress), ..noted }
@@ -455,7 +455,7 @@ impl RolloutState {
             // It is repeated, with a number of its own, until the answer arrives.
             progress.hear(number);
             let is_last = progress.heard == Some(number) && progress.ended == Some(end);
-            let tries_again = progress.retry_ms.is_some() && progress.outcome != Some(HostOutcome::Refused);
+            let tries_again = progress.retry_ms().is_some() && progress.outcome() != Some(HostOutcome::Refused);
             return match is_last && tries_again {
                 true => Reception { reply: Some(Reply::Retry), ..noted },
                 false => noted,
@@ -467,7 +467,7 @@ impl RolloutState {
             progress.asks = None;
         }
         let outcome = HostOutcome::from(end.outcome);
-        let is_removed = progress.outcome == Some(HostOutcome::Removed);
+        let is_removed = progress.outcome() == Some(HostOutcome::Removed);
         // Without a lease, what is the last word stays: only a host that is well after all is news.
         let is_settled = held.is_none()
             && end.version == current
@@ -499,8 +499,7 @@ impl RolloutState {
         if end.version != current || is_removed || is_settled {
             return reception;
         }
-        progress.outcome = Some(outcome);
-        progress.retry_ms = None;
+        progress.verdict = Some(HostVerdict::Final(outcome));
         if end.lease.is_none() {
             progress.wave = None;
         } else {
@@ -514,7 +513,7 @@ impl RolloutState {
         if progress.failures > policy.retries.attempts || is_over {
             return reception;
         }
-        progress.retry_ms = Some(now_ms + policy.retries.after_ms);
+        progress.verdict = Some(HostVerdict::Retry { outcome, at_ms: now_ms + policy.retries.after_ms });
         match outcome {
             // The host tries again by itself.
             HostOutcome::Refused => reception,
@@ -581,8 +580,7 @@ impl RolloutState {
                 progress.is_unavailable &= !planted!(FreeLostHost);
             }
             if timed.version == self.version {
-                progress.outcome = Some(timed.outcome);
-                progress.retry_ms = None;
+                progress.verdict = Some(HostVerdict::Final(timed.outcome));
             }
         }
         for grant in &decision.grants {
@@ -608,12 +606,11 @@ impl RolloutState {
             progress.asks = progress.asks.filter(|_| planted!(GrantTwice));
             if grant.version == self.version {
                 progress.wave.get_or_insert(self.wave);
-                progress.outcome = None;
-                progress.retry_ms = None;
+                progress.verdict = None;
             } else if grant.replaces == Some(self.version) {
                 // It came late, and gets the version before since this one was aborted.
                 progress.wave = None;
-                progress.outcome = Some(HostOutcome::Superseded);
+                progress.verdict = Some(HostVerdict::Final(HostOutcome::Superseded));
             }
         }
         if let Some(step) = &decision.step {
@@ -657,21 +654,21 @@ impl CheckStatus {
 
 impl HostProgress {
     fn new(host: TargetHost, is_late: bool) -> Self {
-        let outcome = (!host.can_ask).then_some(HostOutcome::Cannot);
-        Self { group: host.group, is_online: host.is_online, is_late, outcome, ..Self::default() }
+        let verdict = (!host.can_ask).then_some(HostVerdict::Final(HostOutcome::Cannot));
+        Self { group: host.group, is_online: host.is_online, is_late, verdict, ..Self::default() }
     }
 
     /// What is kept of a host that is not of the deployment any more: what it may be in the middle of counts again if it is
     /// selected again.
     fn removed(&self) -> Self {
         let Self { heard, lease, leases, ended, is_unavailable, .. } = *self;
-        let outcome = Some(HostOutcome::Removed);
-        Self { heard, lease, leases, ended, is_unavailable, outcome, ..Self::default() }
+        let verdict = Some(HostVerdict::Final(HostOutcome::Removed));
+        Self { heard, lease, leases, ended, is_unavailable, verdict, ..Self::default() }
     }
 
     /// Whether it is one of the hosts that a share is of: it is of the deployment, and can ask.
     pub(super) fn counts(&self) -> bool {
-        !matches!(self.outcome, Some(HostOutcome::Cannot | HostOutcome::Removed))
+        !matches!(self.outcome(), Some(HostOutcome::Cannot | HostOutcome::Removed))
     }
 
     fn hear(&mut self, number: Numbered) {

@@ -112,7 +112,7 @@ impl<'a> Decider<'a> {
         if let Some(refusal) = refusal.filter(|_| is_own) {
             return waits(refusal.clone());
         }
-        match (progress.outcome, progress.retry_ms) {
+        match (progress.outcome(), progress.retry_ms()) {
             (Some(HostOutcome::Failed | HostOutcome::RolledBack), None) if is_own => return waits(WaitReason::Failed),
             (_, Some(at_ms)) if is_own && at_ms > self.now_ms => {
                 self.look_again(at_ms);

@@ -378,7 +378,7 @@ impl World {
     }
 
     fn outcome(&self, version: u32, host: HostId) -> Option<HostOutcome> {
-        let planned = || match self.state.hosts.get(&host)?.outcome {
+        let planned = || match self.state.hosts.get(&host)?.outcome() {
             Some(outcome @ (HostOutcome::Cannot | HostOutcome::Removed)) if version == self.state.version => {
                 Some(outcome)
             }
@@ -489,7 +489,7 @@ impl World {
         let target = self.hosts[index].target();
         let id = target.host;
         if self.state.join(target) {
-            if let Some(outcome) = self.state.hosts[&id].outcome {
+            if let Some(outcome) = self.state.hosts[&id].outcome() {
                 self.record(self.state.version, id, outcome);
             }
             self.store();
