@@ -19,7 +19,7 @@ use super::{
     places::{self, AwayHosts, Places},
     plan::{HostLook, Plan, PlanWish, desired_deployment, plan, version},
     rollouts::policy_of,
-    table::{DeploymentEntry, assignment, units_of},
+    table::{DeploymentEntry, DocumentStanding, assignment, units_of},
     vars,
 };
 use crate::{
@@ -357,7 +357,9 @@ impl Console {
                 if let Some(document) = &new.document {
                     entry.document = Some(document.clone());
                     (entry.above, entry.sent) = (None, None);
-                    entry.behind_since_ms = Some(entry.behind_since_ms.unwrap_or(now));
+                    if entry.standing == DocumentStanding::Settled {
+                        entry.standing = DocumentStanding::Behind { since_ms: now };
+                    }
                     table.to_send.insert(*host);
                 }
             }

@@ -25,7 +25,7 @@ use muster_topics::{
 use super::{
     apply::VERSIONS_KEPT,
     plan::{HostLook, PlanWish},
-    table::{DeploymentEntry, assignment},
+    table::{DeploymentEntry, DocumentStanding, assignment},
 };
 use crate::{
     dispatch,
@@ -247,19 +247,20 @@ impl Console {
         for (host, hostname) in meant {
             let entry = self.shared.hosts.desired.table().hosts.get(host).filter(|entry| entry.is_open()).cloned();
             let Some(entry) = entry else { continue };
-            let body = match entry.shown_document().filter(|_| entry.is_unconfirmed) {
+            let body = match entry.shown_document().filter(|_| entry.is_unconfirmed()) {
                 Some(handed_in) => self.handed_in_body(&handed_in.digest, &mut bodies).await?,
                 None => None,
             };
             let labels = entry.shown_labels();
-            let lacks_any = entry.is_unconfirmed && body.is_none() || entry.newer_labels.is_some() && labels.is_none();
+            let lacks_any =
+                entry.is_unconfirmed() && body.is_none() || entry.newer_labels.is_some() && labels.is_none();
             if lacks_any && !replace {
                 waiting.push(NamedHost { host: *host, hostname: hostname.clone() });
                 continue;
             }
             let of_console = given.remove(host).unwrap_or_default();
-            let labels = entry.newer_labels.map(|generation| {
-                let of_host = labels.map(|labels| labels.labels.clone());
+            let labels = entry.newer_number().map(|generation| {
+                let of_host = labels.cloned();
                 OpenLabels::new(generation, of_host, of_console, (operator, now, replace))
             });
             let report = entry.report.known().cloned().unwrap_or_default();
@@ -268,7 +269,7 @@ impl Console {
                 hostname: hostname.clone(),
                 mark: report.mark,
                 digest: report.digest,
-                is_unconfirmed: entry.is_unconfirmed,
+                is_unconfirmed: entry.is_unconfirmed(),
                 body,
                 assigned: entry.assigned,
                 kept: Vec::new(),
@@ -355,11 +356,11 @@ impl Console {
         table.set_deployments(deployments);
         for host in open {
             let entry = table.hosts.entry(host.host).or_default();
-            (entry.newer_labels, entry.handed_in_labels, entry.looked_at) = (None, None, None);
+            (entry.newer_labels, entry.looked_at) = (None, None);
             if !host.is_unconfirmed {
                 continue;
             }
-            entry.is_unconfirmed = false;
+            entry.standing = DocumentStanding::Settled;
             (entry.above, entry.own_mark) = (Some(host.mark), Some(host.mark));
             entry.handed_in = None;
             entry.assigned.retain(|row| assignment(&host.kept, &row.deployment).is_none());

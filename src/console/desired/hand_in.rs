@@ -1,15 +1,17 @@
 //! The interface for hosts: the body of a host's document, and what hosts hand in of the console, which has lost it.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
 use muster_base::clock::now_ms;
 use muster_topics::{
     desired::{BODY_MAX_BYTES, DesiredBody, DesiredHead, HandedIn, StoredDocument},
     envelope::{self, Body, Envelope},
-    name::{Digest, HostId},
+    name::{Digest, HostId, LabelValue, Name},
     numbered::{NumberedContent, NumberedDocument},
 };
 
-use super::table::HandedInLabels;
+use super::table::HostEntry;
 use crate::{
     error::Error,
     given,
@@ -27,6 +29,12 @@ struct HandedInDocument<'a> {
     body: &'a str,
     /// What it gives to the host.
     units: Vec<GivenUnit>,
+}
+
+/// Labels that this console has signed for a host, which hands them in.
+struct HandedInLabels {
+    number: u64,
+    labels: BTreeMap<Name, LabelValue>,
 }
 
 impl Console {
@@ -52,7 +60,7 @@ impl Console {
         let (lacks_document, newer_labels) = {
             let table = self.shared.hosts.desired.table();
             let entry = table.hosts.get(&host);
-            (entry.is_some_and(|entry| entry.is_unconfirmed), entry.and_then(|entry| entry.newer_labels))
+            (entry.is_some_and(HostEntry::is_unconfirmed), entry.and_then(HostEntry::newer_number))
         };
         let document = document.filter(|_| lacks_document);
         let labels = labels.filter(|labels| Some(labels.number) == newer_labels);
@@ -77,8 +85,10 @@ impl Console {
         if let Some(labels) = labels {
             tracing::info!(host.id = %host, number = labels.number, "a host has handed in its labels");
             // After a restart of the console it is asked again.
-            if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
-                entry.handed_in_labels = Some(labels);
+            let mut table = self.shared.hosts.desired.table();
+            let newer = table.hosts.get_mut(&host).and_then(|entry| entry.newer_labels.as_mut());
+            if let Some(newer) = newer.filter(|newer| newer.number == labels.number) {
+                newer.handed_in = Some(labels.labels);
             }
         }
         Ok(())

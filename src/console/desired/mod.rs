@@ -112,7 +112,7 @@ impl DesiredState {
         let mut table = self.table();
         let entry = table.hosts.entry(host).or_default();
         let report = report.map_or(HostReport::Cannot, HostReport::Known);
-        let are_labels_same = entry.newer_labels == newer_labels;
+        let are_labels_same = entry.newer_number() == newer_labels;
         if entry.report == report && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now) {
             return;
         }
@@ -122,7 +122,8 @@ impl DesiredState {
         };
         let (was_able, was_open) = (able(entry), entry.newer_labels.is_some());
         let has_removals = !entry.removals.is_empty();
-        (entry.report, entry.newer_labels) = (report, newer_labels);
+        entry.report = report;
+        entry.set_newer_number(newer_labels);
         let is_able = able(entry);
         let is_open = newer_labels.is_some();
         let is_to_hand_in = entry.is_to_hand_in(now);

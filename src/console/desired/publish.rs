@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        desired::table::{HostEntry, HostReport},
+        desired::table::{HostEntry, HostReport, NewerLabels},
         store,
         testing::Fixture,
     };
@@ -220,7 +220,7 @@ mod tests {
             table.hosts.insert(HostId::random(), entry("body"));
         }
         let (open, cannot) = (HostId::random(), HostId::random());
-        table.hosts.insert(open, HostEntry { newer_labels: Some(7), ..entry("body") });
+        table.hosts.insert(open, HostEntry { newer_labels: Some(NewerLabels::new(7)), ..entry("body") });
         table.hosts.insert(cannot, HostEntry { report: HostReport::Cannot, ..entry("body") });
         send_all_again(&mut table);
         let mut all = HashSet::new();

@@ -20,9 +20,9 @@ impl HostEntry {
     /// Whether its agent asks for admission, as far as is known, and has a document of this console.
     fn can_ask(&self) -> bool {
         match &self.report {
-            HostReport::Unheard => !self.is_unconfirmed,
+            HostReport::Unheard => !self.is_unconfirmed(),
             HostReport::Cannot => false,
-            HostReport::Known(report) => report.asks && !self.is_unconfirmed,
+            HostReport::Known(report) => report.asks && !self.is_unconfirmed(),
         }
     }
 

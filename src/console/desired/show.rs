@@ -82,7 +82,7 @@ impl Console {
 
     /// Returns the number of hosts with a document that this console did not make.
     pub(crate) fn unconfirmed_hosts(&self) -> u64 {
-        self.shared.hosts.desired.table().hosts.values().filter(|entry| entry.is_unconfirmed).count() as u64
+        self.shared.hosts.desired.table().hosts.values().filter(|entry| entry.is_unconfirmed()).count() as u64
     }
 
     /// Returns all deployments, by name: also removed ones that hosts have yet to remove.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     plan::PlanWish,
     publish,
-    table::{HostEntry, HostReport},
+    table::{DocumentStanding, HostEntry, HostReport},
 };
 use crate::{
     error::Error,
@@ -129,7 +129,11 @@ impl Console {
             let is_own = desired::is_issued(self.shared.store.read(), host, mark, &digest).await?;
             let mut table = desired.table();
             if let Some(entry) = table.hosts.get_mut(&host) {
-                entry.is_unconfirmed = !is_own;
+                match is_own {
+                    false => entry.standing = DocumentStanding::Unconfirmed,
+                    true if entry.is_unconfirmed() => entry.standing = DocumentStanding::Settled,
+                    true => {}
+                }
                 entry.own_mark = is_own.then_some(mark);
             }
             if is_own {
@@ -304,7 +308,7 @@ impl Console {
                 None => run.alike += 1,
             }
             let Some(entry) = entry else { continue };
-            let is_late = entry.behind_since_ms.is_some_and(|since_ms| now.saturating_sub(since_ms) > BEHIND_MS);
+            let is_late = entry.behind_since_ms().is_some_and(|since_ms| now.saturating_sub(since_ms) > BEHIND_MS);
             late += u64::from(is_late && online.contains(host));
         }
         drop(table);
@@ -345,7 +349,7 @@ fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
     if let Some(error) = &entry.error {
         return Some((SyncFindingKind::Error, error.clone()));
     }
-    if entry.newer_labels.is_some() && !entry.is_unconfirmed {
+    if entry.newer_labels.is_some() && !entry.is_unconfirmed() {
         return Some((SyncFindingKind::Unconfirmed, "it has newer labels than this console".to_owned()));
     }
     let report = match &entry.report {
@@ -353,7 +357,7 @@ fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
         HostReport::Cannot | HostReport::Unheard => return None,
         HostReport::Known(report) => report,
     };
-    if entry.is_unconfirmed {
+    if entry.is_unconfirmed() {
         return Some((SyncFindingKind::Unconfirmed, format!("it has {}", report.mark)));
     }
     let mark = entry.mark()?;

@@ -112,11 +112,34 @@ impl HostReport {
     }
 }
 
-/// Labels that a host has handed in, with their number.
+/// How the document that a host has compares with what this console has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DocumentStanding {
+    /// It has its present document, or none is made for it, or it was not heard yet.
+    #[default]
+    Settled,
+    /// It does not have its present document yet.
+    Behind {
+        /// Since when.
+        since_ms: Millis,
+    },
+    /// It has a document that this console did not make.
+    Unconfirmed,
+}
+
+/// Labels of a host that are newer than the console's.
 #[derive(Clone, Debug)]
-pub(super) struct HandedInLabels {
+pub(super) struct NewerLabels {
+    /// Their number.
     pub(super) number: u64,
-    pub(super) labels: BTreeMap<Name, LabelValue>,
+    /// The labels, once it has handed them in.
+    pub(super) handed_in: Option<BTreeMap<Name, LabelValue>>,
+}
+
+impl NewerLabels {
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, handed_in: None }
+    }
 }
 
 /// What is desired of a host.
@@ -132,13 +155,11 @@ pub(super) struct HostEntry {
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
     pub(super) document: Option<DocumentRow>,
     pub(super) report: HostReport,
-    /// Whether it has a document that this console did not make.
-    pub(super) is_unconfirmed: bool,
+    /// How the document that it has compares with what this console has made.
+    pub(super) standing: DocumentStanding,
     pub(super) handed_in: Option<HandedInRow>,
-    /// The generation of its labels, if these are newer than the console's.
-    pub(super) newer_labels: Option<u64>,
-    /// The labels that it has handed in.
-    pub(super) handed_in_labels: Option<HandedInLabels>,
+    /// Its labels, if these are newer than the console's.
+    pub(super) newer_labels: Option<NewerLabels>,
     pub(super) cordon: Option<CordonRow>,
     /// Which document was sent last, and when.
     pub(super) sent: Option<(DesiredMark, Millis)>,
@@ -148,8 +169,6 @@ pub(super) struct HostEntry {
     pub(super) own_mark: Option<DesiredMark>,
     /// The heartbeat with which its targets were evaluated last.
     pub(super) looked_at: Option<(u64, u64)>,
-    /// Since when it does not have its document.
-    pub(super) behind_since_ms: Option<Millis>,
     /// The document above which its next one is, and that it gets one in any case: after a confirmation.
     pub(super) above: Option<DesiredMark>,
     /// Why its document cannot be made.
@@ -199,7 +218,29 @@ impl HostEntry {
     /// Whether an operator has to confirm it: it has a document that this console did not make, or newer labels than the
     /// console, which decide what it should have.
     pub(super) fn is_open(&self) -> bool {
-        self.is_unconfirmed || self.newer_labels.is_some()
+        self.is_unconfirmed() || self.newer_labels.is_some()
+    }
+
+    /// Whether it has a document that this console did not make.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.standing == DocumentStanding::Unconfirmed
+    }
+
+    /// Since when it does not have its present document.
+    pub(super) fn behind_since_ms(&self) -> Option<Millis> {
+        if let DocumentStanding::Behind { since_ms } = self.standing { Some(since_ms) } else { None }
+    }
+
+    /// The number of its labels, if these are newer than the console's.
+    pub(super) fn newer_number(&self) -> Option<u64> {
+        self.newer_labels.as_ref().map(|labels| labels.number)
+    }
+
+    /// Takes that the number of its labels is this, which is newer than the console's; `None` if none is.
+    pub(super) fn set_newer_number(&mut self, number: Option<u64>) {
+        if self.newer_number() != number {
+            self.newer_labels = number.map(NewerLabels::new);
+        }
     }
 
     /// Whether its agent is known not to ask for admission.
@@ -251,13 +292,13 @@ impl HostEntry {
     }
 
     /// The labels that it has handed in, if it still has them.
-    pub(super) fn shown_labels(&self) -> Option<&HandedInLabels> {
-        self.handed_in_labels.as_ref().filter(|has| Some(has.number) == self.newer_labels)
+    pub(super) fn shown_labels(&self) -> Option<&BTreeMap<Name, LabelValue>> {
+        self.newer_labels.as_ref()?.handed_in.as_ref()
     }
 
     /// Whether it is to be asked for what it has of the console.
     pub(super) fn is_to_hand_in(&self, now: Millis) -> bool {
-        let lacks_document = self.is_unconfirmed && self.shown_document().is_none();
+        let lacks_document = self.is_unconfirmed() && self.shown_document().is_none();
         let lacks_labels = self.newer_labels.is_some() && self.shown_labels().is_none();
         let is_able = self.report.known().is_some();
         is_able && (lacks_document || lacks_labels) && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
@@ -330,7 +371,7 @@ impl DesiredTable {
         let generations = label::generations(db).await?;
         for (host, has) in label::heard(db).await? {
             if has > generations.of(host) {
-                hosts.entry(host).or_default().newer_labels = Some(has);
+                hosts.entry(host).or_default().newer_labels = Some(NewerLabels::new(has));
             }
         }
         let mut table = Self { hosts, vars: Arc::new(var::vars(db).await?.vars), ..Self::default() };
@@ -351,20 +392,25 @@ impl DesiredTable {
         let Some(entry) = self.hosts.get_mut(&host) else { return false };
         let Some(report) = entry.report.known() else { return false };
         let (has, mark) = (report.mark, entry.mark());
-        if has == DesiredMark::default() {
-            entry.is_unconfirmed = false;
+        let is_unconfirmed = if has == DesiredMark::default() {
+            false
         } else if entry.is_current() {
-            (entry.is_unconfirmed, entry.behind_since_ms, entry.above) = (false, None, None);
+            (entry.standing, entry.above) = (DocumentStanding::Settled, None);
             return false;
         } else if mark.is_none_or(|mark| has >= mark) {
             // Later than the last one, or another one of its number.
-            entry.is_unconfirmed = entry.above.is_none_or(|above| has > above);
+            entry.above.is_none_or(|above| has > above)
         } else if entry.own_mark != Some(has) && entry.above.is_none() {
             self.doubtful.insert(host);
             return true;
-        }
-        let is_behind = mark.is_some() && !entry.is_unconfirmed;
-        entry.behind_since_ms = is_behind.then(|| entry.behind_since_ms.unwrap_or(now));
+        } else {
+            entry.is_unconfirmed()
+        };
+        entry.standing = match mark {
+            _ if is_unconfirmed => DocumentStanding::Unconfirmed,
+            Some(_) => DocumentStanding::Behind { since_ms: entry.behind_since_ms().unwrap_or(now) },
+            None => DocumentStanding::Settled,
+        };
         if entry.is_due(now) {
             self.to_send.insert(host);
         }

@@ -529,7 +529,7 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
         Some(DesiredReport { mark, digest: Some(digest_of(&document)), ..DesiredReport::default() }),
     )
     .await;
-    assert!(!fixture.shared().hosts.desired.table().hosts[&host.id].is_unconfirmed);
+    assert!(!fixture.shared().hosts.desired.table().hosts[&host.id].is_unconfirmed());
     fixture.running.stop().await;
 }
 

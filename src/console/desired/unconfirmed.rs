@@ -22,7 +22,7 @@ impl Console {
             open.map(|(host, entry)| {
                 let handed_in = entry.shown_document().map(|document| document.digest.clone());
                 let is_assigned = assignment(&entry.assigned, name).is_some();
-                (*host, is_assigned || entry.is_unconfirmed && handed_in.is_none(), handed_in)
+                (*host, is_assigned || entry.is_unconfirmed() && handed_in.is_none(), handed_in)
             })
             .collect()
         };

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     desired::{
         follow::DeploymentFollower,
-        table::{DesiredTable, HostReport},
+        table::{DesiredTable, DocumentStanding, HostReport},
     },
     page_change::PageChange,
 };
@@ -31,8 +31,8 @@ async fn connected_host_that_lacks_its_document_for_long_is_an_alert() {
     let wait = |host: HostId, minutes: Millis| {
         let mut table = fixture.shared().hosts.desired.table();
         let entry = table.hosts.get_mut(&host).unwrap();
-        assert!(entry.behind_since_ms.is_some(), "since it has a document");
-        entry.behind_since_ms = Some(now_ms() - minutes * MINUTE_MS);
+        assert!(entry.behind_since_ms().is_some(), "since it has a document");
+        entry.standing = DocumentStanding::Behind { since_ms: now_ms() - minutes * MINUTE_MS };
     };
     wait(one.id, 9);
     // One that is away lacks it for another reason.
