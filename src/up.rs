@@ -245,9 +245,11 @@ async fn running_yunos(console: &Console, host: HostId) -> Vec<String> {
     let units = console.units(Some(host)).await.unwrap_or_default();
     let alive = units
         .into_iter()
-        .filter(|unit| matches!(unit.observed.phase, Phase::Starting | Phase::Running | Phase::Playing));
+        .filter(|unit| matches!(unit.observed.phase(), Phase::Starting | Phase::Running | Phase::Playing));
     alive
-        .map(|unit| unit.observed.pid.map_or(unit.unit.to_string(), |pid| format!("{} (pid {pid})", unit.unit)))
+        .map(|unit| {
+            unit.observed.instance().pid.map_or(unit.unit.to_string(), |pid| format!("{} (pid {pid})", unit.unit))
+        })
         .collect()
 }
 

@@ -298,7 +298,7 @@ fn units(states: &UnitStates) -> Vec<Reading> {
             (Metric::UnitBroken, flag(broken)),
             (Metric::UnitFailed, flag(failed)),
             (Metric::UnitRestarts, f64::from(state.observed.attempts)),
-            (Metric::UnitRolledBack, flag(state.observed.rolled_back.is_some())),
+            (Metric::UnitRolledBack, flag(state.observed.rolled_back().is_some())),
         ]
         .map(|(metric, value)| Reading { subject: ReadingSubject::unit(metric, unit), value })
     };
@@ -309,8 +309,8 @@ fn units(states: &UnitStates) -> Vec<Reading> {
 /// alert of its own. A unit that is being restarted counts as failing until it is up.
 fn is_failing(state: &UnitState) -> bool {
     let observed = &state.observed;
-    let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
-    let is_down = matches!(observed.phase, Phase::Failed | Phase::Backoff) || (observed.error.is_some() && !is_up);
+    let is_up = matches!(observed.phase(), Phase::Running | Phase::Playing);
+    let is_down = matches!(observed.phase(), Phase::Failed | Phase::Backoff) || (observed.error.is_some() && !is_up);
     is_down && state.desired.run.is_running() && state.hold.is_none()
 }
 

@@ -85,7 +85,7 @@ impl AgentLoop {
             // A deployment's unit goes with its deployment.
             if state.owner.is_none()
                 && state.desired.spec.is_transient()
-                && is_over(state.observed.phase)
+                && is_over(state.observed.phase())
                 && since_ms.saturating_add(KEPT_MS) < now_ms
             {
                 forgotten |= unit::forget_transient(&self.store, name, state.desired.generation).await?;

@@ -233,7 +233,7 @@ fn is_so(stored: Option<&StoredUnit>, one: &RehearsedUnit, observed: Option<&Obs
     let is_same = row.desired.revision == one.desired.revision && row.desired.run == one.desired.run;
     let is_in_effect = !one.desired.run.is_running()
         || observed.is_some_and(|observed| observed.revision.as_ref() == Some(&one.desired.revision));
-    is_same && is_in_effect && observed.is_none_or(|observed| observed.rolled_back.is_none())
+    is_same && is_in_effect && observed.is_none_or(|observed| observed.rolled_back().is_none())
 }
 
 /// What becomes of a unit by its specs.

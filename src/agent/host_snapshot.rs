@@ -154,7 +154,7 @@ impl HostSnapshot {
             hostname: &self.hostname,
             name,
             spec: &state.desired.spec,
-            phase: state.observed.phase,
+            phase: state.observed.phase(),
             content: state.observed.content.as_ref(),
         };
         units.iter().map(unit).collect()
@@ -178,9 +178,9 @@ impl HostSnapshot {
         let summary = |state: &UnitState| UnitSummary {
             generation: state.observed.generation,
             run: state.desired.run,
-            phase: state.observed.phase,
+            phase: state.observed.phase(),
             hold: state.hold.as_ref().map(Hold::in_short),
-            rolled_back: state.observed.rolled_back.is_some(),
+            rolled_back: state.observed.rolled_back().is_some(),
         };
         fitted(HostState {
             hostname: self.hostname.clone(),

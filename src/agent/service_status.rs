@@ -66,7 +66,7 @@ async fn notify_watchdog(manager: &ServiceManager, agent: &RunningAgent) {
 /// Describes the agent's state in a line for people.
 fn describe(connected: bool, units: &UnitStates) -> String {
     let connection = if connected { "connected" } else { "not connected to the broker" };
-    let running = units.values().filter(|unit| unit.observed.phase == Phase::Running).count();
+    let running = units.values().filter(|unit| unit.observed.phase() == Phase::Running).count();
     match units.len() {
         0 => format!("{connection}; no units"),
         all => format!("{connection}; {running} of {all} units running"),

@@ -16,7 +16,7 @@ impl Unit {
             hostname: &self.hostname,
             name: &self.unit,
             spec: &self.desired.spec,
-            phase: self.observed.phase,
+            phase: self.observed.phase(),
             content: self.observed.content.as_ref(),
         }
     }
@@ -63,7 +63,7 @@ impl Unit {
     /// whatever its last exit was.
     #[must_use]
     pub fn retired(&self) -> Option<&Hold> {
-        let is_over = matches!(self.observed.phase, Phase::Absent | Phase::Stopped | Phase::Failed | Phase::Backoff);
+        let is_over = matches!(self.observed.phase(), Phase::Absent | Phase::Stopped | Phase::Failed | Phase::Backoff);
         let is_held = |hold: &&Hold| hold.reason == HoldReason::Operator;
         self.hold.as_ref().filter(is_held).filter(|_| is_over && !self.desired.run.is_running())
     }
@@ -73,7 +73,7 @@ impl Unit {
     pub fn deviation(&self) -> Option<String> {
         let revision = self.observed.revision.as_ref().filter(|_| self.is_other())?;
         let wanted = self.wanted();
-        let runs = match self.observed.phase {
+        let runs = match self.observed.phase() {
             Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping => "runs",
             _ => "has",
         };
@@ -102,7 +102,7 @@ mod tests {
     use muster_topics::{
         name::{Digest, HostId},
         snapshot::Pins,
-        unit::{ArtifactRef, Desired, Observed, Run, Spec, YunoSpec},
+        unit::{ArtifactRef, Desired, Observed, ObservedState, Run, Spec, YunoSpec},
     };
 
     use super::*;
@@ -138,7 +138,7 @@ mod tests {
 
     fn runs(content: Option<Content>, revision: &[u8]) -> Unit {
         let mut unit = absent();
-        unit.observed.phase = Phase::Running;
+        unit.observed.state = Phase::Running.into();
         unit.observed.revision = Some(Digest::of(revision));
         unit.observed.content = content;
         unit
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn stopped_and_held_unit_is_retired_however_it_ended() {
         let hold = |reason| Some(Hold { reason, since_ms: 0, by: None, note: None });
-        let check = |run, phase, reason: Option<HoldReason>, wanted| {
+        let check = |run, phase: Phase, reason: Option<HoldReason>, wanted| {
             let mut unit = absent();
-            (unit.desired.run, unit.observed.phase, unit.hold) = (run, phase, reason.and_then(hold));
+            (unit.desired.run, unit.observed.state, unit.hold) = (run, phase.into(), reason.and_then(hold));
             unit.observed.error = Some("exit code 3".to_owned());
             assert_eq!(unit.retired().is_some(), wanted, "{run:?} {phase:?} {reason:?}");
         };
@@ -195,7 +195,7 @@ mod tests {
             assert!(found.unwrap_or_default().contains(deviation.unwrap_or_default()));
         }
         let mut stopped = runs(content("web@1.1.0", &[]), b"old");
-        (stopped.observed.phase, stopped.desired.run) = (Phase::Stopped, Run::Stopped);
+        (stopped.observed.state, stopped.desired.run) = (ObservedState::Stopped, Run::Stopped);
         assert_eq!(stopped.deviation().unwrap(), "has web@1.1.0, wanted web@1.2.0");
     }
 }

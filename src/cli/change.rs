@@ -320,7 +320,7 @@ async fn tell_how(session: &CliSession, before: &Unit) {
     let Unit { host, unit, hostname, .. } = before;
     // It could be read a moment ago; if that fails now, nothing is reported.
     let Ok(now) = session.client.get::<Unit>(&format!("hosts/{host}/units/{unit}"), &[]).await else { return };
-    match (before.observed.pid, now.observed.pid) {
+    match (before.observed.instance().pid, now.observed.instance().pid) {
         (Some(old), Some(new)) if old == new => print::say(format_args!("{unit} on {hostname}: changed in place")),
         (Some(_), Some(_)) => print::say(format_args!("{unit} on {hostname}: it was started anew for that")),
         _ => {}

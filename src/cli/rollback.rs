@@ -88,7 +88,7 @@ fn parse_replace(text: &str) -> Result<Replace, String> {
 #[must_use]
 pub fn mark(unit: &Unit) -> &'static str {
     let comes = unit.observed.beside.as_ref().is_some_and(|beside| !beside.leaving);
-    match (&unit.observed.rolled_back, unit.observed.on_trial) {
+    match (unit.observed.rolled_back(), unit.observed.trial.is_on()) {
         _ if comes => ", being replaced",
         (Some(_), _) => ", rolled back",
         (None, true) => ", on trial",
@@ -108,10 +108,10 @@ pub fn replacement(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 2] {
 /// For one unit: what was rolled back and why, its last lines, and what helps.
 #[must_use]
 pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
-    let revision = unit.observed.verified.as_ref().map(|revision| format!("revision {}", revision.short()));
+    let revision = unit.observed.trial.verified().map(|revision| format!("revision {}", revision.short()));
     let verified = ("verified", revision.unwrap_or_default());
-    let Some(back) = &unit.observed.rolled_back else {
-        let trial = if unit.observed.on_trial { "until it is verified; if it fails it goes back" } else { "" };
+    let Some(back) = unit.observed.rolled_back() else {
+        let trial = if unit.observed.trial.is_on() { "until it is verified; if it fails it goes back" } else { "" };
         return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
     };
     let (name, kind) = (format!("{}:{}", unit.host, unit.unit), unit.desired.spec.kind());
@@ -144,7 +144,7 @@ mod tests {
     use clap::Parser;
     use muster_topics::{
         name::Digest,
-        unit::{ArtifactRef, Phase, RolledBack},
+        unit::{ArtifactRef, Phase, RolledBack, TrialReport},
     };
 
     use super::*;
@@ -184,12 +184,12 @@ mod tests {
         use crate::wait::{WaitGoal, WaitProgress, progress};
         let mut unit = unit("1.0.0");
         unit.observed.revision = Some(unit.desired.revision.clone());
-        (unit.observed.phase, unit.observed.generation, unit.observed.on_trial) = (Phase::Running, 1, true);
+        (unit.observed.state, unit.observed.generation, unit.observed.trial) = (Phase::Running.into(), 1, on_trial());
         assert_eq!(progress(&unit, 1, WaitGoal::Reached), WaitProgress::Reached);
         assert_eq!(progress(&unit, 1, WaitGoal::Proven), WaitProgress::Going);
-        unit.observed.on_trial = false;
+        unit.observed.trial = TrialReport::Unverified;
         assert_eq!(progress(&unit, 1, WaitGoal::Proven), WaitProgress::Reached);
-        unit.observed.rolled_back = Some(rolled_back());
+        unit.observed.trial = TrialReport::RolledBack(rolled_back());
         unit.observed.revision = Some(rolled_back().to);
         for goal in [WaitGoal::Reached, WaitGoal::Proven] {
             let WaitProgress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
@@ -198,13 +198,17 @@ mod tests {
         assert_eq!(progress(&unit, 2, WaitGoal::Proven), WaitProgress::Going, "that was another generation");
         // The desired revision is temporarily not available; the running one continues.
         unit.desired.generation = 2;
-        unit.observed.rolled_back = None;
+        unit.observed.trial = TrialReport::Verified(rolled_back().to);
         unit.observed.error = Some("nobody answers".to_owned());
         let WaitProgress::Stuck { why, .. } = progress(&unit, 2, WaitGoal::Reached) else { panic!("nobody hears why") };
         assert_eq!(why, "it is not there yet: nobody answers");
         assert_eq!(progress(&unit, 2, WaitGoal::Seen), WaitProgress::Going);
         unit.observed.error = None;
         assert_eq!(progress(&unit, 2, WaitGoal::Reached), WaitProgress::Going);
+    }
+
+    fn on_trial() -> TrialReport {
+        TrialReport::OnTrial { verified: Digest::of(b"good") }
     }
 
     fn rolled_back() -> RolledBack {
@@ -222,10 +226,10 @@ mod tests {
     fn rollback_is_reported_with_reason_and_hint() {
         let mut unit = unit("1.0.0");
         assert_eq!(mark(&unit), "");
-        unit.observed.on_trial = true;
+        unit.observed.trial = on_trial();
         assert_eq!(mark(&unit), ", on trial");
-        unit.observed.on_trial = false;
-        unit.observed.rolled_back = Some(rolled_back());
+        unit.observed.trial = TrialReport::Unverified;
+        unit.observed.trial = TrialReport::RolledBack(rolled_back());
         assert_eq!(mark(&unit), ", rolled back");
         let [_, (_, what), (_, lines), (_, hint)] = facts(&unit, 3_000);
         let RolledBack { revision, to, .. } = rolled_back();

@@ -435,7 +435,7 @@ pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun)
             unit.owner.as_ref().map(|owner| owner.deployment.to_string()).unwrap_or_default(),
             doing(unit),
             print::age(observed.since_ms, now_ms),
-            observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+            observed.instance().pid.map(|pid| pid.to_string()).unwrap_or_default(),
             trouble(unit),
         ]
     };
@@ -462,10 +462,10 @@ fn trouble(unit: &Unit) -> String {
     observed
         .error
         .clone()
-        .or(observed.unready.clone())
-        .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
+        .or(observed.instance().unready.clone())
+        .or(observed.rolled_back().map(|back| format!("it {back}")))
         .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
-        .or(observed.last_end().map(|end| end.to_string()))
+        .or(observed.last_end.map(|end| end.to_string()))
         .unwrap_or_default()
 }
 
@@ -474,16 +474,16 @@ fn doing(unit: &Unit) -> String {
     if unit.retired().is_some() {
         return "retired".to_owned();
     }
-    let frozen = if unit.observed.frozen { ", frozen" } else { "" };
+    let frozen = if unit.observed.instance().frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
     let unready = if is_unready(unit) { ", unready" } else { "" };
-    format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
+    format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase()), rollback::mark(unit))
 }
 
 /// Whether it runs, but its probes report that it is not ready.
 fn is_unready(unit: &Unit) -> bool {
-    let Observed { phase, unready, .. } = &unit.observed;
-    matches!(phase, Phase::Running | Phase::Playing) && unready.is_some()
+    let observed = &unit.observed;
+    matches!(observed.phase(), Phase::Running | Phase::Playing) && observed.instance().unready.is_some()
 }
 
 pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> Result<(), Failure> {
@@ -494,6 +494,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
     let [replaced, beside] = rollback::replacement(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
+        let instance = observed.instance();
         let error = Diagnostic::parse(observed.error.as_deref().unwrap_or_default());
         let spec = desired.spec.as_ref();
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
@@ -543,7 +544,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
                 "observed",
                 format!(
                     "{} since {}, generation {}, revision {}",
-                    wait::phase(observed.phase),
+                    wait::phase(observed.phase()),
                     print::age(observed.since_ms, now_ms),
                     observed.generation,
                     revision.unwrap_or_else(|| "none".to_owned()),
@@ -558,26 +559,23 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("start probe", probed(Which::Start)),
             ("ready probe", probed(Which::Ready)),
             ("live probe", probed(Which::Live)),
-            ("unready", observed.unready.clone().unwrap_or_default()),
+            ("unready", instance.unready.clone().unwrap_or_default()),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
-            ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
+            ("pid", instance.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
             ("progress", observed.progress.map(print::progress).unwrap_or_default()),
-            (
-                if matches!(spec, Spec::Packages(_)) { "differs" } else { "says" },
-                observed.status.clone().unwrap_or_default(),
-            ),
+            ("says", instance.status.clone().unwrap_or_default()),
             ("owes", observed.owed.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
-            ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
-            ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
-            ("does without", observed.missing.join("; ")),
-            ("others changed", observed.changed.join("; ")),
+            ("can", instance.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
+            ("frozen", if instance.frozen { "yes".to_owned() } else { String::new() }),
+            ("does without", instance.unsupported.join("; ")),
+            ("others changed", instance.drift.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
-            ("next start", observed.retry_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
+            ("next start", observed.retry_ms().map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
             ("error", error.cause),
             ("consequence", error.consequence.unwrap_or_default()),
             ("hint", error.hint.unwrap_or_default()),
@@ -595,7 +593,7 @@ fn held(hold: &Hold, now_ms: muster_topics::Millis) -> String {
 }
 
 fn last_exit(observed: &Observed) -> String {
-    observed.last_end().map(|end| end.to_string()).unwrap_or_default()
+    observed.last_end.map(|end| end.to_string()).unwrap_or_default()
 }
 
 /// The statistics of a yuno, with their age.

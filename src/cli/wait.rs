@@ -63,7 +63,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     let observed = &unit.observed;
     if observed.generation < generation {
         // It is tried again; but the running process continues unchanged, and whoever waits is told why.
-        let goes_on = matches!(observed.phase, Phase::Running | Phase::Playing | Phase::Stopping);
+        let goes_on = matches!(observed.phase(), Phase::Running | Phase::Playing | Phase::Stopping);
         let why = observed
             .error
             .as_ref()
@@ -76,23 +76,23 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     if goal == WaitGoal::Seen {
         return WaitProgress::Reached;
     }
-    if let Some(back) = &observed.rolled_back {
+    if let Some(back) = observed.rolled_back() {
         let also = observed.error.as_ref().map(|error| format!("; and that one: {error}")).unwrap_or_default();
         return WaitProgress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
     }
     // Something newer has been requested meanwhile, which is now the goal.
     let runs = |phase| {
         let is_right = observed.revision.as_ref() == Some(&unit.desired.revision);
-        observed.phase == phase && is_right && observed.frozen == unit.desired.frozen
+        observed.phase() == phase && is_right && observed.instance().frozen == unit.desired.frozen
     };
     let reached = match unit.desired.run {
         Run::Running => runs(Phase::Running),
         Run::Playing => runs(Phase::Playing),
-        Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
+        Run::Stopped => matches!(observed.phase(), Phase::Stopped | Phase::Absent),
     };
     if reached {
         // A suspended process proves nothing.
-        let waits = goal == WaitGoal::Proven && observed.on_trial && !observed.frozen;
+        let waits = goal == WaitGoal::Proven && observed.trial.is_on() && !observed.instance().frozen;
         return if waits { WaitProgress::Going } else { WaitProgress::Reached };
     }
     if let Some(hold) = &unit.hold {
@@ -103,7 +103,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
         return WaitProgress::Reached;
     }
     let verb = log_verb(&unit.desired.spec);
-    match observed.phase {
+    match observed.phase() {
         // Its generation is reached, but it does not play as requested.
         Phase::Running if unit.desired.run == Run::Playing => {
             WaitProgress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
@@ -121,7 +121,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
 
 /// Whether a unit that should run has finished its work: it ended successfully, and is not restarted after that.
 fn has_finished(unit: &Unit) -> bool {
-    let ended_well = unit.observed.phase == Phase::Stopped && unit.observed.exit.is_some_and(Exit::is_success);
+    let ended_well = unit.observed.phase() == Phase::Stopped && unit.observed.exit().is_some_and(Exit::is_success);
     ended_well && unit.desired.run.is_running() && unit.desired.spec.restart() != Restart::Always
 }
 
@@ -135,7 +135,7 @@ fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
 }
 
 fn because(unit: &Unit) -> String {
-    match (&unit.observed.error, unit.observed.last_end()) {
+    match (&unit.observed.error, unit.observed.last_end) {
         (Some(error), _) => format!(": {error}"),
         (None, Some(end)) => format!(": its last process ended with {end}"),
         (None, None) => String::new(),
@@ -161,9 +161,9 @@ pub async fn until_reached(
             Ok(shown) => match progress(&shown, generation, goal) {
                 WaitProgress::Reached => {
                     let since = print::age(shown.observed.since_ms, clock::now_ms());
-                    let frozen = if shown.observed.frozen { ", frozen" } else { "" };
+                    let frozen = if shown.observed.instance().frozen { ", frozen" } else { "" };
                     let held = shown.hold.as_ref().map(|hold| format!(", held: {hold}")).unwrap_or_default();
-                    let doing = if has_finished(&shown) { "finished" } else { phase(shown.observed.phase) };
+                    let doing = if has_finished(&shown) { "finished" } else { phase(shown.observed.phase()) };
                     print::say(format_args!("{unit} on {}: {doing}{frozen}{held} ({since})", shown.hostname));
                     return Ok(());
                 }
@@ -178,7 +178,7 @@ pub async fn until_reached(
                 }
                 WaitProgress::Going => {
                     tell_far(unit, shown.observed.progress, &mut far);
-                    Some((shown.observed.phase, rollback::mark(&shown)))
+                    Some((shown.observed.phase(), rollback::mark(&shown)))
                 }
             },
             // Its first report may not have arrived yet.
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn hint_of_a_failed_unit_names_the_verb_of_its_kind() {
         let mut failed = unit("1.0.0");
-        (failed.observed.phase, failed.observed.generation) = (Phase::Failed, 1);
+        (failed.observed.state, failed.observed.generation) = (Phase::Failed.into(), 1);
         let verb = |unit: &Unit| match progress(unit, 1, WaitGoal::Reached) {
             WaitProgress::Stuck { verb, .. } => verb,
             other => panic!("{other:?}"),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn finished_task_ends_the_wait() {
         let mut job = unit("1.0.0");
-        (job.observed.phase, job.observed.exit) = (Phase::Stopped, Some(Exit::Code(0)));
+        (job.observed.state, job.observed.last_end) = (Phase::Stopped.into(), Some(Exit::Code(0).into()));
         let again = |job: &mut Unit, restart| {
             let Spec::Yuno(spec) = std::sync::Arc::make_mut(&mut job.desired.spec) else { panic!("it is a yuno") };
             spec.restart = restart;
@@ -290,7 +290,7 @@ mod tests {
         again(&mut job, Restart::Always);
         assert_eq!(progress(&job, 1, WaitGoal::Reached), WaitProgress::Going, "it is about to be started again");
         again(&mut job, Restart::Never);
-        job.observed.exit = Some(Exit::Code(1));
+        job.observed.last_end = Some(Exit::Code(1).into());
         assert_eq!(progress(&job, 1, WaitGoal::Reached), WaitProgress::Going, "it is yet to be told as failed");
     }
 }

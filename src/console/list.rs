@@ -31,7 +31,7 @@ pub(super) fn first_names<T: AsRef<str>>(names: &[T], most: usize) -> String {
 
 /// The rank of a unit by its state: those that need attention come first.
 fn place(unit: &Unit) -> u8 {
-    match unit.observed.phase {
+    match unit.observed.phase() {
         _ if unit.retired().is_some() => 9,
         Phase::Failed => 0,
         Phase::Backoff => 1,
@@ -52,10 +52,10 @@ mod tests {
 
     #[test]
     fn units_are_filtered_sorted_and_limited() {
-        let unit = |hostname: &str, name: &str, phase, since_ms| {
+        let unit = |hostname: &str, name: &str, phase: Phase, since_ms| {
             let mut unit = sample_unit();
             (unit.hostname, unit.unit, unit.hold) = (hostname.to_owned(), name.parse().unwrap(), None);
-            (unit.observed.phase, unit.observed.since_ms) = (phase, since_ms);
+            (unit.observed.state, unit.observed.since_ms) = (phase.into(), since_ms);
             unit
         };
         let all = vec![

@@ -72,13 +72,9 @@ pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)
     let same_limits = Spec::limits(before.0) == Spec::limits(after.0);
     match cost(before, after) {
         ChangeCost::InPlace | ChangeCost::Reload
-            if !same_limits && !observed.missing.is_empty() && before.1.is_running() =>
+            if !same_limits && !observed.instance().unsupported.is_empty() && before.1.is_running() =>
         {
-            if starts_first(after.0) {
-                ChangeCost::Replace
-            } else {
-                ChangeCost::Restart
-            }
+            if starts_first(after.0) { ChangeCost::Replace } else { ChangeCost::Restart }
         }
         cost => cost,
     }
@@ -111,7 +107,7 @@ mod tests {
     use muster_topics::{
         name::Digest,
         reload::Reload,
-        unit::{ConfigRef, Replace, YunoSpec},
+        unit::{ConfigRef, InstanceReport, ObservedState, Replace, YunoSpec},
     };
 
     use super::*;
@@ -180,7 +176,8 @@ mod tests {
         let mut observed = Observed::absent(0);
         let change = ((&limited(1), Run::Running), (&limited(2), Run::Running));
         assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::InPlace);
-        observed.missing = vec!["the limit of pids: there are no cgroups".to_owned()];
+        let unsupported = vec!["the limit of pids: there are no cgroups".to_owned()];
+        observed.state = ObservedState::Running(InstanceReport { unsupported, ..InstanceReport::default() });
         assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::Restart);
         assert_eq!(cost_there(&observed, (&plain, Run::Running), (&grace, Run::Running)), ChangeCost::InPlace);
         assert_eq!(

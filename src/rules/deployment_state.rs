@@ -242,7 +242,7 @@ fn waiting(waits: &AdmissionWait, console: Option<&str>) -> String {
 pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<String>) {
     use DeploymentState::{Changing, Failed, Held, Verified};
     let HostUnit { unit: name, desired, observed, hold, .. } = *unit;
-    if let Some(back) = &observed.rolled_back {
+    if let Some(back) = observed.rolled_back() {
         return (Failed, Some(format!("{name} {back}")));
     }
     match hold.map(|hold| (hold, hold.reason)) {
@@ -254,20 +254,22 @@ pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<String>) {
         None => {}
     }
     let error = || observed.error.clone().map(|error| format!("{name}: {error}"));
-    if observed.phase == Phase::Failed {
+    if observed.phase() == Phase::Failed {
         return (Failed, error());
     }
     let is_current = observed.generation == desired.generation && observed.beside.is_none();
-    let is_there = match (desired.run.is_running(), observed.phase) {
+    let is_there = match (desired.run.is_running(), observed.phase()) {
         (true, Phase::Running | Phase::Playing) => {
-            observed.revision.as_ref() == Some(&desired.revision) && !observed.on_trial && observed.unready.is_none()
+            observed.revision.as_ref() == Some(&desired.revision)
+                && !observed.trial.is_on()
+                && observed.instance().unready.is_none()
         }
         (false, Phase::Stopped) => true,
         _ => false,
     };
     match is_current && is_there {
         true => (Verified, None),
-        false => (Changing, observed.unready.clone().map(|why| format!("{name}: {why}")).or_else(error)),
+        false => (Changing, observed.instance().unready.clone().map(|why| format!("{name}: {why}")).or_else(error)),
     }
 }
 

@@ -110,7 +110,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
     let Some(current) = current else { return Err(unknown(unit)) };
     match verb {
         Verb::UnitRun { .. } => {
-            let has_failed = matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
+            let has_failed = matches!(current.observed.phase(), Phase::Failed | Phase::Backoff);
             let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed || current.has_gone_back();
             if current.desired.run.is_running() && !needs_a_new_try {
                 return Ok(UnitEdit::Keep);
@@ -160,7 +160,7 @@ impl CurrentUnit<'_> {
 
     /// Whether the unit was rolled back from the present generation, rather than from an earlier one.
     fn has_gone_back(&self) -> bool {
-        let rolled_back = self.observed.rolled_back.as_ref();
+        let rolled_back = self.observed.rolled_back();
         rolled_back.is_some_and(|rolled_back| rolled_back.generation == self.desired.generation)
     }
 }
@@ -299,7 +299,7 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
     }
     let observed = current.observed;
     // Whether a unit that is not connected can play is known once it connects.
-    if !observed.can.is_empty() && !observed.can.contains(&Ability::Play) {
+    if !observed.instance().can.is_empty() && !observed.instance().can.contains(&Ability::Play) {
         return unsupported("it has not said in its hello that it can");
     }
     if !current.desired.run.is_running() && !run {
@@ -309,9 +309,9 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
         ));
     }
     let needs_a_new_try = current.is_held(HoldReason::Broken)
-        || matches!(observed.phase, Phase::Failed | Phase::Backoff)
+        || matches!(observed.phase(), Phase::Failed | Phase::Backoff)
         // It has refused to play, and may be asked again.
-        || observed.phase == Phase::Running && observed.error.is_some();
+        || observed.phase() == Phase::Running && observed.error.is_some();
     if current.desired.run == Run::Playing && !needs_a_new_try {
         return Ok(UnitEdit::Keep);
     }
@@ -440,12 +440,12 @@ fn restart(desired: &Desired) -> Result<UnitEdit, CommandRefusal> {
 fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, CommandRefusal> {
     let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
     let is_transient = current.desired.spec.is_transient();
-    let has_ended = is_transient && matches!(current.observed.phase, Phase::Stopped | Phase::Failed);
+    let has_ended = is_transient && matches!(current.observed.phase(), Phase::Stopped | Phase::Failed);
     if current.desired.run != Run::Stopped && !has_ended {
         return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
     }
-    let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
-    if ends || current.observed.pid.is_some() {
+    let ends = matches!(current.observed.phase(), Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
+    if ends || current.observed.instance().pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
     // A unit that runs once is not restarted by a change.
@@ -472,7 +472,7 @@ mod tests {
     mod played;
 
     use super::*;
-    use muster_topics::unit::{ArtifactRef, ConfigRef, Restart, YunoSpec};
+    use muster_topics::unit::{ArtifactRef, ConfigRef, InstanceReport, ObservedState, Restart, YunoSpec};
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()
@@ -494,7 +494,7 @@ mod tests {
     }
 
     fn seen(phase: Phase) -> Observed {
-        Observed { phase, ..Observed::absent(0) }
+        Observed { state: phase.into(), ..Observed::absent(0) }
     }
 
     fn run() -> Verb {

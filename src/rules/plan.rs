@@ -240,7 +240,7 @@ impl PlannedUnit {
             hold: None,
             needs: Prerequisites::default(),
             installation: Installation::restore(observed.revision.clone()),
-            next_start: NextStart::restore(finished, observed.retry_ms, now_ms),
+            next_start: NextStart::restore(finished, observed.retry_ms(), now_ms),
             observed,
             instance: EffectiveInstance::Unknown(lookup),
             slot,
@@ -267,8 +267,8 @@ impl PlannedUnit {
     #[must_use]
     pub fn way(&self) -> Expectation {
         let tries = self.wants_running() && !self.is_held() && !self.next_start.is_never();
-        match self.observed.phase {
-            Phase::Running | Phase::Playing if self.wants_running() => match self.observed.unready {
+        match self.observed.phase() {
+            Phase::Running | Phase::Playing if self.wants_running() => match self.observed.instance().unready {
                 Some(_) => Expectation::Unready,
                 None => Expectation::Running,
             },
@@ -353,7 +353,7 @@ impl PlannedUnit {
     fn probed(&self, desired: &Desired) -> Option<(Slot, ProcessId, &EndpointWiring, &Health)> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let ends = alive.ends_by_ms.is_some() || alive.health.condemned().is_some() || !desired.run.is_running();
-        let is_it = !ends && !self.observed.frozen && alive.revision == desired.revision;
+        let is_it = !ends && !alive.report.frozen && alive.revision == desired.revision;
         Some((self.slot, alive.process.filter(|_| is_it)?, alive.runs_with.as_ref()?, &alive.health))
     }
 

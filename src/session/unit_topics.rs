@@ -129,7 +129,7 @@ mod tests {
         let spec = serde_json::from_str(&spec).unwrap();
         UnitState {
             desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running, frozen: false },
-            observed: Observed { phase, ..Observed::absent(0) },
+            observed: Observed { state: phase.into(), ..Observed::absent(0) },
             hold: None,
             owner: None,
             pins: muster_topics::snapshot::Pins::default(),
@@ -150,7 +150,7 @@ mod tests {
             let report: Option<UnitReport> = (!payload.is_empty()).then(|| serde_json::from_slice(&payload).unwrap());
             topics.record_sent(&unit);
             let seq = report.as_ref().map_or(0, |report| report.seq);
-            said.push((unit.to_string(), seq, report.map(|report| report.observed.phase)));
+            said.push((unit.to_string(), seq, report.map(|report| report.observed.phase())));
         }
         said
     }

@@ -43,7 +43,7 @@ fn lost_host_state_is_sent_again() {
     // A state that is not what was told, and a report that never came.
     tamper(&roles, "UPDATE heartbeat SET state = json_set(state, '$.hostname', 'another')");
     shown("the host's state", "/state/value/hostname", &["host", "show"], name);
-    tamper(&roles, "UPDATE unit SET seq = seq - 1, report = json_set(report, '$.observed.phase', 'starting')");
+    tamper(&roles, "UPDATE unit SET seq = seq - 1, report = json_set(report, '$.observed.phase()', 'starting')");
     shown("the unit's state", "/observed/phase", &["unit", "show", "default/sleeper"], "running");
     tamper(&roles, "DELETE FROM heartbeat");
     shown("a state after none", "/state/value/hostname", &["host", "show"], name);

@@ -48,7 +48,7 @@ fn user_memory_limit_and_attributes_are_applied() {
         if geteuid().is_root() { nix::unistd::User::from_name("nobody").unwrap().unwrap().uid } else { geteuid() };
     assert!(log.starts_with(&format!("{uid}\n0027\n19\n77\n/usr\n")), "{log}");
     let has_cgroup = log.lines().any(|line| line.contains("/muster-") && line.ends_with("/default/tells"));
-    let missing = unit["observed"]["missing"].as_array().cloned().unwrap_or_default();
+    let missing = unit["observed"]["unsupported"].as_array().cloned().unwrap_or_default();
     assert!(has_cgroup || missing.len() == 3, "it has its limits, or says that it has not: {log} {missing:?}");
     fleet.ok(&["unit", "retire", "default/tells"]);
     fleet.ok(&["yuno", "rm", "default/tells"]);
@@ -64,7 +64,7 @@ fn oom_of_yuno_is_reported() {
     let unit = fleet.unit("default/eater", |unit| unit["observed"]["phase"] == "failed");
     let observed = &unit["observed"];
     assert_eq!(observed["exit"]["code"], 3);
-    if observed["missing"].is_null() && observed["oom_killed"].is_null() {
+    if observed["unsupported"].is_null() && observed["oom_killed"].is_null() {
         panic!("{observed}");
     }
     let shown = fleet.ok(&["yuno", "show", "default/eater"]);
@@ -156,7 +156,7 @@ fn changed_limits_reach_running_yuno_despite_kill() {
     let unit = fleet.unit_in_phase("default/reads", "running");
     let first = pid(&unit);
     let quota = ["yuno", "quota", "default/reads", "--memory", "96M", "--pids", "60"];
-    if unit["observed"]["missing"].is_array() {
+    if unit["observed"]["unsupported"].is_array() {
         // There is nothing here that could be changed: it is started anew, and that is said.
         fleet.muster(&quota).expect_code(0).expect_stderr("it was started anew for that");
         return;

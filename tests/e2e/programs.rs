@@ -296,8 +296,8 @@ raise SystemExit(3)
     let create = ["yuno", "create", "default/eater", "--artifact", "eater", "--memory", "48M", "--restart", "never"];
     fleet.muster(&[&create[..], &["--run", "--no-wait"]].concat());
     let observed = fleet.unit_in_phase("default/eater", "failed")["observed"].clone();
-    if !observed["missing"].is_null() {
-        eprintln!("skipped: no limit of memory can be had here: {}", observed["missing"]);
+    if !observed["unsupported"].is_null() {
+        eprintln!("skipped: no limit of memory can be had here: {}", observed["unsupported"]);
         assert_eq!(observed["exit"]["code"], 3);
         return;
     }

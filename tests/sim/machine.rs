@@ -102,7 +102,7 @@ impl Machine {
                 frozen: false,
             };
             let (reached, phase) = self.observed.get(name).copied().unwrap_or((0, Phase::Absent));
-            let observed = Observed { generation: reached, phase, ..Observed::absent(0) };
+            let observed = Observed { generation: reached, state: phase.into(), ..Observed::absent(0) };
             let state = UnitState {
                 desired,
                 spec: None,
@@ -123,7 +123,7 @@ impl Machine {
         let summary = |state: &UnitState| UnitSummary {
             generation: state.observed.generation,
             run: state.desired.run,
-            phase: state.observed.phase,
+            phase: state.observed.phase(),
             hold: None,
             rolled_back: false,
         };

@@ -70,6 +70,7 @@ pub mod metric;
 pub mod name;
 pub mod numbered;
 pub mod observed;
+mod observed_form;
 pub mod outcome;
 pub mod packages;
 pub mod presence;

@@ -9,6 +9,7 @@ use crate::{
     container::{ContainerSpec, Image},
     endpoint::{Connector, Endpoint},
     name::Digest,
+    observed_form::ObservedForm,
     signal::Signal,
     task::OwedReport,
     unit::Spec,
@@ -38,87 +39,254 @@ pub enum Phase {
     Failed,
 }
 
-/// The observed state of a unit.
+/// The observed state of a unit. Its JSON form is flat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "ObservedForm", into = "ObservedForm")]
 pub struct Observed {
     /// The generation of desired state that it belongs to.
     pub generation: u64,
     /// The revision that is installed or runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Digest>,
     /// The content of that revision, for people; no decision depends on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// Its phase.
-    pub phase: Phase,
-    /// Since when.
+    /// What it is doing.
+    pub state: ObservedState,
+    /// Since when it is in that phase.
     pub since_ms: Millis,
-    /// Its process id, for people; no signal is ever sent to this number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<i32>,
     /// How its last process ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit: Option<Exit>,
-    /// Whether its last process left a core file.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub core_dumped: bool,
-    /// Whether its last process, or a child, was killed for lack of memory.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub oom_killed: bool,
-    /// The last lines of its log when it ended, in phases `backoff` and `failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<ProcessEnd>,
+    /// The last lines of its log when it ended; none once it is up again, or rests.
     pub last_lines: Option<String>,
-    /// Whether it is frozen.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub frozen: bool,
-    /// Its own status text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<String>,
-    /// Why, by its probes, it has not come up yet, or, once it is up, is not ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unready: Option<String>,
-    /// The progress of its download, updated now and then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The progress of a download, updated now and then. Another revision is downloaded while one runs.
     pub progress: Option<Progress>,
-    /// What it can be asked for on its channel.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub can: Vec<Ability>,
     /// Where it listens.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
     /// How it reaches the endpoints that it requires.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connectors: Vec<Connector>,
-    /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<String>,
-    /// What others have changed of what it was made from, and is not put right: each with what is known of it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changed: Vec<String>,
     /// How often it was restarted automatically since it last was up for five minutes.
     pub attempts: u32,
-    /// When it will be restarted, in phase `backoff`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_ms: Option<Millis>,
     /// The last error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The last verified revision, to which a later failure rolls back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verified: Option<Digest>,
-    /// Whether its revision is not verified yet, and would be rolled back if it failed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub on_trial: bool,
-    /// The rollback to the last verified revision, which lasts until the desired state is changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rolled_back: Option<RolledBack>,
+    /// How its revision has fared.
+    pub trial: TrialReport,
     /// Its second process, while one revision replaces another without interruption.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
     /// What its last changes still owe, such as a restart: at most
     /// [`OWED_REPORTED_MAX`](crate::task::OWED_REPORTED_MAX) actions, the oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owed: Vec<OwedReport>,
+}
+
+/// What a unit is doing: its [phase](Phase), with what only a unit in that phase has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObservedState {
+    /// See [`Phase::Absent`].
+    Absent,
+    /// See [`Phase::Installing`].
+    Installing,
+    /// See [`Phase::Stopped`].
+    Stopped,
+    /// See [`Phase::Starting`]; the report is empty while nothing has come of the start yet.
+    Starting(InstanceReport),
+    /// See [`Phase::Running`].
+    Running(InstanceReport),
+    /// See [`Phase::Playing`].
+    Playing(InstanceReport),
+    /// See [`Phase::Stopping`]; the report is empty if only a [second process](Observed::beside) is left.
+    Stopping(InstanceReport),
+    /// See [`Phase::Backoff`].
+    Backoff {
+        /// When it will be restarted, or installed.
+        retry_ms: Millis,
+    },
+    /// See [`Phase::Failed`]; the report is empty unless something of it runs on.
+    Failed(InstanceReport),
+}
+
+/// What is known of the instance of a unit that is in effect: a process, or files or packages that are kept as they should
+/// be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceReport {
+    /// Its process id, for people; no signal is ever sent to this number. Files and packages have none.
+    pub pid: Option<i32>,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// Its own status text.
+    pub status: Option<String>,
+    /// Why, by its probes, it has not come up yet, or, once it is up, is not ready.
+    pub unready: Option<String>,
+    /// What it can be asked for on its channel.
+    pub can: Vec<Ability>,
+    /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
+    pub unsupported: Vec<String>,
+    /// What others have changed of what it was made from, and is not put right: each with what is known of it.
+    pub drift: Vec<String>,
+}
+
+/// How the revision of a unit has fared: whether it was verified, and if not, what becomes of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TrialReport {
+    /// No revision was verified yet.
+    #[default]
+    Unverified,
+    /// The last verified revision, to which a later failure rolls back.
+    Verified(Digest),
+    /// Its revision is not verified yet, and would be rolled back if it failed.
+    OnTrial {
+        /// The revision that it would be rolled back to.
+        verified: Digest,
+    },
+    /// It was rolled back to the last verified revision, until its desired state is changed.
+    RolledBack(RolledBack),
+}
+
+/// Stands for the report of an instance where there is none.
+static NO_INSTANCE: InstanceReport = InstanceReport {
+    pid: None,
+    frozen: false,
+    status: None,
+    unready: None,
+    can: Vec::new(),
+    unsupported: Vec::new(),
+    drift: Vec::new(),
+};
+
+impl Observed {
+    /// Returns the state of a unit that does not exist yet.
+    #[must_use]
+    pub fn absent(at_ms: Millis) -> Self {
+        Self {
+            generation: 0,
+            revision: None,
+            content: None,
+            state: ObservedState::Absent,
+            since_ms: at_ms,
+            last_end: None,
+            last_lines: None,
+            progress: None,
+            endpoints: Vec::new(),
+            connectors: Vec::new(),
+            attempts: 0,
+            error: None,
+            trial: TrialReport::Unverified,
+            beside: None,
+            owed: Vec::new(),
+        }
+    }
+
+    /// Returns its phase.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.state.phase()
+    }
+
+    /// Returns what is known of its instance; nothing if it has none.
+    #[must_use]
+    pub fn instance(&self) -> &InstanceReport {
+        self.state.instance().unwrap_or(&NO_INSTANCE)
+    }
+
+    /// Returns when it will be restarted, if that is what it waits for.
+    #[must_use]
+    pub fn retry_ms(&self) -> Option<Millis> {
+        if let ObservedState::Backoff { retry_ms } = self.state { Some(retry_ms) } else { None }
+    }
+
+    /// Returns how its last process ended, without details.
+    #[must_use]
+    pub fn exit(&self) -> Option<Exit> {
+        self.last_end.map(|end| end.exit)
+    }
+
+    /// Returns the rollback, while it is rolled back.
+    #[must_use]
+    pub fn rolled_back(&self) -> Option<&RolledBack> {
+        self.trial.rolled_back()
+    }
+}
+
+impl ObservedState {
+    /// Returns its phase.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self {
+            Self::Absent => Phase::Absent,
+            Self::Installing => Phase::Installing,
+            Self::Stopped => Phase::Stopped,
+            Self::Starting(_) => Phase::Starting,
+            Self::Running(_) => Phase::Running,
+            Self::Playing(_) => Phase::Playing,
+            Self::Stopping(_) => Phase::Stopping,
+            Self::Backoff { .. } => Phase::Backoff,
+            Self::Failed(_) => Phase::Failed,
+        }
+    }
+
+    /// Returns what is known of the instance, in a phase that has one.
+    #[must_use]
+    pub fn instance(&self) -> Option<&InstanceReport> {
+        match self {
+            Self::Starting(instance)
+            | Self::Running(instance)
+            | Self::Playing(instance)
+            | Self::Stopping(instance)
+            | Self::Failed(instance) => Some(instance),
+            Self::Absent | Self::Installing | Self::Stopped | Self::Backoff { .. } => None,
+        }
+    }
+
+    /// Returns the same, mutable.
+    #[must_use]
+    pub fn instance_mut(&mut self) -> Option<&mut InstanceReport> {
+        match self {
+            Self::Starting(instance)
+            | Self::Running(instance)
+            | Self::Playing(instance)
+            | Self::Stopping(instance)
+            | Self::Failed(instance) => Some(instance),
+            Self::Absent | Self::Installing | Self::Stopped | Self::Backoff { .. } => None,
+        }
+    }
+}
+
+impl From<Phase> for ObservedState {
+    /// Returns the state of a unit of which only the phase is known; a restart is due.
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Absent => Self::Absent,
+            Phase::Installing => Self::Installing,
+            Phase::Stopped => Self::Stopped,
+            Phase::Starting => Self::Starting(InstanceReport::default()),
+            Phase::Running => Self::Running(InstanceReport::default()),
+            Phase::Playing => Self::Playing(InstanceReport::default()),
+            Phase::Stopping => Self::Stopping(InstanceReport::default()),
+            Phase::Backoff => Self::Backoff { retry_ms: 0 },
+            Phase::Failed => Self::Failed(InstanceReport::default()),
+        }
+    }
+}
+
+impl TrialReport {
+    /// Returns the last verified revision.
+    #[must_use]
+    pub fn verified(&self) -> Option<&Digest> {
+        match self {
+            Self::Unverified => None,
+            Self::Verified(verified) | Self::OnTrial { verified } => Some(verified),
+            Self::RolledBack(back) => Some(&back.to),
+        }
+    }
+
+    /// Whether its revision would be rolled back if it failed.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        matches!(self, Self::OnTrial { .. })
+    }
+
+    /// Returns the rollback, if there was one.
+    #[must_use]
+    pub fn rolled_back(&self) -> Option<&RolledBack> {
+        if let Self::RolledBack(back) = self { Some(back) } else { None }
+    }
 }
 
 /// The content of a revision, by names for people.
@@ -206,49 +374,6 @@ impl std::fmt::Display for RolledBack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { revision, to, error, .. } = self;
         write!(f, "went back to revision {} from {}: {error}", to.short(), revision.short())
-    }
-}
-
-impl Observed {
-    /// Returns how its last process ended, with details.
-    #[must_use]
-    pub fn last_end(&self) -> Option<ProcessEnd> {
-        let of = |exit| ProcessEnd { exit, oom_killed: self.oom_killed, core_dumped: self.core_dumped };
-        self.exit.map(of)
-    }
-
-    /// Returns the state of a unit that does not exist yet.
-    #[must_use]
-    pub fn absent(at_ms: Millis) -> Self {
-        Self {
-            generation: 0,
-            revision: None,
-            content: None,
-            phase: Phase::Absent,
-            since_ms: at_ms,
-            pid: None,
-            exit: None,
-            core_dumped: false,
-            oom_killed: false,
-            last_lines: None,
-            frozen: false,
-            status: None,
-            unready: None,
-            progress: None,
-            can: Vec::new(),
-            endpoints: Vec::new(),
-            connectors: Vec::new(),
-            missing: Vec::new(),
-            changed: Vec::new(),
-            attempts: 0,
-            retry_ms: None,
-            error: None,
-            verified: None,
-            on_trial: false,
-            rolled_back: None,
-            beside: None,
-            owed: Vec::new(),
-        }
     }
 }
 

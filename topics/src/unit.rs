@@ -22,7 +22,10 @@ use crate::{
     snapshot::Pins,
 };
 
-pub use crate::observed::{Beside, Content, Exit, Observed, Phase, ProcessEnd, Progress, RolledBack};
+pub use crate::observed::{
+    Beside, Content, Exit, InstanceReport, Observed, ObservedState, Phase, ProcessEnd, Progress, RolledBack,
+    TrialReport,
+};
 
 /// The spec of a unit, by kind. Another kind needs another variant here, an adapter in the agent (`src/agent/unit/`),
 /// and nothing else on the wire.

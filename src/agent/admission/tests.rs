@@ -199,7 +199,7 @@ impl Bench {
     async fn first(&mut self) -> UnitReport {
         self.document(&[asks(1, &[listed("default/a", GOOD)])], &[]).await;
         self.admit(1, 1).await;
-        let running = self.unit("default/a", |unit| unit.observed.phase == Phase::Running).await;
+        let running = self.unit("default/a", |unit| unit.observed.phase() == Phase::Running).await;
         assert_eq!(self.end(1).await, (Some(1), ChangeOutcome::Verified, true));
         running
     }
@@ -246,7 +246,7 @@ async fn version_begins_with_a_lease_once_everything_is_there() {
     bench.until_noted().await;
     agent.stop().await;
     let agent = bench.agent().await;
-    bench.unit("default/a", |unit| unit.observed.phase == Phase::Running).await;
+    bench.unit("default/a", |unit| unit.observed.phase() == Phase::Running).await;
     a_moment().await;
     assert!(bench.console.is_silent_on(&HostTopic::Admission));
     agent.stop().await;
@@ -331,7 +331,7 @@ async fn version_that_fails_is_rolled_back_and_can_be_tried_again() {
     a_moment().await;
     agent.stop().await;
     let agent = bench.agent().await;
-    bench.unit("default/a", |unit| unit.observed.phase == Phase::Running).await;
+    bench.unit("default/a", |unit| unit.observed.phase() == Phase::Running).await;
     a_moment().await;
     let last = bench.last_end.clone().unwrap();
     bench.answer(&last, AdmissionVerdict::Retry).await;

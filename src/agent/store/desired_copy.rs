@@ -10,7 +10,7 @@ use muster_topics::{
     Millis,
     desired::UnitOwner,
     name::UnitName,
-    unit::{Desired, Hold, Observed, RolledBack},
+    unit::{Desired, Hold, Observed, RolledBack, TrialReport},
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,13 +59,14 @@ impl IntentCopy {
             leases: leases.iter().filter(|lease| lease.unit == *unit).cloned().collect(),
             slot: kept.slot,
             verified: kept.verified.clone(),
-            rolled_back: kept.observed.rolled_back.clone(),
+            rolled_back: kept.observed.rolled_back().cloned(),
         }
     }
 
     /// Returns the state from which the unit is restored.
     pub(super) fn kept(&self, now_ms: Millis) -> RestoredUnit {
-        let observed = Observed { rolled_back: self.rolled_back.clone(), ..Observed::absent(now_ms) };
+        let trial = self.rolled_back.clone().map_or(TrialReport::Unverified, TrialReport::RolledBack);
+        let observed = Observed { trial, ..Observed::absent(now_ms) };
         RestoredUnit { slot: self.slot, verified: self.verified.clone(), ..RestoredUnit::new(observed) }
     }
 }

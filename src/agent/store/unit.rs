@@ -195,7 +195,7 @@ impl Store {
         .await?;
         verified::keep(&mut tx, unit, kept).await?;
         // What the change wants falls away with it, whatever becomes of the unit next.
-        if let Some(back) = &kept.observed.rolled_back {
+        if let Some(back) = kept.observed.rolled_back() {
             owed::drop_of(&mut tx, unit, &back.revision).await?;
         }
         super::commit(tx, "keep unit").await
@@ -466,7 +466,7 @@ async fn new_leases(
 ) -> Result<Result<Option<Vec<PortLease>>, CommandRefusal>, StoreError> {
     let same = match row {
         // A unit that was rolled back has the ports of the verified revision.
-        Some(row) if row.kept.observed.rolled_back.is_some() => false,
+        Some(row) if row.kept.observed.rolled_back().is_some() => false,
         Some(row) => row.desired.spec.provides() == after.provides(),
         None => after.provides().is_empty(),
     };
@@ -680,7 +680,7 @@ async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, Store
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::unit::{Exit, Phase};
+    use muster_topics::unit::{Exit, Phase, RolledBack, TrialReport};
 
     use super::*;
 
@@ -853,7 +853,7 @@ mod tests {
         store.keep_unit(&unit, 1, &kept, None).await.unwrap();
         assert_eq!(store.owed().await.unwrap().len(), 2);
         let [to, revision] = revisions.clone();
-        kept.observed.rolled_back = Some(muster_topics::unit::RolledBack {
+        kept.observed.trial = TrialReport::RolledBack(RolledBack {
             generation: 1,
             revision,
             to,
@@ -871,8 +871,12 @@ mod tests {
         let (_folder, store) = store().await;
         let unit = name();
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
-        let observed =
-            Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
+        let observed = Observed {
+            last_end: Some(Exit::Signal(11).into()),
+            attempts: 9,
+            state: Phase::Failed.into(),
+            ..Observed::absent(5)
+        };
         let kept = RestoredUnit { restarts: 3, ..RestoredUnit::new(observed) };
         let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();

@@ -107,7 +107,7 @@ async fn take_back_ports(
     observed: &Observed,
 ) -> Result<(), StoreError> {
     let provides = verified.spec.provides();
-    if observed.rolled_back.is_none() || provides.is_empty() {
+    if observed.rolled_back().is_none() || provides.is_empty() {
         return Ok(());
     }
     let leases = port_lease::all(connection).await?;
@@ -146,7 +146,7 @@ mod tests {
     use muster_topics::{
         command::Verb,
         name::Digest,
-        unit::{RolledBack, Run},
+        unit::{RolledBack, Run, TrialReport},
     };
     use serde_json::{Value, json};
 
@@ -203,16 +203,17 @@ mod tests {
         /// Stores a verified revision, and whether the unit was rolled back to it.
         async fn keep(&self, spec: &Spec, is_back: bool) {
             let revision = spec.revision().unwrap();
-            let rolled_back = is_back.then(|| RolledBack {
+            let back = RolledBack {
                 generation: self.generation,
                 revision: Digest::of(b"bad"),
                 to: revision.clone(),
                 error: "exit code 1".to_owned(),
                 at_ms: 5,
                 last_lines: None,
-            });
+            };
+            let trial = if is_back { TrialReport::RolledBack(back) } else { TrialReport::Verified(back.to) };
             let verified = Some(Arc::new(VerifiedRevision { revision, spec: spec.clone().into(), since_ms: 5 }));
-            let kept = RestoredUnit { verified, ..RestoredUnit::new(Observed { rolled_back, ..Observed::absent(5) }) };
+            let kept = RestoredUnit { verified, ..RestoredUnit::new(Observed { trial, ..Observed::absent(5) }) };
             self.store.keep_unit(&name(), self.generation, &kept, None).await.unwrap();
             let found = self.store.units().await.unwrap().units.into_iter().find(|row| row.name == name());
             if let Some(row) = found {

@@ -102,7 +102,7 @@ impl ContentWatch {
     fn running(&self) -> Vec<(UnitName, Arc<UnitState>)> {
         let is_up = |state: &UnitState| {
             let is_reached = state.observed.generation == state.desired.generation;
-            matches!(state.observed.phase, Phase::Running | Phase::Playing) && state.process.is_some() && is_reached
+            matches!(state.observed.phase(), Phase::Running | Phase::Playing) && state.process.is_some() && is_reached
         };
         let states = self.states.borrow();
         states.iter().filter(|(_, state)| is_up(state)).map(|(name, state)| (name.clone(), state.clone())).collect()

@@ -28,7 +28,7 @@ impl Units {
                 format!("{unit} is a {kind}, and something can be run inside a container only"),
             );
         };
-        let Some((pid, start_ticks)) = state.process else { return Err(does_not_run(unit, state.observed.phase)) };
+        let Some((pid, start_ticks)) = state.process else { return Err(does_not_run(unit, state.observed.phase())) };
         let Some(containers) = &self.kinds.containers else {
             return refuse(RefusalCode::Unsupported, "this agent keeps no containers".to_owned());
         };
@@ -38,7 +38,7 @@ impl Units {
             }
             Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
             Ok(Some(_)) => refuse(RefusalCode::Conflict, format!("{unit} has just been started anew. hint: try again")),
-            Ok(None) => Err(does_not_run(unit, state.observed.phase)),
+            Ok(None) => Err(does_not_run(unit, state.observed.phase())),
             Err(failure) => refuse(RefusalCode::Conflict, format!("{unit} cannot be entered: {}", failure.error)),
         }
     }

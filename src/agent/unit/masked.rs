@@ -68,8 +68,8 @@ impl MaskedKind {
 fn mask_report(mask: &SecretMask, report: &mut ShimReport) {
     report.last.iter_mut().for_each(|last| mask_exit(mask, last));
     report.status.iter_mut().for_each(|status| mask.mask(status, Cut::BOTH));
-    report.missing.iter_mut().for_each(|missing| mask.mask(missing, Cut::NONE));
-    report.changed.iter_mut().flatten().for_each(|changed| mask.mask(changed, Cut::NONE));
+    report.unsupported.iter_mut().for_each(|reason| mask.mask(reason, Cut::NONE));
+    report.drift.iter_mut().flatten().for_each(|changed| mask.mask(changed, Cut::NONE));
 }
 
 fn mask_exit(mask: &SecretMask, exit: &mut InstanceExit) {

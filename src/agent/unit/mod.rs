@@ -16,7 +16,7 @@
 //!
 //! Modules, in reading order: [`kind`] (the trait of a kind), [`task`] (the loop), [`entry`] (a unit in it), [`start_order`] (the order of
 //! starts), [`step`] (runs the steps and watches an instance while it lives), [`health`] (probes) and [`probe`] (tries one), [`yuno`] (processes) with its [`log`], [`container`],
-//! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`] and [`failure`] (what kinds have in common), [`given_secrets`] (where secrets come in)
+//! [`inside`] (the way into a container), [`files`] and [`packages`] (of the host), [`turns`] (what is changed one after the other), [`folders`], [`failure`] and [`drift`] (what kinds have in common), [`given_secrets`] (where secrets come in)
 //! and [`masked`] (the border where they would go out).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it closes its connections and touches nothing.
@@ -49,6 +49,7 @@
 
 mod container;
 mod content_watch;
+mod drift;
 mod entry;
 mod failure;
 mod files;

@@ -253,7 +253,7 @@ impl OwedWorker {
         if state.desired.run == Run::Stopped {
             return Ok(Ok(Attempt::Done(unchanged("it should not run, so there is nothing to restart"))));
         }
-        if state.observed.rolled_back.is_some() {
+        if state.observed.rolled_back().is_some() {
             return Ok(restarted_when_rolled_back(unit, &state, same));
         }
         let operator = deployment::actor();
@@ -381,7 +381,7 @@ impl OutputReader {
 /// Whether a unit's change is in effect: it runs, rests as it should, or is gone.
 fn is_up(unit: &UnitName, states: &UnitStates) -> bool {
     let Some(state) = states.get(unit) else { return true };
-    match state.observed.phase {
+    match state.observed.phase() {
         Phase::Running | Phase::Playing => true,
         Phase::Stopped | Phase::Absent => !state.desired.run.is_running(),
         _ => false,
@@ -389,12 +389,12 @@ fn is_up(unit: &UnitName, states: &UnitStates) -> bool {
 }
 
 fn is_running(state: &UnitState) -> bool {
-    matches!(state.observed.phase, Phase::Running | Phase::Playing)
+    matches!(state.observed.phase(), Phase::Running | Phase::Playing)
 }
 
 /// Whether the change that wants an action was rolled back.
 fn was_rolled_back(one: &OwedAction, states: &UnitStates) -> bool {
-    let back = states.get(&one.unit).and_then(|state| state.observed.rolled_back.as_ref());
+    let back = states.get(&one.unit).and_then(|state| state.observed.rolled_back());
     back.is_some_and(|back| back.revision == one.revision)
 }
 
@@ -402,7 +402,7 @@ fn was_rolled_back(one: &OwedAction, states: &UnitStates) -> bool {
 fn goes_back(action: &ChangeAction, states: &UnitStates) -> bool {
     let ChangeAction::Restart(unit) = action else { return false };
     let state = states.get(unit).filter(|state| state.desired.run.is_running());
-    state.is_some_and(|state| state.observed.rolled_back.is_some() && !is_running(state))
+    state.is_some_and(|state| state.observed.rolled_back().is_some() && !is_running(state))
 }
 
 /// What becomes of a restart of a unit that was rolled back. Another desired state would end its rollback, and try the revision that has

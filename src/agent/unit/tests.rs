@@ -366,7 +366,7 @@ impl Host {
     async fn until_phase(&self, unit: &UnitName, phase: Phase) -> UnitState {
         let rows = self.store.units().await.unwrap().units;
         let generation = rows.iter().find(|row| row.name == *unit).unwrap().desired.generation;
-        self.until(unit, |state| state.observed.phase == phase && state.observed.generation == generation).await
+        self.until(unit, |state| state.observed.phase() == phase && state.observed.generation == generation).await
     }
 }
 
@@ -419,23 +419,23 @@ async fn unit_is_installed_started_stopped_and_removed() {
 
     host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
-    assert_eq!((state.observed.pid, state.process), (Some(1_001), Some((1_001, 1))));
+    assert_eq!((state.observed.instance().pid, state.process), (Some(1_001), Some((1_001, 1))));
     let last = FollowFrom::Last(7);
     assert_eq!(host.units.log(&unit, last, LogView::default()).await.unwrap().text, b"7 lines");
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
 
     host.fake.end(&unit, Exit::Signal(11));
-    let state = host.until(&unit, |state| state.observed.pid == Some(1_002)).await;
-    assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Signal(11)), 1));
+    let state = host.until(&unit, |state| state.observed.instance().pid == Some(1_002)).await;
+    assert_eq!((state.observed.exit(), state.observed.attempts), (Some(Exit::Signal(11)), 1));
 
     host.verb(&Verb::UnitRestart { unit: unit.clone() }).await.unwrap();
-    let restarted = host.until(&unit, |state| state.observed.pid == Some(1_003)).await;
+    let restarted = host.until(&unit, |state| state.observed.instance().pid == Some(1_003)).await;
     assert_ne!(restarted.desired.revision, state.desired.revision);
     host.until_phase(&unit, Phase::Running).await;
 
     host.verb(&Verb::UnitStop { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Stopped).await;
-    assert_eq!((state.observed.exit, state.observed.pid), (Some(Exit::Signal(15)), None));
+    assert_eq!((state.observed.exit(), state.observed.instance().pid), (Some(Exit::Signal(15)), None));
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
     host.verb(&Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
@@ -460,7 +460,7 @@ async fn removed_unit_is_listed_until_gone() {
     host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap();
     let state = host.until(&unit, |state| state.observed.error.as_deref() == Some("it is in use")).await;
     assert_eq!((&state.desired, &state.hold), (&before.desired, &before.hold));
-    assert_eq!((state.observed.phase, host.store.units().await.unwrap().units.len()), (Phase::Absent, 0));
+    assert_eq!((state.observed.phase(), host.store.units().await.unwrap().units.len()), (Phase::Absent, 0));
     host.until_gone(&unit).await;
     assert_eq!(host.fake.world().removed, [unit]);
 }
@@ -470,12 +470,12 @@ async fn slow_unit_does_not_block_others() {
     let host = Host::start().await;
     let (slow, quick) = (unit("slow"), unit("quick"));
     host.verb(&apply(&slow, "a", Run::Running)).await.unwrap();
-    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.until(&slow, |state| state.observed.phase() == Phase::Installing).await;
     host.verb(&apply(&quick, "a", Run::Running)).await.unwrap();
     host.until_phase(&quick, Phase::Running).await;
     let half = Progress { done_bytes: 1, total_bytes: 2 };
     let state = host.until(&slow, |state| state.observed.progress == Some(half)).await;
-    assert_eq!(state.observed.phase, Phase::Installing);
+    assert_eq!(state.observed.phase(), Phase::Installing);
     assert_eq!(host.store.units().await.unwrap().units[1].kept.observed.progress, None);
     host.fake.slow.notify_one();
     assert_eq!(host.until_phase(&slow, Phase::Running).await.observed.progress, None);
@@ -486,12 +486,12 @@ async fn unwanted_install_is_cancelled() {
     let host = Host::start().await;
     let slow = unit("slow");
     host.verb(&apply(&slow, "a", Run::Stopped)).await.unwrap();
-    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.until(&slow, |state| state.observed.phase() == Phase::Installing).await;
     host.verb(&Verb::UnitRetire { unit: slow.clone(), note: None }).await.unwrap();
     host.verb(&Verb::UnitRm { unit: slow.clone() }).await.unwrap();
     host.until_gone(&slow).await;
     host.verb(&apply(&slow, "b", Run::Running)).await.unwrap();
-    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.until(&slow, |state| state.observed.phase() == Phase::Installing).await;
     host.fake.slow.notify_one();
     host.until_phase(&slow, Phase::Running).await;
     assert_eq!(host.fake.world().removed, [slow]);
@@ -514,8 +514,8 @@ async fn running_unit_is_adopted_after_restart() {
     host.verb(&Verb::UnitStop { unit: three.clone() }).await.unwrap();
     host.restart().await;
     assert_eq!(host.until(&one, |state| state.process.is_some()).await, *before[&one]);
-    let state = host.until(&two, |state| state.observed.pid != before[&two].observed.pid).await;
-    assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Code(3)), 1));
+    let state = host.until(&two, |state| state.observed.instance().pid != before[&two].observed.instance().pid).await;
+    assert_eq!((state.observed.exit(), state.observed.attempts), (Some(Exit::Code(3)), 1));
     host.until_phase(&three, Phase::Stopped).await;
     assert_eq!(host.fake.world().starts, 4);
 
@@ -604,9 +604,9 @@ async fn frozen_and_signalled() {
     assert_eq!(host.fake.world().signals, [(unit.clone(), Signal::Usr1)]);
     host.verb(&Verb::UnitFreeze { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
-    assert!(state.observed.frozen && state.process == running.process);
+    assert!(state.observed.instance().frozen && state.process == running.process);
     host.verb(&Verb::UnitThaw { unit: unit.clone() }).await.unwrap();
-    assert!(!host.until_phase(&unit, Phase::Running).await.observed.frozen);
+    assert!(!host.until_phase(&unit, Phase::Running).await.observed.instance().frozen);
 }
 
 async fn eventually(what: impl Fn() -> bool) {

@@ -69,14 +69,14 @@ fn member<'a>(name: &'a UnitName, entry: &'a UnitEntry, now_ms: Millis) -> Optio
     let owner = entry.owner.as_ref().filter(|owner| !owner.orphan)?;
     let unit = &entry.unit;
     let desired = unit.desired.as_ref()?;
-    let back = unit.observed.rolled_back.as_ref().filter(|back| back.generation == desired.generation);
+    let back = unit.observed.rolled_back().filter(|back| back.generation == desired.generation);
     let is_broken = unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken);
     // One that has another revision would go back now. What was not started yet may only lack something.
     let is_new = unit.verified().is_none();
-    let waits_after_end = is_new && unit.observed.phase == Phase::Backoff && unit.observed.exit.is_some();
+    let waits_after_end = is_new && unit.observed.phase() == Phase::Backoff && unit.observed.exit().is_some();
     let failed = match back {
         Some(back) => Some((back.at_ms, back.error.as_str())),
-        None if unit.observed.phase == Phase::Failed || is_broken || waits_after_end => {
+        None if unit.observed.phase() == Phase::Failed || is_broken || waits_after_end => {
             Some((unit.observed.since_ms, unit.observed.error.as_deref().unwrap_or("it does not run")))
         }
         None => None,

@@ -161,7 +161,7 @@ pub(super) fn unit(unit: &Unit, answers: &[QueryValues]) -> TopRow {
     TopRow {
         hostname: unit.hostname.clone(),
         unit: Some(unit.unit.to_string()),
-        state: format!("{:?}", unit.observed.phase).to_lowercase(),
+        state: format!("{:?}", unit.observed.phase()).to_lowercase(),
         values: measured(UNITS, answers, &owner),
         host: owner.0,
     }

@@ -421,7 +421,7 @@ pub(super) fn update_binary(line: &YunetaLine, world: &TranslationContext) -> Re
     let mut lines = vec![add];
     let rests = |unit: &&Unit| {
         let is_of_role = unit.desired.spec.yuno().is_some_and(|spec| spec.artifact.role.as_str() == role);
-        let is_still = matches!(unit.observed.phase, Phase::Absent | Phase::Stopped | Phase::Failed);
+        let is_still = matches!(unit.observed.phase(), Phase::Absent | Phase::Stopped | Phase::Failed);
         is_of_role && unit.desired.run == Run::Stopped && is_still
     };
     let resting: Vec<String> = world.units.iter().filter(rests).map(reference).collect();

@@ -30,7 +30,7 @@ fn unit(name: &str, run: Run, labels: serde_json::Value) -> Unit {
             run,
             frozen: false,
         },
-        observed: Observed { phase, ..Observed::absent(0) },
+        observed: Observed { state: phase.into(), ..Observed::absent(0) },
         hold: None,
         owner: None,
         pins: muster_topics::snapshot::Pins::default(),

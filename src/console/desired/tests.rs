@@ -140,8 +140,12 @@ async fn report_unit(fixture: &Fixture, host: HostId, name: &str, owner: Option<
     let artifact = fixture.console.artifacts(None, None).await.unwrap().remove(0);
     let spec = Spec::Yuno(YunoSpec::new(artifact.into()));
     let revision = spec.revision().unwrap();
-    let observed =
-        Observed { generation: 1, revision: Some(revision.clone()), phase: Phase::Running, ..Observed::absent(1) };
+    let observed = Observed {
+        generation: 1,
+        revision: Some(revision.clone()),
+        state: Phase::Running.into(),
+        ..Observed::absent(1)
+    };
     let owner = owner.map(|(deployment, version)| UnitOwner {
         deployment: deployment.parse().unwrap(),
         version,

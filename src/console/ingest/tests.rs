@@ -57,7 +57,7 @@ fn unit_report(epoch: u64, seq: u64, at_ms: i64, phase: &str) -> Value {
             "generation": 1, "revision": digest, "run": "running",
             "spec": {"kind": "yuno", "artifact": {"sha256": digest, "size_bytes": 1, "role": "hello", "version": "1"}},
         },
-        "observed": {"generation": 1, "phase": phase, "since_ms": 0, "attempts": 0},
+        "observed": {"generation": 1, "phase": phase, "since_ms": 0, "attempts": 0, "retry_ms": (phase == "backoff").then_some(9)},
     })
 }
 
@@ -283,10 +283,10 @@ async fn units_are_updated_in_order_and_removed() {
     let unit = |epoch, seq, at_ms, phase| message(host, unit_topic(), &unit_report(epoch, seq, at_ms, phase));
     stored(&fixture, &[unit(1, 2, 500, "running"), unit(1, 1, 400, "starting")]).await;
     let units = fixture.console.units(Some(host)).await.unwrap();
-    assert_eq!(units[0].observed.phase, muster_topics::unit::Phase::Running);
+    assert_eq!(units[0].observed.phase(), muster_topics::unit::Phase::Running);
     stored(&fixture, &[unit(2, 1, 600, "backoff")]).await;
     let one = fixture.console.unit(host, &"default/hello".parse().unwrap()).await.unwrap();
-    assert_eq!(one.observed.phase, muster_topics::unit::Phase::Backoff);
+    assert_eq!(one.observed.phase(), muster_topics::unit::Phase::Backoff);
     let listed = json!({"default/hello": {"generation": 1, "run": "running", "phase": "backoff"}});
     stored(&fixture, &[message(host, HostTopic::Heartbeat, &heartbeat(2, 1, &listed))]).await;
     assert_eq!(fixture.console.units(None).await.unwrap().len(), 1);
@@ -339,7 +339,7 @@ async fn reports_beyond_the_share_of_a_host_are_left_out() {
     let effects = stored(&fixture, &[padded(thief, 0, 0, "backoff"), padded(other, 0, 0, "running")]).await;
     assert!(effects.shares.values().all(|(_, exceeded)| *exceeded == 0), "{:?}", effects.shares);
     let unit = fixture.console.unit(thief, &"default/u0".parse().unwrap()).await.unwrap();
-    assert_eq!(unit.observed.phase, muster_topics::unit::Phase::Backoff);
+    assert_eq!(unit.observed.phase(), muster_topics::unit::Phase::Backoff);
     assert_eq!(fixture.console.units(None).await.unwrap().len(), UNITS_MAX + 1);
     // Some long reports are as good as many.
     let long: Vec<_> = (0..UNITS_MAX).map(|number| padded(large, number, 60_000, "running")).collect();

@@ -80,7 +80,7 @@ fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> sel
         hostname,
         name: unit,
         spec: &desired.spec,
-        phase: observed.phase,
+        phase: observed.phase(),
         content: observed.content.as_ref(),
     }
 }

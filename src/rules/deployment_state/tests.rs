@@ -3,7 +3,7 @@
 use muster_topics::{
     desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal, RemovalTime},
     name::Digest,
-    unit::{ArtifactRef, Run, Spec, YunoSpec},
+    unit::{ArtifactRef, InstanceReport, ObservedState, Run, Spec, TrialReport, YunoSpec},
 };
 
 use super::*;
@@ -24,7 +24,7 @@ fn desired() -> Desired {
 }
 
 fn running() -> Observed {
-    Observed { generation: 3, revision: Some(Digest::of(b"new")), phase: Phase::Running, ..Observed::absent(0) }
+    Observed { generation: 3, revision: Some(Digest::of(b"new")), state: Phase::Running.into(), ..Observed::absent(0) }
 }
 
 fn stored(version: u32) -> DesiredReport {
@@ -116,12 +116,13 @@ fn units_decide_once_the_document_is_stored() {
         check(|_| (), Some(&there), (&desired, &observed, None), Some(wanted));
     };
     unit(&|_| (), Verified);
-    unit(&|observed| observed.on_trial = true, Changing);
+    unit(&|observed| observed.trial = TrialReport::OnTrial { verified: Digest::of(b"old") }, Changing);
     unit(&|observed| observed.generation = 2, Changing);
     unit(&|observed| observed.revision = Some(Digest::of(b"old")), Changing);
-    unit(&|observed| observed.phase = Phase::Backoff, Changing);
-    unit(&|observed| observed.unready = Some("it does not answer".to_owned()), Changing);
-    unit(&|observed| observed.phase = Phase::Failed, Failed);
+    unit(&|observed| observed.state = Phase::Backoff.into(), Changing);
+    let unready = InstanceReport { unready: Some("it does not answer".to_owned()), ..InstanceReport::default() };
+    unit(&|observed| observed.state = ObservedState::Running(unready.clone()), Changing);
+    unit(&|observed| observed.state = Phase::Failed.into(), Failed);
     let back = muster_topics::unit::RolledBack {
         generation: 3,
         revision: Digest::of(b"new"),
@@ -130,7 +131,7 @@ fn units_decide_once_the_document_is_stored() {
         at_ms: 0,
         last_lines: None,
     };
-    unit(&|observed| observed.rolled_back = Some(back.clone()), Failed);
+    unit(&|observed| observed.trial = TrialReport::RolledBack(back.clone()), Failed);
     let hold = |reason| Hold { reason, since_ms: 0, by: None, note: None };
     for (reason, wanted) in
         [(HoldReason::Operator, Held), (HoldReason::Broken, Failed), (HoldReason::Dependency, Changing)]
@@ -138,7 +139,7 @@ fn units_decide_once_the_document_is_stored() {
         check(|_| (), Some(&there), (&desired, &running(), Some(&hold(reason))), Some(wanted));
     }
     let stopped = Desired { run: Run::Stopped, ..desired.clone() };
-    let observed = Observed { phase: Phase::Stopped, revision: None, ..running() };
+    let observed = Observed { state: Phase::Stopped.into(), revision: None, ..running() };
     check(|_| (), Some(&there), (&stopped, &observed, None), Some(Verified));
     check(|one| one.units = &[], Some(&there), (&stopped, &observed, None), Some(Changing));
 }

@@ -74,7 +74,7 @@ pub fn progress<'a>(
             waits = waits.or_else(|| Some(format!("{name} is not there, or does not belong to it")));
             continue;
         };
-        let has_gone_back = unit.observed.rolled_back.is_some();
+        let has_gone_back = unit.observed.rolled_back().is_some();
         match unit_state(&unit) {
             (DeploymentState::Verified, _) => {
                 let up_ms = verified_ms(&unit, now_ms).filter(|up_ms| *is_changed && *up_ms > now_ms);
@@ -103,14 +103,14 @@ pub fn progress<'a>(
 /// begins now.
 fn verified_ms(unit: &HostUnit<'_>, now_ms: Millis) -> Option<Millis> {
     let after_ms = Millis::try_from(unit.desired.spec.verify_after_ms()).unwrap_or(Millis::MAX);
-    let is_up = matches!(unit.observed.phase, Phase::Running | Phase::Playing);
+    let is_up = matches!(unit.observed.phase(), Phase::Running | Phase::Playing);
     is_up.then(|| unit.observed.since_ms.min(now_ms).saturating_add(after_ms))
 }
 
 /// Whether a unit that was rolled back is up in the revision that it has gone back to, or has failed in that, too.
 fn rests(observed: &Observed) -> bool {
-    match observed.phase {
-        Phase::Running | Phase::Playing => observed.unready.is_none() && observed.beside.is_none(),
+    match observed.phase() {
+        Phase::Running | Phase::Playing => observed.instance().unready.is_none() && observed.beside.is_none(),
         Phase::Stopped | Phase::Failed => true,
         _ => false,
     }
@@ -121,7 +121,7 @@ mod tests {
     use muster_topics::{
         desired::UnitOwner,
         name::Digest,
-        unit::{ArtifactRef, Desired, Hold, HoldReason, RolledBack, Run, YunoSpec},
+        unit::{ArtifactRef, Desired, Hold, HoldReason, RolledBack, Run, TrialReport, YunoSpec},
     };
 
     use super::*;
@@ -152,7 +152,7 @@ mod tests {
             let spec = Spec::Yuno(spec());
             let revision = Digest::of(b"new");
             let observed = Observed {
-                phase: Phase::Running,
+                state: Phase::Running.into(),
                 generation: 2,
                 revision: Some(revision.clone()),
                 ..Observed::absent(0)
@@ -168,12 +168,16 @@ mod tests {
             unit
         }
 
+        fn on_trial() -> Self {
+            Self::with(|unit| unit.observed.trial = TrialReport::OnTrial { verified: Digest::of(b"old") })
+        }
+
         fn back() -> Self {
             Self::with(|unit| {
                 let (revision, to) = (Digest::of(b"new"), Digest::of(b"old"));
                 let error = "it does not come up".to_owned();
-                unit.observed.rolled_back =
-                    Some(RolledBack { generation: 2, revision, to, error, at_ms: 0, last_lines: None });
+                let back = RolledBack { generation: 2, revision, to, error, at_ms: 0, last_lines: None };
+                unit.observed.trial = TrialReport::RolledBack(back);
                 unit.observed.revision = Some(Digest::of(b"old"));
             })
         }
@@ -229,7 +233,7 @@ mod tests {
         );
         let waits: [fn() -> Option<Unit>; 5] = [
             || None,
-            || Some(Unit::with(|unit| unit.observed.on_trial = true)),
+            || Some(Unit::on_trial()),
             || Some(Unit::with(|unit| unit.observed.generation = 1)),
             || Some(Unit::with(|unit| unit.owner = None)),
             || Some(Unit::with(|unit| unit.hold = Some(Hold::new(HoldReason::Operator, 0)))),
@@ -250,9 +254,9 @@ mod tests {
         assert_eq!(check(&[back(), (broken(), true)], false), Some((ChangeOutcome::Failed, true)));
         // Not before it is up in what it has gone back to, nor before the others are at rest.
         let mut starting = Unit::back();
-        starting.observed.phase = Phase::Starting;
+        starting.observed.state = Phase::Starting.into();
         assert_eq!(check(&[(Some(starting), true)], false), None);
-        let trial = || Some(Unit::with(|unit| unit.observed.on_trial = true));
+        let trial = || Some(Unit::on_trial());
         assert_eq!(check(&[back(), (trial(), true)], false), None);
         assert_eq!(check(&[back(), (trial(), true)], true), Some((ChangeOutcome::Failed, true)));
     }

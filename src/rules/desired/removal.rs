@@ -170,8 +170,8 @@ fn place_ms(starts_ms: &[Millis], quota: usize) -> Option<Millis> {
 /// Whether nothing of a stopped unit runs any more, so that it can go.
 #[must_use]
 pub fn has_stopped(observed: &Observed) -> bool {
-    let ends = matches!(observed.phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
-    !ends && observed.pid.is_none()
+    let ends = matches!(observed.phase(), Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
+    !ends && observed.instance().pid.is_none()
 }
 
 #[cfg(test)]

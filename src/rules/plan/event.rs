@@ -135,10 +135,10 @@ pub struct ShimReport {
     pub frozen: bool,
     /// Its connection to the agent.
     pub connection: Option<PlayConnection>,
-    /// Features that its host could not provide ([`muster_topics::unit::Observed::missing`]).
-    pub missing: Vec<String>,
-    /// What others have changed ([`muster_topics::unit::Observed::changed`]), if its instance is what finds that out.
-    pub changed: Option<Vec<String>>,
+    /// Features that its host could not provide ([`muster_topics::unit::InstanceReport::unsupported`]).
+    pub unsupported: Vec<String>,
+    /// What others have changed ([`muster_topics::unit::InstanceReport::drift`]), if its instance is what finds that out.
+    pub drift: Option<Vec<String>>,
     /// The ports and connections that it was started with.
     pub wiring: EndpointWiring,
 }

@@ -1,6 +1,6 @@
 //! The instance of a unit that is in effect: each state has the data that only it can have.
 
-use muster_topics::{Millis, name::Digest};
+use muster_topics::{Millis, name::Digest, unit::InstanceReport};
 
 use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, clock_shift::shift, health::Health, step::due};
 use crate::port_lease::EndpointWiring;
@@ -140,6 +140,8 @@ pub struct LiveInstance {
     pub(super) runs_with: Option<EndpointWiring>,
     /// The results of its probes.
     pub(super) health: Health,
+    /// What is reported of it, besides its process and why it is unready.
+    pub(super) report: InstanceReport,
 }
 
 impl LiveInstance {
@@ -158,6 +160,7 @@ impl LiveInstance {
             outdated: false,
             runs_with: None,
             health: Health::default(),
+            report: InstanceReport::default(),
         })
     }
 }

@@ -294,15 +294,15 @@ proptest! {
         if first && bad != Bad::Hangs {
             prop_assert_eq!(process(&world), before);
         }
-        prop_assert!(world.unit.observed.rolled_back.is_some());
-        prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+        prop_assert!(world.unit.observed.rolled_back().is_some());
+        prop_assert_eq!(world.unit.observed.phase(), Phase::Running);
         // What works after all is what it is then.
         world.bad = None;
         world.verb(&Verb::UnitRun { unit: name() });
         world.settle();
         world.check_converged();
         prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()), "{:?}", world.unit);
-        prop_assert_eq!(&world.unit.observed.rolled_back, &None);
+        prop_assert_eq!(world.unit.observed.rolled_back(), None);
     }
 
     #[test]
@@ -328,7 +328,7 @@ proptest! {
         world.verb(&apply(0, 1, 7, Some(Run::Running), true));
         world.settle();
         world.check_converged();
-        prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+        prop_assert_eq!(world.unit.observed.phase(), Phase::Running);
         prop_assert_eq!(&world.unit.hold, &None);
     }
 }

@@ -4,7 +4,7 @@ use muster_topics::{
     Millis,
     name::Digest,
     probe::Probes,
-    unit::{Desired, Hold, Phase, Restart},
+    unit::{Desired, Hold, InstanceReport, Phase, Restart},
 };
 
 use super::{
@@ -125,7 +125,7 @@ impl PlannedUnit {
         }
         let has_finished = has_finished && !was_back;
         let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
-        self.next_start = match self.observed.phase {
+        self.next_start = match self.observed.phase() {
             Phase::Failed if is_restored && !self.is_broken() => NextStart::Failed,
             // A finished task is not run again because something else about it changed.
             _ if has_finished && (is_restored || self.is_unchanged_since(before.as_ref())) => NextStart::Finished,
@@ -229,16 +229,18 @@ impl PlannedUnit {
     fn found(&mut self, found: FoundInstance, now_ms: Millis) {
         let EffectiveInstance::Unknown(_) = &self.instance else { return };
         let kept = self.instance.kept();
-        let phase = self.observed.phase;
+        let phase = self.observed.phase();
+        let before = self.observed.instance().clone();
         let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
-            || self.observed.pid.is_some();
+            || before.pid.is_some();
         match found {
             FoundInstance::Nothing => self.instance = EffectiveInstance::None,
             FoundInstance::Alive(revision, told) => {
                 self.play.begin(true);
-                let was_up = self.observed.pid.filter(|_| kept.up && told.restarts == kept.restarts);
+                let was_up = before.pid.filter(|_| kept.up && told.restarts == kept.restarts);
                 let mut alive = LiveInstance::new(revision, kept.restarts);
-                alive.health = Health::restore(was_up, self.observed.unready.take(), kept.condemned);
+                alive.health = Health::restore(was_up, before.unready.clone(), kept.condemned);
+                alive.report = before;
                 self.instance = EffectiveInstance::Alive(alive);
                 self.handle_report(told, now_ms);
             }
@@ -296,7 +298,7 @@ impl PlannedUnit {
         if found.is_corrected && start_ticks.is_some_and(|ticks| found.may_be_run(ticks, alive.restarts)) {
             alive.outdated = true;
         }
-        self.observed.changed = if found.is_corrected { Vec::new() } else { found.changed };
+        alive.report.drift = if found.is_corrected { Vec::new() } else { found.changed };
     }
 
     pub(super) fn handle_report(&mut self, told: ShimReport, now_ms: Millis) {
@@ -306,15 +308,17 @@ impl PlannedUnit {
         alive.ready = told.ready;
         self.play.observe(told.process, told.connection.as_ref());
         alive.health.observe(told.process, now_ms);
-        self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
+        alive.report = InstanceReport {
+            pid: None,
+            unready: None,
+            frozen: told.frozen,
+            status: told.status,
+            can: told.connection.map(|connection| connection.can).unwrap_or_default(),
+            unsupported: told.unsupported,
+            drift: told.drift.unwrap_or_else(|| std::mem::take(&mut alive.report.drift)),
+        };
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
-        self.observed.frozen = told.frozen;
-        self.observed.status = told.status;
-        self.observed.missing = told.missing;
-        if let Some(changed) = told.changed {
-            self.observed.changed = changed;
-        }
         alive.runs_with = Some(told.wiring);
         if let Some(last) = &told.last {
             self.note_end(last);

@@ -3,7 +3,7 @@
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Content, Desired, HoldReason, Phase, Run},
+    unit::{Content, Desired, HoldReason, InstanceReport, ObservedState, Phase, Run},
 };
 
 use super::{EffectiveInstance, LiveInstance, NextStart, PlannedUnit, ProcessId, observe::shortened};
@@ -29,11 +29,10 @@ impl PlannedUnit {
         }
         self.report_trial();
         self.report_second();
-        if phase != self.observed.phase {
+        if phase != self.observed.phase() {
             self.observed.since_ms = now_ms;
         }
-        self.observed.phase = phase;
-        self.update_health(now_ms);
+        self.update_health(phase, now_ms);
         if phase == Phase::Running
             && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
             && let Some(why) = self.play.cannot(self.policy.speaks)
@@ -45,28 +44,19 @@ impl PlannedUnit {
         let is_ready =
             phase == Phase::Stopped && self.wants_running() && self.hold.is_none() && !self.next_start.is_never();
         self.needs.update_wait(is_ready, now_ms);
-        if !matches!(self.instance, EffectiveInstance::Alive(_)) {
-            self.observed.can.clear();
-            self.observed.frozen = false;
-            self.observed.status = None;
-            self.observed.missing.clear();
-            self.observed.changed.clear();
-        }
+        self.observed.state = self.reported_state(phase);
         if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
             self.observed.last_lines = None;
         }
         if !self.installation.is_installing() {
             self.observed.progress = None;
         }
-        self.observed.pid = process.map(|process| process.pid);
         let revision = match &self.instance {
             EffectiveInstance::Alive(alive) => Some(alive.revision.clone()),
             EffectiveInstance::Launching(revision) => Some(revision.clone()),
             EffectiveInstance::Unknown(_) | EffectiveInstance::None => self.installation.revision.clone(),
         };
         self.report_revision(revision);
-        self.observed.retry_ms =
-            (phase == Phase::Backoff).then(|| self.next_start.wait_ms().or(self.installation.retry_ms())).flatten();
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
@@ -83,6 +73,20 @@ impl PlannedUnit {
         self.report_stay();
     }
 
+    /// Returns what it is doing, in this phase.
+    fn reported_state(&self, phase: Phase) -> ObservedState {
+        let mut state = ObservedState::from(phase);
+        if let ObservedState::Backoff { retry_ms } = &mut state {
+            *retry_ms = self.next_start.wait_ms().or(self.installation.retry_ms()).unwrap_or_default();
+        }
+        if let (Some(report), EffectiveInstance::Alive(alive)) = (state.instance_mut(), &self.instance) {
+            let pid = alive.process.map(|process| process.pid);
+            let unready = alive.health.unready().map(|why| shortened(&why));
+            *report = InstanceReport { pid, unready, ..alive.report.clone() };
+        }
+        state
+    }
+
     /// Reports a revision. If it is neither desired nor verified any more, the details stay as they were reported
     /// before.
     fn report_revision(&mut self, revision: Option<Digest>) {
@@ -94,19 +98,16 @@ impl PlannedUnit {
     }
 
     /// Updates whether it has come up, has to be stopped, or is unready.
-    fn update_health(&mut self, now_ms: Millis) {
-        let (wants_running, is_left) = (self.wants_running(), self.is_held() || self.observed.frozen);
-        let EffectiveInstance::Alive(alive) = &mut self.instance else {
-            self.observed.unready = None;
-            return;
-        };
+    fn update_health(&mut self, phase: Phase, now_ms: Millis) {
+        let (wants_running, is_held) = (self.wants_running(), self.is_held());
+        let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
         // The probes belong to the desired revision.
         let is_desired = self.desired.as_ref().is_some_and(|desired| desired.revision == alive.revision);
         let is_probed = wants_running && is_desired && alive.ends_by_ms.is_none();
-        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
+        if matches!(phase, Phase::Running | Phase::Playing) {
             alive.health.came_up();
         }
-        if is_left || !is_probed {
+        if is_held || alive.report.frozen || !is_probed {
             alive.health.excuse(now_ms);
         } else {
             alive.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
@@ -114,13 +115,12 @@ impl PlannedUnit {
         if let Some(why) = alive.health.condemned() {
             self.observed.error = Some(shortened(why));
         }
-        self.observed.unready = alive.health.unready().map(|why| shortened(&why));
     }
 
     fn phase(&self, process: Option<ProcessId>, now_ms: Millis) -> Phase {
         let up = |process: ProcessId| process.has_run_for(self.policy.started_after_ms, now_ms);
         match &self.instance {
-            EffectiveInstance::Unknown(_) => self.observed.phase,
+            EffectiveInstance::Unknown(_) => self.observed.phase(),
             EffectiveInstance::Launching(_) => Phase::Starting,
             EffectiveInstance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             EffectiveInstance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
@@ -129,7 +129,7 @@ impl PlannedUnit {
                 Phase::Starting
             }
             EffectiveInstance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
-                let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
+                let plays = self.play.is_playing(self.observed.phase() == Phase::Playing);
                 if plays { Phase::Playing } else { Phase::Running }
             }
             EffectiveInstance::Alive(_) => Phase::Starting,
@@ -184,7 +184,7 @@ impl PlannedUnit {
         // A unit waits for dependencies that are on their way; others may never come.
         let blocked = self.needs.is_waiting() && self.needs.is_blocked();
         let held = self.is_held() || blocked;
-        match (self.observed.phase, &self.instance) {
+        match (self.observed.phase(), &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
             // One of the two instances has to end first.
             (Phase::Running | Phase::Playing, _) if self.beside.is_some() => false,
@@ -192,12 +192,12 @@ impl PlannedUnit {
                 let plays = match desired.run {
                     Run::Stopped => return false,
                     // A held unit need not converge, and a frozen one cannot answer.
-                    _ if held || self.observed.frozen => true,
-                    Run::Running => self.observed.phase == Phase::Running,
+                    _ if held || alive.report.frozen => true,
+                    Run::Running => self.observed.phase() == Phase::Running,
                     Run::Playing => self.play.is_known(true),
                 };
                 let is_right = held || alive.revision == desired.revision && !self.is_rewired(alive);
-                is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
+                is_right && alive.report.frozen == desired.frozen && (plays || self.play.is_refused())
             }
             (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.next_start == NextStart::Finished,
             (Phase::Absent, EffectiveInstance::None) => held,

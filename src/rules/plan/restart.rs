@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Hold, HoldReason, Restart},
+    unit::{Hold, HoldReason, ProcessEnd, Restart},
 };
 
 use super::{
@@ -164,9 +164,8 @@ impl PlannedUnit {
     }
 
     pub(super) fn note_end(&mut self, ended: &InstanceExit) {
-        self.observed.exit = Some(ended.exit);
-        self.observed.core_dumped = ended.core_dumped;
-        self.observed.oom_killed = ended.oom_killed;
+        let InstanceExit { exit, oom_killed, core_dumped, .. } = *ended;
+        self.observed.last_end = Some(ProcessEnd { exit, oom_killed, core_dumped });
     }
 
     /// Counts restarts that the shim made; `last` is the newest end, or the one before.

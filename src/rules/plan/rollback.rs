@@ -28,7 +28,7 @@ use std::sync::Arc;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Phase, RolledBack, Spec},
+    unit::{Desired, Phase, RolledBack, Spec, TrialReport},
 };
 
 use crate::conflict::ConflictVerdict;
@@ -149,7 +149,7 @@ impl PlannedUnit {
     /// exactly that.
     pub(super) fn set_desired(&mut self, before: Option<&Desired>, desired: Option<Desired>) {
         let has_failed = |desired: &Desired| {
-            let rolled_back = self.observed.rolled_back.as_ref();
+            let rolled_back = self.observed.rolled_back();
             rolled_back.is_some_and(|rolled_back| rolled_back.generation == desired.generation)
         };
         let stays_back = before.is_none() && self.trial.verified.is_some() && desired.as_ref().is_some_and(has_failed);
@@ -164,7 +164,9 @@ impl PlannedUnit {
             self.set_verified_as_desired();
             return;
         }
-        self.observed.rolled_back = None;
+        if let Some(back) = self.observed.rolled_back() {
+            self.observed.trial = TrialReport::Verified(back.to.clone());
+        }
         if self.desired.is_none() {
             // Another unit of the same name inherits nothing.
             self.trial = RevisionTrial::default();
@@ -215,7 +217,7 @@ impl PlannedUnit {
     #[must_use]
     pub fn is_changing(&self) -> bool {
         let Some(desired) = self.desired.as_ref().filter(|_| !self.is_back()) else { return false };
-        let rests = matches!(self.observed.phase, Phase::Stopped | Phase::Absent | Phase::Installing);
+        let rests = matches!(self.observed.phase(), Phase::Stopped | Phase::Absent | Phase::Installing);
         let is_verified = self.verified().is_some_and(|verified| verified.revision == desired.revision);
         !self.is_in_effect(&desired.revision) && (rests || !is_verified)
     }
@@ -225,7 +227,7 @@ impl PlannedUnit {
             EffectiveInstance::Alive(alive) => alive.revision == *revision,
             EffectiveInstance::Launching(launching) => launching == revision,
             EffectiveInstance::Unknown(_) => {
-                let was_up = matches!(self.observed.phase, Phase::Starting | Phase::Running | Phase::Playing);
+                let was_up = matches!(self.observed.phase(), Phase::Starting | Phase::Running | Phase::Playing);
                 was_up && self.observed.revision.as_ref() == Some(revision)
             }
             EffectiveInstance::None => false,
@@ -325,11 +327,15 @@ impl PlannedUnit {
 
     /// Updates the report of the trial.
     pub(super) fn report_trial(&mut self) {
-        self.observed.on_trial = self.is_on_trial();
-        let verified = self.trial.verified.as_ref().map(|verified| &verified.revision);
-        if self.observed.verified.as_ref() != verified {
-            self.observed.verified = verified.cloned();
+        if self.observed.rolled_back().is_some() {
+            return;
         }
+        let verified = self.trial.verified.as_ref().map(|verified| verified.revision.clone());
+        self.observed.trial = match verified {
+            None => TrialReport::Unverified,
+            Some(verified) if self.is_on_trial() => TrialReport::OnTrial { verified },
+            Some(verified) => TrialReport::Verified(verified),
+        };
     }
 
     /// Starts the trial of the desired revision. A retry does not restart it.
@@ -347,7 +353,7 @@ impl PlannedUnit {
     /// that the failure is handled as usual.
     pub(super) fn go_back(&mut self, why: &str, now_ms: Millis) -> bool {
         let (Some(verified), Some(desired)) = (self.fallback().cloned(), &self.desired) else { return false };
-        self.observed.rolled_back = Some(RolledBack {
+        self.observed.trial = TrialReport::RolledBack(RolledBack {
             generation: desired.generation,
             revision: desired.revision.clone(),
             to: verified.revision.clone(),
@@ -383,7 +389,7 @@ impl PlannedUnit {
     /// The process that is up, if it counts for the desired revision.
     fn up(&self, phase: Phase) -> Option<RevisionProcess> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
-        let is_well = alive.health.unready().is_none() && !self.observed.frozen;
+        let is_well = alive.health.unready().is_none() && !alive.report.frozen;
         let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
         let process = alive.process.map(|process| (process.pid, process.start_ticks));
         let counts = is_up && self.desires(&alive.revision) && (process.is_some() || !self.policy.has_processes);
@@ -393,7 +399,7 @@ impl PlannedUnit {
     /// Until when the desired revision may take to come up.
     fn healthy_by_ms(&self) -> Option<Millis> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
-        let counts = alive.ends_by_ms.is_none() && self.desires(&alive.revision) && !self.observed.frozen;
+        let counts = alive.ends_by_ms.is_none() && self.desires(&alive.revision) && !alive.report.frozen;
         let since_ms = self.trial.since_ms().filter(|_| counts && self.is_on_trial() && !self.is_held())?;
         Some(since_ms.saturating_add(self.policy.healthy_within_ms))
     }

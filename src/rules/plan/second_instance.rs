@@ -234,8 +234,8 @@ impl PlannedUnit {
     /// and a failed revision must not continue.
     pub(super) fn starts_first(&self, alive: &LiveInstance) -> bool {
         use unit::Phase::{Playing, Running};
-        let is_up = matches!(self.observed.phase, Running | Playing) && alive.process.is_some();
-        let is_frozen = self.observed.frozen || self.desired.as_ref().is_some_and(|desired| desired.frozen);
+        let is_up = matches!(self.observed.phase(), Running | Playing) && alive.process.is_some();
+        let is_frozen = alive.report.frozen || self.desired.as_ref().is_some_and(|desired| desired.frozen);
         self.policy.starts_first && is_up && !is_frozen && !self.is_leaving(alive)
     }
 

@@ -50,7 +50,7 @@ impl PlannedUnit {
         if alive.health.condemned().is_some() {
             return Some(stop);
         }
-        if self.observed.frozen && !desired.frozen {
+        if alive.report.frozen && !desired.frozen {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
         if alive.revision != desired.revision && !self.is_held() {
@@ -85,18 +85,18 @@ impl PlannedUnit {
         if let Some(step) = self.plan_play(desired, now_ms) {
             return Some(step);
         }
-        match self.observed.phase {
+        match self.observed.phase() {
             // Its shim stops it if it does not report in time that it is up.
             Phase::Starting if self.awaits_readiness(alive) => None,
             // A held or frozen unit has no deadline.
-            Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
+            Phase::Starting if self.awaits_probes(alive) && (self.is_held() || alive.report.frozen) => None,
             Phase::Starting if self.awaits_probes(alive) => {
                 Some(PlanStep::WaitUntil(alive.health.up_by_ms(self.policy.start_timeout_ms)))
             }
             Phase::Starting => {
                 Some(PlanStep::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms)))
             }
-            _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
+            _ if desired.frozen && !alive.report.frozen => Some(self.plan_freeze(alive, true, now_ms)),
             _ if self.observed.attempts > 0 => {
                 Some(PlanStep::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS)))
             }
@@ -121,8 +121,8 @@ impl PlannedUnit {
 
     /// Returns the request to play, or to stop playing, for a unit that is up.
     fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
-        let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
-        if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
+        let is_up = matches!(self.observed.phase(), Phase::Running | Phase::Playing);
+        if !is_up || self.observed.instance().frozen || desired.frozen || self.hold.is_some() {
             return None;
         }
         // The instance that it replaced plays until it has ended, and two must not play.

@@ -90,7 +90,7 @@ impl Bench {
                 other => format!("{other:?}"),
             });
         }
-        let phase = format!("{:?}", self.unit.observed.phase).to_uppercase();
+        let phase = format!("{:?}", self.unit.observed.phase()).to_uppercase();
         if self.trail.last() != Some(&phase) {
             self.trail.push(phase);
         }
@@ -174,7 +174,7 @@ fn unit_with_notify_runs_once_ready() {
     let seen = told(&bench, true);
     bench.see(seen);
     bench.check("RUNNING");
-    assert_eq!((bench.reached(), bench.unit.observed.status.as_deref()), (1, Some("at work")));
+    assert_eq!((bench.reached(), bench.unit.observed.instance().status.as_deref()), (1, Some("at work")));
     // Started again by itself, it has to say so again.
     let seen = told(&bench, false);
     bench.see(seen);
@@ -190,7 +190,7 @@ fn unit_with_notify_runs_once_ready() {
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
-    assert_eq!(bench.unit.observed.status, None);
+    assert_eq!(bench.unit.observed.instance().status, None);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn daemonised_program_fails_with_hint() {
         bench.see(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
         let observed = &bench.unit.observed;
         let phase = if restart == Restart::Always { Phase::Backoff } else { Phase::Stopped };
-        assert_eq!((observed.phase, observed.exit), (phase, Some(Exit::Code(0))));
+        assert_eq!((observed.phase(), observed.exit()), (phase, Some(Exit::Code(0))));
         assert!(observed.error.as_ref().unwrap().contains("hint: have it stay in the foreground"), "{observed:?}");
     }
 }
@@ -216,10 +216,10 @@ fn forking_program_runs_after_fork() {
     bench.install();
     bench.start();
     bench.pass(10 * SECOND);
-    assert_eq!(bench.unit.observed.phase, Phase::Starting, "its first process is still there");
+    assert_eq!(bench.unit.observed.phase(), Phase::Starting, "its first process is still there");
     let process = Some(ProcessId { pid: 8, start_ticks: 1, started_ms: bench.now_ms });
     bench.see(UnitEvent::Told(ShimReport { process, ready: true, ..ShimReport::default() }));
-    assert_eq!(bench.unit.observed.phase, Phase::Running);
+    assert_eq!(bench.unit.observed.phase(), Phase::Running);
 }
 
 #[test]
@@ -233,7 +233,8 @@ fn last_end_is_reported_while_it_matters() {
     bench.see(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
     bench.check("BACKOFF");
     let observed = bench.unit.observed.clone();
-    assert!(observed.oom_killed && !observed.core_dumped);
+    let end = observed.last_end.unwrap();
+    assert!(end.oom_killed && !end.core_dumped);
     assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
     assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9 (SIGKILL), out of memory"));
     bench.pass(30 * SECOND);
@@ -274,7 +275,7 @@ fn failed_install_leaves_old_revision_running() {
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.fail_install(false);
     bench.check("Install, RUNNING, FAILED");
-    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    assert_eq!((bench.reached(), bench.unit.observed.instance().pid), (2, Some(1)));
     assert!(bench.unit.observed.error.as_ref().unwrap().contains("goes on running"));
     bench.see(wants(desired(3, spec("a", |_| ()), Run::Running)));
     bench.check("RUNNING");
@@ -311,7 +312,7 @@ fn crashes_are_counted_and_reset_after_stable_run() {
     let ended = bench.ended(Exit::Signal(11), SECOND);
     bench.told(1, Some(ended));
     bench.check("STARTING");
-    assert_eq!((bench.unit.observed.attempts, bench.unit.observed.exit), (1, Some(Exit::Signal(11))));
+    assert_eq!((bench.unit.observed.attempts, bench.unit.observed.exit()), (1, Some(Exit::Signal(11))));
     bench.pass(SECOND);
     bench.check("RUNNING");
     assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(bench.now_ms - SECOND + GOOD_AFTER_MS)));
@@ -330,7 +331,7 @@ fn crash_loop_backs_off_and_is_held() {
     bench.end(3);
     bench.check("BACKOFF");
     let observed = &bench.unit.observed;
-    assert_eq!((observed.attempts, observed.retry_ms), (3, Some(bench.now_ms + 30 * SECOND)));
+    assert_eq!((observed.attempts, observed.retry_ms()), (3, Some(bench.now_ms + 30 * SECOND)));
     assert_eq!(observed.error.as_deref(), Some("ended by itself: exit code 3"));
     bench.pass(30 * SECOND);
     bench.check("start 3, STARTING");
@@ -342,7 +343,7 @@ fn crash_loop_backs_off_and_is_held() {
     }
     assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
     assert_eq!(bench.unit.observed.attempts, RESTARTS_MAX);
-    assert_eq!((bench.unit.observed.phase, bench.unit.plan(bench.now_ms)), (Phase::Failed, None));
+    assert_eq!((bench.unit.observed.phase(), bench.unit.plan(bench.now_ms)), (Phase::Failed, None));
     assert!(bench.unit.observed.error.as_ref().unwrap().contains("hint:"));
     // To run it makes a new generation, without the hold.
     bench.trail.clear();
@@ -385,7 +386,7 @@ fn failed_install_is_retried_with_backoff() {
     bench.trail.clear();
     for seconds in [1, 2, 4, 8] {
         bench.fail_install(true);
-        assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + seconds * SECOND));
+        assert_eq!(bench.unit.observed.retry_ms(), Some(bench.now_ms + seconds * SECOND));
         bench.check("BACKOFF");
         bench.pass(seconds * SECOND);
         bench.check("Install, INSTALLING");
@@ -440,7 +441,7 @@ fn interrupted_start_is_looked_up() {
     bench.now_ms = 5 * SECOND;
     bench.see(UnitEvent::Found(FoundInstance::Alive(revision, ShimReport { process, ..ShimReport::default() })));
     bench.check("RUNNING");
-    assert_eq!(bench.unit.observed.pid, Some(9));
+    assert_eq!(bench.unit.observed.instance().pid, Some(9));
 }
 
 #[test]
@@ -516,7 +517,7 @@ fn changed_limits_reach_running_yuno() {
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(UnitEvent::Reloaded(revision));
-    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    assert_eq!((bench.reached(), bench.unit.observed.instance().pid), (2, Some(1)));
     bench.trail.clear();
     // Its host has no cgroups for it.
     let change = desired(3, limited(6), Run::Running);

@@ -56,7 +56,7 @@ fn adopted_container_is_kept_and_released() {
     fleet.ok(&["container", "thaw", "default/old"]);
     fleet.ok(&["container", "quota", "default/old", "--memory", "64M"]);
     let unit = fleet.unit("default/old", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
-    assert_eq!((pid(&unit), memory_limit(first), &unit["observed"]["missing"]), (first, 64 << 20, &Value::Null));
+    assert_eq!((pid(&unit), memory_limit(first), &unit["observed"]["unsupported"]), (first, 64 << 20, &Value::Null));
     let quota = fleet.muster(&["container", "quota", "default/old", "--memory", "none"]);
     quota
         .expect_code(1)

@@ -482,7 +482,7 @@ impl Bench {
     /// The unit, as if it were verified.
     async fn verify(&self, name: &str) {
         let StoredUnit { name, desired, mut kept, .. } = self.find(name).await;
-        kept.observed.phase = muster_topics::unit::Phase::Running;
+        kept.observed.state = muster_topics::unit::Phase::Running.into();
         (kept.observed.generation, kept.observed.revision) = (desired.generation, Some(desired.revision));
         self.store.keep_unit(&name, desired.generation, &kept, None).await.unwrap();
     }
@@ -588,7 +588,7 @@ async fn unit_that_has_failed_is_tried_anew_with_each_lease() {
     bench.document(&of(1)).await;
     bench.begin(1).await;
     let StoredUnit { name, desired, mut kept, .. } = bench.find("d/a").await;
-    kept.observed.phase = muster_topics::unit::Phase::Failed;
+    kept.observed.state = muster_topics::unit::Phase::Failed.into();
     bench.store.keep_unit(&name, desired.generation, &kept, None).await.unwrap();
     let row = bench.rows().await.remove(0);
     let mut tx = bench.store.begin().await.unwrap();

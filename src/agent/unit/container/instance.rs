@@ -69,7 +69,7 @@ impl ContainerInstance {
         self.missing.extend(missing);
         for news in &mut self.news {
             if let InstanceEvent::Told(told) = news {
-                told.missing.clone_from(&self.missing);
+                told.unsupported.clone_from(&self.missing);
             }
         }
         self
@@ -121,7 +121,7 @@ impl ContainerInstance {
             process,
             frozen,
             wiring,
-            missing: self.missing.clone(),
+            unsupported: self.missing.clone(),
             ..ShimReport::default()
         })
     }

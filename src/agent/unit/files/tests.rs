@@ -240,7 +240,7 @@ async fn everything_is_made_and_what_was_there_comes_back() {
     ];
     let mut instance = bench.apply(&entries).await.unwrap();
     assert!(
-        matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.ready && told.changed == Some(Vec::new()))
+        matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.ready && told.drift == Some(Vec::new()))
     );
     assert_eq!(bench.names(), ["link", "made", "motd", "new"]);
     assert_eq!((bench.text("motd").as_str(), bench.mode("motd")), ("after\n", 0o640), "what is not said stays");
@@ -303,9 +303,9 @@ async fn drift_is_only_reported_if_so_wanted() {
     next(&mut instance).await;
     fs::write(bench.at("motd"), "wrong\n").unwrap();
     let InstanceEvent::Told(told) = next(&mut instance).await else { panic!("it goes on") };
-    assert!(told.changed.as_ref().unwrap()[0].contains("motd: its content is another"), "{told:?}");
+    assert!(told.drift.as_ref().unwrap()[0].contains("motd: its content is another"), "{told:?}");
     fs::write(bench.at("motd"), "right\n").unwrap();
-    assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.changed == Some(Vec::new())));
+    assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.drift == Some(Vec::new())));
     assert_eq!(bench.text("motd"), "right\n");
     instance.stop(None, 0).await.unwrap();
     assert!(matches!(next(&mut instance).await, InstanceEvent::Ended(ended) if ended.last.exit == Exit::Code(0)));

@@ -28,6 +28,7 @@ use super::{confine::Place, staged::StagedRevision, state::FilesState, survey::S
 use crate::{
     store::files_journal,
     unit::{
+        drift::shortened,
         failure::{may_heal, never},
         kind::{Instance, InstanceEvent},
     },
@@ -41,9 +42,6 @@ const SETTLE: Duration = Duration::from_millis(150);
 
 /// The most folders that are watched of a unit; files in others are looked at by the tick alone.
 const WATCHES_MAX: usize = 256;
-
-/// The most paths that a report names.
-const NAMED_MAX: usize = 5;
 
 /// Events that wait; the reader is as fast as the units' task.
 const EVENTS_MAX: usize = 8;
@@ -91,7 +89,7 @@ impl FilesInstance {
 
 /// What an instance reports: these paths differ.
 pub(super) fn report(differing: Vec<String>) -> ShimReport {
-    ShimReport { ready: true, changed: Some(differing), ..ShimReport::default() }
+    ShimReport { ready: true, drift: Some(differing), ..ShimReport::default() }
 }
 
 fn ended(started_ms: Millis, exit: Exit, why: Option<String>) -> InstanceEvent {
@@ -236,16 +234,6 @@ impl Watch {
         });
         opened.map_err(|error| tracing::debug!(%error, "changes of files are found by looking alone")).ok()
     }
-}
-
-fn shortened(mut differing: Vec<String>) -> Vec<String> {
-    let more = differing.len().saturating_sub(NAMED_MAX);
-    differing.sort();
-    differing.truncate(NAMED_MAX);
-    if more > 0 {
-        differing.push(format!("and {more} more"));
-    }
-    differing
 }
 
 /// Folders that are watched, with the names that count in each; `None` for all.

@@ -32,8 +32,8 @@ fn report() -> ShimReport {
     ShimReport {
         last: Some(exit()),
         status,
-        missing: vec![said()],
-        changed: Some(vec![said()]),
+        unsupported: vec![said()],
+        drift: Some(vec![said()]),
         ..ShimReport::default()
     }
 }

@@ -16,15 +16,13 @@ use muster_topics::{
 
 use super::Host;
 use crate::unit::{
+    drift::shortened,
     kind::{Instance, InstanceEvent},
     turns::ResourceClass,
 };
 
 /// How often to see whether the status has changed, which costs one call of the system.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// The longest description of what differs.
-const STATUS_MAX_CHARS: usize = 500;
 
 /// The packages of a unit.
 pub(super) struct PackagesInstance {
@@ -94,9 +92,8 @@ impl PackagesInstance {
             );
         }
         let left = found.leftovers.iter().map(|path| format!("{path} was left beside the file that it would replace"));
-        let status = found.drift.iter().cloned().chain(left).collect::<Vec<_>>().join(", ");
-        let status = (!status.is_empty()).then(|| status.chars().take(STATUS_MAX_CHARS).collect());
-        self.tell(ShimReport { ready: true, status, ..ShimReport::default() })
+        let drift = shortened(found.drift.iter().cloned().chain(left).collect());
+        self.tell(ShimReport { ready: true, drift: Some(drift), ..ShimReport::default() })
     }
 
     fn tell(&mut self, report: ShimReport) -> Option<InstanceEvent> {

@@ -15,9 +15,9 @@ async fn retry_comes_although_the_clock_was_set_back() {
         pretended::set_ahead(ahead_ms);
         host.fake.world().failures = vec![Failure { error: "it cannot be had yet".to_owned(), may_heal: true }];
         host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
-        let state = host.until(&unit, |state| state.observed.phase == Phase::Backoff).await;
+        let state = host.until(&unit, |state| state.observed.phase() == Phase::Backoff).await;
         pretended::set_ahead(0);
-        assert!(state.observed.retry_ms.is_some_and(|at_ms| at_ms > now_ms() + ahead_ms / 2), "{state:?}");
+        assert!(state.observed.retry_ms().is_some_and(|at_ms| at_ms > now_ms() + ahead_ms / 2), "{state:?}");
         host.until_phase(&unit, Phase::Running).await;
     }
 }

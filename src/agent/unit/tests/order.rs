@@ -26,8 +26,8 @@ async fn after_a_boot_lower_numbers_start_first_and_what_others_need_before_them
     host.restart().await;
     let mut pids = Vec::new();
     for unit in units {
-        let state = host.until(unit, |state| state.observed.phase == Phase::Running && state.process.is_some()).await;
-        pids.push((state.observed.pid.unwrap(), unit.name().to_string()));
+        let state = host.until(unit, |state| state.observed.phase() == Phase::Running && state.process.is_some()).await;
+        pids.push((state.observed.instance().pid.unwrap(), unit.name().to_string()));
     }
     pids.sort();
     let names: Vec<&str> = pids.iter().map(|(_, name)| name.as_str()).collect();

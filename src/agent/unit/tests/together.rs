@@ -49,19 +49,19 @@ async fn conflicting_unit_waits_until_the_other_is_gone() {
     let host = Host::start().await;
     let [one, other] = ["one", "other"].map(unit);
     host.verb(&plain(&one, "/a")).await.unwrap();
-    host.until(&one, |state| state.observed.verified.is_some()).await;
+    host.until(&one, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&plain(&other, "/a")).await.unwrap();
     let held = host.until(&other, |state| state.hold.is_some()).await;
     assert_eq!(note(&held), Some((HoldReason::Conflict, "default/one has path /a, too".to_owned())));
-    assert_ne!(held.observed.phase, Phase::Running);
+    assert_ne!(held.observed.phase(), Phase::Running);
     assert_eq!(note(&host.units.states().borrow()[&one]), None);
     // One that has a revision before goes back to that.
     let third = unit("third");
     host.verb(&plain(&third, "/c")).await.unwrap();
-    let before = host.until(&third, |state| state.observed.verified.is_some()).await;
+    let before = host.until(&third, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&plain(&third, "/a")).await.unwrap();
-    let back = host.until(&third, |state| state.observed.rolled_back.is_some()).await;
-    assert_eq!(back.observed.rolled_back.unwrap().error, "conflict: default/one has path /a, too");
+    let back = host.until(&third, |state| state.observed.rolled_back().is_some()).await;
+    assert_eq!(back.observed.rolled_back().unwrap().error, "conflict: default/one has path /a, too");
     assert_eq!(back.observed.revision, before.observed.revision);
     // It goes on by itself.
     host.verb(&plain(&one, "/b")).await.unwrap();
@@ -81,7 +81,7 @@ async fn units_of_a_version_go_back_together_and_in_reverse_order() {
     belongs_to_version(&host, &all, 1).await;
     let mut before = Vec::new();
     for unit in all {
-        before.push(host.until(unit, |state| state.observed.verified.is_some()).await.observed.revision);
+        before.push(host.until(unit, |state| state.observed.trial.verified().is_some()).await.observed.revision);
     }
     // Neither is verified before both have been up for long enough.
     let slow = serde_json::json!({"requires": ["default/config"], "verify_after_ms": 60_000});
@@ -102,11 +102,11 @@ async fn units_of_a_version_go_back_together_and_in_reverse_order() {
     tx.commit().await.unwrap();
     host.units.desired_changed();
     for unit in [&config, &program] {
-        host.until(unit, |state| state.observed.on_trial && state.observed.phase == Phase::Running).await;
+        host.until(unit, |state| state.observed.trial.is_on() && state.observed.phase() == Phase::Running).await;
     }
     let apart_now = host.until_phase(&apart, Phase::Running).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(host.units.states().borrow()[&config].observed.on_trial);
+    assert!(host.units.states().borrow()[&config].observed.trial.is_on());
     // It ends again and again.
     let fails = async {
         loop {
@@ -116,14 +116,14 @@ async fn units_of_a_version_go_back_together_and_in_reverse_order() {
     };
     let back = async {
         for unit in [&program, &config] {
-            host.until(unit, |state| state.observed.rolled_back.is_some()).await;
+            host.until(unit, |state| state.observed.rolled_back().is_some()).await;
         }
     };
     tokio::select! { () = fails => {}, () = back => {} }
-    let why = host.units.states().borrow()[&config].observed.rolled_back.clone().unwrap().error;
+    let why = host.units.states().borrow()[&config].observed.rolled_back().cloned().unwrap().error;
     assert!(why.starts_with("it goes back with default/program, which has failed: "), "{why}");
     for (unit, before) in all.into_iter().zip(before).take(2) {
-        let state = host.until(unit, |state| state.observed.phase == Phase::Running).await;
+        let state = host.until(unit, |state| state.observed.phase() == Phase::Running).await;
         assert_eq!(state.observed.revision, before);
     }
     assert_eq!(host.units.states().borrow()[&apart].observed.revision, apart_now.observed.revision);
@@ -140,7 +140,7 @@ impl OwedBench {
     async fn new() -> Self {
         let (host, folder, files) = (Host::start().await, tempfile::tempdir().unwrap(), unit("files"));
         host.verb(&plain(&files, "/a")).await.unwrap();
-        host.until(&files, |state| state.observed.verified.is_some()).await;
+        host.until(&files, |state| state.observed.trial.verified().is_some()).await;
         let bench = Self { host, folder, files, shutdown: CancellationToken::new() };
         bench.work();
         bench
@@ -200,7 +200,7 @@ async fn what_a_change_owes_is_done_once_and_in_order() {
     assert!(done[0].0.starts_with("run sh -c") && done[1].0 == "restart default/program", "{done:?}");
     bench.until_nothing_is_owed().await;
     bench.host.until(&bench.files, |state| state.observed.owed.is_empty()).await;
-    bench.host.until(&program, |state| state.observed.attempts == 0 && state.observed.phase == Phase::Running).await;
+    bench.host.until(&program, |state| state.observed.attempts == 0 && state.observed.phase() == Phase::Running).await;
     while bench.host.fake.world().starts == starts {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -248,31 +248,32 @@ async fn owed_restart_does_not_end_a_rollback() {
         Verb::UnitApply { unit: program.clone(), spec, run }
     };
     bench.host.verb(&version("a")).await.unwrap();
-    let verified = bench.host.until(&program, |state| state.observed.verified.is_some()).await.observed.verified;
+    let verified = bench.host.until(&program, |state| state.observed.trial.verified().is_some()).await;
+    let verified = verified.observed.trial.verified().cloned();
     let Verb::UnitApply { spec, .. } = version("b") else { panic!("an apply") };
     let Spec::Yuno(slow) = *spec else { panic!("a yuno") };
     let slow = muster_topics::unit::YunoSpec { verify_after_ms: 60_000, ..slow };
     let apply_slow =
         Verb::UnitApply { unit: program.clone(), spec: Box::new(Spec::Yuno(slow)), run: Some(Run::Running) };
     bench.host.verb(&apply_slow).await.unwrap();
-    bench.host.until(&program, |state| state.observed.on_trial && state.observed.phase == Phase::Running).await;
+    bench.host.until(&program, |state| state.observed.trial.is_on() && state.observed.phase() == Phase::Running).await;
     let fails = async {
         loop {
             bench.host.fake.end(&program, Exit::Code(3));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let back = bench.host.until(&program, |state| state.observed.rolled_back.is_some());
+    let back = bench.host.until(&program, |state| state.observed.rolled_back().is_some());
     tokio::select! { () = fails => {}, _ = back => {} }
     let is_back = |state: &UnitState| {
-        state.observed.rolled_back.is_some()
-            && state.observed.phase == Phase::Running
+        state.observed.rolled_back().is_some()
+            && state.observed.phase() == Phase::Running
             && state.observed.revision == verified
     };
-    let first = bench.host.until(&program, is_back).await.observed.pid;
+    let first = bench.host.until(&program, is_back).await.observed.instance().pid;
     // What was ended last may have been this one, and is not known yet: after another end that is known, nothing is.
     bench.host.fake.end(&program, Exit::Code(3));
-    bench.host.until(&program, |state| is_back(state) && state.observed.pid != first).await;
+    bench.host.until(&program, |state| is_back(state) && state.observed.instance().pid != first).await;
     bench.owe(&Digest::of(b"r"), &[ChangeAction::Restart(program.clone())]).await;
     let words = "would try its failed revision again";
     bench
@@ -297,8 +298,8 @@ async fn what_a_change_owes_that_was_rolled_back_falls_away() {
     bench.host.verb(&plain(&one, "/x")).await.unwrap();
     bench.host.until_phase(&one, Phase::Running).await;
     bench.host.verb(&plain(&bench.files, "/x")).await.unwrap();
-    let state = bench.host.until(&bench.files, |state| state.observed.rolled_back.is_some()).await;
-    let failed = state.observed.rolled_back.unwrap().revision;
+    let state = bench.host.until(&bench.files, |state| state.observed.rolled_back().is_some()).await;
+    let failed = state.observed.rolled_back().unwrap().revision.clone();
     let marks = bench.folder.path().join("marks");
     bench.owe(&failed, &[ChangeAction::Run(vec!["touch".to_owned(), marks.display().to_string()])]).await;
     bench.until_nothing_is_owed().await;

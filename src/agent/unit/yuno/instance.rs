@@ -130,9 +130,9 @@ impl YunoInstance {
             status: state.notified.status.clone(),
             frozen: state.frozen,
             connection: self.line.connection().cloned(),
-            missing: self.missing.clone(),
+            unsupported: self.missing.clone(),
             // That is found out by who looks at the disk.
-            changed: None,
+            drift: None,
             wiring: self.wiring.clone(),
         })
     }

@@ -145,7 +145,7 @@ impl Host {
     async fn until_phase(&self, unit: &UnitName, phase: Phase) -> UnitState {
         let rows = self.store.units().await.unwrap().units;
         let generation = rows.iter().find(|row| row.name == *unit).unwrap().desired.generation;
-        self.until(unit, |state| state.observed.phase == phase && state.observed.generation == generation).await
+        self.until(unit, |state| state.observed.phase() == phase && state.observed.generation == generation).await
     }
 
     async fn stop(&self, unit: &UnitName) -> UnitState {
@@ -189,7 +189,7 @@ fn unit() -> UnitName {
 }
 
 fn pid(state: &UnitState) -> Pid {
-    Pid::from_raw(state.observed.pid.unwrap())
+    Pid::from_raw(state.observed.instance().pid.unwrap())
 }
 
 fn is_alive(pid: Pid) -> bool {
@@ -210,7 +210,7 @@ async fn a_process_runs_outlives_its_agent_and_stops() {
     assert_eq!((after.process, &after.observed), (before.process, &before.observed));
 
     let state = host.stop(&unit).await;
-    assert_eq!(state.observed.exit, Some(Exit::Signal(15)));
+    assert_eq!(state.observed.exit(), Some(Exit::Signal(15)));
     assert!(!is_alive(pid(&before)));
     host.verb(&unit, &Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     assert_eq!(host.verb(&unit, &Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
@@ -271,9 +271,11 @@ async fn a_crash_is_seen_and_mended() {
     let first = host.until_phase(&unit, Phase::Running).await;
     kill(pid(&first), Signal::SIGSEGV).unwrap();
     let second = host
-        .until(&unit, |state| state.observed.phase == Phase::Running && state.observed.pid != first.observed.pid)
+        .until(&unit, |state| {
+            state.observed.phase() == Phase::Running && state.observed.instance().pid != first.observed.instance().pid
+        })
         .await;
-    assert_eq!((second.observed.exit, second.observed.attempts), (Some(Exit::Signal(11)), 1));
+    assert_eq!((second.observed.exit(), second.observed.attempts), (Some(Exit::Signal(11)), 1));
     host.stop(&unit).await;
 }
 
@@ -283,8 +285,8 @@ async fn what_crashes_at_once_waits_and_survives_the_agent_in_that() {
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, "#!/bin/sh\nexit 3\n", json!({}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;
-    assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Code(3)), 3));
-    assert!(state.observed.retry_ms.is_some());
+    assert_eq!((state.observed.exit(), state.observed.attempts), (Some(Exit::Code(3)), 3));
+    assert!(state.observed.retry_ms().is_some());
     host.restart_agent().await;
     let shims = Shims::install(host.folder.path()).unwrap();
     assert!(matches!(shims.adopt(&host.unit_folder().join("run")).await.unwrap(), shim::AdoptedShim::Ended(_)));
@@ -307,7 +309,7 @@ async fn what_ended_while_the_agent_was_away_is_known() {
     tokio::task::spawn_blocking(move || fs::write(fifo, "go\n")).await.unwrap().unwrap();
     host.restart_agent().await;
     let state = host.until_phase(&unit, Phase::Failed).await;
-    assert_eq!(state.observed.exit, Some(Exit::Code(7)));
+    assert_eq!(state.observed.exit(), Some(Exit::Code(7)));
 }
 
 #[tokio::test]
@@ -341,7 +343,7 @@ async fn what_does_not_want_to_end_is_killed() {
     let before = host.until_phase(&unit, Phase::Running).await;
     host.logs_until(&unit, "ready").await;
     let state = host.stop(&unit).await;
-    assert_eq!(state.observed.exit, Some(Exit::Signal(9)));
+    assert_eq!(state.observed.exit(), Some(Exit::Signal(9)));
     assert!(!is_alive(pid(&before)));
 }
 
@@ -390,13 +392,13 @@ async fn a_change_that_fails_goes_back_to_what_was_verified() {
     let host = Host::start().await;
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"verify_after_ms": 1}))).await.unwrap();
-    let before = host.until(&unit, |state| state.observed.verified.is_some()).await;
+    let before = host.until(&unit, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&unit, &host.apply(&unit, "#!/bin/sh\necho no such table\nexit 4\n", json!({}))).await.unwrap();
-    let after = host.until(&unit, |state| state.observed.rolled_back.is_some() && state.process.is_some()).await;
-    let back = after.observed.rolled_back.unwrap();
+    let after = host.until(&unit, |state| state.observed.rolled_back().is_some() && state.process.is_some()).await;
+    let back = after.observed.rolled_back().cloned().unwrap();
     assert_eq!(
-        (&after.observed.revision, &after.observed.verified),
-        (&before.observed.revision, &before.observed.verified)
+        (&after.observed.revision, after.observed.trial.verified()),
+        (&before.observed.revision, before.observed.trial.verified())
     );
     assert_eq!((Some(back.to), back.revision), (before.observed.revision, after.desired.revision.clone()));
     assert!(back.error.contains("exit code 4") && back.last_lines.unwrap().ends_with("no such table\n"));

@@ -11,7 +11,7 @@ use muster_topics::{
     desired::UnitOwner,
     heartbeat::UnitSummary,
     name::{HostId, UnitName},
-    unit::{Hold, HoldReason, Phase, Run, UnitReport},
+    unit::{Hold, HoldReason, Phase, Run, TrialReport, UnitReport},
 };
 
 use crate::{
@@ -61,7 +61,7 @@ fn report(unit: UnitName, troubled: bool) -> UnitReport {
     let mut observed = sample.observed;
     // That it rolled back is enough.
     if troubled {
-        observed.phase = Phase::Running;
+        observed.state = Phase::Running.into();
     }
     UnitReport {
         v: V1,
@@ -142,29 +142,25 @@ async fn rolled_back_units_are_troubled_and_held_ones_not() {
     let fixture = Fixture::new().await;
     let host = enter(&fixture, 1).await[0];
     let shared = fixture.shared();
-    let went_back = samples::unit("", 1).observed.rolled_back;
+    let went_back = samples::unit("", 1).observed.trial;
     let hold = |reason| Some(Hold::new(reason, 1));
     let mut wanted = BTreeMap::new();
     let reasons = [None, Some(HoldReason::Operator), Some(HoldReason::Dependency), Some(HoldReason::Broken)];
     for run in [Run::Stopped, Run::Running, Run::Playing] {
         for phase in [Phase::Running, Phase::Stopped, Phase::Backoff, Phase::Failed] {
             for reason in reasons {
-                for rolled_back in [None, went_back.clone()] {
+                for trial in [TrialReport::Unverified, went_back.clone()] {
                     let name: UnitName = format!("case/u{}", wanted.len()).parse().unwrap();
                     let mut report = report(name.clone(), false);
                     report.desired.run = run;
                     report.hold = reason.and_then(hold);
-                    (report.observed.phase, report.observed.rolled_back) = (phase, rolled_back.clone());
-                    let summary = UnitSummary {
-                        generation: 1,
-                        run,
-                        phase,
-                        hold: report.hold.clone(),
-                        rolled_back: rolled_back.is_some(),
-                    };
+                    (report.observed.state, report.observed.trial) = (phase.into(), trial.clone());
+                    let is_back = trial.rolled_back().is_some();
+                    let summary =
+                        UnitSummary { generation: 1, run, phase, hold: report.hold.clone(), rolled_back: is_back };
                     let on_purpose = run == Run::Stopped || reason == Some(HoldReason::Operator);
                     let is_ill = matches!(phase, Phase::Backoff | Phase::Failed);
-                    let is_troubled = !on_purpose && (is_ill || reason.is_some() || rolled_back.is_some());
+                    let is_troubled = !on_purpose && (is_ill || reason.is_some() || is_back);
                     assert_eq!(summary.is_troubled(), is_troubled, "{report:?}");
                     let mut transaction = shared.store.begin().await.unwrap();
                     host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
@@ -191,7 +187,7 @@ async fn units_of_large_fleet_are_paged_and_filtered() {
         let mut report = report("shop/till".parse().unwrap(), false);
         let version = if index < 100 { 2 } else { 1 };
         report.owner = Some(UnitOwner { deployment: "shop/tills".parse().unwrap(), version, orphan: false });
-        report.observed.phase = if index == 4 { Phase::Failed } else { Phase::Running };
+        report.observed.state = if index == 4 { Phase::Failed } else { Phase::Running }.into();
         report.seq = 2;
         host::set_unit(&mut transaction, *id, &report, 1).await.unwrap();
     }

@@ -154,7 +154,7 @@ pub(in crate::web) fn phase(phase: Phase) -> Markup {
 
 /// Renders a unit's phase; a retired unit is neutral, however it ended.
 pub(in crate::web) fn unit_phase(unit: &Unit) -> Markup {
-    if unit.retired().is_some() { state(Tone::Idle, "retired") } else { phase(unit.observed.phase) }
+    if unit.retired().is_some() { state(Tone::Idle, "retired") } else { phase(unit.observed.phase()) }
 }
 
 /// Returns whether a unit should run, as a word.

@@ -146,7 +146,7 @@ impl HostsView {
                                 a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
                                 a href=(elements::host_url(unit.host)) { (names.show(unit.host, &unit.hostname)) } " "
                                 (elements::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
-                                @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
+                                @if unit.observed.rolled_back().is_some() { " " (state(Tone::Bad, "rolled back")) }
                                 @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                                 @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                                 @if let Some(error) = &unit.observed.error { (problem::why(error)) }

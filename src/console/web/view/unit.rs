@@ -246,12 +246,12 @@ impl UnitView {
 
     fn state(&self, frame: &PageFrame) -> Markup {
         let Unit { desired, observed, hold, at_ms, .. } = &self.unit;
-        let now_ms = frame.now_ms;
+        let (instance, now_ms) = (observed.instance(), frame.now_ms);
         html! {
             @if let (None, Some(error)) = (self.unit.retired(), &observed.error) {
                 div.notice.bad { (problem::parts(&Diagnostic::parse(error))) }
             }
-            @if let Some(back) = &observed.rolled_back {
+            @if let Some(back) = observed.rolled_back() {
                 div.notice.bad {
                     p { strong { "It " (back) } " " (ago(back.at_ms, now_ms)) }
                     p.why { "It stays on this revision until it is changed. Start it to try the failed revision again." }
@@ -265,7 +265,7 @@ impl UnitView {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
                              (elements::unit_phase(&self.unit)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
-                             @if let Some(why) = &observed.unready { p.why { (why) } }
+                             @if let Some(why) = &instance.unready { p.why { (why) } }
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
                              }
@@ -278,9 +278,9 @@ impl UnitView {
                          td {
                              @if let Some(revision) = &observed.revision {
                                  code { (revision.short()) }
-                                 @if observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
+                                 @if observed.rolled_back().is_some() { " " (state(Tone::Bad, "rolled back")) }
                                  @else { (behind(*revision != desired.revision)) }
-                                 @if observed.on_trial { " " (state(Tone::Busy, "on trial")) }
+                                 @if observed.trial.is_on() { " " (state(Tone::Busy, "on trial")) }
                              } @else { "none" }
                          } }
                 }
@@ -288,20 +288,20 @@ impl UnitView {
             dl.facts {
                 @if let Some(owner) = &self.unit.owner { div { dt { "Deployment" } dd { (deployment::owner(owner)) } } }
                 @if hold.is_some() { div { dt { "Hold" } dd { (elements::unit_held(&self.unit, now_ms)) } } }
-                @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
-                @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
+                @if let Some(verified) = observed.trial.verified() { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
+                @if let Some(pid) = instance.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(beside) = &observed.beside {
                     div { dt { "Successor" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
                 }
-                @if let Some(end) = observed.last_end() { div { dt { "Last exit" } dd { (end) } } }
-                @if let Some(status) = &observed.status {
-                    div { dt { @if let Spec::Packages(_) = *desired.spec { "Differs" } @else { "Says" } } dd { (status) } }
+                @if let Some(end) = observed.last_end { div { dt { "Last exit" } dd { (end) } } }
+                @if let Some(status) = &instance.status {
+                    div { dt { "Says" } dd { (status) } }
                 }
-                @if !observed.missing.is_empty() {
-                    div { dt { "Does without" } dd { ul.plain { @for one in &observed.missing { li { (one) } } } } }
+                @if !instance.unsupported.is_empty() {
+                    div { dt { "Does without" } dd { ul.plain { @for one in &instance.unsupported { li { (one) } } } } }
                 }
-                @if !observed.changed.is_empty() {
-                    div { dt { "Others changed" } dd { ul.plain { @for one in &observed.changed { li { (one) } } } } }
+                @if !instance.drift.is_empty() {
+                    div { dt { "Others changed" } dd { ul.plain { @for one in &instance.drift { li { (one) } } } } }
                 }
                 @if !observed.owed.is_empty() {
                     div { dt { "Owes" } dd { ul.plain { @for one in &observed.owed {
@@ -315,11 +315,11 @@ impl UnitView {
                         (ago(stats.at_ms, now_ms))
                     } }
                 }
-                @if !observed.can.is_empty() {
-                    div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
+                @if !instance.can.is_empty() {
+                    div { dt { "Can" } dd { (instance.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
                 @if observed.attempts > 0 { div { dt { "Automatic restart" } dd { (observed.attempts) } } }
-                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (elements::due(retry_ms, now_ms)) } } }
+                @if let Some(retry_ms) = observed.retry_ms() { div { dt { "Next start" } dd { (elements::due(retry_ms, now_ms)) } } }
                 @if !observed.endpoints.is_empty() {
                     div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
                 }
@@ -349,10 +349,10 @@ fn wanted(desired: &Desired) -> Markup {
 }
 
 fn suspended(observed: &Observed) -> Markup {
-    let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
+    let is_up = matches!(observed.phase(), Phase::Running | Phase::Playing);
     html! {
-        @if observed.frozen { " " (state(Tone::Busy, "frozen")) }
-        @if is_up && observed.unready.is_some() { " " (state(Tone::Bad, "unready")) }
+        @if observed.instance().frozen { " " (state(Tone::Busy, "frozen")) }
+        @if is_up && observed.instance().unready.is_some() { " " (state(Tone::Bad, "unready")) }
     }
 }
 
@@ -462,11 +462,11 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                         td data-label="Is" {
                             (elements::unit_phase(unit)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
-                            @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
-                            @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
+                            @if unit.observed.rolled_back().is_some() { " " (state(Tone::Bad, "rolled back")) }
+                            @if unit.observed.trial.is_on() { " " (state(Tone::Busy, "on trial")) }
                             @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { (problem::why(error)) }
-                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
+                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.instance().unready) { p.why { (why) } }
                         }
                         td data-label="What" {
                             (unit.content().unwrap_or_else(|| unit.wanted()).artifact)

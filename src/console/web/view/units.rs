@@ -230,7 +230,7 @@ fn row(unit: &Unit, names: &HostNames<'_>, frame: &PageFrame) -> Markup {
             td data-label="Deployment" { @if let Some(owner) = &unit.owner { (deployment::owner(owner)) } @else { "–" } }
             td data-label="Is" {
                 (elements::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
-                @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "rolled back")) }
+                @if unit.observed.rolled_back().is_some() { " " (state(Tone::Bad, "rolled back")) }
                 @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                 @if let (None, Some(error)) = (unit.retired(), &unit.observed.error) { (problem::why(error)) }
             }

@@ -15,10 +15,9 @@ fn only_stopped_and_held_unit_is_removed() {
     }
     check_held((Run::Running, Phase::Backoff, operator), &rm(), "Conflict");
     let desired = desired(Run::Stopped, |_| ());
-    for (observed, words) in [
-        (Observed { pid: Some(1), ..seen(Phase::Failed) }, "hint: wait"),
-        (seen(Phase::Stopped), "hint: `muster unit retire"),
-    ] {
+    let process = InstanceReport { pid: Some(1), ..InstanceReport::default() };
+    let failed = Observed { state: ObservedState::Failed(process), ..Observed::absent(0) };
+    for (observed, words) in [(failed, "hint: wait"), (seen(Phase::Stopped), "hint: `muster unit retire")] {
         let refusal = edit(&unit(), Some(CurrentUnit { desired: &desired, hold: None, observed: &observed }), &rm());
         assert!(refusal.as_ref().unwrap_err().message.contains(words), "{refusal:?}");
     }

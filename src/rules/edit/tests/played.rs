@@ -10,17 +10,20 @@ fn play_is_refused_without_capability() {
     let pause = || Verb::UnitPause { unit: unit() };
     let check = |now: (Run, Phase), seen: fn(&mut Observed), verb: &Verb, outcome: &str| {
         let desired = desired(now.0, |spec| spec.channel = Channel::Lines);
-        let mut observed = Observed { phase: now.1, ..Observed::absent(0) };
+        let mut observed = Observed { state: now.1.into(), ..Observed::absent(0) };
         seen(&mut observed);
         let result = edit(&unit(), Some(CurrentUnit { desired: &desired, hold: None, observed: &observed }), verb);
         assert_eq!(word(&result), outcome, "{verb:?} when {now:?}");
     };
     let running = (Run::Running, Phase::Running);
+    fn can(seen: &mut Observed, ability: Ability) {
+        seen.state.instance_mut().unwrap().can = vec![ability];
+    }
     let playing = (Run::Playing, Phase::Playing);
     let stopped = (Run::Stopped, Phase::Stopped);
     check(running, |_| (), &play(false), "playing 0");
-    check(running, |seen| seen.can = vec![Ability::Play], &play(false), "playing 0");
-    check(running, |seen| seen.can = vec![Ability::Stats], &play(false), "Unsupported");
+    check(running, |seen| can(seen, Ability::Play), &play(false), "playing 0");
+    check(running, |seen| can(seen, Ability::Stats), &play(false), "Unsupported");
     check(playing, |_| (), &play(false), "keep");
     check((Run::Playing, Phase::Starting), |_| (), &play(false), "keep");
     check((Run::Playing, Phase::Running), |seen| seen.error = Some("no".into()), &play(false), "playing 0");

@@ -16,7 +16,7 @@ impl World {
         if alive.process != Some(*process) || alive.ends_by_ms.is_some() {
             return;
         }
-        let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
+        let is_up = matches!(self.unit.observed.phase(), Phase::Running | Phase::Playing);
         if is_up && !side.was_up && alive.revision == desired.revision {
             let Spec::Yuno(spec) = &*desired.spec else { panic!("a yuno") };
             let [started, ready] = side.passed;
@@ -25,7 +25,7 @@ impl World {
         }
         // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent,
         // or its revision has failed and it runs on until there is what replaces it.
-        let waits = self.unit.awaits_readiness(alive) || self.unit.observed.phase == Phase::Failed;
+        let waits = self.unit.awaits_readiness(alive) || self.unit.observed.phase() == Phase::Failed;
         let ends = matches!(self.unit.plan(self.now_ms), Some(PlanStep::Stop { .. }));
         let ends = ends || self.unit.is_leaving(alive);
         assert!(is_up || waits || ends || !side.was_up, "thrown back: {:?}", self.unit);
@@ -47,23 +47,23 @@ impl World {
 
     pub(super) fn check(&self) {
         self.check_two();
-        if matches!(self.unit.observed.phase, Phase::Running | Phase::Playing)
+        if matches!(self.unit.observed.phase(), Phase::Running | Phase::Playing)
             && let EffectiveInstance::Alive(alive) = &self.unit.instance
         {
             let (revision, process) = self.own().process.as_ref().expect("running without a process");
             assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
-            assert_eq!(self.unit.observed.pid, Some(process.pid));
+            assert_eq!(self.unit.observed.instance().pid, Some(process.pid));
         }
-        if let Some(rolled_back) = &self.unit.observed.rolled_back {
+        if let Some(rolled_back) = self.unit.observed.rolled_back() {
             let asked = self.unit.asked().expect("it went back from something that is desired");
             assert_eq!((rolled_back.generation, &rolled_back.revision), (asked.generation, &asked.revision));
             let verified = self.unit.verified().expect("it went back to something");
             assert_eq!(rolled_back.to, verified.revision);
             assert_eq!(self.unit.desired.as_ref().map(|desired| &desired.revision), Some(&verified.revision));
-            assert!(!self.unit.observed.on_trial);
+            assert!(!self.unit.observed.trial.is_on());
         }
-        if self.unit.observed.phase != Phase::Backoff {
-            assert_eq!(self.unit.observed.retry_ms, None);
+        if self.unit.observed.phase() != Phase::Backoff {
+            assert_eq!(self.unit.observed.retry_ms(), None);
         }
     }
 
@@ -84,10 +84,10 @@ impl World {
         assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
         let running = own.process.as_ref().map(|(revision, _)| revision);
         let held = self.unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Operator);
-        if observed.phase == Phase::Running {
-            assert_eq!((observed.frozen, own.frozen), (desired.frozen, desired.frozen));
+        if observed.phase() == Phase::Running {
+            assert_eq!((observed.instance().frozen, own.frozen), (desired.frozen, desired.frozen));
         }
-        match (observed.phase, desired.run) {
+        match (observed.phase(), desired.run) {
             // As it was when it was held; but what shall stop has stopped.
             (Phase::Stopped | Phase::Absent, _) if held => assert!(running.is_none()),
             (Phase::Running | Phase::Playing, Run::Running | Run::Playing) if held || desired.frozen => {
@@ -97,10 +97,10 @@ impl World {
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.
             (Phase::Stopped, Run::Running | Run::Playing) => {
-                assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
+                assert_eq!((running, observed.exit()), (None, Some(Exit::Code(0))));
             }
             (Phase::Running, Run::Running) => {
-                assert_eq!(observed.unready, None);
+                assert_eq!(observed.instance().unready, None);
                 assert_eq!((running, own.with), (Some(&desired.revision), self.wired.0));
                 assert_eq!((observed.attempts, &observed.error, own.plays), (0, &None, false));
             }

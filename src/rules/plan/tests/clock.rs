@@ -128,13 +128,13 @@ fn watch(bench: &mut Bench) -> Vec<(Millis, String)> {
     for second in 0..WATCHED / SECOND {
         bench.trail.clear();
         bench.pass(SECOND);
-        let phase = format!("{:?}", bench.unit.observed.phase).to_uppercase();
+        let phase = format!("{:?}", bench.unit.observed.phase()).to_uppercase();
         let steps = bench.trail.iter().filter(|step| **step != phase).cloned();
         seen.extend(steps.map(|step| (second, step)));
     }
     // What became of it for good.
     let observed = &bench.unit.observed;
-    seen.push((0, format!("{:?} {:?} {:?}", observed.phase, observed.rolled_back.is_some(), bench.unit.hold)));
+    seen.push((0, format!("{:?} {:?} {:?}", observed.phase(), observed.rolled_back().is_some(), bench.unit.hold)));
     seen
 }
 
@@ -167,7 +167,7 @@ fn clock_that_is_set_while_the_agent_is_away_gives_nothing_up() {
             let unit = PlannedUnit::new(Some(before.unit.kept()), now_ms);
             let mut after = Bench { unit, now_ms, pid: before.pid, trail: Vec::new() };
             after.see(UnitEvent::Desired(Some(Box::new(wanted)), before.unit.hold.clone()));
-            let is_back = |bench: &Bench| bench.unit.observed.rolled_back.is_some() || bench.unit.hold.is_some();
+            let is_back = |bench: &Bench| bench.unit.observed.rolled_back().is_some() || bench.unit.hold.is_some();
             assert!(!is_back(&after), "{what}, set by {by_ms}");
             match before.unit.process() {
                 Some(process) => {

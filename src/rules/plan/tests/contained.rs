@@ -27,10 +27,10 @@ fn container_is_restarted_five_times_then_held() {
     for (attempt, wait_s) in [5, 10, 20, 40, 60].into_iter().enumerate() {
         bench.end(1);
         bench.check("BACKOFF");
-        assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + wait_s * SECOND));
+        assert_eq!(bench.unit.observed.retry_ms(), Some(bench.now_ms + wait_s * SECOND));
         // Whoever comes after this agent goes on counting.
         let kept = bench.unit.kept().observed;
-        assert_eq!((kept.attempts, kept.retry_ms), (attempt as u32, bench.unit.observed.retry_ms));
+        assert_eq!((kept.attempts, kept.retry_ms()), (attempt as u32, bench.unit.observed.retry_ms()));
         bench.pass(wait_s * SECOND);
         bench.check(&format!("start {attempt}, STARTING"));
         bench.start();
@@ -55,7 +55,7 @@ fn failed_container_start_is_retried_five_times() {
     let mut waits = Vec::new();
     while bench.unit.hold.is_none() {
         bench.see(UnitEvent::NotStarted(failure()));
-        let Some(retry_ms) = bench.unit.observed.retry_ms else { break };
+        let Some(retry_ms) = bench.unit.observed.retry_ms() else { break };
         waits.push((retry_ms - bench.now_ms) / SECOND);
         bench.pass(retry_ms - bench.now_ms);
     }
@@ -72,7 +72,7 @@ fn changed_limits_apply_and_other_changes_recreate() {
     bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(UnitEvent::Reloaded(limited(6).revision().unwrap()));
     bench.check("RUNNING");
-    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    assert_eq!((bench.reached(), bench.unit.observed.instance().pid), (2, Some(1)));
     let other = container(serde_json::json!({"args": ["b"]}));
     bench.see(wants(desired(3, other.clone(), Run::Running)));
     bench.install();

@@ -37,7 +37,7 @@ fn held_running_unit_is_not_replaced() {
     // Once it has ended it stays down, and says why.
     bench.end(3);
     bench.check("ABSENT");
-    assert_eq!(bench.unit.observed.exit, Some(Exit::Code(3)));
+    assert_eq!(bench.unit.observed.exit(), Some(Exit::Code(3)));
     bench.pass(1_000 * SECOND);
     bench.check("ABSENT");
     bench.see(wants(desired(4, spec("b", |_| ()), Run::Running)));
@@ -52,7 +52,7 @@ fn unit_ended_while_held_is_not_restarted() {
     bench.pass(SECOND);
     bench.check("RUNNING, STOPPED");
     let observed = &bench.unit.observed;
-    assert_eq!((observed.retry_ms, observed.error.as_deref()), (None, Some("ended by itself: exit code 3")));
+    assert_eq!((observed.retry_ms(), observed.error.as_deref()), (None, Some("ended by itself: exit code 3")));
     bench.see(wants(a(3, Run::Running)));
     bench.check("start 0, STARTING");
     assert_eq!((bench.unit.observed.attempts, &bench.unit.observed.error), (0, &None));
@@ -79,7 +79,7 @@ fn operators_hold_survives_restart() {
         let mut bench = Bench::new(a(1, Run::Stopped));
         bench.install();
         bench.see(by_operator(a(2, run)));
-        bench.unit.observed.phase = phase;
+        bench.unit.observed.state = phase.into();
         let hold = Hold::new(HoldReason::Operator, 0);
         bench.unit.hold = Some(hold.clone());
         let kept = bench.unit.kept();
@@ -165,7 +165,7 @@ fn frozen_unit_stops_and_started_unit_is_frozen_once_up() {
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("STOPPED");
-    assert!(!bench.unit.observed.frozen);
+    assert!(!bench.unit.observed.instance().frozen);
     bench.see(frozen(4, true));
     bench.start();
     bench.check("start 0, STARTING");

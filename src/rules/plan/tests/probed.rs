@@ -55,7 +55,7 @@ impl Bench {
     }
 
     fn unready(&self) -> Option<&str> {
-        self.unit.observed.unready.as_deref()
+        self.unit.observed.instance().unready.as_deref()
     }
 
     fn error(&self) -> &str {
@@ -149,8 +149,8 @@ fn end_by_probe_counts_as_failure() {
         bench.pass(SECOND);
         bench.fail_probe("l");
         bench.end(0);
-        if bench.unit.process().is_none() && bench.unit.observed.phase != Phase::Starting {
-            let Some(at_ms) = bench.unit.observed.retry_ms else { break };
+        if bench.unit.process().is_none() && bench.unit.observed.phase() != Phase::Starting {
+            let Some(at_ms) = bench.unit.observed.retry_ms() else { break };
             bench.pass(at_ms - bench.now_ms);
         }
         bench.start();
@@ -213,7 +213,7 @@ fn suspended_unit_is_not_probed() {
     bench.see(wants(frozen));
     let (process, frozen) = (bench.unit.process(), true);
     bench.see(UnitEvent::Told(ShimReport { process, frozen, ..ShimReport::default() }));
-    assert_eq!((bench.tried().as_str(), bench.unit.observed.phase), ("", Phase::Running));
+    assert_eq!((bench.tried().as_str(), bench.unit.observed.phase()), ("", Phase::Running));
     bench.see(UnitEvent::Told(ShimReport { process, ..ShimReport::default() }));
     assert_eq!(bench.tried(), "rl");
 }
@@ -253,7 +253,7 @@ fn leaving_instance_is_not_probed() {
     let Spec::Yuno(yuno) = &mut next else { panic!("a yuno") };
     yuno.args.push("x".to_owned());
     bench.see(wants(desired(2, next, Run::Running)));
-    assert_eq!((bench.tried().as_str(), bench.unit.observed.phase), ("", Phase::Running));
+    assert_eq!((bench.tried().as_str(), bench.unit.observed.phase()), ("", Phase::Running));
 }
 
 /// The agent is started again, and finds the process that there was.
@@ -331,14 +331,14 @@ fn container_probes_count_as_yuno_probes() {
     let live = spec(serde_json::json!({"live": probe}));
     bench.see(wants(desired(2, live, Run::Running)));
     bench.pass(SECOND);
-    assert_eq!((bench.tried().as_str(), bench.unready(), bench.unit.observed.pid), ("l", None, Some(1)));
+    assert_eq!((bench.tried().as_str(), bench.unready(), bench.unit.observed.instance().pid), ("l", None, Some(1)));
     bench.trail.clear();
     bench.fail_probe("l");
     bench.check("stop own 30000, STOPPING");
     bench.end(0);
     // As after any other end it waits five seconds, and it is counted.
     bench.check("BACKOFF");
-    assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + 5 * SECOND));
+    assert_eq!(bench.unit.observed.retry_ms(), Some(bench.now_ms + 5 * SECOND));
     assert!(bench.error().starts_with("hangs: live probe: no answer; ended for that"), "{}", bench.error());
     // What does not come up within its time is ended as well.
     let mut bench = Bench::new(desired(1, all, Run::Running));

@@ -60,12 +60,12 @@ fn check_back(bench: &mut Bench, why: &str) {
     bench.start();
     bench.pass(SECOND);
     let observed = &bench.unit.observed;
-    assert_eq!((observed.phase, observed.generation, &observed.error), (Phase::Running, 2, &None));
+    assert_eq!((observed.phase(), observed.generation, &observed.error), (Phase::Running, 2, &None));
     assert_eq!(observed.revision, Some(revision(&good("a"))));
-    let rolled_back = observed.rolled_back.as_ref().unwrap();
+    let rolled_back = observed.rolled_back().unwrap();
     assert_eq!((rolled_back.generation, &rolled_back.to), (2, &revision(&good("a"))));
     assert!(rolled_back.error.contains(why), "{rolled_back}");
-    assert!(!observed.on_trial);
+    assert!(!observed.trial.is_on());
     assert_eq!(bench.unit.asked().map(|asked| asked.generation), Some(2));
     assert_eq!(&rolled_back.revision, &bench.unit.asked().unwrap().revision);
     bench.pass(3_600 * SECOND);
@@ -78,7 +78,7 @@ fn crashing_trial_rolls_back_after_immediate_restarts() {
     for restarts in 1..=3 {
         let last = bench.ended(Exit::Code(1), 0);
         bench.told(restarts, Some(last));
-        assert!(bench.unit.observed.on_trial && bench.unit.observed.rolled_back.is_none());
+        assert!(bench.unit.observed.trial.is_on() && bench.unit.observed.rolled_back().is_none());
     }
     bench.check("STARTING");
     bench.end(1);
@@ -91,7 +91,7 @@ fn crash_before_verification_rolls_back() {
     let mut bench = changed_to(good("b"));
     for restarts in 1..=3 {
         bench.pass(5 * SECOND);
-        assert_eq!(bench.unit.observed.phase, Phase::Running);
+        assert_eq!(bench.unit.observed.phase(), Phase::Running);
         let last = bench.ended(Exit::Code(1), 5 * SECOND);
         bench.told(restarts, Some(last));
     }
@@ -109,7 +109,7 @@ fn verification_that_was_due_before_the_plan_is_not_missed() {
         assert_eq!(bench.unit.plan(due_ms + late_ms), Some(PlanStep::WaitUntil(due_ms)), "{late_ms}");
     }
     bench.pass(10 * SECOND);
-    assert!(!bench.unit.observed.on_trial);
+    assert!(!bench.unit.observed.trial.is_on());
     assert_eq!(bench.unit.plan(bench.now_ms + SECOND), None, "it rests");
 }
 
@@ -117,16 +117,16 @@ fn verification_that_was_due_before_the_plan_is_not_missed() {
 fn verified_revision_is_not_rolled_back() {
     let mut bench = changed_to(good("b"));
     bench.pass(SECOND);
-    assert_eq!((bench.reached(), bench.unit.observed.on_trial), (2, true));
+    assert_eq!((bench.reached(), bench.unit.observed.trial.is_on()), (2, true));
     bench.pass(10 * SECOND);
-    assert_eq!((bench.reached(), bench.unit.observed.on_trial), (2, false));
+    assert_eq!((bench.reached(), bench.unit.observed.trial.is_on()), (2, false));
     assert_eq!(bench.unit.verified().map(|verified| &verified.revision), Some(&revision(&good("b"))));
     for restarts in 1..=3 {
         let last = bench.ended(Exit::Code(1), 0);
         bench.told(restarts, Some(last));
     }
     bench.end(1);
-    assert_eq!((bench.unit.observed.phase, &bench.unit.observed.rolled_back), (Phase::Backoff, &None));
+    assert_eq!((bench.unit.observed.phase(), bench.unit.observed.rolled_back()), (Phase::Backoff, None));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn start_timeout_rolls_back() {
     let started_ms = bench.now_ms;
     assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(started_ms + 20 * SECOND)));
     bench.pass(19 * SECOND);
-    assert_eq!(bench.unit.observed.rolled_back, None);
+    assert_eq!(bench.unit.observed.rolled_back(), None);
     bench.pass(SECOND);
     // It goes on until what replaces it is there; it is not taken for something that is up.
     bench.check("STARTING, Install, STARTING");
@@ -162,11 +162,11 @@ fn failed_install_or_start_rolls_back() {
     let mut bench = verified();
     bench.see(wants(desired(2, good("b"), Run::Running)));
     bench.fail_install(true);
-    assert_eq!(bench.unit.observed.rolled_back, None, "it may come yet, and nothing is lost meanwhile");
+    assert_eq!(bench.unit.observed.rolled_back(), None, "it may come yet, and nothing is lost meanwhile");
     bench.fail_install(false);
-    assert_eq!((bench.unit.observed.phase, bench.reached()), (Phase::Running, 2));
+    assert_eq!((bench.unit.observed.phase(), bench.reached()), (Phase::Running, 2));
     bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
-    assert_eq!(bench.unit.observed.rolled_back.as_ref().map(|back| back.error.as_str()), Some("no"));
+    assert_eq!(bench.unit.observed.rolled_back().map(|back| back.error.as_str()), Some("no"));
     assert_eq!(bench.unit.plan(bench.now_ms), None, "what ran goes on");
 
     for may_heal in [true, false] {
@@ -188,13 +188,13 @@ fn without_verified_revision_nothing_is_rolled_back() {
         bench.told(restarts, Some(last));
     }
     bench.end(1);
-    assert_eq!((bench.unit.observed.phase, &bench.unit.observed.rolled_back), (Phase::Backoff, &None));
+    assert_eq!((bench.unit.observed.phase(), bench.unit.observed.rolled_back()), (Phase::Backoff, None));
 
     let mut bench = changed_to(with("b", |spec| spec.rollback = Rollback::Never));
-    assert!(!bench.unit.observed.on_trial);
+    assert!(!bench.unit.observed.trial.is_on());
     bench.end(1);
     bench.pass(3_600 * SECOND);
-    assert_eq!(bench.unit.observed.rolled_back, None);
+    assert_eq!(bench.unit.observed.rolled_back(), None);
 }
 
 #[test]
@@ -204,13 +204,13 @@ fn next_generation_is_tried_again() {
     check_back(&mut bench, "exit code 1");
     // The same again, by `run`.
     bench.see(wants(desired(3, with("b", |spec| spec.restart = Restart::Never), Run::Running)));
-    assert_eq!((bench.unit.observed.rolled_back.as_ref(), bench.unit.asked()), (None, bench.unit.desired.as_ref()));
+    assert_eq!((bench.unit.observed.rolled_back(), bench.unit.asked()), (None, bench.unit.desired.as_ref()));
     bench.install();
     bench.end(0);
     bench.start();
     bench.pass(SECOND);
     bench.pass(10 * SECOND);
-    assert_eq!((bench.unit.observed.phase, bench.reached()), (Phase::Running, 3));
+    assert_eq!((bench.unit.observed.phase(), bench.reached()), (Phase::Running, 3));
     assert_eq!(
         bench.unit.verified().map(|verified| &verified.revision),
         bench.unit.asked().map(|asked| &asked.revision)
@@ -234,9 +234,9 @@ fn interrupted_rollback_continues_after_restart() {
     after.install();
     after.start();
     after.pass(SECOND);
-    assert_eq!((after.unit.observed.phase, after.reached()), (Phase::Running, 2));
+    assert_eq!((after.unit.observed.phase(), after.reached()), (Phase::Running, 2));
     assert_eq!(after.unit.observed.revision, Some(revision(&good("a"))));
-    assert_eq!(after.unit.observed.rolled_back.as_ref().map(|back| &back.revision), Some(&revision(&bad)));
+    assert_eq!(after.unit.observed.rolled_back().map(|back| &back.revision), Some(&revision(&bad)));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn trial_time_continues_after_restart() {
     after.see(UnitEvent::Found(FoundInstance::Alive(revision(&slow), ShimReport { process, ..ShimReport::default() })));
     assert_eq!(after.unit.plan(now_ms), Some(PlanStep::WaitUntil(now_ms + 5 * SECOND)));
     after.pass(5 * SECOND);
-    assert!(after.unit.observed.rolled_back.is_some());
+    assert!(after.unit.observed.rolled_back().is_some());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn failed_reload_rolls_back_with_new_process() {
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(UnitEvent::Reloaded(revision(&bad)));
-    assert!(bench.unit.observed.on_trial);
+    assert!(bench.unit.observed.trial.is_on());
     for restarts in 1..=3 {
         let last = bench.ended(Exit::Code(1), 0);
         bench.told(restarts, Some(last));
@@ -291,7 +291,7 @@ fn failed_reload_rolls_back_with_new_process() {
     bench.install();
     wired(&mut bench);
     bench.check("Install, INSTALLING, STOPPED, start 0, STARTING");
-    assert_eq!(bench.unit.observed.rolled_back.as_ref().map(|back| &back.revision), Some(&revision(&bad)));
+    assert_eq!(bench.unit.observed.rolled_back().map(|back| &back.revision), Some(&revision(&bad)));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn held_unit_is_not_verified() {
     let hold = Hold::new(HoldReason::Operator, 0);
     bench.see(UnitEvent::Desired(Some(Box::new(desired(3, slow, Run::Running))), Some(hold)));
     bench.pass(3_600 * SECOND);
-    assert_eq!(bench.unit.observed.rolled_back, None);
+    assert_eq!(bench.unit.observed.rolled_back(), None);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn rolled_back_task_is_not_run_again() {
     bench.pass(10 * SECOND);
     assert!(bench.unit.verified().is_some());
     bench.end(0);
-    assert_eq!((bench.unit.observed.phase, bench.unit.verified()), (Phase::Stopped, None));
+    assert_eq!((bench.unit.observed.phase(), bench.unit.verified()), (Phase::Stopped, None));
 }
 
 #[test]
@@ -322,6 +322,6 @@ fn reboot_during_trial_is_no_failure() {
     let mut bench = changed_to(good("b"));
     let last = InstanceExit { with_host: true, ..bench.ended(Exit::Unknown, 0) };
     bench.see(UnitEvent::Ended(InstanceEnd { restarts: 0, last }));
-    assert_eq!(bench.unit.observed.rolled_back, None);
+    assert_eq!(bench.unit.observed.rolled_back(), None);
     bench.check("start 0, STARTING");
 }

@@ -56,7 +56,7 @@ impl Bench {
     }
 
     fn runs(&self) -> (Option<i32>, Option<&Digest>) {
-        (self.unit.observed.pid, self.unit.observed.revision.as_ref())
+        (self.unit.observed.instance().pid, self.unit.observed.revision.as_ref())
     }
 
     fn again(&mut self) {
@@ -84,7 +84,7 @@ fn old_instance_ends_once_new_one_is_up() {
     bench.replace(first("b"), Run::Running);
     bench.check("Install, RUNNING, start beside, RUNNING");
     assert_eq!((bench.shown(), bench.runs()), (Some((Some(99), false)), (Some(1), Some(&revision("a")))));
-    assert_eq!((bench.reached(), bench.unit.observed.on_trial), (1, true));
+    assert_eq!((bench.reached(), bench.unit.observed.trial.is_on()), (1, true));
     assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(bench.now_ms + SECOND)));
     bench.pass(SECOND);
     bench.check("stop beside Term 7000, RUNNING");
@@ -94,7 +94,7 @@ fn old_instance_ends_once_new_one_is_up() {
     bench.pass(7_000 + STOP_SLACK_MS);
     bench.check("stop beside Kill 0, RUNNING");
     bench.second_ends(0);
-    assert_eq!((bench.shown(), bench.reached(), bench.unit.observed.exit), (None, 2, None));
+    assert_eq!((bench.shown(), bench.reached(), bench.unit.observed.exit()), (None, 2, None));
     assert_eq!(bench.unit.verified().map(|verified| verified.revision.clone()), Some(revision("b")));
     assert_eq!(bench.unit.plan(bench.now_ms), None);
 }
@@ -147,10 +147,10 @@ fn failed_candidate_leaves_old_instance_running() {
         bench.replace(first("b"), Run::Running);
         bench.trail.clear();
         fail(&mut bench);
-        let back = bench.unit.observed.rolled_back.clone().unwrap_or_else(|| panic!("{why}: {:?}", bench.unit));
+        let back = bench.unit.observed.rolled_back().cloned().unwrap_or_else(|| panic!("{why}: {:?}", bench.unit));
         assert_eq!((back.error.as_str(), &back.revision, &back.to), (why, &revision("b"), &revision("a")));
         assert_eq!(bench.runs(), (Some(1), Some(&revision("a"))));
-        assert_eq!(bench.unit.observed.phase, Phase::Running);
+        assert_eq!(bench.unit.observed.phase(), Phase::Running);
         if bench.shown().is_some() {
             assert_eq!(bench.trail.iter().filter(|step| *step == "stop beside Term 7000").count(), 1, "{why}");
             bench.second_ends(0);
@@ -277,7 +277,7 @@ fn only_one_instance_plays() {
     bench.see(UnitEvent::Told(told(1)));
     bench.see(UnitEvent::Played { ask: 0, answer: Ok(()) });
     bench.pass(6 * SECOND);
-    assert_eq!(bench.unit.observed.phase, Phase::Playing);
+    assert_eq!(bench.unit.observed.phase(), Phase::Playing);
     bench.see(wants(desired(2, speaks("b"), Run::Playing)));
     bench.install();
     bench.trail.clear();

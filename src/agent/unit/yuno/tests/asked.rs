@@ -46,7 +46,7 @@ async fn yuno_plays_and_continues_after_restart() {
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, SAMPLE, lines())).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
-    assert_eq!(state.observed.can, [Ability::Play, Ability::Command, Ability::Stats]);
+    assert_eq!(state.observed.instance().can, [Ability::Play, Ability::Command, Ability::Stats]);
     host.verb(&unit, &play(&unit)).await.unwrap();
     let playing = host.until_phase(&unit, Phase::Playing).await;
     host.await_request(&unit, "play", 1).await;
@@ -59,7 +59,7 @@ async fn yuno_plays_and_continues_after_restart() {
     kill(pid(&state), Signal::SIGKILL).unwrap();
     let state = host
         .until(&unit, |state| {
-            state.observed.phase == Phase::Playing
+            state.observed.phase() == Phase::Playing
                 && state.process.is_some_and(|(now, _)| now != pid(&playing).as_raw())
         })
         .await;
@@ -84,10 +84,10 @@ async fn refused_play_is_reported() {
         error.contains("not_now") && state.observed.generation == state.desired.generation
     };
     let state = host.until(&unit, refused).await;
-    assert_eq!((state.observed.phase, state.desired.run), (Phase::Running, Run::Playing));
+    assert_eq!((state.observed.phase(), state.desired.run), (Phase::Running, Run::Playing));
     // Another process knows nothing of that.
     kill(pid(&state), Signal::SIGKILL).unwrap();
-    let state = host.until(&unit, |state| state.observed.phase == Phase::Playing).await;
+    let state = host.until(&unit, |state| state.observed.phase() == Phase::Playing).await;
     assert_eq!(state.observed.error, None);
     host.stop(&unit).await;
 }

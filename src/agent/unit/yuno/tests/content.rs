@@ -136,7 +136,7 @@ async fn changed_content_of_running_unit_is_put_right() {
             let after = bench.until(&what, |_| bench.content() == right).await;
             assert_eq!(after.process, before.process, "{what}: the process goes on");
         }
-        let after = bench.until("something is reported", |state| state.observed.changed.is_empty()).await;
+        let after = bench.until("something is reported", |state| state.observed.instance().drift.is_empty()).await;
         assert_eq!(after.process, before.process);
         bench.host.stop(&bench.unit).await;
     }
@@ -157,15 +157,16 @@ async fn process_that_may_run_changed_content_is_restarted() {
     // Its shim starts it again by itself, from what lies there.
     kill(pid(&before), Signal::SIGKILL).unwrap();
     bench.host.logs_until(&bench.unit, "changed\n").await;
-    let is_told = |state: &UnitState| state.observed.changed.iter().any(|one| one.contains("artifact a@1"));
+    let is_told = |state: &UnitState| state.observed.instance().drift.iter().any(|one| one.contains("artifact a@1"));
     bench.until("nothing is reported", is_told).await;
     bench.host.verb(&bench.unit, &Verb::UnitUnhold { unit: bench.unit.clone() }).await.unwrap();
     let is_right = || fs::read(&bench.artifact).is_ok_and(|content| content == SERVICE.as_bytes());
     bench.until("it is not put right", |_| is_right()).await;
     let is_restarted = |state: &UnitState| {
-        let command = state.observed.pid.map(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
+        let command =
+            state.observed.instance().pid.map(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
         let is_shell = command.is_some_and(|command| command.starts_with(b"/bin/sh"));
-        is_shell && state.observed.phase == Phase::Running
+        is_shell && state.observed.phase() == Phase::Running
     };
     bench.until("what runs is not what was installed", is_restarted).await;
     bench.host.stop(&bench.unit).await;
@@ -173,14 +174,15 @@ async fn process_that_may_run_changed_content_is_restarted() {
 
 #[tokio::test]
 async fn content_is_left_if_drift_is_reported_and_after_a_fight() {
-    let changed = |state: &UnitState, words: &str| state.observed.changed.iter().any(|one| one.contains(words));
+    let changed =
+        |state: &UnitState, words: &str| state.observed.instance().drift.iter().any(|one| one.contains(words));
     let bench = Bench::start(json!({"drift": "report"})).await;
     let (right, path) = (bench.content(), bench.config("config.json"));
     flip(&path);
     bench.until("nothing is reported", |state| changed(state, "config.json: its content is another")).await;
     assert_ne!(bench.content(), right);
     fs::write(&path, CONFIG).unwrap();
-    bench.until("it is as it should be", |state| state.observed.changed.is_empty()).await;
+    bench.until("it is as it should be", |state| state.observed.instance().drift.is_empty()).await;
     bench.host.stop(&bench.unit).await;
 
     let bench = Bench::start(json!({})).await;

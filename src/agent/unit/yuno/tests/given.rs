@@ -69,7 +69,7 @@ async fn unavailable_attribute_fails_the_start() {
         host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
         assert!(state.observed.error.as_ref().unwrap().contains(words), "{state:?}");
-        assert_eq!((state.process, state.observed.retry_ms.is_some()), (None, phase == Phase::Backoff), "{state:?}");
+        assert_eq!((state.process, state.observed.retry_ms().is_some()), (None, phase == Phase::Backoff), "{state:?}");
     }
 }
 
@@ -101,7 +101,7 @@ async fn limits_apply_and_are_removed_with_the_unit() {
     let fields = json!({"limits": limits, "restart": "never", "args": ["once"]});
     host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
-    if !state.observed.missing.is_empty() {
+    if !state.observed.instance().unsupported.is_empty() {
         // Then this is what is told, and it runs all the same.
         host.stop(&unit).await;
         return;
@@ -113,7 +113,8 @@ async fn limits_apply_and_are_removed_with_the_unit() {
     host.verb(&unit, &host.apply(&unit, eater, fields)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;
     let observed = &state.observed;
-    assert_eq!((observed.exit, observed.oom_killed), (Some(Exit::Signal(9)), true));
+    let end = observed.last_end.unwrap();
+    assert_eq!((end.exit, end.oom_killed), (Exit::Signal(9), true));
     assert!(observed.error.as_ref().unwrap().contains("out of memory"), "{observed:?}");
     // The last line of before, of the same log, may stand above.
     assert!(observed.last_lines.as_ref().unwrap().ends_with("I am hungry\n"), "{observed:?}");
@@ -145,15 +146,17 @@ async fn unavailable_limits_are_reported() {
     let limits = json!({"pids": u32::MAX});
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"limits": limits}))).await.unwrap();
     let told = |state: &UnitState| {
-        let missing = &state.observed.missing;
+        let missing = &state.observed.instance().unsupported;
         assert!(missing.len() == 1 && missing[0].starts_with("the limit of pids: "), "{missing:?}");
     };
     told(&host.until_phase(&unit, Phase::Running).await);
     let mut host = host;
     host.restart_agent().await;
-    told(&host.until(&unit, |state| state.process.is_some() && !state.observed.missing.is_empty()).await);
+    told(
+        &host.until(&unit, |state| state.process.is_some() && !state.observed.instance().unsupported.is_empty()).await,
+    );
     let state = host.stop(&unit).await;
-    assert!(state.observed.missing.is_empty());
+    assert!(state.observed.instance().unsupported.is_empty());
 }
 
 #[tokio::test]
@@ -175,9 +178,11 @@ async fn no_process_of_a_unit_outlives_it() {
     let shim = muster_shim::process_identity::stat(pid(&state).as_raw()).unwrap().ppid;
     kill(Pid::from_raw(shim), Signal::SIGKILL).unwrap();
     kill(pid(&state), Signal::SIGKILL).unwrap();
-    let again = |now: &UnitState| now.observed.phase == Phase::Running && now.observed.pid != state.observed.pid;
+    let again = |now: &UnitState| {
+        now.observed.phase() == Phase::Running && now.observed.instance().pid != state.observed.instance().pid
+    };
     let second = host.until(&unit, again).await;
-    assert_eq!(second.observed.exit, Some(Exit::Unknown));
+    assert_eq!(second.observed.exit(), Some(Exit::Unknown));
     // A zombie, perhaps, if init is slow: it runs no more.
     let is_gone = |pid: Pid| muster_shim::process_identity::stat(pid.as_raw()).is_none_or(|stat| stat.is_dead());
     assert!(is_gone(far), "it was there when the next one was started");
@@ -210,20 +215,20 @@ async fn notify_unit_runs_once_ready_and_hanging_one_is_ended() {
     let unit = unit();
     let fields = json!({"channel": "notify", "watchdog_ms": 2_000, "started_after_ms": 0});
     host.verb(&unit, &host.apply(&unit, SPEAKER, fields)).await.unwrap();
-    let starting = host.until(&unit, |state| state.observed.status.as_deref() == Some("waiting")).await;
-    assert_eq!(starting.observed.phase, Phase::Starting);
+    let starting = host.until(&unit, |state| state.observed.instance().status.as_deref() == Some("waiting")).await;
+    assert_eq!(starting.observed.phase(), Phase::Starting);
     let work = host.unit_folder().join("work");
     fs::write(work.join("go"), "").unwrap();
     host.until_phase(&unit, Phase::Running).await;
-    host.until(&unit, |state| state.observed.status.as_deref() == Some("serving")).await;
+    host.until(&unit, |state| state.observed.instance().status.as_deref() == Some("serving")).await;
     host.logs_until(&unit, "watchdog 2000000\n").await;
     // An agent that was away knows what was said meanwhile.
     host.restart_agent().await;
-    let state = host.until(&unit, |state| state.process.is_some() && state.observed.status.is_some()).await;
-    assert_eq!((state.observed.phase, state.process), (Phase::Running, starting.process));
+    let state = host.until(&unit, |state| state.process.is_some() && state.observed.instance().status.is_some()).await;
+    assert_eq!((state.observed.phase(), state.process), (Phase::Running, starting.process));
     fs::write(work.join("hang"), "").unwrap();
     let again = host.until(&unit, |state| state.process != starting.process && state.process.is_some()).await;
-    assert_eq!((again.observed.exit, again.observed.phase), (Some(Exit::Signal(6)), Phase::Starting));
+    assert_eq!((again.observed.exit(), again.observed.phase()), (Some(Exit::Signal(6)), Phase::Starting));
     fs::write(work.join("go"), "").unwrap();
     host.until_phase(&unit, Phase::Running).await;
     host.stop(&unit).await;

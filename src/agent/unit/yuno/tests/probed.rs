@@ -28,7 +28,7 @@ impl Host {
 }
 
 fn is_unready(state: &UnitState, words: &str) -> bool {
-    state.observed.unready.as_deref().is_some_and(|why| why.contains(words))
+    state.observed.instance().unready.as_deref().is_some_and(|why| why.contains(words))
 }
 
 #[tokio::test]
@@ -37,23 +37,26 @@ async fn command_probe_decides_readiness() {
     let unit = unit();
     let ready = exec("test -e ready || { echo \"$WHO: not yet, $MUSTER_UNIT\"; exit 3; }");
     host.probed(json!({"ready": ready})).await;
-    let state = host.until(&unit, |state| state.observed.unready.is_some()).await;
-    assert_eq!(state.observed.unready.as_deref(), Some("ready probe: exit code 3: me: not yet, default/hello"));
-    assert_eq!(state.observed.phase, Phase::Starting);
+    let state = host.until(&unit, |state| state.observed.instance().unready.is_some()).await;
+    assert_eq!(
+        state.observed.instance().unready.as_deref(),
+        Some("ready probe: exit code 3: me: not yet, default/hello")
+    );
+    assert_eq!(state.observed.phase(), Phase::Starting);
     host.touch("ready");
     let running = host.until_phase(&unit, Phase::Running).await;
-    assert_eq!(running.observed.unready, None);
+    assert_eq!(running.observed.instance().unready, None);
 
     // To be ready no more ends nothing, also for an agent that is started again.
     host.remove("ready");
     host.until(&unit, |state| is_unready(state, "not yet")).await;
     host.restart_agent().await;
     let state = host.until(&unit, |state| state.process.is_some()).await;
-    assert_eq!((state.process, state.observed.phase), (running.process, Phase::Running));
-    assert!(is_unready(&state, "ready probe: exit code 3"), "{:?}", state.observed.unready);
+    assert_eq!((state.process, state.observed.phase()), (running.process, Phase::Running));
+    assert!(is_unready(&state, "ready probe: exit code 3"), "{:?}", state.observed.instance().unready);
     host.touch("ready");
-    let state = host.until(&unit, |state| state.observed.unready.is_none()).await;
-    assert_eq!((state.process, state.observed.phase), (running.process, Phase::Running));
+    let state = host.until(&unit, |state| state.observed.instance().unready.is_none()).await;
+    assert_eq!((state.process, state.observed.phase()), (running.process, Phase::Running));
     host.stop(&unit).await;
 }
 
@@ -105,10 +108,10 @@ async fn probes_are_changed_in_place() {
     // It is up already: that a start probe is another one now does not matter to this process.
     host.probed(json!({"start": {"exec": shell("false")}, "ready": exec("echo never; false")})).await;
     let state = host.until(&unit, |state| is_unready(state, "never")).await;
-    assert_eq!((state.process, state.observed.phase), (before.process, Phase::Running));
+    assert_eq!((state.process, state.observed.phase()), (before.process, Phase::Running));
     host.probed(json!({"live": exec("true")})).await;
-    let state = host.until(&unit, |state| state.observed.unready.is_none()).await;
-    assert_eq!((state.process, state.observed.phase), (before.process, Phase::Running));
+    let state = host.until(&unit, |state| state.observed.instance().unready.is_none()).await;
+    assert_eq!((state.process, state.observed.phase()), (before.process, Phase::Running));
     host.stop(&unit).await;
 }
 

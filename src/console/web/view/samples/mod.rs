@@ -31,8 +31,8 @@ use muster_topics::{
     process::{Cores, Limits},
     task::{OwedReport, TaskAction, TaskLogText, TaskRecord, TaskState, UnitTasks},
     unit::{
-        ArtifactRef, Beside, Channel, ConfigRef, Content, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
-        RolledBack, Run, Spec, YunoSpec,
+        ArtifactRef, Beside, Channel, ConfigRef, Content, Desired, Exit, Hold, HoldReason, InstanceReport, Observed,
+        ObservedState, Phase, Progress, RolledBack, Run, Spec, TrialReport, YunoSpec,
     },
 };
 

@@ -27,6 +27,21 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
         probes: Probes { live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))), ..Probes::default() },
         ..YunoSpec::new(artifact)
     };
+    let running = ObservedState::Running(InstanceReport {
+        pid: Some(4711),
+        frozen: true,
+        can: vec![Ability::Play, Ability::Stats],
+        unready: Some(text("ready probe: http://127.0.0.1:8080/ready: status 503")),
+        ..InstanceReport::default()
+    });
+    let back = RolledBack {
+        generation: 4,
+        revision: Digest::of(b"new"),
+        to: Digest::of(b"old"),
+        error: text("ended by itself: exit code 2"),
+        at_ms: ago(300),
+        last_lines: Some(text("no such table: till")),
+    };
     Unit {
         host: HostId::random(),
         hostname: hostname.to_owned(),
@@ -45,27 +60,13 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
                 artifact: text(if failed { "till@2.4.0" } else { "till@2.4.1" }),
                 configs: vec![text("till.main@7"), "shop@7".to_owned()],
             }),
-            phase: if failed { Phase::Backoff } else { Phase::Running },
+            state: if failed { ObservedState::Backoff { retry_ms: ago(-42) } } else { running },
             since_ms: ago(312),
-            pid: (!failed).then_some(4711),
-            frozen: !failed,
-            exit: failed.then_some(Exit::Signal(11)),
+            last_end: failed.then_some(Exit::Signal(11).into()),
             attempts: u32::from(failed) * 4,
-            retry_ms: failed.then_some(ago(-42)),
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
-            can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
-            unready: (!failed).then(|| text("ready probe: http://127.0.0.1:8080/ready: status 503")),
             error: failed.then(|| text("it ended within a second, four times in a row")),
-            verified: Some(Digest::of(b"old")),
-            on_trial: !failed,
-            rolled_back: failed.then(|| RolledBack {
-                generation: 4,
-                revision: Digest::of(b"new"),
-                to: Digest::of(b"old"),
-                error: text("ended by itself: exit code 2"),
-                at_ms: ago(300),
-                last_lines: Some(text("no such table: till")),
-            }),
+            trial: if failed { TrialReport::RolledBack(back) } else { TrialReport::OnTrial { verified: back.to } },
             beside: (!failed).then(|| Beside {
                 revision: Digest::of(b"old"),
                 pid: Some(4_700),
@@ -167,7 +168,8 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
     let mut view = unit_view(hostname, "");
     let entries = serde_json::json!({text("/etc/till.conf"): {"text": "a\n"}});
     view.unit.desired.spec = serde_json::from_value(serde_json::json!({"kind": "files", "files": entries})).unwrap();
-    view.unit.observed.changed = vec![text("/etc/till.conf: its content differs")];
+    let drift = vec![text("/etc/till.conf: its content differs")];
+    view.unit.observed.state = ObservedState::Running(InstanceReport { drift, ..InstanceReport::default() });
     let owed = OwedReport {
         action: text("restart shop/till"),
         since_ms: ago(40),
