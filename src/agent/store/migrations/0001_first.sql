@@ -12,7 +12,7 @@
 -- and when that was noticed. The time that had certainly come, with how long the machine had run then, and which start of it that was.
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY CHECK (key IN ('created_ms', 'epoch', 'generation', 'signed_ms', 'store', 'steps', 'issued_ms',
-                                          'lost_ms', 'noticed_ms', 'certain_ms', 'uptime_ms', 'boot')),
+                                          'lost_ms', 'noticed_ms', 'certain_ms', 'uptime_ms', 'boot', 'console_epoch')),
     value INTEGER NOT NULL,
     sum   INTEGER
 ) STRICT, WITHOUT ROWID;
