@@ -69,7 +69,7 @@ impl StoredRollout {
 /// What is stored of how far a host is. What it asks, and whether it is connected, is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredHost {
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_late: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     heard: Option<Numbered>,
@@ -87,7 +87,7 @@ pub(super) struct StoredHost {
     outcome: Option<HostOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_ms: Option<Millis>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unavailable: bool,
 }
 
