@@ -170,8 +170,10 @@ pub async fn run(
         Some(folder) => folder.clone(),
         None => default_data()?,
     };
+    let path = data.join("simulation.db");
+    store::check_form(&path).map_err(|other| Failure::new(FailureKind::Failed, other))?;
     let _lock = hold(&data)?;
-    let store = Store::open(&data.join("simulation.db")).await.trying("the simulation's store")?;
+    let store = Store::open(&path).await.trying("the simulation's store")?;
     let ran = simulate(&wanted, options, &store, &shutdown).await;
     store.close().await;
     let Some(summary) = ran? else { return Ok(()) };

@@ -187,6 +187,16 @@ impl Outbox {
     }
 }
 
+/// The error of a store that another build has written.
+fn other_form(path: &Path) -> OtherForm {
+    OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), "start again")
+}
+
+/// Checks that no other build has written a store, and changes nothing.
+pub(super) fn check_form(path: &Path) -> Result<(), OtherForm> {
+    muster_base::form::check_store(path, other_form)
+}
+
 /// The store of simulated hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
@@ -196,8 +206,7 @@ pub(super) struct Store {
 impl Store {
     /// Opens the store in `path`; creates it if there is none.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
-        let other = |path: &Path| OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), "start again");
-        form::prepare(path, SqliteAutoVacuum::None, other).await?;
+        form::prepare(path, SqliteAutoVacuum::None, other_form).await?;
         let _index = index_file::prepare(path).await.map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
