@@ -81,6 +81,9 @@ const NOT_HERE: [(&str, &str); 36] = [
     ("fold package runs", "about packages: see `tests/e2e/packages`"),
 ];
 
+/// A store comes to this once, with the first message of its console: see [`new_member_killed_at_its_first_message_takes_commands`].
+const ONCE: &str = "set console epoch/";
+
 /// So that there is something to be refused by the agent itself.
 const POLICY: &str = "[policy]\ndeny_users = [\"daemon\"]";
 
@@ -398,12 +401,13 @@ fn agent_recovers_from_kill_at_any_place() {
     const RESEND_S: u32 = 7;
     operator.round(RESEND_S);
 
-    let places = agent.places();
+    let mut places = agent.places();
     let passed: BTreeSet<String> = places.iter().map(|(name, _)| name.clone()).collect();
     let missing: Vec<String> =
         in_source().into_iter().filter(|name| !NOT_HERE.iter().any(|(what, _)| name.starts_with(what))).collect();
     let missing: Vec<&String> = missing.iter().filter(|name| !passed.contains(*name)).collect();
     assert!(missing.is_empty(), "the round does not come to {missing:?}");
+    places.retain(|(name, _)| !name.starts_with(ONCE));
 
     // Each place at its first passage; in a long run also at its later ones.
     let most = if std::env::var_os("TESTS_LONG").is_some() { 20 } else { 1 };
@@ -432,6 +436,30 @@ fn agent_recovers_from_kill_at_any_place() {
         operator.rounds
     );
     assert_eq!(killed + out_of_reach, all);
+}
+
+#[test]
+fn new_member_killed_at_its_first_message_takes_commands() {
+    let places: Vec<String> = in_source().into_iter().filter(|name| name.starts_with(ONCE)).collect();
+    assert_eq!(places.len(), 2, "{places:?}");
+    for place in places {
+        let roles = Arc::new(Roles::start());
+        let agent = Agent::start_to_be_killed(&roles, "", [(place.clone(), 1)]);
+        eventually("its end there", || match agent.next_point() {
+            None => Ok(()),
+            Some(next) => Err(format!("{next:?}")),
+        });
+        roles.wait_for_host("online");
+        let effects = roles.home.path().join("effects");
+        let script = format!("echo once >> {}", effects.display());
+        roles.ok(&["exec", "--wait-offline", "--shell", "--", &script]);
+        assert_eq!(fs::read_to_string(&effects).unwrap(), "once\n", "{place}");
+        // It is stored once, and what comes later is not held against it.
+        agent.restart();
+        roles.ok(&["exec", "--wait-offline", "--", "true"]);
+        let killed: Vec<String> = agent.killed().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(killed, [place]);
+    }
 }
 
 /// Where a replacement can be interrupted: at each commit of what is kept of the unit, and around the start.

@@ -47,7 +47,7 @@ async fn wildcard_brings_many_retained_messages() {
     .await;
     leave_many(&ours.place, Version::V5).await;
     for version in BOTH {
-        for (qos, filter) in [(0, "muster/s/+/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/unit/default/+")] {
+        for (qos, filter) in [(0, "muster/s/+/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/+/+/unit/default/+")] {
             let mut client = console(&ours.place, version).await;
             client.subscribe(filter, qos).await;
             let mut found = vec![false; COUNT];

@@ -61,12 +61,17 @@ impl Shared {
 impl Agent {
     /// Starts one, with more lines in its configuration, that joins.
     pub(super) fn start(roles: &Arc<Roles>, more: &str) -> Self {
+        Self::start_to_be_killed(roles, more, [])
+    }
+
+    /// The same, with places where it is to be killed from its first start on.
+    pub(super) fn start_to_be_killed(roles: &Arc<Roles>, more: &str, points: impl IntoIterator<Item = Point>) -> Self {
         let config = roles.agent_config_with(more);
         let shared = Arc::new(Shared {
             roles_home: roles.home.path().to_owned(),
             config,
             places: roles.home.path().join("places"),
-            points: Mutex::default(),
+            points: Mutex::new(points.into_iter().collect()),
             child: Mutex::default(),
             killed: Mutex::default(),
         });
