@@ -72,11 +72,11 @@ async fn filter_repeated_20_000_times_brings_retained_once() {
 fn wide_filters() -> Vec<String> {
     let mut filters = vec!["muster/#".to_owned()];
     for first in ["h", "+"] {
-        filters.extend([format!("muster/{first}/#"), format!("muster/{first}/+/#")]);
+        filters.extend([format!("muster/s/+/{first}/#"), format!("muster/s/+/{first}/+/#")]);
         for second in ["unit", "+"] {
-            filters.push(format!("muster/{first}/+/{second}/#"));
+            filters.push(format!("muster/s/+/{first}/+/{second}/#"));
             for third in ["default", "+"] {
-                let start = format!("muster/{first}/+/{second}/{third}");
+                let start = format!("muster/s/+/{first}/+/{second}/{third}");
                 filters.extend([format!("{start}/#"), format!("{start}/+")]);
             }
         }
