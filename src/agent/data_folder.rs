@@ -86,9 +86,9 @@ fn make_folder(folder: &Path) -> Result<(), AgentError> {
 }
 
 /// Makes sure that the agent's own files and folders can be created, read and written, because nobody is on site to repair
-/// them. (Of the identity there is no other: it is left to a person.)
+/// them. (Of the identity there is no other: it is left to a person. What is in the reserve nobody reads.)
 fn clear_places(folder: &Path) -> Result<(), AgentError> {
-    const RENEWED: [&str; 10] = [
+    const RENEWED: [&str; 9] = [
         "agent.db",
         "agent.db-wal",
         "agent.db-shm",
@@ -96,14 +96,13 @@ fn clear_places(folder: &Path) -> Result<(), AgentError> {
         "host",
         "instances",
         "intent/realms.json",
-        "reserve",
         "sealing.key",
         "token.sha256",
     ];
     const FOLDERS: [&str; 5] = ["artifacts", "exec", "intent", "kept", "units"];
     files::clear_places(folder, RoleFile::Folder, &FOLDERS)
         .and_then(|()| files::clear_places(folder, RoleFile::RenewedFile, &RENEWED))
-        .and_then(|()| files::clear_places(folder, RoleFile::File, &["identity.json"]))
+        .and_then(|()| files::clear_places(folder, RoleFile::File, &["identity.json", "reserve"]))
         .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
 }
 

@@ -215,9 +215,9 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     if restored_mark::is_unfinished(&dir) {
         return Err(ConsoleError::UnfinishedRestore { path: dir });
     }
-    // What is in the log is nowhere else.
-    clear_places(&dir, files::RoleFile::File, &["console.db-wal"])?;
-    clear_places(&dir, files::RoleFile::RenewedFile, &["console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
+    clear_places(&dir, files::RoleFile::RenewedFile, &["console.db-shm"])?;
+    // What is in the log is nowhere else; the others are replaced, or not read.
+    clear_places(&dir, files::RoleFile::File, &["console.db-wal", "reserve", revocation::FILE, WEB_URL])?;
     // A copy of the store, if the console was killed while it made a backup.
     backup::remove_folder(&dir.join(backup::WORK)).map_err(folder)?;
     let external = ExternalStores::open(&config)?;
