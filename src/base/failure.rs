@@ -48,6 +48,18 @@ impl Failure {
         Self { kind, diagnostic: Some(Diagnostic::parse(&message.to_string())) }
     }
 
+    /// A failure of the given kind, from what is told already.
+    #[must_use]
+    pub fn told(kind: FailureKind, diagnostic: Diagnostic) -> Self {
+        Self { kind, diagnostic: Some(diagnostic) }
+    }
+
+    /// A failure of the given kind, from an error with its causes and its hint.
+    #[must_use]
+    pub fn of(kind: FailureKind, error: &dyn miette::Diagnostic) -> Self {
+        Self::told(kind, Diagnostic::of(error))
+    }
+
     /// A failure that has already been printed.
     #[must_use]
     pub fn silent(kind: FailureKind) -> Self {

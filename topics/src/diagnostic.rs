@@ -35,6 +35,13 @@ impl Diagnostic {
         Self { cause: cause.to_string(), consequence: None, hint: None }
     }
 
+    /// Tells an error: its text and those of its causes as the cause, and the hint of the first of them that has one. A
+    /// cause that the text before already contains is not repeated.
+    #[must_use]
+    pub fn of(error: &dyn miette::Diagnostic) -> Self {
+        Self { cause: with_causes(error), consequence: None, hint: hint_of(error) }
+    }
+
     /// Adds what follows from it.
     #[must_use]
     pub fn with_consequence(mut self, consequence: impl fmt::Display) -> Self {
@@ -57,6 +64,26 @@ impl Diagnostic {
         let (cause, consequence) = split(text, CONSEQUENCE);
         Self { cause: cause.to_owned(), consequence: consequence.map(str::to_owned), hint: hint.map(str::to_owned) }
     }
+}
+
+/// An error and its causes on one line.
+fn with_causes(error: &dyn miette::Diagnostic) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The hint of an error, or of the first of its causes that tells one.
+fn hint_of(error: &dyn miette::Diagnostic) -> Option<String> {
+    error.help().map(|hint| hint.to_string()).or_else(|| error.diagnostic_source().and_then(hint_of))
 }
 
 /// Splits a text at the only mark that begins a line or a clause.
@@ -112,6 +139,31 @@ mod tests {
             assert_eq!(Diagnostic::parse(&diagnostic.to_string()), diagnostic);
             assert_eq!(Diagnostic::parse(&format!("{diagnostic:#}")), diagnostic);
         }
+    }
+
+    #[derive(Debug, thiserror::Error, miette::Diagnostic)]
+    enum Problem {
+        #[error("{0} is not there")]
+        #[diagnostic(help("make {0}"))]
+        Missing(&'static str),
+        #[error("the disk: {0}")]
+        Disk(#[source] std::io::Error),
+    }
+
+    #[derive(Debug, thiserror::Error, miette::Diagnostic)]
+    #[error("the step failed")]
+    struct StepError(
+        #[from]
+        #[diagnostic_source]
+        Problem,
+    );
+
+    #[test]
+    fn error_is_told_with_its_causes_and_their_first_hint() {
+        let step = StepError(Problem::Missing("a"));
+        assert_eq!(Diagnostic::of(&step), Diagnostic::new("the step failed: a is not there").with_hint("make a"));
+        let disk = Problem::Disk(std::io::Error::other("full"));
+        assert_eq!(Diagnostic::of(&disk), Diagnostic::new("the disk: full"));
     }
 
     #[test]
