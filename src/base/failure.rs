@@ -60,6 +60,11 @@ impl Failure {
         Self::told(kind, Diagnostic::of(error))
     }
 
+    /// Makes a failure of an error, with what was being tried, its causes and its hint.
+    pub fn trying<E: miette::Diagnostic>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
+        move |error| Self::told(FailureKind::Failed, Diagnostic::of(&error).within(what))
+    }
+
     /// A failure that has already been printed.
     #[must_use]
     pub fn silent(kind: FailureKind) -> Self {

@@ -56,6 +56,13 @@ impl Diagnostic {
         self
     }
 
+    /// Tells where it is: puts the place before the cause.
+    #[must_use]
+    pub fn within(mut self, place: impl fmt::Display) -> Self {
+        self.cause = format!("{place}: {}", self.cause);
+        self
+    }
+
     /// Reads a text of either form, such as the text of an outcome. A text without a hint is a cause, and so is one with
     /// several, which is a list.
     #[must_use]
