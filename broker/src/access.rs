@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Why something is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, miette::Diagnostic)]
 pub(crate) enum AccessRefusal {
     /// An invalid topic: with a wildcard, too long, and the like.
     #[error("the topic is not valid")]
@@ -33,7 +33,8 @@ pub(crate) enum AccessRefusal {
     #[error("shared subscriptions are not offered")]
     Shared,
     /// A retained message that would exceed its publisher's or the total limit.
-    #[error("a limit on retained messages is reached; hint: retained_host_max, retained_max and their bytes")]
+    #[error("a limit on retained messages is reached")]
+    #[diagnostic(help("retained_host_max, retained_max and their bytes"))]
     Retained,
     /// Too many subscriptions.
     #[error("subscriptions_max or subscriptions_per_identity_max is reached")]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use miette::Diagnostic as _;
 use muster_guard::{ConnectionPlace, LineKind, LineLimiter, Origin, log_peer};
 use muster_topics::role::Identity;
 use tokio::{io::AsyncReadExt, time::timeout};
@@ -35,7 +36,7 @@ const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
 const TAKES_OVER: LineKind = LineKind::new("takeovers", 60).burst(5);
 
 /// Why a connection does not become a client.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 enum ConnectRefusal {
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
@@ -49,7 +50,8 @@ enum ConnectRefusal {
     Nobody(#[from] NobodyError),
     #[error("the certificate {0} is revoked")]
     Revoked(Serial),
-    #[error("it names no user; hint: without TLS a client needs a user name and a password")]
+    #[error("it names no user")]
+    #[diagnostic(help("without TLS a client needs a user name and a password"))]
     NoUser,
     #[error("there is no user {user:?} with this password")]
     Password { user: String },
@@ -59,12 +61,16 @@ enum ConnectRefusal {
     PasswordsBusy,
     #[error("it names an authentication method, of which there are none")]
     Method,
-    #[error(
-        "client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name"
-    )]
+    #[error("client id {client_id:?} is not one of {identity}")]
+    #[diagnostic(help("a host's is <host>-<instance>, any other's begins with the common name"))]
     ClientId { identity: Identity, client_id: String },
     #[error("{identity} cannot have a last will on {topic:?}: {refusal}")]
-    Will { identity: Identity, topic: String, refusal: AccessRefusal },
+    Will {
+        identity: Identity,
+        topic: String,
+        #[diagnostic_source]
+        refusal: AccessRefusal,
+    },
     #[error("{identity} finds no place: {full}")]
     Full { identity: Identity, full: RegistryFull },
     #[error("the earlier connection of {client_id:?} does not end")]
@@ -122,7 +128,8 @@ pub(crate) async fn admit(
         Ok(connection) => Some(connection),
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
-            log_peer!(INFO, origin, TURNED_AWAY, %peer, "turned away: {turned}");
+            let hint = turned.help().map(|hint| hint.to_string());
+            log_peer!(INFO, origin, TURNED_AWAY, %peer, hint, "turned away: {turned}");
             None
         }
     }

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, path::PathBuf};
 
 /// Why a broker does not start.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum BrokerError {
     /// The address is in use, not this machine's, or not permitted.
@@ -60,9 +60,13 @@ pub enum BrokerError {
     /// The journal has another version.
     #[error(
         "{} was written by a build of muster from before its first release, or by a newer one (version {version}), and is not \
-         read\nhint: go on with the build that wrote it; or move it away: every party publishes what is its own again",
+         read",
         path.display()
     )]
+    #[diagnostic(help(
+        "another version of muster wrote it: start that one, or move the file away (every party publishes what is its own \
+         again)"
+    ))]
     StoreVersion {
         /// The file.
         path: PathBuf,

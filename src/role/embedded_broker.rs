@@ -6,12 +6,12 @@ use std::{
 };
 
 use muster_base::{
-    failure::{Failure, FailureContext, FailureKind, with_causes},
+    failure::{Failure, FailureContext, FailureKind},
     files,
     reload::other_changes,
 };
 use muster_broker::{Broker, BrokerError, BrokerLimits, PlainListener, Tls, Users};
-use muster_topics::topic::Prefix;
+use muster_topics::{diagnostic::Diagnostic, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
@@ -193,7 +193,7 @@ fn users(path: &Path) -> Result<Users, Failure> {
 /// The message of a broker that does not start; `setting` names the setting of its address.
 #[must_use]
 pub(crate) fn failure(error: &BrokerError, setting: &str) -> Failure {
-    let failure = Failure::new(FailureKind::Failed, format!("the broker: {}", with_causes(error)));
+    let failure = Failure::told(FailureKind::Failed, Diagnostic::of(error).within("the broker"));
     match error {
         BrokerError::Bind { .. } => {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
@@ -206,10 +206,6 @@ pub(crate) fn failure(error: &BrokerError, setting: &str) -> Failure {
         }
         BrokerError::Store { .. } => failure.hint("choose a folder that this user may write with data_dir"),
         BrokerError::StoreHeld { .. } => failure.hint("stop the other one, or give each a data_dir of its own"),
-        BrokerError::StoreVersion { .. } => failure.hint(
-            "another version of muster wrote it: start that one, or move the file away (every party publishes what is its \
-             own again)",
-        ),
         _ => failure,
     }
 }

@@ -53,7 +53,8 @@ pub(super) async fn begin(
                 &ticket.key().0,
                 NOT_KEPT,
                 client.id = LineLimiter::shorten(ticket.client_id()),
-                "a session is not kept for its client; hint: raise sessions_asleep_max or connections_per_identity_max"
+                hint = "raise sessions_asleep_max or connections_per_identity_max",
+                "a session is not kept for its client"
             );
             end_session(shared, *former).await;
         }

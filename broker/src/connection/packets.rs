@@ -3,6 +3,7 @@
 use std::mem;
 
 use bytes::{Buf, BytesMut};
+use miette::Diagnostic as _;
 use muster_guard::{LineKind, LineLimiter, log_peer};
 use tokio::time::Instant;
 
@@ -204,6 +205,7 @@ impl ClientConnection {
 
     pub(super) fn log_refusal(&self, refusal: AccessRefusal, topic: &str) {
         let identity = self.access.identity();
+        let hint = refusal.help().map(|hint| hint.to_string());
         log_peer!(
             WARN,
             (identity, refusal),
@@ -211,6 +213,7 @@ impl ClientConnection {
             client.id = LineLimiter::shorten(self.ticket.client_id()),
             client.identity = %identity,
             topic = LineLimiter::shorten(topic),
+            hint,
             "refused: {refusal}"
         );
     }

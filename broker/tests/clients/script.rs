@@ -27,11 +27,7 @@ pub(crate) struct Script {
 /// Where `tests/run` installs what these clients need.
 fn installed(what: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/clients").join(what);
-    assert!(
-        path.exists(),
-        "{} is not there. hint: `tests/tools clients` provides it, as tests/run does",
-        path.display()
-    );
+    assert!(path.exists(), "{} is not there; `tests/tools clients` provides it, as tests/run does", path.display());
     path
 }
 
