@@ -10,6 +10,7 @@ use muster_rules::alert::{defaults, words};
 use muster_topics::{
     Millis,
     alert::{Metric, Rule, Severity},
+    diagnostic::Diagnostic,
     name::{HostId, Name},
     select::HostSelect,
 };
@@ -170,7 +171,9 @@ impl From<HowBad> for Severity {
 fn metric(text: &str) -> Result<Metric, String> {
     Metric::ALL.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
         let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
-        format!("there is no metric of this name. hint: it is one of {}", known.join(", "))
+        let told =
+            Diagnostic::new("there is no metric of this name").with_hint(format!("it is one of {}", known.join(", ")));
+        format!("{told:#}")
     })
 }
 

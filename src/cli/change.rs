@@ -518,9 +518,11 @@ async fn send(session: &CliSession, wanted: NewCommand) -> Result<Command, Failu
     let command: Command = session.client.post("commands", &wanted).await?;
     for HostUnit { host, unit } in &command.withheld {
         let name = command.hosts.iter().find(|line| line.host == *host).map_or("its host", |line| &line.hostname);
-        print::say(format_args!(
-            "{unit} on {name}: changed without its configs and secrets, because the console has not given it to {name}\n\
-             hint: if it is yours, `muster unit apply` a document that names the host: from then on it counts as given"
+        let cause = format!(
+            "{unit} on {name}: changed without its configs and secrets, because the console has not given it to {name}"
+        );
+        print::say(Diagnostic::new(cause).with_hint(
+            "if it is yours, `muster unit apply` a document that names the host: from then on it counts as given",
         ));
     }
     Ok(command)

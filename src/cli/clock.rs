@@ -6,6 +6,7 @@ use muster_base::{
     clock::rfc3339_ms,
     failure::{Failure, FailureKind},
 };
+use muster_topics::diagnostic::Diagnostic;
 
 use super::{print, session::CliSession};
 
@@ -53,11 +54,14 @@ fn words(clock: &ConsoleClock) -> String {
     let at = rfc3339_ms(clock.clock_ms);
     match clock.ahead_ms {
         0 => format!("the console's clock shows {at}, and is confirmed"),
-        ahead_ms => format!(
-            "the console's clock shows {at}, {} min ahead of the time that has certainly passed: nothing ends or is removed by \
-             it. hint: `muster clock confirm`, if it is right",
-            ahead_ms / 60_000
-        ),
+        ahead_ms => {
+            let cause = format!(
+                "the console's clock shows {at}, {} min ahead of the time that has certainly passed: nothing ends or is removed \
+                 by it",
+                ahead_ms / 60_000
+            );
+            format!("{:#}", Diagnostic::new(cause).with_hint("`muster clock confirm`, if it is right"))
+        }
     }
 }
 
@@ -70,6 +74,9 @@ mod tests {
         let clock = ConsoleClock { clock_ms: 1_800_000_000_000, ahead_ms: 0 };
         assert!(words(&clock).ends_with("is confirmed"));
         let ahead = words(&ConsoleClock { ahead_ms: 31 * 86_400_000, ..clock });
-        assert!(ahead.contains("44640 min ahead") && ahead.contains("hint: `muster clock confirm`"), "{ahead}");
+        assert!(
+            ahead.contains("44640 min ahead") && ahead.ends_with(": `muster clock confirm`, if it is right"),
+            "{ahead}"
+        );
     }
 }

@@ -12,6 +12,7 @@ use muster_api::{Command, CommandState, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     command::{Batch, Exec as ExecVerb, Keep, STDIN_MAX_BYTES, Verb},
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::Data,
     process::{Cores, Limits},
@@ -228,7 +229,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
     }
     summarise(&hosts);
     if hosts.iter().any(|host| host.state() == CommandState::Waiting) {
-        print::say(format_args!("hint: {}", look(&command)));
+        print::say(Diagnostic::new("not every host has done it yet").with_hint(look(&command)));
     }
     verdict(&hosts, exec.passthrough)
 }

@@ -9,6 +9,7 @@ use muster_api::{Command, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     command::{Exec, Keep, Verb},
+    diagnostic::Diagnostic,
     files::{FILES_MAX, TEXTS_MAX_BYTES},
 };
 use serde_json::{Map, Value, json};
@@ -20,6 +21,9 @@ const TIMEOUT_MS: u64 = 60_000;
 
 /// The longest answer: the largest texts in base64, and what is around them.
 const OUTPUT_MAX_BYTES: u64 = 256 * 1024;
+
+/// What to do with what is no text.
+const ARTIFACT_HINT: &str = "make it an artifact (`muster artifact add`)";
 
 /// Prints a line for each path and what is in it: kind, owner, group, mode, size, and path, target or content in base64.
 const SCRIPT: &str = r#"
@@ -61,10 +65,9 @@ pub(super) async fn document(session: &CliSession, host: &str, paths: &[String])
     report(&command, &hosts)?;
     let hostname = hosts.first().map_or(host, |host| host.hostname.as_str());
     let files = entries(&String::from_utf8_lossy(&output)).map_err(|faults| {
-        Failure::new(
-            FailureKind::Failed,
-            format!("{} cannot be exported:\n- {}", counted(faults.len()), faults.join("\n- ")),
-        )
+        let faults: Vec<String> = faults.iter().map(|fault| format!("{fault:#}")).collect();
+        let text = format!("{} cannot be exported:\n- {}", counted(faults.len()), faults.join("\n- "));
+        Failure::told(FailureKind::Failed, Diagnostic::new(text))
     })?;
     Ok(json!({ "unit": "default/files", "kind": "files", "hosts": [hostname], "run": "running", "files": files }))
 }
@@ -74,16 +77,17 @@ fn counted(number: usize) -> String {
 }
 
 /// Reads what the host has printed; the error is everything that cannot be part of a document.
-fn entries(output: &str) -> Result<Map<String, Value>, Vec<String>> {
+fn entries(output: &str) -> Result<Map<String, Value>, Vec<Diagnostic>> {
     let (mut entries, mut faults, mut texts_bytes) = (BTreeMap::new(), Vec::new(), 0);
     for line in output.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [kind, owner, group, mode, size, path, value] = words[..] else {
-            faults.push("the host's answer is too long, or is not understood. hint: name fewer paths".to_owned());
+            let problem = Diagnostic::new("the host's answer is too long, or is not understood");
+            faults.push(problem.with_hint("name fewer paths"));
             break;
         };
         let (Some(path), Some(value)) = (decoded(path), decoded(value)) else {
-            faults.push("a path that is no UTF-8 cannot be named in a document".to_owned());
+            faults.push(Diagnostic::new("a path that is no UTF-8 cannot be named in a document"));
             continue;
         };
         let path = String::from_utf8_lossy(&path).into_owned();
@@ -94,33 +98,31 @@ fn entries(output: &str) -> Result<Map<String, Value>, Vec<String>> {
             entry
         };
         let entry = match (kind, String::from_utf8(value)) {
-            ("none", _) => Err("there is nothing. hint: `absent: true` describes that".to_owned()),
-            ("large", _) => Err(format!(
-                "it has {size} bytes, too many for a text. hint: make it an artifact (`muster artifact add`)"
-            )),
+            ("none", _) => Err(Diagnostic::new("there is nothing").with_hint("`absent: true` describes that")),
+            ("large", _) => {
+                Err(Diagnostic::new(format!("it has {size} bytes, too many for a text")).with_hint(ARTIFACT_HINT))
+            }
             ("file", Ok(text)) if !text.contains('\0') => {
                 texts_bytes += text.len();
                 Ok(owned(json!({ "text": text })))
             }
-            ("file", _) => Err("it is no text. hint: make it an artifact (`muster artifact add`)".to_owned()),
+            ("file", _) => Err(Diagnostic::new("it is no text").with_hint(ARTIFACT_HINT)),
             ("folder", _) => Ok(owned(json!({ "directory": {} }))),
             ("link", Ok(to)) => Ok(json!({ "link": to, "owner": owner, "group": group })),
-            _ => Err("it is neither file, folder nor link".to_owned()),
+            _ => Err(Diagnostic::new("it is neither file, folder nor link")),
         };
         match entry {
             Ok(entry) => drop(entries.insert(path, entry)),
-            Err(fault) => faults.push(format!("{path}: {fault}")),
+            Err(fault) => faults.push(fault.within(path)),
         }
     }
     if entries.len() > FILES_MAX {
-        faults.push(format!(
-            "there are more than {FILES_MAX} files and folders. hint: pack the folder, and make it an artifact"
-        ));
+        let problem = format!("there are more than {FILES_MAX} files and folders");
+        faults.push(Diagnostic::new(problem).with_hint("pack the folder, and make it an artifact"));
     }
     if texts_bytes > TEXTS_MAX_BYTES {
-        faults.push(format!(
-            "the texts have {texts_bytes} bytes together, and {TEXTS_MAX_BYTES} are possible. hint: make large ones artifacts"
-        ));
+        let problem = format!("the texts have {texts_bytes} bytes together, and {TEXTS_MAX_BYTES} are possible");
+        faults.push(Diagnostic::new(problem).with_hint("make large ones artifacts"));
     }
     if faults.is_empty() { Ok(entries.into_iter().collect()) } else { Err(faults) }
 }
@@ -158,9 +160,11 @@ mod tests {
         std::fs::write(at("large"), vec![b'x'; 40_000]).unwrap();
         let faults = run(&[at("binary"), at("large"), at("none")]).unwrap_err();
         assert!(
-            faults[0].contains("no text") && faults[1].contains("40000 bytes") && faults[2].contains("nothing"),
+            faults[0].cause.contains("no text")
+                && faults[1].cause.contains("40000 bytes")
+                && faults[2].cause.contains("nothing"),
             "{faults:?}"
         );
-        assert!(entries("file too short").unwrap_err()[0].contains("not understood"));
+        assert!(entries("file too short").unwrap_err()[0].cause.contains("not understood"));
     }
 }

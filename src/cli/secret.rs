@@ -13,6 +13,7 @@ use muster_base::{
     terminal::{self, SilentTerminal},
 };
 use muster_topics::{
+    diagnostic::Diagnostic,
     name::Name,
     secret::{MASKED_MIN_BYTES, SECRET_MAX_BYTES},
 };
@@ -197,10 +198,11 @@ async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
     let at = format!("secret {}/{} has version {}", secret.realm, secret.name, secret.version);
     print::say(format_args!("{at}{}", if changed { "" } else { ", which has this value already" }));
     if is_short {
-        print::say(format_args!(
+        let cause = format!(
             "warning: the value has fewer than {MASKED_MIN_BYTES} bytes, so it is masked in what units say only where it is a word of \
-             its own. hint: take a longer one"
-        ));
+             its own"
+        );
+        print::say(format_args!("{:#}", Diagnostic::new(cause).with_hint("take a longer one")));
     }
     if store_only || secret.behind == 0 {
         if secret.behind > 0 {
