@@ -377,10 +377,11 @@ fn problems_of_the_source() -> Vec<(String, u16, String)> {
 
 /// The problems that a source text makes with a literal code.
 fn problems(source: &str) -> Vec<(String, u16)> {
-    const CALLS: [(&str, u16); 8] = [
+    const CALLS: [(&str, u16); 9] = [
         ("::invalid(", 400),
-        ("::told(", 400),
+        ("::told(", 0),
         ("::told_by(", 0),
+        ("::of(", 0),
         ("::unauthorised(", 401),
         ("::not_found(", 404),
         ("::conflict(", 409),
@@ -410,6 +411,7 @@ fn problems(source: &str) -> Vec<(String, u16)> {
 
 fn status_of(name: &str) -> u16 {
     let known = [
+        ("BAD_REQUEST", 400),
         ("UNAUTHORIZED", 401),
         ("FORBIDDEN", 403),
         ("NOT_FOUND", 404),
@@ -471,9 +473,9 @@ fn console_text() -> String {
 #[test]
 fn problems_are_found_in_code() {
     let source = "Error::invalid(\"a\", x) Error::new(\n StatusCode::FORBIDDEN,\n \"b_c\",\n y) Error::not_found(code, z) \
-                  Error::conflict(\"No code\", z) Self::told(\"d\", &e)";
+                  Error::conflict(\"No code\", z) Self::of(StatusCode::NOT_FOUND, \"d\", &e)";
     let found = problems(source);
-    let wanted = [("a", 400), ("d", 400), ("b_c", 403)].map(|(code, status)| (code.to_owned(), status));
+    let wanted = [("a", 400), ("b_c", 403), ("d", 404)].map(|(code, status)| (code.to_owned(), status));
     assert_eq!(found, wanted);
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct UpArgs {
     /// Public key (`muster backup key`) for daily backups
     ///
     /// Backups are in console/backups in the folder for all data; copy them to another machine.
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = |text: &str| PublicKey::try_from(text.to_owned()))]
     backup_recipient: Vec<PublicKey>,
     /// Do not make the sample yuno, default/hello
     #[arg(long)]
@@ -345,7 +345,7 @@ async fn prepare(up: &UpArgs, data: &Path) -> Result<PreparedConsole, Failure> {
 }
 
 fn start_failure(error: &ConsoleError) -> Failure {
-    let failure = Failure::new(FailureKind::Failed, muster_base::failure::with_causes(error));
+    let failure = Failure::told(FailureKind::Failed, error.diagnostic());
     match error {
         // Its own hint says what is missing.
         ConsoleError::Folder { source, .. } if unwritable::is_missing_for(source) => failure,
@@ -394,7 +394,8 @@ fn broker_tls(up: &UpArgs, roots: &RootSet) -> Result<Tls, Failure> {
     names.push(up.listen.to_string());
     names.sort();
     names.dedup();
-    let (certificate, key) = roots.serving().issue_server(&names).trying("the broker's certificate")?;
+    let (certificate, key) =
+        roots.serving().issue_server(&names).map_err(Failure::trying("the broker's certificate"))?;
     Ok(Tls { authority: roots.pem(), certificate, key })
 }
 
@@ -442,7 +443,7 @@ async fn start_agent(
         config.containers.podman_socket.clone_from(socket);
     }
     if known.is_some() {
-        let console_url = console.status().await.trying("the console")?.console_url;
+        let console_url = console.status().await.map_err(tried("the console"))?.console_url;
         config.own_fleet = Some(FleetUrls { broker: broker_url.to_owned(), console: console_url });
     } else {
         // The agent has joined before and has lost its key: it may replace itself, because this is its own machine.
@@ -453,11 +454,16 @@ async fn start_agent(
         let token = console
             .create_token(&admin()?, NewToken { ttl_s: Some(600), replaces })
             .await
-            .trying("the agent's token")?;
+            .map_err(tried("the agent's token"))?;
         let token = token.token.parse().trying("the agent's token")?;
         config.join = Some(Secret::new(token));
     }
     muster_agent::start(config).await.map_err(|error| told(&error))
+}
+
+/// Says what was being tried when the console refused.
+fn tried(what: &str) -> impl FnOnce(muster_console::Error) -> Failure {
+    move |error| Failure::told(FailureKind::Failed, error.problem.diagnostic.within(what))
 }
 
 fn admin() -> Result<Name, Failure> {
@@ -498,7 +504,7 @@ async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host:
     let operator = admin()?;
     let token = match console.bearer(&known).await {
         Ok(Some(_)) => known,
-        _ => console.new_api_token(&operator).await.trying("the operator's token")?,
+        _ => console.new_api_token(&operator).await.map_err(tried("the operator's token"))?,
     };
     let url = running.web_url();
     let authority = match url.starts_with("https:") {
@@ -527,13 +533,13 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
     let (role, version) = ("hello".parse().trying(what)?, "1".parse().trying(what)?);
     let labels = Labels { role, version, manifest: None };
     let body = futures_util::stream::iter([Ok::<_, io::Error>(program)]);
-    let artifact = console.add_artifact(&operator, labels, body).await.trying(what)?;
+    let artifact = console.add_artifact(&operator, labels, body).await.map_err(tried(what))?;
     let config = NewConfig {
         id: "hello.main".parse().trying(what)?,
         version: "1".parse().trying(what)?,
         content: r#"{"greeting": "hello"}"#.to_owned(),
     };
-    let config = console.add_config(&operator, config).await.trying(what)?;
+    let config = console.add_config(&operator, config).await.map_err(tried(what))?;
     let artifact = ArtifactRef::from(artifact);
     let spec = Spec::Yuno(YunoSpec {
         configs: vec![ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }],
@@ -544,7 +550,7 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run: Some(Run::Running) };
     let command =
         NewCommand { target: NewTarget::Hosts(vec![host.to_string()]), expires_in_ms: None, verb, copied_from: None };
-    console.submit(&operator, command).await.trying(what).map(|_| unit)
+    console.submit(&operator, command).await.map_err(tried(what)).map(|_| unit)
 }
 
 /// What runs, and how to reach it.
@@ -578,10 +584,10 @@ impl UpSummary {
         let (console, host) = (parts.console.console(), parts.agent.host());
         // Output that is not a terminal may be logged, and a log must not contain secrets.
         let sign_in = match io::stdout().is_terminal() && format == PrintFormat::Table {
-            true => Some(console.new_sign_in_link().await.trying("a sign-in link")?),
+            true => Some(console.new_sign_in_link().await.map_err(tried("a sign-in link"))?),
             false => None,
         };
-        let status = console.status().await.trying("the console")?;
+        let status = console.status().await.map_err(tried("the console"))?;
         let (name, contexts) = (context_name(up, data), Contexts::load(&context::path()?)?);
         let units = console.units(Some(host)).await.unwrap_or_default();
         Ok(Self {
@@ -656,7 +662,7 @@ async fn warn_of_stranded_hosts(up: &UpArgs, data: &Path, parts: &RunningParts) 
     let (path, own) = (data.join(REACHED_AT), parts.agent.host());
     let before = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
     if let Some(before) = before.filter(|before| is_left(*before, up.listen)) {
-        let hosts = parts.console.console().hosts().await.trying("the fleet's hosts")?;
+        let hosts = parts.console.console().hosts().await.map_err(tried("the fleet's hosts"))?;
         let others = hosts.iter().filter(|host| host.id != own).count();
         if others > 0 {
             let cause = format!("{others} of the fleet's hosts look for it at {before}, where it does not listen now");

@@ -1,6 +1,6 @@
 //! Backups of the console.
 
-use muster_topics::{Millis, name::Name};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,9 @@ pub struct Backups {
 pub struct BackupFailure {
     /// When.
     pub at_ms: Millis,
-    /// Why, with a hint.
-    pub reason: String,
+    /// Why.
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 /// A backup that was made.

@@ -11,6 +11,7 @@ use muster_topics::{
     channel::ToldStats,
     command::{Target, Verb},
     desired::UnitOwner,
+    diagnostic::Diagnostic,
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{self, Data, Outcome, Stream},
@@ -276,7 +277,7 @@ pub struct CreatedToken {
     pub command: String,
     /// Why another machine cannot use it, and what to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
+    pub warning: Option<Diagnostic>,
 }
 
 /// An item of `GET /api/v1/tokens`; `DELETE /api/v1/tokens/{id}` revokes one.

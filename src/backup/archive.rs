@@ -132,7 +132,7 @@ impl<W: Write> BackupWriter<W> {
         if !is_safe(path) || self.sums.files.len() >= FILES_MAX {
             let source =
                 io::Error::new(io::ErrorKind::InvalidInput, "it cannot be in a backup: name or number of files");
-            return Err(BackupError::File { path: path.into(), source });
+            return Err(BackupError::file(path)(source));
         }
         let sha256 = self.put(path, bytes, content)?;
         self.sums.files.push(FileSum { path: path.to_owned(), bytes, sha256 });

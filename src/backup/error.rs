@@ -2,20 +2,21 @@
 
 use std::{io, path::PathBuf};
 
+use muster_topics::diagnostic::Diagnostic;
+
 /// An error with a backup.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum BackupError {
     /// The file is something else.
-    #[error(
-        "this is not a backup of muster: {0}\nhint: a backup is a file of `muster backup create`, or from the folder for backups \
-         of the console's configuration; its name ends with .tar.age"
-    )]
+    #[error("this is not a backup of muster: {0}")]
+    #[diagnostic(help(
+        "a backup is a file of `muster backup create`, or from the folder for backups of the console's configuration; \
+         its name ends with .tar.age"
+    ))]
     NotABackup(&'static str),
     /// The file was made by a newer version.
-    #[error(
-        "the backup has format {found}, and this program reads up to {known}; it was made by muster {muster}\nhint: use that \
-         version, or a newer one"
-    )]
+    #[error("the backup has format {found}, and this program reads up to {known}; it was made by muster {muster}")]
+    #[diagnostic(help("use that version, or a newer one"))]
     Newer {
         /// The format of the file.
         found: u64,
@@ -26,24 +27,27 @@ pub enum BackupError {
     },
     /// Another build has made it.
     #[error(
-        "the backup was made by a build of muster from before its first release ({muster}), whose backups are not read any \
-         more\nconsequence: nothing was restored from it\nhint: restore it with the build that made it"
+        "the backup was made by a build of muster from before its first release ({muster}), whose backups are not \
+         read any more"
     )]
+    #[diagnostic(help("restore it with the build that made it"))]
     OtherForm {
         /// The version that it names.
         muster: String,
     },
     /// No key was given.
-    #[error("no private key is given\nhint: name the file of the private key with --identity FILE")]
+    #[error("no private key is given")]
+    #[diagnostic(help("name the file of the private key with --identity FILE"))]
     NoKey,
     /// None of the keys opens it.
-    #[error(
-        "the private key does not open this backup; number of keys that do: {0}\nhint: use the key whose public part \
-         was among `recipients` of the console's configuration when the backup was made"
-    )]
+    #[error("the private key does not open this backup; number of keys that do: {0}")]
+    #[diagnostic(help(
+        "use the key whose public part was among `recipients` of the console's configuration when the backup was made"
+    ))]
     WrongKey(usize),
     /// A text is not a key.
-    #[error("{what} is not valid: {problem}\nhint: `muster backup key` makes a pair of keys")]
+    #[error("{what} is not valid: {problem}")]
+    #[diagnostic(help("`muster backup key` makes a pair of keys"))]
     Key {
         /// Which key.
         what: &'static str,
@@ -51,22 +55,19 @@ pub enum BackupError {
         problem: String,
     },
     /// There is nobody to encrypt to.
-    #[error(
-        "no public key for backups is configured\nhint: `muster backup key` makes one; put its public part under [backup] as \
-         recipients in the console's configuration"
-    )]
+    #[error("no public key for backups is configured")]
+    #[diagnostic(help(
+        "`muster backup key` makes one; put its public part under [backup] as recipients in the console's \
+         configuration"
+    ))]
     NoRecipient,
     /// The end is missing.
-    #[error(
-        "the backup is cut off: its end is missing\nconsequence: nothing was restored from it\nhint: copy the file again from where \
-         it was made, or use an older backup"
-    )]
+    #[error("the backup is cut off: its end is missing")]
+    #[diagnostic(help("copy the file again from where it was made, or use an older backup"))]
     Truncated,
     /// The content was changed.
-    #[error(
-        "the backup is damaged: {0}\nconsequence: nothing was restored from it\nhint: copy the file again from where it was made, or \
-         use an older backup"
-    )]
+    #[error("the backup is damaged: {0}")]
+    #[diagnostic(help("copy the file again from where it was made, or use an older backup"))]
     Damaged(String),
     /// The file of the backup cannot be read or written.
     #[error("the backup cannot be read: {0}")]
@@ -75,15 +76,19 @@ pub enum BackupError {
     #[error("the backup cannot be written: {0}")]
     Write(io::Error),
     /// A file of the folder cannot be read or written.
-    #[error("{path} cannot be used: {source}{}", advice(source))]
+    #[error("{path} cannot be used: {source}")]
     File {
         /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
+        /// What to do about it.
+        #[help]
+        hint: Option<&'static str>,
     },
     /// A file has changed while it was read.
-    #[error("{path} became shorter while it was backed up\nhint: try again")]
+    #[error("{path} became shorter while it was backed up")]
+    #[diagnostic(help("try again"))]
     Changed {
         /// The file.
         path: String,
@@ -92,34 +97,35 @@ pub enum BackupError {
     #[error("no key can be made: the system provides no randomness")]
     Randomness,
     /// A console uses the folder.
-    #[error(
-        "a console works with {path}\nconsequence: nothing was changed\nhint: stop the console first, and start it again afterwards"
-    )]
+    #[error("a console works with {path}")]
+    #[diagnostic(help("stop the console first, and start it again afterwards"))]
     InUse {
         /// The folder.
         path: PathBuf,
     },
     /// Another restore works on the folder.
-    #[error("another restore is at work beside {path}\nhint: wait until it is done")]
+    #[error("another restore is at work beside {path}")]
+    #[diagnostic(help("wait until it is done"))]
     Busy {
         /// The folder.
         path: PathBuf,
     },
     /// The folder has data.
-    #[error(
-        "the folder {path} is not empty\nconsequence: nothing was changed\nhint: choose a new folder; or say --replace: then what is \
-         there is kept beside it under another name, and who is revoked there stays revoked"
-    )]
+    #[error("the folder {path} is not empty")]
+    #[diagnostic(help(
+        "choose a new folder; or say --replace: then what is there is kept beside it under another name, and who is \
+         revoked there stays revoked"
+    ))]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
     /// The folder has the authority of another fleet.
     #[error(
-        "the backup is of another fleet than the folder {path}: its root certificate has the SHA-256 {backup}, and the one there \
-         {found}\nconsequence: nothing was changed\nhint: choose another folder; if this one is to become that fleet's, move away what \
-         is in it first"
+        "the backup is of another fleet than the folder {path}: its root certificate has the SHA-256 {backup}, and \
+         the one there {found}"
     )]
+    #[diagnostic(help("choose another folder; if this one is to become that fleet's, move away what is in it first"))]
     OtherFleet {
         /// The folder.
         path: PathBuf,
@@ -129,18 +135,17 @@ pub enum BackupError {
         found: String,
     },
     /// The folder cannot be replaced by renaming.
-    #[error(
-        "the folder {path} cannot be replaced as a whole: it is a mount of its own\nhint: restore into a folder below it, and set \
-         data_dir of the console's configuration to that folder"
-    )]
+    #[error("the folder {path} cannot be replaced as a whole: it is a mount of its own")]
+    #[diagnostic(help(
+        "restore into a folder below it, and set data_dir of the console's configuration to that folder"
+    ))]
     Mount {
         /// The folder.
         path: PathBuf,
     },
     /// The folder is named in a way that it cannot be replaced.
-    #[error(
-        "{path} cannot be restored into: {problem}\nhint: name the console's data folder, such as /var/lib/muster/console"
-    )]
+    #[error("{path} cannot be restored into: {problem}")]
+    #[diagnostic(help("name the console's data folder, such as /var/lib/muster/console"))]
     Target {
         /// The folder.
         path: PathBuf,
@@ -149,23 +154,34 @@ pub enum BackupError {
     },
 }
 
-fn advice(source: &io::Error) -> &'static str {
+fn advice(source: &io::Error) -> Option<&'static str> {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "\nhint: make room on that disk (`df -h` shows how full it is), and try again"
+            Some("make room on that disk (`df -h` shows how full it is), and try again")
         }
-        io::ErrorKind::PermissionDenied => "\nhint: run this as the user of the console, or as root",
-        _ => "",
+        io::ErrorKind::PermissionDenied => Some("run this as the user of the console, or as root"),
+        _ => None,
     }
 }
 
 impl BackupError {
+    /// What went wrong, for people.
+    #[must_use]
+    pub fn diagnostic(&self) -> Diagnostic {
+        let consequence = match self {
+            Self::OtherForm { .. } | Self::Truncated | Self::Damaged(_) => "nothing was restored from it",
+            Self::InUse { .. } | Self::NotEmpty { .. } | Self::OtherFleet { .. } => "nothing was changed",
+            _ => return Diagnostic::of(self),
+        };
+        Diagnostic::of(self).with_consequence(consequence)
+    }
+
     /// An error about the file at `path`.
-    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| match Self::inside(source) {
             Ok(inner) => inner,
-            Err(source) => Self::File { path, source },
+            Err(source) => Self::File { path, hint: advice(&source), source },
         }
     }
 

@@ -53,10 +53,14 @@ impl FromStr for PublicKey {
 }
 
 impl TryFrom<String> for PublicKey {
-    type Error = BackupError;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, BackupError> {
-        text.parse()
+    /// The error of a configuration is a text alone, so it has the hint as a clause.
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map_err(|error: BackupError| match error.diagnostic().hint {
+            Some(hint) => format!("{error}; {hint}"),
+            None => error.to_string(),
+        })
     }
 }
 

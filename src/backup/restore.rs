@@ -188,7 +188,7 @@ impl Places {
                 files::make_folder(parent, PRIVATE_FOLDER).map_err(BackupError::file(parent))?;
                 fs::canonicalize(parent).map_err(BackupError::file(parent))?.join(name)
             }
-            Err(source) => return Err(BackupError::File { path: folder.to_owned(), source }),
+            Err(source) => return Err(BackupError::file(folder)(source)),
         };
         let name = absolute.file_name().ok_or_else(|| target("it has no name"))?.to_owned();
         let parent = absolute.parent().ok_or_else(|| target("it is in no folder"))?.to_owned();
@@ -376,7 +376,7 @@ impl Places {
             let path = self.folder.join(AUTHORITY).join(from);
             match read_limited(&path, REGISTER_MAX_BYTES) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                Err(source) => Err(BackupError::File { path, source }),
+                Err(source) => Err(BackupError::file(path)(source)),
                 Ok(bytes) => {
                     files::write_atomically(&to, &bytes, SECRET_MODE).map_err(BackupError::file(to))?;
                     Ok(true)
@@ -461,7 +461,7 @@ fn with_suffix(name: &std::ffi::OsStr, suffix: &str) -> OsString {
 fn is_empty(folder: &Path) -> Result<bool, BackupError> {
     match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(source) => Err(BackupError::File { path: folder.to_owned(), source }),
+        Err(source) => Err(BackupError::file(folder)(source)),
         Ok(mut entries) => Ok(entries.next().is_none()),
     }
 }
@@ -483,7 +483,7 @@ fn fleets(folder: &Path) -> Result<BTreeSet<Digest>, BackupError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(fleets);
         }
-        Err(source) => return Err(BackupError::File { path: authority, source }),
+        Err(source) => return Err(BackupError::file(authority)(source)),
         Ok(entries) => entries,
     };
     for entry in entries {
@@ -521,7 +521,7 @@ impl FileSink for FolderSink<'_> {
                 io::ErrorKind::StorageFull,
                 format!("it needs {} bytes, and the disk has {free}", manifest.bytes()),
             );
-            return Err(BackupError::File { path: self.folder.to_owned(), source });
+            return Err(BackupError::file(self.folder)(source));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use muster_backup::{
 };
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext as _, FailureKind, with_causes},
+    failure::{Failure, FailureContext as _, FailureKind},
     files, terminal,
 };
 use muster_topics::{Millis, name::Digest, size};
@@ -158,7 +158,7 @@ fn failure(error: &BackupError) -> Failure {
         }
         _ => FailureKind::Failed,
     };
-    Failure::new(kind, with_causes(error))
+    Failure::told(kind, error.diagnostic())
 }
 
 /// A new pair of keys.
@@ -345,7 +345,8 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
     let empty = "no backups; `muster backup create` makes one";
     session.printer.list(&backups.backups, &["TAKEN", "SIZE", "CONTENT", "FILE"], row, empty)?;
     if let Some(failed) = &backups.failed {
-        print::say(format_args!("the last attempt failed {}: {}", print::age(failed.at_ms, now_ms), failed.reason));
+        let age = print::age(failed.at_ms, now_ms);
+        print::say(format_args!("the last attempt failed {age}: {:#}", failed.diagnostic));
     }
     let Backups { recipients, every_hours, keep, dir, .. } = &backups;
     match (recipients.len(), every_hours) {

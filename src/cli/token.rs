@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use muster_api::{CreatedToken, Host, NewToken, NewTokens, TOKENS_MAX, Token};
 use muster_base::{clock, failure::Failure};
-use muster_topics::{diagnostic::Diagnostic, name::HostId};
+use muster_topics::name::HostId;
 use reqwest::Method;
 
 use super::{client::ConsoleClient, print, session::CliSession};
@@ -102,7 +102,7 @@ pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
 /// Reports why another machine cannot use a token.
 fn warn(created: &CreatedToken) {
     if let Some(warning) = &created.warning {
-        print::say(format_args!("warning: {}", Diagnostic::parse(warning)));
+        print::say(format_args!("warning: {warning}"));
     }
 }
 

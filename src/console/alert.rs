@@ -14,6 +14,7 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
     alert::{Alert, AlertState, Metric, RULES_MAX, Rule, Severity},
+    diagnostic::Diagnostic,
     name::{HostId, Name, NameError},
     numbered::NumberedContent,
 };
@@ -57,7 +58,7 @@ pub(super) const RESTORED: &str = "console-restored";
 pub(super) const CAME_BACK: &str = "console-host-came-back";
 
 /// Creates an alert of the console's own.
-pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
+pub(super) fn own(rule: &str, message: &Diagnostic, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;
     Ok(Alert {
         v: V1,
@@ -75,7 +76,7 @@ pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, Nam
         since_ms: now,
         at_ms: now,
         state: AlertState::Raised,
-        message,
+        message: format!("{message:#}"),
     })
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn raise_own(
     shared: &ConsoleState,
     host: HostId,
     rule: &str,
-    message: String,
+    message: &Diagnostic,
     now: Millis,
 ) -> Result<(), Error> {
     let alert = own(rule, message, now).map_err(|error| Error::internal("the name of an alert", &error))?;

@@ -71,16 +71,17 @@ const REGION_URN: &str = "urn:muster:region:";
 const REGION: &str = "default";
 
 /// An error with the authority's files or keys.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum AuthorityError {
     /// A file cannot be read or written.
-    #[error(
-        "the authority's file {path} cannot be used: {source}\nhint: {}",
+    #[error("the authority's file {path} cannot be used: {source}")]
+    #[diagnostic(help(
+        "{}",
         room::hint_or(
             source,
             "it has to be a file that the console's user may read; if it is not, bring the folder back from a backup"
         )
-    )]
+    ))]
     File {
         /// The file.
         path: PathBuf,
@@ -88,10 +89,11 @@ pub enum AuthorityError {
         source: io::Error,
     },
     /// A file is invalid.
-    #[error(
-        "the authority's file {path} is damaged: {problem}\nhint: bring the folder back from a backup, and check this machine's disk. \
-         authority.pem alone can be removed: it is made anew from its key, and tokens for joining then have to be made anew, too"
-    )]
+    #[error("the authority's file {path} is damaged: {problem}")]
+    #[diagnostic(help(
+        "bring the folder back from a backup, and check this machine's disk. authority.pem alone can be removed: it \
+         is made anew from its key, and tokens for joining then have to be made anew, too"
+    ))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -99,19 +101,24 @@ pub enum AuthorityError {
         problem: String,
     },
     /// There is no authority, or a part of it is missing.
-    #[error(
-        "the authority's file {path} is missing\nhint: bring the folder back from a backup, or name the folder that has it; no \
-         other authority takes its place, for every host would have to join anew"
-    )]
+    #[error("the authority's file {path} is missing")]
+    #[diagnostic(help(
+        "bring the folder back from a backup, or name the folder that has it; no other authority takes its place, for \
+         every host would have to join anew"
+    ))]
     Missing {
         /// The file.
         path: PathBuf,
     },
     /// The key in use is nowhere.
     #[error(
-        "messages of this fleet are signed with the key {id}, which is neither in {folder}, nor a credential, nor with a signer\nhint: \
-         bring the key back, from a backup or as the credential that it was; or name its signer (`signer` below [authority])"
+        "messages of this fleet are signed with the key {id}, which is neither in {folder}, nor a credential, nor \
+         with a signer"
     )]
+    #[diagnostic(help(
+        "bring the key back, from a backup or as the credential that it was; or name its signer (`signer` below \
+         [authority])"
+    ))]
     NoSigningKey {
         /// The authority's folder.
         folder: PathBuf,
@@ -120,6 +127,7 @@ pub enum AuthorityError {
     },
     /// The external signer cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Signer(#[from] SignerError),
     /// An invalid serial number in the store.
     #[error("{0:?} is not the serial number of a certificate")]
@@ -621,6 +629,8 @@ mod tests {
     use rcgen::{BasicConstraints, IsCa, KeyPair};
     use x509_parser::extensions::GeneralName;
 
+    use muster_topics::diagnostic::Diagnostic;
+
     use super::*;
 
     fn csr(key: &KeyPair) -> String {
@@ -703,8 +713,8 @@ mod tests {
             let path = dir.path().join(name);
             let whole = fs::read(&path).unwrap();
             let check = |damage: &str| {
-                let error = Authority::open(dir.path(), KeySources::default()).unwrap_err().to_string();
-                assert!(error.contains(name) && error.contains("hint:"), "{damage}: {error}");
+                let told = Diagnostic::of(&Authority::open(dir.path(), KeySources::default()).unwrap_err());
+                assert!(told.cause.contains(name) && told.hint.is_some(), "{damage}: {told}");
             };
             for (damage, bytes) in
                 [("empty", &b""[..]), ("half", &whole[..whole.len() / 2]), ("garbage", &[0x55; 99][..])]
@@ -738,8 +748,8 @@ mod tests {
         for name in [ROOT_KEY, SIGNING_KEY] {
             let (path, aside) = (dir.join(name), dir.join("aside"));
             fs::rename(&path, &aside).unwrap();
-            let error = Authority::open(&dir, KeySources::default()).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("hint:"), "{error}");
+            let told = Diagnostic::of(&Authority::open(&dir, KeySources::default()).unwrap_err());
+            assert!(told.cause.contains(name) && told.hint.is_some(), "{told}");
             assert!(!path.exists());
             fs::rename(&aside, &path).unwrap();
         }

@@ -30,13 +30,12 @@ use muster_backup::{
 };
 use muster_base::{
     clock::{now_ms, rfc3339_ms},
-    failure::with_causes,
     files,
     form::FORM,
     mount,
 };
 use muster_sqlite::room;
-use muster_topics::name::Name;
+use muster_topics::{diagnostic::Diagnostic, name::Name};
 use nix::sys::statvfs::statvfs;
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::sync::{OwnedMutexGuard, mpsc};
@@ -137,7 +136,7 @@ impl Console {
             let written = copy.write(out);
             if let Err(error) = &written {
                 // An error on the way can only be shown by closing the connection.
-                let _ = sender.blocking_send(Err(io::Error::other(with_causes(error))));
+                let _ = sender.blocking_send(Err(io::Error::other(format!("{:#}", error.diagnostic()))));
             }
             written.map(|(out, copy)| (out.bytes, copy))
         });
@@ -145,7 +144,8 @@ impl Console {
             match made.await {
                 Ok(Ok((bytes, copy))) => remember(&shared, copy, bytes, BackupKind::Requested, Some(operator)).await,
                 Ok(Err(error)) => {
-                    tracing::error!(error = with_causes(&error), %operator, "a backup that was asked for broke off");
+                    let Diagnostic { cause, hint, .. } = error.diagnostic();
+                    tracing::error!(error = cause, hint, %operator, "a backup that was asked for broke off");
                 }
                 Err(error) => tracing::error!(%error, "a backup that was asked for broke off"),
             }
@@ -258,8 +258,7 @@ impl FolderCopy {
         let folder = config.data_dir.clone();
         let recipients = config.backup.recipients.clone();
         if recipients.is_empty() {
-            let problem = muster_topics::diagnostic::Diagnostic::parse(&BackupError::NoRecipient.to_string());
-            return Err(Error::conflict("no_recipients", problem.cause).hint(problem.hint.unwrap_or_default()));
+            return Err(Error::of(StatusCode::CONFLICT, "no_recipients", &BackupError::NoRecipient));
         }
         let running = Arc::clone(&shared.backups.running).try_lock_owned().map_err(|_| {
             Error::conflict("backup_running", "another backup is being made")
@@ -329,7 +328,7 @@ impl FolderCopy {
                         Ok(file) => writer.add(name, *bytes, file)?,
                         // An artifact that nothing needs was removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound && name.starts_with("artifacts/") => {}
-                        Err(source) => return Err(BackupError::File { path: path.clone(), source }),
+                        Err(error) => return Err(BackupError::file(path)(error)),
                     }
                 }
             }

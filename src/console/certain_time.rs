@@ -6,7 +6,7 @@ use muster_base::{
     certain_clock::CertainClock,
     clock::{now_ms, rfc3339_ms},
 };
-use muster_topics::{Millis, name::Name};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Name};
 
 use crate::{
     dispatch::event::DispatchEvent,
@@ -79,13 +79,15 @@ const LOOKED_AT_MS: Millis = 10 * 60_000;
 const TOLD_MS: Millis = 3_600_000;
 
 /// What an operator has to know if the clock is so far ahead.
-pub(super) fn message(ahead_ms: Millis) -> Option<String> {
+pub(super) fn message(ahead_ms: Millis) -> Option<Diagnostic> {
     (ahead_ms >= TOLD_MS).then(|| {
-        format!(
+        let cause = format!(
             "the console's clock is {} h ahead of the time that has certainly passed, and no host on another machine confirms it: \
-             nothing ends, expires or is removed by it until then. hint: compare `date -u` here and elsewhere; if the clock is \
-             right, `muster clock confirm`, otherwise set it",
+             nothing ends, expires or is removed by it until then",
             ahead_ms / TOLD_MS
+        );
+        Diagnostic::new(cause).with_hint(
+            "compare `date -u` here and elsewhere; if the clock is right, `muster clock confirm`, otherwise set it",
         )
     })
 }
@@ -133,7 +135,7 @@ mod tests {
         ] {
             sqlx::query(statement).bind(now).execute(shared.store.write()).await.unwrap();
         }
-        crate::alert::raise_own(shared, member.id, "ended", "text".to_owned(), now).await.unwrap();
+        crate::alert::raise_own(shared, member.id, "ended", &Diagnostic::new("text"), now).await.unwrap();
         let end = "UPDATE alert SET state = 'cleared', ended_ms = $1";
         sqlx::query(end).bind(now).execute(shared.store.write()).await.unwrap();
     }
@@ -150,7 +152,7 @@ mod tests {
             sweep_once(shared).await.unwrap();
             assert_eq!(rows(shared).await, before, "{ahead_ms}");
             let told = message(shared.time.ahead_ms(now_ms()));
-            assert!(told.is_some_and(|text| text.contains("hint: ")) == (ahead_ms > HOUR));
+            assert!(told.is_some_and(|told| told.hint.is_some()) == (ahead_ms > HOUR));
             // Across a restart of the console, and of the machine.
             keep(&shared.time, &shared.store).await.unwrap();
             for boot in [Uptime::now().unwrap().boot, 7] {

@@ -80,22 +80,24 @@ impl TryFrom<String> for SignerAddress {
 }
 
 /// Why a message could not be signed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum SignError {
     /// It is no message that can be signed.
     #[error(transparent)]
     Message(#[from] EnvelopeError),
     /// The external signer does not answer, or not with what it should.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Signer(#[from] SignerError),
 }
 
 /// Why an external signer cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the signer at {address} does not sign: {reason}\nhint: see that it runs and that the console's user may open its socket; `signer` \
-     below [authority] in the console's configuration says where it is"
-)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
+#[error("the signer at {address} does not sign: {reason}")]
+#[diagnostic(help(
+    "see that it runs and that the console's user may open its socket; `signer` below [authority] in the console's \
+     configuration says where it is"
+))]
 pub struct SignerError {
     /// Its address.
     pub address: String,
@@ -319,7 +321,7 @@ impl ExternalSigner {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use muster_topics::{V1, command::Refresh, envelope::open};
+    use muster_topics::{V1, command::Refresh, diagnostic::Diagnostic, envelope::open};
     use tokio::{io::BufReader, net::UnixListener};
 
     use super::*;
@@ -408,8 +410,8 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("signer");
             serve(&path, move |_| answer.clone());
-            let error = external(&path, &key).sign(Slot(0), &body()).await.unwrap_err().to_string();
-            assert!(error.contains(why) && error.contains("hint:"), "{error}");
+            let told = Diagnostic::of(&external(&path, &key).sign(Slot(0), &body()).await.unwrap_err());
+            assert!(told.cause.contains(why) && told.hint.is_some(), "{told}");
         }
     }
 
@@ -420,8 +422,8 @@ mod tests {
         let own = Arc::new(signer());
         let key = own.public_key().unwrap();
         let signer = external(&path, &key);
-        let error = signer.sign(Slot(0), &body()).await.unwrap_err().to_string();
-        assert!(error.contains(path.to_str().unwrap()) && error.contains("hint:"), "{error}");
+        let told = Diagnostic::of(&signer.sign(Slot(0), &body()).await.unwrap_err());
+        assert!(told.cause.contains(path.to_str().unwrap()) && told.hint.is_some(), "{told}");
         serve(&path, move |request| Some(sign_with(&own, &request)));
         assert!(signer.sign(Slot(0), &body()).await.is_err(), "not so soon");
         tokio::time::sleep(PAUSE).await;

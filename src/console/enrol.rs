@@ -29,6 +29,7 @@ use muster_rules::hostname;
 use muster_topics::{
     Millis, V1,
     desired::HandedIn,
+    diagnostic::Diagnostic,
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId, Name},
     numbered::NumberedKind,
@@ -178,7 +179,7 @@ async fn readmit(shared: &ConsoleState, host: HostId, peer: &PeerCertificate) ->
         revoked_ms: is_revoked.then_some(now),
     };
     let is_new = store::register::add_presented(&mut transaction, host, &certificate).await?;
-    if is_new && let Ok(alert) = alert::own(alert::CAME_BACK, came_back(taken_ms), now) {
+    if is_new && let Ok(alert) = alert::own(alert::CAME_BACK, &came_back(taken_ms), now) {
         store::alert::put_own(&mut transaction, host, alert, now).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
@@ -192,12 +193,12 @@ async fn readmit(shared: &ConsoleState, host: HostId, peer: &PeerCertificate) ->
     Ok(!is_revoked)
 }
 
-fn came_back(taken_ms: Millis) -> String {
-    format!(
-        "this host joined after the backup of {} that the console was restored from, and is a member again by its certificate. \
-         hint: revoke it if it was revoked or removed since then (`muster host revoke`)",
+fn came_back(taken_ms: Millis) -> Diagnostic {
+    let cause = format!(
+        "this host joined after the backup of {} that the console was restored from, and is a member again by its certificate",
         rfc3339_ms(taken_ms)
-    )
+    );
+    Diagnostic::new(cause).with_hint("revoke it if it was revoked or removed since then (`muster host revoke`)")
 }
 
 async fn join(
@@ -269,7 +270,7 @@ async fn takeover(shared: &ConsoleState, host: HostId, hostname: &str, now: Mill
     let message = format!(
         "somebody with a token, who calls itself {hostname}, was to join as this host with another key; it was refused"
     );
-    if let Err(error) = alert::raise_own(shared, host, alert::JOIN_REFUSED, message, now).await {
+    if let Err(error) = alert::raise_own(shared, host, alert::JOIN_REFUSED, &Diagnostic::new(message), now).await {
         tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }
     Error::conflict("host_exists", format!("host {host} is there already, with another key")).hint(format!(
@@ -405,7 +406,7 @@ fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<Issued
     shared
         .authority
         .grant(csr, &Identity::Host(host), lifetime, begins_ms)
-        .map_err(|error| Error::internal("making the certificate", &error))
+        .map_err(|error| Error::internal_of("making the certificate", &error))
 }
 
 fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Membership {

@@ -47,17 +47,22 @@ impl Error {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
-    /// 400: the same, from an error with its own hint.
-    fn told(code: &str, error: &dyn std::error::Error) -> Self {
-        let problem = Problem { code: code.to_owned(), diagnostic: Diagnostic::parse(&error.to_string()) };
-        Self { status: StatusCode::BAD_REQUEST.as_u16(), problem }
+    /// Creates an error from what is told already.
+    #[must_use]
+    pub fn told(status: StatusCode, code: &str, diagnostic: Diagnostic) -> Self {
+        Self { status: status.as_u16(), problem: Problem { code: code.to_owned(), diagnostic } }
+    }
+
+    /// Creates an error of another, with its causes and its hint.
+    #[must_use]
+    pub fn of(status: StatusCode, code: &str, error: &dyn miette::Diagnostic) -> Self {
+        Self::told(status, code, Diagnostic::of(error))
     }
 
     /// What a host has answered, with its own hint.
     #[must_use]
     pub fn told_by(status: StatusCode, code: &str, message: &str) -> Self {
-        let problem = Problem { code: code.to_owned(), diagnostic: Diagnostic::parse(message) };
-        Self { status: status.as_u16(), problem }
+        Self::told(status, code, Diagnostic::parse(message))
     }
 
     /// 404: there is no such thing.
@@ -82,6 +87,18 @@ impl Error {
     #[must_use]
     pub fn internal(what: &'static str, cause: &(dyn std::error::Error + 'static)) -> Self {
         tracing::error!(error = cause, "{what} failed");
+        Self::failed(what)
+    }
+
+    /// 500: the same, of an error that may have a hint, which is logged beside it.
+    #[must_use]
+    pub fn internal_of(what: &'static str, cause: &dyn miette::Diagnostic) -> Self {
+        let Diagnostic { cause, hint, .. } = Diagnostic::of(cause);
+        tracing::error!(error = cause, hint, "{what} failed");
+        Self::failed(what)
+    }
+
+    fn failed(what: &'static str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what} failed"))
             .hint("the console's log says more")
     }
@@ -89,16 +106,23 @@ impl Error {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.problem.diagnostic.fmt(f)
+        f.write_str(&self.problem.diagnostic.cause)
     }
 }
 
 impl std::error::Error for Error {}
 
+impl miette::Diagnostic for Error {
+    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        let hint = self.problem.diagnostic.hint.as_ref()?;
+        Some(Box::new(hint))
+    }
+}
+
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         if error.is_full() {
-            tracing::error!(%error, "the console's store cannot be written");
+            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the console's store cannot be written");
             return Self::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "store_full",
@@ -108,7 +132,7 @@ impl From<StoreError> for Error {
             .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::STORE_HINT));
         }
         if error.is_damage() {
-            tracing::error!(%error, "the console's store is damaged");
+            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the console's store is damaged");
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store_damaged", "the console's store is damaged")
                 .consequence("this cannot be read or written")
                 .hint("start the console again, which says what can be done about it; check its machine's disk");
@@ -117,7 +141,7 @@ impl From<StoreError> for Error {
             StoreError::Altered { what, .. } => {
                 Self::conflict("content_damaged", format!("{what} is not what was stored")).hint("add it again")
             }
-            error => Self::internal("the console's store", &error),
+            error => Self::internal_of("the console's store", &error),
         }
     }
 }
@@ -127,12 +151,14 @@ impl From<SeriesError> for Error {
         match error {
             SeriesError::Selector(problem) => Self::invalid("bad_selector", problem.to_string())
                 .hint("such as muster_host_cpu_busy_ratio{host=\"…\"}"),
-            SeriesError::Range { .. } => Self::told("bad_range", &error),
-            SeriesError::TooMany { .. } => Self::told("too_many_series", &error),
-            SeriesError::Deadline(_) => Self::told("too_much", &error),
-            SeriesError::LeftOut(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "series_left_out", error.to_string())
-                .hint("what hosts measure waits with them; the console's log and `muster alert ls` say what to do"),
-            other => Self::internal("the time-series store", &other),
+            SeriesError::Range { .. } => Self::of(StatusCode::BAD_REQUEST, "bad_range", &error),
+            SeriesError::TooMany { .. } => Self::of(StatusCode::BAD_REQUEST, "too_many_series", &error),
+            SeriesError::Deadline(_) => Self::of(StatusCode::BAD_REQUEST, "too_much", &error),
+            SeriesError::LeftOut { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "series_left_out", error.to_string())
+                    .hint("what hosts measure waits with them; the console's log and `muster alert ls` say what to do")
+            }
+            other => Self::internal_of("the time-series store", &other),
         }
     }
 }
@@ -154,15 +180,14 @@ mod tests {
 
     #[test]
     fn invalid_query_is_a_client_error() {
-        for (error, code) in [
-            (SeriesError::Range { start_ms: 2, end_ms: 1 }, "bad_range"),
-            (SeriesError::TooMany { series_max: 5 }, "too_many_series"),
-            (SeriesError::Deadline(std::time::Duration::from_secs(5)), "too_much"),
+        for (error, code, has_hint) in [
+            (SeriesError::Range { start_ms: 2, end_ms: 1 }, "bad_range", false),
+            (SeriesError::TooMany { series_max: 5 }, "too_many_series", true),
+            (SeriesError::Deadline(std::time::Duration::from_secs(5)), "too_much", true),
         ] {
             let (text, refusal) = (error.to_string(), Error::from(error));
             assert_eq!((refusal.status, refusal.problem.code.as_str()), (400, code));
-            assert_eq!(refusal.problem.diagnostic.hint.is_some(), text.contains("hint:"), "{text}");
-            assert!(!refusal.problem.diagnostic.cause.contains("hint:"), "{text}");
+            assert_eq!((refusal.problem.diagnostic.cause, refusal.problem.diagnostic.hint.is_some()), (text, has_hint));
         }
         assert_eq!(Error::from(SeriesError::Stopped).status, 500);
     }

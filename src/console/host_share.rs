@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_guard::{LineKind, log_peer};
-use muster_topics::{Millis, name::HostId};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId};
 
 use super::{alert, state::ConsoleState};
 
@@ -134,7 +134,7 @@ impl ShareUse {
         }
     }
 
-    fn message(&self) -> String {
+    fn message(&self) -> Diagnostic {
         let (beyond, help, key) = self.kind.beyond();
         let (most, of_what) = (self.most, self.kind.of_what());
         let has = match self.level() {
@@ -145,7 +145,8 @@ impl ShareUse {
                 format!("this host has {} of the {most} {of_what} that one host may have; beyond, {beyond}", self.used)
             }
         };
-        format!("{has}. hint: {help}; `host_shares.{key}` in the console's configuration is the limit")
+        Diagnostic::new(has)
+            .with_hint(format!("{help}; `host_shares.{key}` in the console's configuration is the limit"))
     }
 }
 
@@ -192,7 +193,7 @@ pub(super) async fn tell(shared: &ConsoleState, host: HostId, of: &ShareUse, exc
     }
     let (message, of_what, used, most) = (of.message(), of.kind.as_str(), of.used, of.most);
     log_peer!(WARN, host, CROWDED, host.id = %host, of_what, used, most, "a host has nearly all that one host may have, or wants more");
-    if let Err(error) = alert::raise_own(shared, host, &of.kind.rule(), message, now).await {
+    if let Err(error) = alert::raise_own(shared, host, &of.kind.rule(), &message, now).await {
         tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }
 }
@@ -222,11 +223,11 @@ mod tests {
 
     #[test]
     fn message_names_what_and_how_much_and_the_key() {
-        let near = used(9).message();
+        let near = used(9).message().to_string();
         assert!(near.contains("9 of the 10 units") && near.contains("`host_shares.units_max`"), "{near}");
         for kind in ShareKind::ALL {
             let beyond = ShareUse { kind, used: 11, most: 10 }.message();
-            assert!(beyond.contains(kind.of_what()) && beyond.contains(". hint: "), "{beyond}");
+            assert!(beyond.cause.contains(kind.of_what()) && beyond.hint.is_some(), "{beyond}");
             assert!(kind.rule().parse::<muster_topics::name::Name>().is_ok());
         }
     }

@@ -90,10 +90,8 @@ pub async fn new_sign_in_link(folders: &[PathBuf]) -> Result<String, Failure> {
     };
     let url = fs::read_to_string(folder.join(WEB_URL))
         .trying(format_args!("the console's address in {}", folder.display()))?;
-    let store = Store::open(&folder.join(STORE))
-        .await
-        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
-    let link = operator::new_sign_in_link(&store, url.trim()).await.trying("a sign-in link")?;
+    let store = Store::open(&folder.join(STORE)).await.map_err(|error| Failure::of(FailureKind::Failed, &error))?;
+    let link = operator::new_sign_in_link(&store, url.trim()).await.map_err(Failure::trying("a sign-in link"))?;
     store.close().await;
     Ok(link)
 }
@@ -116,8 +114,7 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     check_form(&folder).map_err(|other| Failure::new(FailureKind::Failed, other))?;
     let was_there = Authority::exists(&folder.join(AUTHORITY));
     files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
-    let authority =
-        open_authority(&folder, signer).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
+    let authority = open_authority(&folder, signer).map_err(|error| Failure::of(FailureKind::Failed, &error))?;
     let state = if was_there { "is there already, and stays" } else { "is made" };
     let at = folder.join(AUTHORITY);
     print(&format!(
@@ -209,7 +206,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
         // A broker that runs by itself shows the new root's certificate as soon as all hosts trust that.
         None => authority.roots().issuing().issue_server(&wanted.names),
     };
-    let (certificate, key) = made.trying("the certificate")?;
+    let (certificate, key) = made.map_err(Failure::trying("the certificate"))?;
     let (serial, expires_ms) = serial_and_end(&certificate)
         .ok_or_else(|| Failure::new(FailureKind::Failed, "the certificate that was made cannot be read"))?;
     let row = issued::IssuedCertificate {
@@ -220,10 +217,12 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
         expires_ms,
         revoked_ms: None,
     };
-    issued::add(store.write(), &row).await.trying("remembering the certificate")?;
-    register::keep(&folder, &store).await.trying("the register")?;
+    issued::add(store.write(), &row).await.map_err(Failure::trying("remembering the certificate"))?;
+    register::keep(&folder, &store).await.map_err(Failure::trying("the register"))?;
     let list = match wanted.role {
-        IssueRole::Broker => Some(revocation::write(&folder, &authority, &store).await.trying("the revocation list")?),
+        IssueRole::Broker => {
+            Some(revocation::write(&folder, &authority, &store).await.map_err(Failure::trying("the revocation list"))?)
+        }
         _ => None,
     };
     store.close().await;
@@ -242,13 +241,9 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
 /// Opens the authority and the store of a folder; the store is created if needed.
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let authority = Authority::open(&folder.join(AUTHORITY), KeySources::new(None))
-        .map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
-    let store = Store::open_in(folder)
-        .await
-        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
-    register::restore(folder, &store, now_ms())
-        .await
-        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+        .map_err(|error| Failure::of(FailureKind::Failed, &error))?;
+    let store = Store::open_in(folder).await.map_err(|error| Failure::of(FailureKind::Failed, &error))?;
+    register::restore(folder, &store, now_ms()).await.map_err(|error| Failure::of(FailureKind::Failed, &error))?;
     Ok((authority, store))
 }
 
@@ -283,7 +278,7 @@ fn write(
 pub async fn list(wanted: IssuedArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
     let (_, store) = open(&folder).await?;
-    let all = issued::list(store.read(), now_ms()).await.trying("reading what was issued")?;
+    let all = issued::list(store.read(), now_ms()).await.map_err(Failure::trying("reading what was issued"))?;
     store.close().await;
     let mut text = format!("{:<32}  {:<24}  {:<20}  {:<20}  STATE\n", "SERIAL", "NAME", "MADE", "ENDS");
     for one in &all {
@@ -315,18 +310,18 @@ pub async fn revoke(wanted: RevokeArgs) -> Result<(), Failure> {
     let what = "revoking";
     let mut revoked: Vec<String> = issued::revoke(store.write(), which, now)
         .await
-        .trying(what)?
+        .map_err(Failure::trying(what))?
         .iter()
         .map(|one| format!("revoked {} of {}\n", one.serial, one.owner()))
         .collect();
     if let Ok(id) = which.parse::<HostId>() {
-        let mut transaction = store.begin().await.trying(what)?;
-        let ended = host::revoke(&mut transaction, id, now).await.trying(what)?;
+        let mut transaction = store.begin().await.map_err(Failure::trying(what))?;
+        let ended = host::revoke(&mut transaction, id, now).await.map_err(Failure::trying(what))?;
         transaction.commit().await.trying(what)?;
         revoked.extend(ended.map(|_| format!("revoked every certificate of host {id}\n")));
     }
     if !revoked.is_empty() {
-        revocation::write(&folder, &authority, &store).await.trying("the revocation list")?;
+        revocation::write(&folder, &authority, &store).await.map_err(Failure::trying("the revocation list"))?;
     }
     store.close().await;
     if revoked.is_empty() {

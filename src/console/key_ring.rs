@@ -85,7 +85,7 @@ pub struct ActiveKeys {
 }
 
 /// Why a new key could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum NewKeyError {
     /// The keys are credentials.
     #[error("the signing key is a credential, {0}, which cannot be written")]
@@ -98,9 +98,11 @@ pub enum NewKeyError {
     SignerHasOne(String),
     /// The signer does not answer.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Signer(#[from] super::command_signer::SignerError),
     /// A file failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     File(#[from] AuthorityError),
 }
 

@@ -13,6 +13,7 @@ use muster_api::AlertStanding;
 use muster_topics::{
     Millis, V1,
     alert::{Alert, AlertState, Metric, Severity},
+    diagnostic::Diagnostic,
     name::Name,
 };
 
@@ -102,19 +103,19 @@ impl NoticeKind {
 
 /// The present problems.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Mutex<BTreeMap<NoticeKind, (Millis, String)>>);
+pub(super) struct Notices(Mutex<BTreeMap<NoticeKind, (Millis, Diagnostic)>>);
 
 impl Notices {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<NoticeKind, (Millis, String)>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<NoticeKind, (Millis, Diagnostic)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports a problem; returns whether it is new.
-    pub(super) fn raise(&self, trouble: NoticeKind, message: impl Into<String>, now: Millis) -> bool {
+    pub(super) fn raise(&self, trouble: NoticeKind, message: Diagnostic, now: Millis) -> bool {
         let mut all = self.locked();
         let is_new = !all.contains_key(&trouble);
         let since_ms = all.get(&trouble).map_or(now, |(since_ms, _)| *since_ms);
-        all.insert(trouble, (since_ms, message.into()));
+        all.insert(trouble, (since_ms, message));
         is_new
     }
 
@@ -127,7 +128,7 @@ impl Notices {
     pub(super) fn texts(&self) -> Vec<String> {
         let all = self.locked();
         let told = all.iter().filter(|(trouble, _)| trouble.severity() == Severity::Critical);
-        told.map(|(_, (_, message))| message.clone()).collect()
+        told.map(|(_, (_, message))| format!("{message:#}")).collect()
     }
 
     /// Returns these as a header, if there are any.
@@ -149,7 +150,7 @@ pub(super) fn is_one(rule: &Name) -> bool {
     ALL.iter().any(|trouble| trouble.name() == rule.as_str())
 }
 
-fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> Option<muster_api::Alert> {
+fn alert(trouble: NoticeKind, since_ms: Millis, message: &Diagnostic, now: Millis) -> Option<muster_api::Alert> {
     // The names are constants; a test checks that they parse.
     let name: Name = trouble.name().parse().ok()?;
     Some(muster_api::Alert {
@@ -175,7 +176,7 @@ fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> O
             since_ms,
             at_ms: now.max(since_ms),
             state: AlertState::Raised,
-            message: message.to_owned(),
+            message: format!("{message:#}"),
         },
     })
 }
@@ -189,8 +190,8 @@ mod tests {
         let notices = Notices::default();
         assert_eq!((notices.alerts(1), notices.header()), (vec![], None));
         for trouble in ALL {
-            assert!(notices.raise(trouble, "the disk is full\nand …", 5));
-            assert!(!notices.raise(trouble, "the disk is full\nand …", 7), "it was said before");
+            assert!(notices.raise(trouble, Diagnostic::new("the disk is full\nand …"), 5));
+            assert!(!notices.raise(trouble, Diagnostic::new("the disk is full\nand …"), 7), "it was said before");
         }
         let alerts = notices.alerts(9);
         assert_eq!(alerts.len(), ALL.len());

@@ -48,10 +48,11 @@ const FILE_MAX_BYTES: u64 = 4 << 20;
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(500);
 
 /// The register cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum RegisterError {
     /// The store failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// The file cannot be read or written.
     #[error("the register {path} cannot be used: {source}{}", room::advice(source))]
@@ -62,10 +63,11 @@ pub enum RegisterError {
         source: io::Error,
     },
     /// The file is invalid.
-    #[error(
-        "the store is new, and the register {path}, which says who its members are, is damaged: {problem}\nhint: bring \
-         either back from a backup; without the register, all hosts have to join anew, and revoked certificates are good again"
-    )]
+    #[error("the store is new, and the register {path}, which says who its members are, is damaged: {problem}")]
+    #[diagnostic(help(
+        "bring either back from a backup; without the register, all hosts have to join anew, and revoked certificates \
+         are good again"
+    ))]
     Damaged {
         /// Its path.
         path: PathBuf,
@@ -115,34 +117,38 @@ async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(),
     let since = rfc3339_ms(mark.taken_ms);
     let what_is_missing =
         "What was ordered, added or set since then is not in it; hosts report themselves and their units again";
-    let message = match &replaced {
+    let (cause, hint) = match &replaced {
         Some(Ok(register)) => {
             let MergeResult { revoked, joined, removed, ended } =
                 register::merge(&mut transaction, register, true, now).await?;
             let left = StoreMark { seq: left.seq.max(register.seq), ..left };
             register::set_mark(&mut transaction, left).await?;
-            format!(
+            let cause = format!(
                 "the console was restored from a backup of {since}. From the register of the folder that was replaced it has again: \
                  {revoked} revoked certificates, {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and \
                  sign-ins. {what_is_missing}"
-            )
+            );
+            (cause, None)
         }
         lost => {
             let why = match lost {
                 Some(Err(problem)) => format!("the register of the folder that was replaced is damaged ({problem})"),
                 _ => "there was no folder to replace".to_owned(),
             };
-            format!(
+            let cause = format!(
                 "the console was restored from a backup of {since}, and {why}: who was revoked or removed since then is not known. \
-                 {what_is_missing}. Hosts that joined since then come back by their certificates, with an alert of each. \
-                 hint: revoke again who was revoked since then, and end API tokens that were ended (`muster login ls`)"
-            )
+                 {what_is_missing}. Hosts that joined since then come back by their certificates, with an alert of each"
+            );
+            let hint =
+                "revoke again who was revoked since then, and end API tokens that were ended (`muster login ls`)";
+            (cause, Some(hint.to_owned()))
         }
     };
     store::command::forget_what_went_out(&mut transaction).await?;
     register::set_restored(&mut transaction, mark.taken_ms, mark.restored_ms).await?;
-    tracing::error!(?mark, "{}", Diagnostic::parse(&message).cause);
-    put_alert(&mut transaction, alert::RESTORED, message, now).await?;
+    tracing::error!(?mark, hint, "{cause}");
+    let message = Diagnostic { cause, consequence: None, hint };
+    put_alert(&mut transaction, alert::RESTORED, &message, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     // From here on the console's own register has all of it.
     RegisterWriter::new(folder).refresh(store).await?;
@@ -167,13 +173,13 @@ async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), Regi
         register::set_mark(&mut transaction, left).await?;
         if register.knows_somebody() {
             let (hosts, certificates) = (register.hosts.len(), register.certificates.len() + register.issued.len());
-            let message = format!(
+            let cause = format!(
                 "console.db is lost, and the store is new: its members ({hosts} hosts, {certificates} certificates) come from the authority's \
-                 register, and their state from themselves. The ledger of commands, artifacts' labels, configs and API tokens are gone. \
-                 hint: if there is a backup of console.db, stop and bring it back"
+                 register, and their state from themselves. The ledger of commands, artifacts' labels, configs and API tokens are gone"
             );
-            tracing::error!("{message}");
-            put_alert(&mut transaction, alert::WENT_BACK, message, now).await?;
+            let hint = "if there is a backup of console.db, stop and bring it back";
+            tracing::error!(hint, "{cause}");
+            put_alert(&mut transaction, alert::WENT_BACK, &Diagnostic::new(cause).with_hint(hint), now).await?;
         }
         transaction.commit().await.map_err(StoreError::from)?;
         return Ok(());
@@ -190,14 +196,14 @@ async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), Regi
              added or set since the copy was made is not in it"
         );
         tracing::error!(?held, ?left, "{message}");
-        put_alert(&mut transaction, alert::WENT_BACK, message, now).await?;
+        put_alert(&mut transaction, alert::WENT_BACK, &Diagnostic::new(message), now).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(())
 }
 
 /// Raises an alert about the store.
-async fn put_alert(db: &mut SqliteConnection, rule: &str, message: String, now: Millis) -> Result<(), StoreError> {
+async fn put_alert(db: &mut SqliteConnection, rule: &str, message: &Diagnostic, now: Millis) -> Result<(), StoreError> {
     if let Ok(alert) = alert::own(rule, message, now) {
         store::alert::put_own(db, store::alert::CONSOLE, alert, now).await?;
     }
@@ -559,7 +565,8 @@ mod tests {
         ] {
             fs::write(folder.path().join(FILE), text).unwrap();
             let error = restore(folder.path(), &store, 99).await.unwrap_err();
-            assert!(matches!(error, RegisterError::Damaged { .. }) && error.to_string().contains("hint:"), "{error}");
+            let hint = Diagnostic::of(&error).hint;
+            assert!(matches!(error, RegisterError::Damaged { .. }) && hint.is_some(), "{error}");
             assert!(register::marks(store.read()).await.unwrap().is_empty());
         }
     }

@@ -25,7 +25,7 @@ use muster_base::{
     files::{self, RoleFile},
 };
 use muster_sqlite::room;
-use muster_topics::{Millis, name::HostId};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -51,17 +51,23 @@ const RENEWAL_MS: Millis = 24 * 3600 * 1000;
 const LOOK: Duration = Duration::from_secs(3);
 
 /// The list could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum ListError {
     /// The store cannot be read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// The register could not be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Register(#[from] RegisterError),
     /// The list could not be signed.
     #[error("the revocation list: {0}")]
-    Sign(#[from] AuthorityError),
+    Sign(
+        #[from]
+        #[diagnostic_source]
+        AuthorityError,
+    ),
     /// The list could not be written.
     #[error("the revocation list {path} cannot be written: {source}{}", room::advice(source))]
     File {
@@ -178,7 +184,8 @@ fn passed_over_if_full(written: Result<(), ListError>) -> Result<bool, ListError
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.is_full() => {
-            tracing::error!(%error, "the register or the revocation list is not up to date; trying again");
+            let hint = Diagnostic::of(&error).hint;
+            tracing::error!(%error, hint, "the register or the revocation list is not up to date; trying again");
             Ok(false)
         }
         Err(error) => Err(error),
@@ -295,7 +302,8 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
             Err(error) => {
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
-                    tracing::error!(%error, "the revocation list is not up to date; trying again");
+                    let hint = Diagnostic::of(&error).hint;
+                    tracing::error!(%error, hint, "the revocation list is not up to date; trying again");
                     trouble = Some(text);
                 }
             }

@@ -25,6 +25,7 @@ use muster_topics::{
     Millis, V1,
     command::Refresh,
     command_keys::{CommandKeys, KnownKeys},
+    diagnostic::Diagnostic,
     envelope::UnsignedMessage,
     name::{HostId, Name},
     numbered::NumberedContent,
@@ -33,7 +34,7 @@ use muster_topics::{
 
 use super::{
     authority::AuthorityError,
-    command_signer::SignError,
+    command_signer::{SignError, SignerError},
     error::Error,
     key_ring::{ActiveKeys, NEXT_KEY, NewKeyError},
     list::first_names,
@@ -253,7 +254,7 @@ fn other_rotation(what: &str) -> Error {
 }
 
 fn unusable(error: AuthorityError) -> Error {
-    Error::internal("using the authority's keys", &error)
+    Error::internal_of("using the authority's keys", &error)
 }
 
 fn no_new_key(error: NewKeyError) -> Error {
@@ -270,28 +271,22 @@ fn no_new_key(error: NewKeyError) -> Error {
         NewKeyError::SignerHasOne(_) => Error::conflict("signer_has_one_key", message)
             .consequence("no rotation begins")
             .hint("give the signer a second key beside the present one, and begin then"),
-        NewKeyError::Signer(error) => signer_away(&error.to_string()),
+        NewKeyError::Signer(error) => signer_away(&error),
         NewKeyError::File(error) => unusable(error),
     }
 }
 
 /// The refusal of what needs a signature that the external signer does not give.
-fn signer_away(message: &str) -> Error {
-    let diagnostic = muster_topics::diagnostic::Diagnostic::parse(message);
-    let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "signer_away", diagnostic.cause)
-        .consequence("nothing of this was done");
-    match diagnostic.hint {
-        Some(hint) => error.hint(hint),
-        None => error,
-    }
+fn signer_away(error: &SignerError) -> Error {
+    Error::of(StatusCode::SERVICE_UNAVAILABLE, "signer_away", error).consequence("nothing of this was done")
 }
 
 /// The refusal of what could not be signed.
 pub(super) fn unsigned(what: &'static str, error: SignError) -> Error {
     match error {
         SignError::Signer(error) => {
-            tracing::error!(%error, "{what} failed");
-            signer_away(&error.to_string())
+            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "{what} failed");
+            signer_away(&error)
         }
         SignError::Message(error) => Error::internal(what, &error),
     }

@@ -22,7 +22,7 @@ use muster_guard::{LineLimiter, RecentLogins};
 use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
 use muster_sqlite::{index_file, room};
-use muster_topics::{numbered::NumberedKind, role::Identity};
+use muster_topics::{diagnostic::Diagnostic, numbered::NumberedKind, role::Identity};
 use rustls::{ClientConfig, ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
     net::TcpListener,
@@ -88,13 +88,11 @@ const TAKEN: [&str; 5] =
 const STOP: Duration = Duration::from_secs(10);
 
 /// Why a console cannot start.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum ConsoleError {
     /// The folder for its data cannot be created or written.
-    #[error(
-        "the console's folder {path} cannot be used: {source}\nhint: {}",
-        room::hint_or(source, "make it writable for this user, or choose another with data_dir")
-    )]
+    #[error("the console's folder {path} cannot be used: {source}")]
+    #[diagnostic(help("{}", room::hint_or(source, "make it writable for this user, or choose another with data_dir")))]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -102,23 +100,22 @@ pub enum ConsoleError {
         source: io::Error,
     },
     /// Another console uses the same data.
-    #[error(
-        "another console works with {path} already\nhint: stop that one first, or give this one a data_dir of its own"
-    )]
+    #[error("another console works with {path} already")]
+    #[diagnostic(help("stop that one first, or give this one a data_dir of its own"))]
     InUse {
         /// The folder.
         path: PathBuf,
     },
     /// A restore of the folder was interrupted.
-    #[error(
-        "the restore of {path} from a backup was interrupted\nhint: run the same `muster backup restore` again; it finishes what is left"
-    )]
+    #[error("the restore of {path} from a backup was interrupted")]
+    #[diagnostic(help("run the same `muster backup restore` again; it finishes what is left"))]
     UnfinishedRestore {
         /// The folder.
         path: PathBuf,
     },
     /// An address cannot be listened on.
-    #[error("cannot listen on {address} for {what}: {source}\nhint: {}", listen_hint(.source, .setting))]
+    #[error("cannot listen on {address} for {what}: {source}")]
+    #[diagnostic(help("{}", listen_hint(source, setting)))]
     Listen {
         /// What it is for.
         what: &'static str,
@@ -131,39 +128,60 @@ pub enum ConsoleError {
     },
     /// The authority cannot be opened or created.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Authority(#[from] AuthorityError),
     /// A new certificate or key cannot be used.
     #[error("the console's own certificates cannot be used: {0}")]
     Tls(String),
     /// The keys that secrets are encrypted with cannot be opened.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     SecretKeys(#[from] secret::KeyringError),
     /// Another build has written what is in its folder.
     #[error(transparent)]
     OtherForm(#[from] OtherForm),
     /// The store cannot be opened.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// The revocation list cannot be made.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Revocation(#[from] ListError),
     /// An outlet for alerts cannot be used.
-    #[error("{0}\nhint: alert_outlets in the console's configuration says who is told of alerts")]
+    #[error(transparent)]
+    #[diagnostic(transparent)]
     Outlet(#[from] OutletError),
     /// An external time-series store cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     External(#[from] ExternalError),
     /// The broker's address is invalid.
-    #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
+    #[error("{0}")]
+    #[diagnostic(help("broker_url in the console's configuration says where the broker is"))]
     BrokerUrl(#[from] BrokerUrlError),
     /// An address for hosts is invalid.
-    #[error(
-        "{0}\nhint: more_broker_urls and more_console_urls in the console's configuration are URLs, such as mqtts://192.0.2.8:8883 and https://192.0.2.8:7443"
-    )]
+    #[error("{0}")]
+    #[diagnostic(help(
+        "more_broker_urls and more_console_urls in the console's configuration are URLs, such as \
+         mqtts://192.0.2.8:8883 and https://192.0.2.8:7443"
+    ))]
     Addresses(String),
     /// Another error; the log has details.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Other(#[from] Error),
+}
+
+impl ConsoleError {
+    /// What went wrong, for people.
+    #[must_use]
+    pub fn diagnostic(&self) -> Diagnostic {
+        match self {
+            Self::Other(error) => error.problem.diagnostic.clone(),
+            error => Diagnostic::of(error),
+        }
+    }
 }
 
 fn listen_hint(source: &io::Error, setting: &str) -> String {
@@ -308,9 +326,9 @@ async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> Se
         }
         _ => ("it cannot be opened", "see that the console's user may write it, and start the console again"),
     };
-    let reason = format!("{}: {meaning} ({error}). hint: {hint}", path.display());
-    tracing::error!("the store for measurements is left out, and there are no charts: {reason}");
-    SeriesStore::left_out(path, &reason)
+    let reason = format!("{}: {meaning} ({error})", path.display());
+    tracing::error!(hint, "the store for measurements is left out, and there are no charts: {reason}");
+    SeriesStore::left_out(path, Diagnostic::new(reason).with_hint(hint))
 }
 
 /// Locks the data against a second console.
@@ -473,9 +491,9 @@ impl PreparedConsole {
             shutdown: shutdown.clone(),
         });
         shared.measurements.series.set_time_max(shared.time.now());
-        if let Some(reason) = shared.measurements.series.why_left_out() {
-            let message = format!(
-                "there are no charts, and what hosts measure waits with them, for the store for measurements is left out: {reason}"
+        if let Some(why) = shared.measurements.series.why_left_out() {
+            let message = why.clone().within(
+                "there are no charts, and what hosts measure waits with them, for the store for measurements is left out",
             );
             shared.notices.raise(notice::NoticeKind::SeriesLeftOut, message, now_ms());
         }
@@ -788,7 +806,7 @@ mod tests {
         let disk = muster_test_support::disk::Disk::new(8);
         std::fs::create_dir_all(disk.path().join("console/authority")).unwrap();
         disk.fill();
-        let error = prepare(config(disk.path())).await.unwrap_err().to_string();
+        let error = prepare(config(disk.path())).await.unwrap_err().diagnostic().to_string();
         assert!(error.contains("make room on that disk") && !error.contains("may read"), "{error}");
     }
 
@@ -809,7 +827,9 @@ mod tests {
         let error = prepare(config.clone()).await.unwrap_err();
         assert!(matches!(error, ConsoleError::Listen { what: "hosts", .. }));
         assert!(
-            error.to_string().contains("hint: another program listens there; choose another port with hosts_listen"),
+            error.diagnostic().hint.is_some_and(
+                |hint| hint.starts_with("another program listens there; choose another port with hosts_listen")
+            ),
             "{error}"
         );
         assert!(!dir.path().join("console/console.db").exists(), "nothing half made");
@@ -873,7 +893,7 @@ mod tests {
         std::fs::write(dir.path().join("console"), "a file").unwrap();
         let error = prepare(config(dir.path())).await.unwrap_err();
         assert!(matches!(error, ConsoleError::Folder { .. }), "{error}");
-        assert!(error.to_string().contains("hint: "), "{error}");
+        assert!(error.diagnostic().hint.is_some(), "{error}");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! State that all parts of the console share: configuration, stores, queues, and what is kept in memory.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     collections::HashSet,
     path::PathBuf,
@@ -220,8 +221,8 @@ pub(super) fn is_loopback(url: &str) -> bool {
 }
 
 impl ConsoleState {
-    /// Returns why a host on another machine could not join now, with a hint.
-    pub(super) fn join_warning(&self) -> Option<String> {
+    /// Returns why a host on another machine could not join now.
+    pub(super) fn join_warning(&self) -> Option<Diagnostic> {
         let Urls { hosts, broker, .. } = &self.settings.urls;
         let (what, url) = match (is_loopback(hosts), is_loopback(broker)) {
             (true, _) => ("the console", hosts),
@@ -229,7 +230,8 @@ impl ConsoleState {
             (false, false) => return None,
         };
         let hint = self.settings.started_by.listen_hint();
-        Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
+        let cause = format!("with this token {what} is looked for at {url}, which no other machine reaches");
+        Some(Diagnostic::new(cause).with_hint(hint))
     }
 
     /// Notifies all parts that a host is not a member any more, and that these commands are over for it.

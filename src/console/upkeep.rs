@@ -73,14 +73,14 @@ pub(super) async fn watch_signer(shared: Arc<ConsoleState>, shutdown: Cancellati
             let changed = match &failed {
                 Some(error) => {
                     let consequence = "no command is given, and hosts repeat what they say";
-                    let message = Diagnostic::parse(&error.to_string()).with_consequence(consequence);
-                    shared.notices.raise(NoticeKind::SignerAway, format!("{message:#}"), now_ms())
+                    let message = Diagnostic::of(error).with_consequence(consequence);
+                    shared.notices.raise(NoticeKind::SignerAway, message, now_ms())
                 }
                 None => shared.notices.clear(NoticeKind::SignerAway),
             };
             if changed {
                 match failed {
-                    Some(error) => tracing::error!("{error}"),
+                    Some(error) => tracing::error!(hint = Diagnostic::of(&error).hint, "{error}"),
                     None => {
                         tracing::info!("the signer at {} signs again", signer.address());
                         let _ = shared.commands.dispatch.send(dispatch::DispatchEvent::SignerBack).await;
@@ -171,14 +171,18 @@ impl ClockWatch {
             tracing::error!(%error, "the time that has certainly come cannot be confirmed, or stored");
         }
         shared.measurements.series.set_time_max(shared.time.now());
-        let message = found.message().or_else(|| certain_time::message(shared.time.ahead_ms(now)));
+        let message = found
+            .message()
+            .map(|text| Diagnostic::parse(&text))
+            .or_else(|| certain_time::message(shared.time.ahead_ms(now)));
         let changed = match message.as_ref().filter(|_| !waits) {
             Some(message) => shared.notices.raise(NoticeKind::Clock, message.clone(), now),
             None => shared.notices.clear(NoticeKind::Clock),
         };
         if changed {
             if let Some(message) = message {
-                tracing::error!("{message}");
+                let Diagnostic { cause, hint, .. } = message;
+                tracing::error!(hint, "{cause}");
             }
             shared.changed(PageChange::Alert(None));
         }
@@ -231,7 +235,7 @@ async fn look_at_hostnames(shared: &ConsoleState) {
 }
 
 /// Says which hosts share a hostname, if any do.
-fn shared_names(hosts: Vec<(HostId, String)>) -> Option<String> {
+fn shared_names(hosts: Vec<(HostId, String)>) -> Option<Diagnostic> {
     let mut by_name: BTreeMap<String, Vec<HostId>> = BTreeMap::new();
     for (host, name) in hosts {
         by_name.entry(name).or_default().push(host);
@@ -246,10 +250,12 @@ fn shared_names(hosts: Vec<(HostId, String)>) -> Option<String> {
     let named: Vec<String> = by_name.iter().take(SHARED_NAMES_MAX).map(told).collect();
     let more = if by_name.len() > named.len() { "; and so are more names" } else { "" };
     (!named.is_empty()).then(|| {
-        format!(
-            "several hosts have one hostname: {}{more}. Commands for such a name are refused. hint: name hosts by their ids, see \
-             which of them is not what it says (`muster host show ID`), and give it another name (`hostnamectl set-hostname`)",
-            named.join("; ")
+        let named = named.join("; ");
+        let cause =
+            format!("several hosts have one hostname: {named}{more}. Commands for such a name are refused");
+        Diagnostic::new(cause).with_hint(
+            "name hosts by their ids, see which of them is not what it says (`muster host show ID`), and give it another name \
+             (`hostnamectl set-hostname`)",
         )
     })
 }
@@ -261,12 +267,12 @@ fn look_at_disk(shared: &ConsoleState) {
     let unwritable = match is_read_only {
         true => shared.notices.raise(
             NoticeKind::StoreUnwritable,
-            format!(
+            Diagnostic::new(format!(
                 "nothing can be written in the console's folder {}: its file system is read-only. What is known can be read; \
-                 commands and changes are refused, and what hosts say waits with them. hint: {}; then start the console again",
+                 commands and changes are refused, and what hosts say waits with them",
                 reserve.folder().display(),
-                room::READ_ONLY_HINT
-            ),
+            ))
+            .with_hint(format!("{}; then start the console again", room::READ_ONLY_HINT)),
             now_ms(),
         ),
         false => shared.notices.clear(NoticeKind::StoreUnwritable),
@@ -274,12 +280,12 @@ fn look_at_disk(shared: &ConsoleState) {
     let full = match reserve.is_short() && !is_read_only {
         true => shared.notices.raise(
             NoticeKind::DiskFull,
-            format!(
+            Diagnostic::new(format!(
                 "the disk of the console's folder {} is full: commands and the register are kept from what was held in \
-                 reserve; measurements, artifacts and configs are not taken in. hint: {}",
+                 reserve; measurements, artifacts and configs are not taken in",
                 reserve.folder().display(),
-                room::HINT
-            ),
+            ))
+            .with_hint(room::HINT),
             now_ms(),
         ),
         false => shared.notices.clear(NoticeKind::DiskFull),
@@ -359,7 +365,7 @@ mod tests {
     #[test]
     fn shared_names_are_told_in_a_few_words() {
         let hosts = (0..40).flat_map(|name| (0..9).map(move |_| (HostId::random(), format!("n{name}"))));
-        let message = shared_names(hosts.collect()).unwrap();
+        let message = shared_names(hosts.collect()).unwrap().to_string();
         assert!(message.len() < 1_000 && message.contains("and 6 more") && message.contains("so are more names"));
         assert_eq!(shared_names(vec![(HostId::random(), "a".into()), (HostId::random(), "b".into())]), None);
     }

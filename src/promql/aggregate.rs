@@ -232,7 +232,7 @@ impl SeriesGroups {
 fn whole(count: f64) -> Result<usize, Error> {
     // The range of a 64-bit integer, as in Prometheus.
     if count.is_nan() || count.abs() > 9_223_372_036_854_775_807.0 {
-        return Err(Error::Execution(format!("Scalar value {} overflows int64", number::value(count))));
+        return Err(Error::execution(format!("Scalar value {} overflows int64", number::value(count))));
     }
     let count = count.trunc() as usize;
     Ok(count)

@@ -249,7 +249,7 @@ impl<'a> MatchedPairs<'a> {
             {
                 let message =
                     "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)";
-                return Err(Error::Execution(message.to_owned()));
+                return Err(Error::execution(message.to_owned()));
             }
             let place = self.place(index, partner);
             match self.found.get_mut(place).and_then(|found| found.values.get_mut(step)) {
@@ -257,7 +257,7 @@ impl<'a> MatchedPairs<'a> {
                 _ if self.binary.matching.many == ManySide::Neither => return Err(same_labels()),
                 _ => {
                     let message = "multiple matches for labels: grouping labels must ensure unique matches";
-                    return Err(Error::Execution(message.to_owned()));
+                    return Err(Error::execution(message.to_owned()));
                 }
             }
         }
@@ -291,7 +291,7 @@ impl<'a> MatchedPairs<'a> {
             Grouping::Only(_) => self.binary.matching.labels.of(&series.labels),
             Grouping::Without(_) => self.binary.matching.labels.of(&series.labels).nameless(),
         };
-        Error::Execution(format!(
+        Error::execution(format!(
             "found duplicate series for the match group {group} on the {side} hand-side of the operation: many-to-many \
              matching not allowed: matching labels must be unique on one side"
         ))

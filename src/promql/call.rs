@@ -55,7 +55,7 @@ impl Evaluator<'_> {
                 let most = self.limits.label_max_bytes;
                 self.relabelled(series, |labels| relabel::join(labels, to, separator, from, most))?
             }
-            _ => return Err(Error::Execution("this part of the query has no value".to_owned())),
+            _ => return Err(Error::execution("this part of the query has no value")),
         };
         Ok(NodeValue::Vector(series))
     }

@@ -32,7 +32,7 @@ pub(crate) fn is_absent(value: f64) -> bool {
 
 /// The error of two series with the same labels.
 pub(crate) fn same_labels() -> Error {
-    Error::Execution("vector cannot contain metrics with the same labelset".to_owned())
+    Error::execution("vector cannot contain metrics with the same labelset")
 }
 
 /// A series and its value at each step.
@@ -88,18 +88,18 @@ impl EvalSteps {
 pub(crate) fn check_range(range: QueryRange, limits: &QueryLimits) -> Result<(), Error> {
     let QueryRange { start_ms, end_ms, step_ms } = range;
     if step_ms <= 0 {
-        return Err(Error::Query(
+        return Err(Error::query(
             "zero or negative query resolution step widths are not accepted. Try a positive integer".to_owned(),
         ));
     }
     if end_ms < start_ms {
-        return Err(Error::Query("end timestamp must not be before start time".to_owned()));
+        return Err(Error::query("end timestamp must not be before start time"));
     }
     // As in Prometheus, intervals are counted, not their ends.
     if usize::try_from(end_ms.saturating_sub(start_ms) / step_ms).is_ok_and(|steps| steps <= limits.steps_max) {
         Ok(())
     } else {
-        Err(Error::Query(format!(
+        Err(Error::query(format!(
             "exceeded maximum resolution of {} points per timeseries. Try decreasing the query resolution (?step=XX)",
             limits.steps_max
         )))
@@ -146,17 +146,14 @@ impl<'a> Evaluator<'a> {
     pub(crate) fn check_room(&self, series: usize, steps: EvalSteps) -> Result<(), Error> {
         let (values, most) = (series.saturating_mul(steps.count), self.limits.values_max);
         if values > most {
-            return Err(Error::Limit(format!(
-                "a part of the query has more than {most} values ({series} series at {} steps). hint: aggregate, or take \
-                 longer steps",
-                steps.count
-            )));
+            let steps = steps.count;
+            let problem = format!("a part of the query has more than {most} values ({series} series at {steps} steps)");
+            return Err(Error::limit(problem).with_hint("aggregate, or take longer steps"));
         }
         let most = most.saturating_mul(PARTS_MAX);
         if values.saturating_add(self.held) > most {
-            return Err(Error::Limit(format!(
-                "the parts of the query have more than {most} values. hint: ask for some of it, or take longer steps"
-            )));
+            let problem = format!("the parts of the query have more than {most} values");
+            return Err(Error::limit(problem).with_hint("ask for some of it, or take longer steps"));
         }
         self.check()
     }
@@ -167,9 +164,8 @@ impl<'a> Evaluator<'a> {
         if bytes <= most {
             return Ok(());
         }
-        Err(Error::Limit(format!(
-            "the labels of a part of the query have more than {most} bytes. hint: aggregate, or make shorter labels"
-        )))
+        let problem = format!("the labels of a part of the query have more than {most} bytes");
+        Err(Error::limit(problem).with_hint("aggregate, or make shorter labels"))
     }
 
     /// Does work while a value is held.

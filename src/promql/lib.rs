@@ -169,10 +169,10 @@ pub fn selector(text: &str) -> Result<Matchers, Error> {
     {
         return Ok(matchers);
     }
-    let hint = "hint: such as muster_host_cpu_busy_ratio{host=\"…\"}";
-    Err(Error::Query(format!("{text:?} is no plain selector. {hint}")))
+    let hint = "such as muster_host_cpu_busy_ratio{host=\"…\"}";
+    Err(Error::query(format!("{text:?} is no plain selector")).with_hint(hint))
 }
 
 fn not_for_range(kind: &str) -> Error {
-    Error::Query(format!("invalid expression type {kind:?} for range query, must be Scalar or instant Vector"))
+    Error::query(format!("invalid expression type {kind:?} for range query, must be Scalar or instant Vector"))
 }

@@ -52,11 +52,11 @@ pub(crate) fn query(text: &str) -> Result<QueryRoot, Error> {
 }
 
 fn wrong(problem: impl std::fmt::Display) -> Error {
-    Error::Query(format!("invalid query: {problem}"))
+    Error::query(format!("invalid query: {problem}"))
 }
 
 fn missing(what: impl std::fmt::Display) -> Error {
-    Error::Query(format!("{what} is not available here"))
+    Error::query(format!("{what} is not available here"))
 }
 
 /// Refuses a query that would be too large for the parser or for later recursion.
@@ -173,7 +173,7 @@ fn ranged(tree: &Given, depth: usize) -> Result<RangeVector, Error> {
                 offset_ms: offset(subquery.offset.as_ref())?,
             })
         }
-        _ => Err(wrong("a range vector is wanted. hint: such as m[5m]")),
+        _ => Err(wrong("a range vector is wanted").with_hint("such as m[5m]")),
     }
 }
 

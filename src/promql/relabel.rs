@@ -40,9 +40,8 @@ impl LabelText<'_> {
     fn push(&mut self, part: &str) -> Result<(), Error> {
         if self.text.len().saturating_add(part.len()) > self.max_bytes {
             let Self { label, max_bytes, .. } = self;
-            return Err(Error::Limit(format!(
-                "the query makes a value of the label {label} that is longer than {max_bytes} bytes. hint: make a shorter one"
-            )));
+            let problem = format!("the query makes a value of the label {label} that is longer than {max_bytes} bytes");
+            return Err(Error::limit(problem).with_hint("make a shorter one"));
         }
         self.text.push_str(part);
         Ok(())

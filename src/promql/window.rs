@@ -114,9 +114,8 @@ impl Evaluator<'_> {
         let chosen = chosen.map_err(unreadable)?;
         if chosen.len() > most {
             let matchers = &selector.matchers;
-            return Err(Error::Limit(format!(
-                "{matchers} chooses more than {most} series. hint: name a host or a unit"
-            )));
+            let problem = format!("{matchers} chooses more than {most} series");
+            return Err(Error::limit(problem).with_hint("name a host or a unit"));
         }
         Ok(chosen)
     }
@@ -158,8 +157,8 @@ impl Evaluator<'_> {
     fn count(&mut self, read: usize, left: usize) -> Result<(), Error> {
         if read > left {
             let most = self.limits.samples_max;
-            let hint = "hint: ask for a shorter range or fewer series";
-            return Err(Error::Limit(format!("the query reads more than {most} samples. {hint}")));
+            let problem = format!("the query reads more than {most} samples");
+            return Err(Error::limit(problem).with_hint("ask for a shorter range or fewer series"));
         }
         self.samples += read;
         Ok(())

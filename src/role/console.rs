@@ -14,6 +14,7 @@ use muster_base::{
     service_manager::ServiceManager,
 };
 use muster_console::{
+    ConsoleError,
     config::Config,
     issue::{self, InitArgs, IssueArgs, IssuedArgs, RevokeArgs},
 };
@@ -61,13 +62,13 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     let load = || args.role.load("console", |_: &mut Config| Ok(()));
     let Some(config) = load()? else { return Ok(()) };
     let (mut hang_ups, manager) = (HangUpSignals::listen()?, ServiceManager::of_this_process()?);
-    let running =
-        muster_console::start(config).await.map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))?;
+    let running = muster_console::start(config).await.map_err(|error| failed(&error))?;
     let url = running.console().web_url().to_owned();
     // Output that is not a terminal may be logged, and a log must not contain secrets.
     let link = match io::stderr().is_terminal() {
         true => {
-            Some(running.console().new_sign_in_link().await.map_err(|error| Failure::new(FailureKind::Failed, error))?)
+            let link = running.console().new_sign_in_link().await;
+            Some(link.map_err(|error| Failure::told(FailureKind::Failed, error.problem.diagnostic))?)
         }
         false => None,
     };
@@ -76,9 +77,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     tokio::spawn(muster_base::memory_release::trim_heaps_each_minute(shutdown.clone()));
     while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
         let taken = load().and_then(|config| match config {
-            Some(config) => {
-                running.reload(config).map_err(|error| Failure::new(FailureKind::Failed, error.to_string()))
-            }
+            Some(config) => running.reload(config).map_err(|error| failed(&error)),
             None => Ok(Vec::new()),
         });
         reload::log("console", taken);
@@ -86,6 +85,10 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     manager.stopping("the console ends");
     running.stop().await;
     Ok(())
+}
+
+fn failed(error: &ConsoleError) -> Failure {
+    Failure::told(FailureKind::Failed, error.diagnostic())
 }
 
 /// Tells a person at a terminal how to sign in; a log must not contain the secret.

@@ -1,6 +1,6 @@
 //! Errors of the store.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use muster_sqlite::{
     form::{FormError, OtherForm},
@@ -11,7 +11,7 @@ use muster_topics::Millis;
 use super::selector::SelectorError;
 
 /// An error of the time-series store.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum SeriesError {
     /// The selector is invalid.
     #[error("selector: {0}")]
@@ -25,13 +25,15 @@ pub enum SeriesError {
         end_ms: Millis,
     },
     /// The selector matches too many series.
-    #[error("the selector chooses more than {series_max} series. hint: name a host, as in {{hostname=\"…\"}}")]
+    #[error("the selector chooses more than {series_max} series")]
+    #[diagnostic(help("name a host, as in {{hostname=\"…\"}}"))]
     TooMany {
         /// The limit.
         series_max: usize,
     },
     /// The query took too long.
-    #[error("no answer within {0:?}. hint: ask for a shorter range or fewer series")]
+    #[error("no answer within {0:?}")]
+    #[diagnostic(help("ask for a shorter range or fewer series"))]
     Deadline(Duration),
     /// A statement failed.
     #[error("the time-series store: {0}")]
@@ -57,8 +59,14 @@ pub enum SeriesError {
     #[error("the time-series store has been stopped")]
     Stopped,
     /// The store could not be opened at the start.
-    #[error("the time-series store is left out: {0}")]
-    LeftOut(Arc<str>),
+    #[error("the time-series store is left out: {reason}")]
+    LeftOut {
+        /// Why.
+        reason: String,
+        /// What to do about it.
+        #[help]
+        hint: Option<String>,
+    },
 }
 
 impl From<FormError> for SeriesError {

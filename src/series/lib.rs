@@ -80,7 +80,7 @@ use std::{
 };
 
 use muster_sqlite::schema;
-use muster_topics::{Millis, metric::Point};
+use muster_topics::{Millis, diagnostic::Diagnostic, metric::Point};
 use sqlx::{
     SqlitePool,
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
@@ -132,7 +132,7 @@ pub struct SeriesStore {
     /// The latest time that is taken for the present one.
     time_max_ms: Arc<AtomicI64>,
     /// Why it cannot be used.
-    left_out: Option<Arc<str>>,
+    left_out: Option<Arc<Diagnostic>>,
 }
 
 impl SeriesStore {
@@ -170,11 +170,11 @@ impl SeriesStore {
     /// A replacement for a store that cannot be opened: all operations return [`SeriesError::LeftOut`], and the file is
     /// not changed.
     #[must_use]
-    pub fn left_out(path: &Path, reason: &str) -> Self {
+    pub fn left_out(path: &Path, reason: Diagnostic) -> Self {
         let (requests, _) = mpsc::channel(1);
         let readers = SqlitePoolOptions::new().connect_lazy_with(SqliteConnectOptions::new());
         let (time_max_ms, shares) = (Arc::new(AtomicI64::new(Millis::MAX)), ShareNotices::default());
-        let (path, left_out) = (path.into(), Some(reason.into()));
+        let (path, left_out) = (path.into(), Some(Arc::new(reason)));
         Self { requests, readers, shares, path, set_aside: None, time_max_ms, left_out }
     }
 
@@ -186,7 +186,7 @@ impl SeriesStore {
 
     /// Why it cannot be used, if it is a replacement.
     #[must_use]
-    pub fn why_left_out(&self) -> Option<&str> {
+    pub fn why_left_out(&self) -> Option<&Diagnostic> {
         self.left_out.as_deref()
     }
 
@@ -206,7 +206,7 @@ impl SeriesStore {
     /// The connections for queries.
     fn readers(&self) -> Result<&SqlitePool, SeriesError> {
         match &self.left_out {
-            Some(reason) => Err(SeriesError::LeftOut(Arc::clone(reason))),
+            Some(why) => Err(SeriesError::LeftOut { reason: why.cause.clone(), hint: why.hint.clone() }),
             None => Ok(&self.readers),
         }
     }

@@ -78,7 +78,7 @@ fn token_of_loopback_console_has_a_hint() {
         .expect_stderr("no other machine reaches")
         .expect_stderr("hint: stop `muster up` and start it with `--listen ADDRESS`");
     let made = fleet.json(&["token", "create"]);
-    assert!(made["warning"].as_str().unwrap().contains("--listen"), "{made}");
+    assert!(made["warning"]["hint"].as_str().unwrap().contains("--listen"), "{made}");
 }
 
 #[test]

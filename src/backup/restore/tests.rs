@@ -169,8 +169,8 @@ fn full_disk_is_noticed_before_anything_is_written() {
     let mut manifest = tests::sample(FORMAT);
     manifest.parts[0].bytes = u64::MAX;
     fs::write(case.at("backup"), tests::backup(&case.key, &manifest, &[])).unwrap();
-    let error = case.restore(false).unwrap_err().to_string();
-    assert!(error.contains("hint: make room"), "{error}");
+    let told = case.restore(false).unwrap_err().diagnostic();
+    assert!(told.hint.as_ref().is_some_and(|hint| hint.starts_with("make room")), "{told}");
     assert_eq!(case.names(), ["backup"]);
 }
 

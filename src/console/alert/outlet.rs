@@ -34,6 +34,7 @@ use muster_topics::{
     Millis,
     address::has_user_information,
     alert::AlertState,
+    diagnostic::Diagnostic,
     name::{Name, hex},
 };
 use reqwest::{Client, StatusCode};
@@ -67,11 +68,22 @@ const HOLDS_MS: Millis = 4 * 60_000;
 const ROUND_MAX: u32 = 100;
 
 /// Why an outlet cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[error("the alert outlet {url}: {reason}")]
 pub struct OutletError {
     url: String,
     reason: String,
+    /// What to do about it.
+    #[help]
+    hint: String,
+}
+
+impl OutletError {
+    fn new(url: &str, Diagnostic { cause, hint, .. }: Diagnostic) -> Self {
+        let hint = hint
+            .unwrap_or_else(|| "alert_outlets in the console's configuration says who is told of alerts".to_owned());
+        Self { url: url.to_owned(), reason: cause, hint }
+    }
 }
 
 /// One outlet.
@@ -97,9 +109,10 @@ struct OutletRound {
 }
 
 /// Why a request failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 enum OutletFailure {
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
@@ -110,17 +123,17 @@ enum OutletFailure {
 impl AlertOutlet {
     /// Opens an outlet: reads all files that it needs.
     pub(crate) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
-        let failed = |reason: String| OutletError { url: config.url.clone(), reason };
+        let told = |diagnostic| OutletError::new(&config.url, diagnostic);
+        let failed = |reason: String| told(Diagnostic::new(reason));
         if has_user_information(&config.url) {
-            let reason = "there is a user or a password in its URL, which every listing would show. hint: leave it out; a webhook \
-                          is sent a signature with the secret in `secret_file`";
-            return Err(OutletError {
-                url: format!("of the kind {}", config.kind.as_str()),
-                reason: reason.to_owned(),
-            });
+            let problem = Diagnostic::new("there is a user or a password in its URL, which every listing would show")
+                .with_hint("leave it out; a webhook is sent a signature with the secret in `secret_file`");
+            return Err(OutletError::new(&format!("of the kind {}", config.kind.as_str()), problem));
         }
-        let url: reqwest::Url =
-            config.url.parse().map_err(|error| failed(format!("that is no URL: {error}. hint: https://…")))?;
+        let url: reqwest::Url = config
+            .url
+            .parse()
+            .map_err(|error| told(Diagnostic::new(format!("that is no URL: {error}")).with_hint("https://…")))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
             return Err(failed("its URL has to begin with http:// or https://".to_owned()));
         }
@@ -137,11 +150,10 @@ impl AlertOutlet {
             Some(path) => pki::roots(&read(path)?).map_err(|error| failed(with_causes(&error)))?,
             // The system's certificate authorities are trusted only if configured.
             None if url.scheme() == "https" => {
-                return Err(failed(
-                    "it has no `authority_file`. hint: a PEM file with the authorities that its certificate may be of; \
-                     Debian has the public ones in /etc/ssl/certs/ca-certificates.crt"
-                        .to_owned(),
-                ));
+                return Err(told(Diagnostic::new("it has no `authority_file`").with_hint(
+                    "a PEM file with the authorities that its certificate may be of; Debian has the public ones in \
+                     /etc/ssl/certs/ca-certificates.crt",
+                )));
             }
             None => rustls::RootCertStore::empty(),
         };
@@ -301,7 +313,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
                 }
                 Err(error) => {
                     let wait_ms = RETRY.jittered_ms(attempts, chance::random());
-                    tracing::warn!(outlet = outlet.name, %error, wait_ms, "an alert outlet is not told; again in a while");
+                    tracing::warn!(outlet = outlet.name, %error, hint = Diagnostic::of(&error).hint, wait_ms, "an alert outlet is not told; again in a while");
                     attempts = attempts.saturating_add(1);
                     tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
                 }

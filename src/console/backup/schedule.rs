@@ -11,10 +11,10 @@ use std::{
 };
 
 use muster_api::{BackupFailure, BackupKind};
-use muster_backup::archive::SUFFIX;
+use muster_backup::{BackupError, archive::SUFFIX};
 use muster_base::{clock::now_ms, failure::with_causes, files};
 use muster_sqlite::room;
-use muster_topics::Millis;
+use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio_util::sync::CancellationToken;
 
 use super::{BackupChoice, CopyFacts, FolderCopy, remember};
@@ -103,17 +103,17 @@ fn is_old(last: Option<Millis>, started: Millis, has_failed: bool, interval_ms: 
     }
 }
 
-fn old_message(last: Option<Millis>, failed: Option<BackupFailure>, folder: &Path) -> String {
+fn old_message(last: Option<Millis>, failed: Option<BackupFailure>, folder: &Path) -> Diagnostic {
     let age = match last {
         Some(last) => format!("the last good backup is {} hours old", (now_ms() - last) / HOUR_MS),
         None => "there is no good backup of the console".to_owned(),
     };
     match failed {
-        Some(BackupFailure { reason, .. }) => format!("{age}; the last attempt failed: {reason}"),
-        None => format!(
-            "{age}. hint: see that {} can be written, and what the console's log says of backups",
+        Some(BackupFailure { diagnostic, .. }) => diagnostic.within(format!("{age}; the last attempt failed")),
+        None => Diagnostic::new(age).with_hint(format!(
+            "see that {} can be written, and what the console's log says of backups",
             folder.display()
-        ),
+        )),
     }
 }
 
@@ -134,11 +134,11 @@ async fn make(shared: &Arc<ConsoleState>, interval_ms: Millis) -> BackupAttempt 
     let copy = match FolderCopy::make(shared, choice).await {
         Ok(copy) => copy,
         Err(error) if error.problem.code == "backup_running" => return BackupAttempt::Busy,
-        Err(error) => return fail(shared, format!("{:#}", error.problem.diagnostic)),
+        Err(error) => return fail(shared, error.problem.diagnostic),
     };
     let order = match store::backup::names(shared.store.read(), BackupKind::Scheduled).await {
         Ok(names) => names,
-        Err(error) => return fail(shared, format!("which backups there are cannot be read: {error}")),
+        Err(error) => return fail(shared, Diagnostic::of(&error).within("which backups there are cannot be read")),
     };
     let history = BackupHistory { order, keep: config.backup.keep.max(1) as usize, interval_ms };
     let to = folder.clone();
@@ -154,15 +154,20 @@ async fn make(shared: &Arc<ConsoleState>, interval_ms: Millis) -> BackupAttempt 
             } else {
                 "make the folder writable for the console's user"
             };
-            fail(shared, format!("the folder {}: {}. hint: {hint}", folder.display(), with_causes(&error)))
+            let told = match error.downcast::<BackupError>() {
+                Ok(error) => error.diagnostic(),
+                Err(error) => Diagnostic::new(with_causes(&error)),
+            };
+            let told = if told.hint.is_some() { told } else { told.with_hint(hint) };
+            fail(shared, told.within(format!("the folder {}", folder.display())))
         }
-        Err(error) => fail(shared, error.to_string()),
+        Err(error) => fail(shared, Diagnostic::new(error)),
     }
 }
 
-fn fail(shared: &ConsoleState, reason: String) -> BackupAttempt {
-    tracing::error!(reason, "no backup was made");
-    shared.backups.note(Some(BackupFailure { at_ms: now_ms(), reason }));
+fn fail(shared: &ConsoleState, diagnostic: Diagnostic) -> BackupAttempt {
+    tracing::error!(reason = diagnostic.cause, hint = diagnostic.hint, "no backup was made");
+    shared.backups.note(Some(BackupFailure { at_ms: now_ms(), diagnostic }));
     BackupAttempt::Failed
 }
 
@@ -204,9 +209,9 @@ fn write_into(folder: &Path, copy: FolderCopy, history: &BackupHistory) -> io::R
     Ok((bytes, facts))
 }
 
-fn into_io(error: muster_backup::BackupError) -> io::Error {
+fn into_io(error: BackupError) -> io::Error {
     match error {
-        muster_backup::BackupError::Write(error) => error,
+        BackupError::Write(error) => error,
         error => error.into(),
     }
 }

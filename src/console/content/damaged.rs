@@ -10,7 +10,7 @@ use std::{
 
 use muster_api::Artifact;
 use muster_base::clock::now_ms;
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 
 use super::artifact_path;
 use crate::{
@@ -56,14 +56,15 @@ impl DamagedContent {
         self.locked().get(sha256).is_some_and(|(_, damaged)| *damaged == Some(stamp))
     }
 
-    fn message(&self) -> Option<String> {
+    fn message(&self) -> Option<Diagnostic> {
         let all = self.locked();
         let names: Vec<&str> = all.values().map(|(what, _)| what.as_str()).collect();
-        let message = format!(
-            "content is missing or not what was stored, and no host is sent it: {}. hint: add it again with `muster artifact add` or \
-             `muster config add`, and check the disk of the console",
-            first_names(&names, NAMED_MAX)
-        );
+        let named = first_names(&names, NAMED_MAX);
+        let message =
+            Diagnostic::new(format!("content is missing or not what was stored, and no host is sent it: {named}"))
+                .with_hint(
+                    "add it again with `muster artifact add` or `muster config add`, and check the disk of the console",
+                );
         (!names.is_empty()).then_some(message)
     }
 }

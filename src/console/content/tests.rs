@@ -290,10 +290,10 @@ async fn removed_labels_are_not_reused() {
     let gone = console.remove_config(&admin(), &base.id, &base.version).await.unwrap_err();
     assert_eq!(gone.problem.code, "unknown_config");
 
-    let error = try_artifact(&fixture, "till@1", "other", None).await.unwrap_err();
-    assert!(error.to_string().contains("was removed") && error.to_string().ends_with("such as 2"), "{error}");
-    let error = config(&fixture, "base", "1", json!({"a": 2})).await.unwrap_err();
-    assert!(error.to_string().contains("was removed") && error.to_string().ends_with("base@2"), "{error}");
+    let told = try_artifact(&fixture, "till@1", "other", None).await.unwrap_err().problem.diagnostic;
+    assert!(told.cause.contains("was removed") && told.hint.as_ref().unwrap().ends_with("such as 2"), "{told}");
+    let told = config(&fixture, "base", "1", json!({"a": 2})).await.unwrap_err().problem.diagnostic;
+    assert!(told.cause.contains("was removed") && told.hint.as_ref().unwrap().ends_with("base@2"), "{told}");
     // The same may come back.
     artifact(&fixture, "till@1", "till", None).await;
     config(&fixture, "base", "1", json!({"a": 1})).await.unwrap();

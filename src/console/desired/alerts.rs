@@ -12,6 +12,7 @@ use muster_topics::{
     Millis,
     alert::{Alert, Severity},
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::{Digest, Name, NameError},
 };
 use tokio::{
@@ -133,34 +134,30 @@ fn of_rollout(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
     let HeldRollout { deployment, version, why } = held;
     let (rule, message) = match why {
         HeldWhy::Paused { reason } => {
-            let message = format!(
-                "the rollout of {deployment}, version {version}, is paused: {reason}. hint: `muster rollout show {deployment}` \
-                 tells which hosts have failed; `muster rollout resume {deployment}` has it go on, and `muster rollout abort \
-                 {deployment}` ends it"
+            let cause = format!("the rollout of {deployment}, version {version}, is paused: {reason}");
+            let hint = format!(
+                "`muster rollout show {deployment}` tells which hosts have failed; `muster rollout resume {deployment}` has it \
+                 go on, and `muster rollout abort {deployment}` ends it"
             );
-            (PAUSED, message)
+            (PAUSED, Diagnostic::new(cause).with_hint(hint))
         }
         HeldWhy::Approval { wave } => {
-            let message = format!(
-                "wave {wave} of the rollout of {deployment}, version {version}, waits for approval. hint: `muster rollout \
-                 promote {deployment}` has it begin"
-            );
-            (WAITS, message)
+            let cause = format!("wave {wave} of the rollout of {deployment}, version {version}, waits for approval");
+            let hint = format!("`muster rollout promote {deployment}` has it begin");
+            (WAITS, Diagnostic::new(cause).with_hint(hint))
         }
     };
-    alert(rule, deployment, message, now)
+    alert(rule, deployment, &message, now)
 }
 
 /// How many wait, and why, changes with each host that comes or goes: that is no other occurrence.
 fn of_instances(deployment: &DeploymentName, now: Millis) -> Result<Alert, NameError> {
-    let message = format!(
-        "instances of {deployment} wait for a host that takes them. hint: `muster deployment show {deployment}` tells how \
-         many, and why none of the hosts does"
-    );
-    alert(UNPLACED, deployment, message, now)
+    let hint = format!("`muster deployment show {deployment}` tells how many, and why none of the hosts does");
+    let message = Diagnostic::new(format!("instances of {deployment} wait for a host that takes them")).with_hint(hint);
+    alert(UNPLACED, deployment, &message, now)
 }
 
-fn alert(rule: &str, deployment: &DeploymentName, message: String, now: Millis) -> Result<Alert, NameError> {
+fn alert(rule: &str, deployment: &DeploymentName, message: &Diagnostic, now: Millis) -> Result<Alert, NameError> {
     // A deployment's name may be too long for an id.
     let id = format!("{rule}-{}", Digest::of(deployment.as_str().as_bytes()).short()).parse()?;
     Ok(Alert { id, severity: Severity::Warning, ..own(rule, message, now)? })

@@ -9,6 +9,7 @@ use muster_base::clock::now_ms;
 use muster_rules::placement::Resources;
 use muster_topics::{
     desired::{DeploymentName, Instances, UnitRemoval},
+    diagnostic::Diagnostic,
     name::{HostId, UnitName},
     secret::SecretRef,
 };
@@ -86,11 +87,10 @@ impl Console {
         let damaged = store::var::vars(self.shared.store.read()).await?.damaged;
         if !damaged.is_empty() {
             let names = damaged.iter().map(String::as_str).collect::<Vec<_>>();
-            let message = format!(
-                "variables are not what was stored, and no host is sent them: {}. hint: set them again, and check the disk of the \
-                 console",
-                first_names(&names, DAMAGED_NAMED_MAX)
-            );
+            let named = first_names(&names, DAMAGED_NAMED_MAX);
+            let message =
+                Diagnostic::new(format!("variables are not what was stored, and no host is sent them: {named}"))
+                    .with_hint("set them again, and check the disk of the console");
             self.shared.notices.raise(NoticeKind::StoreDamaged, message, now_ms());
         }
         Ok(())
@@ -103,15 +103,14 @@ impl Console {
         }
         let (name, db) = (row.content.deployment.clone(), &self.shared.store);
         let Some(whole) = deployment::version_of_documents(db.read(), &row.info, &name).await? else {
-            self.shared.notices.raise(
-                NoticeKind::StoreDamaged,
-                format!(
-                    "version {} of the deployment {name} is not what was stored: its hosts keep what they have, and no other host \
-                     is sent it. hint: apply its document again, and check the disk of the console",
-                    row.info.number
-                ),
-                now_ms(),
+            let cause = format!(
+                "version {} of the deployment {name} is not what was stored: its hosts keep what they have, and no other host \
+                 is sent it",
+                row.info.number
             );
+            let message =
+                Diagnostic::new(cause).with_hint("apply its document again, and check the disk of the console");
+            self.shared.notices.raise(NoticeKind::StoreDamaged, message, now_ms());
             return Ok(row);
         };
         tracing::error!(
@@ -234,7 +233,7 @@ impl Console {
             let seen = match read {
                 Ok(seen) => seen,
                 Err(error) => {
-                    errors.insert(host, error.to_string());
+                    errors.insert(host, format!("{:#}", Diagnostic::of(&error)));
                     return;
                 }
             };

@@ -13,6 +13,7 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, UnitRemoval},
+    diagnostic::Diagnostic,
     name::{Digest, HostId, UnitName},
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -213,7 +214,7 @@ impl Console {
         };
         if let Err(error) = self.sync_into(&mut run).await {
             tracing::error!(%error, "hosts cannot be compared with what is desired of them");
-            run.incomplete.get_or_insert_with(|| error.to_string());
+            run.incomplete.get_or_insert_with(|| format!("{:#}", error.problem.diagnostic));
         }
         run.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         *self.shared.hosts.desired.last_run.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(run);
@@ -268,7 +269,7 @@ impl Console {
             let batch = match deployment::heard(self.shared.store.read(), after, BATCH).await {
                 Ok(batch) => batch,
                 Err(error) => {
-                    run.incomplete = Some(error.to_string());
+                    run.incomplete = Some(format!("{:#}", Diagnostic::of(&error)));
                     return (members, changed);
                 }
             };
@@ -323,11 +324,11 @@ impl Console {
             0 => notices.clear(NoticeKind::HostsBehind),
             late => notices.raise(
                 NoticeKind::HostsBehind,
-                format!(
-                    "{late} connected hosts have not stored their document for more than {} minutes, or have refused it. \
-                     hint: `muster deployment sync` names them",
+                Diagnostic::new(format!(
+                    "{late} connected hosts have not stored their document for more than {} minutes, or have refused it",
                     BEHIND_MS / 60_000
-                ),
+                ))
+                .with_hint("`muster deployment sync` names them"),
                 now,
             ),
         };

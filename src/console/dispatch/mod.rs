@@ -27,6 +27,7 @@ use muster_topics::{
     Millis, V1,
     asker::Asker,
     command::{Command, Refresh, Target, Verb},
+    diagnostic::Diagnostic,
     envelope::{self, EnvelopeError, UnsignedMessage},
     name::{CommandId, HostId, Name},
     outcome::{Outcome, Output, RefusalCode, Status},
@@ -628,7 +629,7 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "a message cannot be signed");
+                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "a message cannot be signed");
                 return None;
             }
         }
@@ -782,7 +783,8 @@ impl SignedCommands {
                 Ok(Some((bytes, is_sealed)))
             }
             Err(error) => {
-                tracing::error!(command.id = %command, %error, "a command cannot be signed for its host; it is tried again");
+                let hint = Diagnostic::of(&error).hint;
+                tracing::error!(command.id = %command, %error, hint, "a command cannot be signed for its host; it is tried again");
                 Ok(None)
             }
         }

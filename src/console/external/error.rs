@@ -8,10 +8,10 @@ use muster_topics::name::Name;
 use super::super::config::MetricStoreConfig;
 
 /// Why an external store cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum ExternalError {
     /// Its configuration cannot be used.
-    #[error("metric_stores, {store}: {key}: {reason}\nhint: {hint}")]
+    #[error("metric_stores, {store}: {key}: {reason}")]
     Setting {
         /// The store.
         store: Name,
@@ -20,13 +20,12 @@ pub enum ExternalError {
         /// The problem.
         reason: String,
         /// The hint.
+        #[help]
         hint: String,
     },
     /// The folder of its queue cannot be used.
-    #[error(
-        "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: {}",
-        room::hint_or(source, "make the folder writable for this user")
-    )]
+    #[error("metric_stores, {store}: its queue in {path} cannot be used: {source}")]
+    #[diagnostic(help("{}", room::hint_or(source, "make the folder writable for this user")))]
     Folder {
         /// The store.
         store: Name,

@@ -2,6 +2,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use muster_topics::diagnostic::Diagnostic;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -151,11 +152,12 @@ fn stores_are_opened_or_named() {
     };
     assert!(open(vec![config("a"), config("b")]).is_ok());
     assert_eq!(others(&dir.path().join("external"), &["a".to_owned()].into()), [dir.path().join("external/b")]);
-    let twice = open(vec![config("a"), config("a")]).unwrap_err().to_string();
-    assert!(twice.contains("metric_stores, a: name") && twice.contains("hint: "), "{twice}");
-    let small = open(vec![MetricStoreConfig { queue_max_bytes: 1, ..config("a") }]).unwrap_err().to_string();
+    let twice = Diagnostic::of(&open(vec![config("a"), config("a")]).unwrap_err());
+    assert!(twice.cause.contains("metric_stores, a: name") && twice.hint.is_some(), "{twice}");
+    let small = open(vec![MetricStoreConfig { queue_max_bytes: 1, ..config("a") }]).unwrap_err();
+    let small = Diagnostic::of(&small).to_string();
     assert!(small.contains("queue_max_bytes") && small.contains("16777216"), "{small}");
     std::fs::write(dir.path().join("external/c"), "a file").unwrap();
-    let file = open(vec![config("c")]).unwrap_err().to_string();
-    assert!(file.contains("external/c") && file.contains("hint: "), "{file}");
+    let file = Diagnostic::of(&open(vec![config("c")]).unwrap_err());
+    assert!(file.cause.contains("external/c") && file.hint.is_some(), "{file}");
 }

@@ -9,6 +9,7 @@ use muster_topics::{
     command::Refresh,
     command_keys::KnownKeys,
     desired::DesiredReport,
+    diagnostic::Diagnostic,
     name::{CommandId, HostId},
     numbered::Numbers,
     topic::{HostTopic, Topic},
@@ -171,7 +172,10 @@ impl Effects {
                 let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now), within_ms: 0 };
                 match shared.authority.keys().signer.sign(host.slot(), &refresh).await {
                     Ok(bytes) => drop(shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
-                    Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
+                    Err(error) => {
+                        let hint = Diagnostic::of(&error).hint;
+                        tracing::error!(host.id = %host, %error, hint, "a message cannot be signed");
+                    }
                 }
             }
         }

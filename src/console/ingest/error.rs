@@ -5,7 +5,7 @@ use muster_topics::{PAYLOAD_MAX_BYTES, PROTOCOL};
 use super::super::store::StoreError;
 
 /// A message that cannot be used, for a reason that is not the store's.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum FaultyMessage {
     /// It is longer than a payload may be.
     #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
@@ -20,10 +20,8 @@ pub enum FaultyMessage {
     #[error("{0}")]
     Payload(#[from] serde_json::Error),
     /// Its host speaks a later protocol than this console.
-    #[error(
-        "its host speaks protocol {0}, and this console {PROTOCOL}; nothing is taken of it. hint: upgrade the console before its \
-         hosts"
-    )]
+    #[error("its host speaks protocol {0}, and this console {PROTOCOL}; nothing is taken of it")]
+    #[diagnostic(help("upgrade the console before its hosts"))]
     Protocol(u32),
     /// Its content is impossible.
     #[error("{0}")]
@@ -31,12 +29,14 @@ pub enum FaultyMessage {
 }
 
 /// Why a message was not applied.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum ApplyError {
     /// The message is faulty.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Faulty(#[from] FaultyMessage),
     /// The store failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
 }

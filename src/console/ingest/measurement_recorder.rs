@@ -23,6 +23,7 @@ use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::Numbered,
+    diagnostic::Diagnostic,
     metric::{self, BatchError, Point},
     name::HostId,
 };
@@ -101,7 +102,10 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
         if let Err(error) = stored {
             // This is never the batches' fault (`SeriesStore::append`, or a queue's disk). Only the broker gets an
             // acknowledgement: hosts keep the batches, and repeat them ever more rarely until they are acknowledged.
-            tracing::error!(%error, batches = senders.len(), "measurements cannot be stored; they have to come again");
+            tracing::error!(
+                %error, hint = Diagnostic::of(&error).hint, batches = senders.len(),
+                "measurements cannot be stored; they have to come again"
+            );
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(STORE_PAUSE) => continue,
@@ -147,9 +151,10 @@ async fn gather(queue: &mut mpsc::Receiver<Inbound>, messages: &mut Vec<Inbound>
 }
 
 /// Points were not committed everywhere.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub(crate) enum RecordError {
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Series(#[from] SeriesError),
     #[error(transparent)]
     Queue(#[from] QueueError),

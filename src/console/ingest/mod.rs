@@ -30,7 +30,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_base::clock::now_ms;
 use muster_guard::{LineKind, LineLimiter, log_peer};
-use muster_topics::topic::Topic;
+use muster_topics::{diagnostic::Diagnostic, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -146,12 +146,12 @@ async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effe
 /// Log lines about messages of hosts that cannot be used.
 const DROPPED: LineKind = LineKind::new("messages that are dropped", 60).burst(3);
 
-fn dropped(topic: &Topic, why: &dyn std::error::Error) {
-    let reason = why.to_string();
-    let reason = LineLimiter::shorten(&reason);
+fn dropped(topic: &Topic, why: &dyn miette::Diagnostic) {
+    let Diagnostic { cause, hint, .. } = Diagnostic::of(why);
+    let reason = LineLimiter::shorten(&cause);
     match topic.host() {
-        Some(host) => log_peer!(WARN, host, DROPPED, host.id = %host, %topic, reason, "a message is dropped"),
-        None => log_peer!(WARN, "no host", DROPPED, %topic, reason, "a message is dropped"),
+        Some(host) => log_peer!(WARN, host, DROPPED, host.id = %host, %topic, reason, hint, "a message is dropped"),
+        None => log_peer!(WARN, "no host", DROPPED, %topic, reason, hint, "a message is dropped"),
     }
 }
 

@@ -44,6 +44,8 @@ impl NewerHosts {
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::diagnostic::Diagnostic;
+
     use super::*;
 
     #[test]
@@ -53,16 +55,17 @@ mod tests {
         let presence = |protocol: u32| format!(r#"{{"v":1,"protocol":{protocol},"more":1}}"#);
         let mut check = |host, topic, payload: &str| {
             let checked = newer.check(&Topic::Host(host, topic), payload.as_bytes());
-            checked.err().map(|fault| fault.to_string()).unwrap_or_default()
+            checked.err().map(|fault| Diagnostic::of(&fault)).unwrap_or_default()
         };
-        assert_eq!(check(host, HostTopic::Heartbeat, "{}"), "");
+        let nothing = Diagnostic::default();
+        assert_eq!(check(host, HostTopic::Heartbeat, "{}"), nothing);
         let why = check(host, HostTopic::Presence, &presence(PROTOCOL + 1));
-        assert!(why.contains(&format!("protocol {}", PROTOCOL + 1)) && why.contains("hint"), "{why}");
+        assert!(why.cause.contains(&format!("protocol {}", PROTOCOL + 1)) && why.hint.is_some(), "{why}");
         assert_eq!(check(host, HostTopic::Heartbeat, "{}"), why);
-        assert_eq!(check(other, HostTopic::Heartbeat, "{}"), "");
+        assert_eq!(check(other, HostTopic::Heartbeat, "{}"), nothing);
         // What is no presence changes nothing.
         assert_eq!(check(host, HostTopic::Presence, ""), why);
-        assert_eq!(check(host, HostTopic::Presence, &presence(PROTOCOL)), "");
-        assert_eq!(check(host, HostTopic::Heartbeat, "{}"), "");
+        assert_eq!(check(host, HostTopic::Presence, &presence(PROTOCOL)), nothing);
+        assert_eq!(check(host, HostTopic::Heartbeat, "{}"), nothing);
     }
 }

@@ -2,6 +2,7 @@ use muster_api::{CommandState, HostConnection, NewCommand, NewTarget};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     ack::{HostLives, Numbered, ReportAck},
+    diagnostic::Diagnostic,
     name::{CommandId, HostId},
     topic::HostTopic,
     unit::UNITS_MAX,
@@ -322,7 +323,7 @@ async fn reports_beyond_the_share_of_a_host_are_left_out() {
     // All alerts that a host may have leave room for what the console says of it.
     let mut db = shared.store.begin().await.unwrap();
     for number in 0..muster_topics::alert::ALERTS_MAX {
-        let alert = crate::alert::own(&format!("a-{number}"), String::new(), 1).unwrap();
+        let alert = crate::alert::own(&format!("a-{number}"), &Diagnostic::default(), 1).unwrap();
         store::alert::put(&mut db, thief, &alert, 1).await.unwrap();
     }
     db.commit().await.unwrap();

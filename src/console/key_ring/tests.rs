@@ -1,5 +1,5 @@
 use muster_rules::rotation::KeyState;
-use muster_topics::name::Name;
+use muster_topics::{diagnostic::Diagnostic, name::Name};
 
 use super::*;
 
@@ -120,8 +120,8 @@ async fn key_that_is_nowhere_is_named_and_nothing_is_removed() {
     fs::copy(other.path().join(SIGNING_KEY), folder.path().join(SIGNING_KEY)).unwrap();
     let before = names(folder.path());
     let ring = KeyRing::open(folder.path(), KeySources::default()).unwrap();
-    let error = ring.complete().unwrap_err().to_string();
-    assert!(error.contains(ring.active().state.signing.id()) && error.contains("hint:"), "{error}");
+    let told = Diagnostic::of(&ring.complete().unwrap_err());
+    assert!(told.cause.contains(ring.active().state.signing.id()) && told.hint.is_some(), "{told}");
     assert_eq!(names(folder.path()), before);
 }
 

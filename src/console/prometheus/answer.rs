@@ -6,8 +6,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use muster_promql::{Error, Instant, Labels, Millis, TimedValue, number};
+use muster_topics::diagnostic::Diagnostic;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+/// The hint of an error whose cause is only logged.
+pub(super) const LOG_HINT: &str = "the console's log says more";
 
 /// The type of an error, as Prometheus names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,33 +28,47 @@ pub(super) enum ErrorKind {
 #[derive(Debug)]
 pub(super) struct QueryRefusal {
     kind: ErrorKind,
-    message: String,
+    diagnostic: Diagnostic,
 }
 
 impl QueryRefusal {
-    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+    pub(super) fn new(kind: ErrorKind, message: impl std::fmt::Display) -> Self {
+        Self::told(kind, Diagnostic::new(message))
+    }
+
+    pub(super) fn told(kind: ErrorKind, diagnostic: Diagnostic) -> Self {
+        Self { kind, diagnostic }
     }
 
     /// Creates the error of an invalid parameter.
     pub(super) fn parameter(name: &str, problem: impl std::fmt::Display) -> Self {
         Self::new(ErrorKind::BadData, format!("invalid parameter {name:?}: {problem}"))
     }
+
+    /// The error of a request for series that failed. The cause is logged and not returned.
+    pub(super) fn unreadable() -> Self {
+        Self::new(ErrorKind::Internal, "the series cannot be read").hint(LOG_HINT)
+    }
+
+    /// Adds what the caller can do about it.
+    pub(super) fn hint(mut self, hint: impl std::fmt::Display) -> Self {
+        self.diagnostic = self.diagnostic.with_hint(hint);
+        self
+    }
 }
 
 impl From<Error> for QueryRefusal {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Query(_) => ErrorKind::BadData,
-            Error::Execution(_) | Error::Limit(_) => ErrorKind::Execution,
+            Error::Query { .. } => ErrorKind::BadData,
+            Error::Execution { .. } | Error::Limit { .. } => ErrorKind::Execution,
             Error::Enough => ErrorKind::Timeout,
-            // The cause is logged and not returned.
             Error::Source(cause) => {
                 tracing::error!(error = %cause, "reading series for a query failed");
-                return Self::new(ErrorKind::Internal, "the series cannot be read. hint: the console's log says more");
+                return Self::unreadable();
             }
         };
-        Self::new(kind, error.to_string())
+        Self::told(kind, Diagnostic::of(&error))
     }
 }
 
@@ -64,7 +82,7 @@ impl IntoResponse for QueryRefusal {
             ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
             ErrorKind::Unauthorised => (StatusCode::UNAUTHORIZED, "unauthorized"),
         };
-        let body = json!({ "status": "error", "errorType": word, "error": self.message });
+        let body = json!({ "status": "error", "errorType": word, "error": format!("{:#}", self.diagnostic) });
         let mut response = (status, Json(body)).into_response();
         if status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Basic realm=\"muster\", charset=\"UTF-8\"");
@@ -110,9 +128,8 @@ impl ResultText {
 
     fn push(&mut self, text: &str) -> Result<(), QueryRefusal> {
         if self.text.len().saturating_add(text.len()) > self.max_bytes {
-            let message =
-                format!("the result has more than {} bytes. hint: aggregate, or take longer steps", self.max_bytes);
-            return Err(QueryRefusal::new(ErrorKind::Execution, message));
+            let message = format!("the result has more than {} bytes", self.max_bytes);
+            return Err(QueryRefusal::new(ErrorKind::Execution, message).hint("aggregate, or take longer steps"));
         }
         self.text.push_str(text);
         Ok(())
@@ -194,6 +211,9 @@ mod tests {
         matrix(&[(labels.clone(), samples(1_000))], &[]).unwrap();
         let each: Vec<_> = (0..40).map(|_| (labels.clone(), samples(100_000))).collect();
         let refusal = matrix(&each, &[]).unwrap_err();
-        assert!(refusal.kind == ErrorKind::Execution && refusal.message.contains("67108864 bytes"), "{refusal:?}");
+        assert!(
+            refusal.kind == ErrorKind::Execution && refusal.diagnostic.cause.contains("67108864 bytes"),
+            "{refusal:?}"
+        );
     }
 }

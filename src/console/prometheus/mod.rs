@@ -62,20 +62,17 @@ pub(super) fn router(console: Console) -> Router {
 }
 
 async fn unknown_path() -> QueryRefusal {
-    QueryRefusal::new(
-        ErrorKind::NotFound,
-        "no such path. hint: there are query, query_range, series, labels, label/NAME/values, metadata and \
-         status/buildinfo below /prometheus/api/v1",
+    QueryRefusal::new(ErrorKind::NotFound, "no such path").hint(
+        "there are query, query_range, series, labels, label/NAME/values, metadata and status/buildinfo below \
+         /prometheus/api/v1",
     )
 }
 
 /// Authenticates an operator. The token is looked up by its hash, so timing reveals nothing.
 async fn authenticate(State(state): State<PrometheusState>, request: Request, next: Next) -> Response {
     let refusal = match token(request.headers()) {
-        None => QueryRefusal::new(
-            ErrorKind::Unauthorised,
-            "this needs an operator's token. hint: give it as `Authorization: Bearer …`, or as the password of basic \
-             authentication; `muster login` gets one",
+        None => QueryRefusal::new(ErrorKind::Unauthorised, "this needs an operator's token").hint(
+            "give it as `Authorization: Bearer …`, or as the password of basic authentication; `muster login` gets one",
         ),
         Some(token) => match state.console.bearer(&token).await {
             Ok(Some(_)) => {
@@ -84,10 +81,8 @@ async fn authenticate(State(state): State<PrometheusState>, request: Request, ne
                 response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 return response;
             }
-            Ok(None) => QueryRefusal::new(
-                ErrorKind::Unauthorised,
-                "this token is not known here. hint: `muster login` gets a new one",
-            ),
+            Ok(None) => QueryRefusal::new(ErrorKind::Unauthorised, "this token is not known here")
+                .hint("`muster login` gets a new one"),
             Err(error) => QueryRefusal::new(ErrorKind::Internal, error.problem.diagnostic.cause),
         },
     };

@@ -8,7 +8,10 @@ use axum::{
 };
 use muster_promql::{Matchers, NAME};
 use muster_series::{ChosenSeries, SeriesError, SeriesId};
-use muster_topics::catalogue::{self, FieldKind, Measure};
+use muster_topics::{
+    catalogue::{self, FieldKind, Measure},
+    diagnostic::Diagnostic,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -24,10 +27,10 @@ const NAMES_MAX: usize = 50_000;
 impl From<SeriesError> for QueryRefusal {
     fn from(error: SeriesError) -> Self {
         if let SeriesError::TooMany { .. } = error {
-            return Self::new(ErrorKind::Execution, error.to_string());
+            return Self::told(ErrorKind::Execution, Diagnostic::of(&error));
         }
         tracing::error!(%error, "reading the names of series failed");
-        Self::new(ErrorKind::Internal, "the series cannot be read. hint: the console's log says more")
+        Self::unreadable()
     }
 }
 
@@ -41,8 +44,8 @@ impl PrometheusState {
             let found = self.console.shared.measurements.series.select(selector, NAMES_MAX).await?;
             chosen.extend(found.into_iter().map(|one| (one.id, one)));
             if chosen.len() > NAMES_MAX {
-                let message = format!("more than {NAMES_MAX} series are chosen. hint: name a host or a unit");
-                return Err(QueryRefusal::new(ErrorKind::Execution, message));
+                let message = format!("more than {NAMES_MAX} series are chosen");
+                return Err(QueryRefusal::new(ErrorKind::Execution, message).hint("name a host or a unit"));
             }
         }
         Ok(chosen.into_values().collect())

@@ -7,6 +7,7 @@ use axum::{
     http::{Method, header},
 };
 use muster_promql::{Matchers, Millis, number};
+use muster_topics::diagnostic::Diagnostic;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::timeout;
 
@@ -76,12 +77,8 @@ impl FormParams {
             return Ok(Some(millis(seconds)));
         }
         let date = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
-            QueryRefusal::parameter(
-                name,
-                format!(
-                    "cannot parse {text:?} to a valid timestamp. hint: seconds, or a date such as 2026-01-31T12:00:00Z"
-                ),
-            )
+            QueryRefusal::parameter(name, format!("cannot parse {text:?} to a valid timestamp"))
+                .hint("seconds, or a date such as 2026-01-31T12:00:00Z")
         })?;
         Ok(Millis::try_from(date.unix_timestamp_nanos().div_euclid(1_000_000)).ok())
     }
@@ -96,8 +93,9 @@ impl FormParams {
         let Some(text) = self.get(name) else { return Ok(None) };
         let seconds = text.parse::<f64>().ok().filter(|seconds| seconds.abs() <= TIME_MAX_S).map(millis);
         let duration = seconds.or_else(|| number::duration(text));
-        let problem = || format!("cannot parse {text:?} to a valid duration. hint: seconds, or such as 5m");
-        duration.map(Some).ok_or_else(|| QueryRefusal::parameter(name, problem()))
+        let problem = || format!("cannot parse {text:?} to a valid duration");
+        let refusal = || QueryRefusal::parameter(name, problem()).hint("seconds, or such as 5m");
+        duration.map(Some).ok_or_else(refusal)
     }
 
     /// Parses the selectors `match[]`.
@@ -106,9 +104,11 @@ impl FormParams {
         if texts.len() > SELECTORS_MAX {
             return Err(QueryRefusal::parameter("match[]", format!("at most {SELECTORS_MAX} are possible")));
         }
-        let read =
-            |text: &&str| muster_promql::selector(text).map_err(|error| QueryRefusal::parameter("match[]", error));
-        texts.iter().map(read).collect()
+        let refusal = |error| {
+            let diagnostic = Diagnostic::of(&error).within("invalid parameter \"match[]\"");
+            QueryRefusal::told(ErrorKind::BadData, diagnostic)
+        };
+        texts.iter().map(|text| muster_promql::selector(text).map_err(refusal)).collect()
     }
 }
 

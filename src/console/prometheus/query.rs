@@ -14,7 +14,7 @@ use muster_promql::{Error, ParsedQuery, QueryLimits, QueryRange};
 use tokio::time::timeout_at;
 
 use super::{
-    answer::{self, ErrorKind, QueryRefusal, QueryResponse},
+    answer::{self, ErrorKind, LOG_HINT, QueryRefusal, QueryResponse},
     params::FormParams,
     source::StoreSource,
     state::{DEADLINE, PrometheusState},
@@ -81,7 +81,7 @@ async fn run<T: Send + 'static>(
     });
     let answer = work.await.map_err(|error| {
         tracing::error!(%error, "a query ended without an answer");
-        QueryRefusal::new(ErrorKind::Internal, "the query ended without an answer. hint: the console's log says more")
+        QueryRefusal::new(ErrorKind::Internal, "the query ended without an answer").hint(LOG_HINT)
     })?;
     drop(waiting);
     Ok(answer?)

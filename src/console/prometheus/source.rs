@@ -15,6 +15,7 @@ use muster_promql::{Error, Hints, Labels, Matchers, Millis, NAME, SampleStretch,
 use muster_series::{
     ReadAhead, Resolution, SelectorError, SeriesError, SeriesId, SeriesSelector, SeriesStore, ViewBucket,
 };
+use muster_topics::diagnostic::Diagnostic;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
 
@@ -70,7 +71,10 @@ impl StoreSource {
 
     fn wait<T>(&self, work: impl Future<Output = Result<T, SeriesError>>) -> Result<T, SourceError> {
         match self.runtime.block_on(async { timeout_at(self.deadline.into(), work).await }) {
-            Ok(Err(error @ SeriesError::TooMany { .. })) => Err(Error::Limit(error.to_string()).into()),
+            Ok(Err(error @ SeriesError::TooMany { .. })) => {
+                let Diagnostic { cause, hint, .. } = Diagnostic::of(&error);
+                Err(Error::Limit { problem: cause, hint }.into())
+            }
             Ok(Err(SeriesError::Deadline(_))) | Err(_) => Err(Error::Enough.into()),
             Ok(done) => Ok(done?),
         }
@@ -104,7 +108,7 @@ impl Source for StoreSource {
         _: RangeInclusive<Millis>,
         series_max: usize,
     ) -> Result<Vec<(Labels, u64)>, SourceError> {
-        let selector = selector(matchers).map_err(|error| Error::Limit(error.to_string()))?;
+        let selector = selector(matchers).map_err(|error| Error::limit(error.to_string()))?;
         let found = self.wait(self.store.select(selector, series_max))?;
         let labels = |name: &str, labels: &BTreeMap<String, String>| {
             labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).chain([(NAME, name)]).collect()
@@ -146,11 +150,13 @@ impl Source for StoreSource {
         }
         let Hints { function, .. } = hints;
         let since = format!("{function} needs points, which are kept since {}", date(from_ms));
-        let hint = "hint: rate, increase, delta and avg|min|max|sum|count|last_over_time know of earlier times too";
+        let hint = "rate, increase, delta and avg|min|max|sum|count|last_over_time know of earlier times too";
         if *times.end() < from_ms {
-            return Err(Error::Execution(format!("{since}; all that is asked for is older. {hint}")).into());
+            let problem = format!("{since}; all that is asked for is older");
+            return Err(Error::execution(problem).with_hint(hint).into());
         }
-        self.warnings.borrow_mut().insert(format!("{since}; what is older is left out. {hint}"));
+        let warning = Diagnostic::new(format!("{since}; what is older is left out")).with_hint(hint);
+        self.warnings.borrow_mut().insert(format!("{warning:#}"));
         Ok(Millis::MIN)
     }
 

@@ -8,7 +8,7 @@ use std::{
 use muster_base::clock::now_ms;
 use muster_promql::{Instant as QueryResult, ParsedQuery, QueryLimits};
 use muster_rules::rollout::policy::{Check, HOSTS_VARIABLE};
-use muster_topics::{Millis, name::HostId};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId};
 
 use super::{inbox::CheckAnswer, round::CheckRequest};
 use crate::{prometheus::StoreSource, state::ConsoleState};
@@ -46,7 +46,7 @@ async fn measured(
         return Ok(None);
     }
     if let Some(why) = shared.measurements.series.why_left_out() {
-        return Err(format!("the console's store for measurements is left out: {why}"));
+        return Err(format!("the console's store for measurements is left out: {why:#}"));
     }
     let queries = [changed, rest].map(|hosts| query_of(check, hosts));
     let deadline = Instant::now() + DEADLINE;
@@ -59,8 +59,8 @@ async fn measured(
             ..QueryLimits::default()
         };
         let [changed, rest] = queries.map(|query| number(&query, &source, at_ms, &limits));
-        let changed = changed.map_err(|error| format!("changed hosts: {error}"))?;
-        let rest = rest.map_err(|error| format!("the rest: {error}"))?;
+        let changed = changed.map_err(|error| format!("changed hosts: {error:#}"))?;
+        let rest = rest.map_err(|error| format!("the rest: {error:#}"))?;
         Ok::<_, String>((changed, rest))
     });
     let (changed, rest) = work.await.map_err(|_| "the query ended without an answer".to_owned())??;
@@ -77,18 +77,21 @@ fn query_of(check: &Check, hosts: &[HostId]) -> String {
 }
 
 /// The number that a query results in.
-fn number(query: &str, source: &StoreSource, at_ms: Millis, limits: &QueryLimits) -> Result<f64, String> {
-    let parsed = ParsedQuery::parse(query).map_err(|error| error.to_string())?;
-    let value = match parsed.instant(source, at_ms, limits).map_err(|error| error.to_string())? {
+fn number(query: &str, source: &StoreSource, at_ms: Millis, limits: &QueryLimits) -> Result<f64, Diagnostic> {
+    let parsed = ParsedQuery::parse(query).map_err(|error| Diagnostic::of(&error))?;
+    let value = match parsed.instant(source, at_ms, limits).map_err(|error| Diagnostic::of(&error))? {
         QueryResult::Scalar(value) => value,
         QueryResult::Vector(series) => match series.as_slice() {
-            [] => return Err("there are no measurements".to_owned()),
+            [] => return Err(Diagnostic::new("there are no measurements")),
             [(_, value)] => *value,
-            several => return Err(format!("the query gives {} values, and one is wanted: avg(…)", several.len())),
+            several => {
+                let count = several.len();
+                return Err(Diagnostic::new(format!("the query gives {count} values, and one is wanted: avg(…)")));
+            }
         },
-        QueryResult::Text(_) | QueryResult::Matrix(_) => return Err("the query gives no number".to_owned()),
+        QueryResult::Text(_) | QueryResult::Matrix(_) => return Err(Diagnostic::new("the query gives no number")),
     };
-    if value.is_finite() { Ok(value) } else { Err(format!("the query gives {value}")) }
+    if value.is_finite() { Ok(value) } else { Err(Diagnostic::new(format!("the query gives {value}"))) }
 }
 
 /// Says by how much the changed hosts are worse, if they are.
@@ -98,8 +101,8 @@ fn worse(check: &Check, changed: f64, rest: f64) -> Option<String> {
 }
 
 /// Why a query cannot be made, as far as the query itself says.
-pub(crate) fn fault(check: &Check) -> Option<String> {
-    ParsedQuery::parse(&query_of(check, &[HostId(uuid::Uuid::nil())])).err().map(|error| error.to_string())
+pub(crate) fn fault(check: &Check) -> Option<Diagnostic> {
+    ParsedQuery::parse(&query_of(check, &[HostId(uuid::Uuid::nil())])).err().map(|error| Diagnostic::of(&error))
 }
 
 #[cfg(test)]

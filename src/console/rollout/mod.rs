@@ -265,7 +265,7 @@ pub(crate) fn faults(config: &RolloutConfig, rollout: &Map<String, Value>) -> Ve
     let Ok(Some(policy)) = muster_rules::rollout::policy::of(rollout) else { return Vec::new() };
     let authority = policy.authority.as_ref().and_then(|_| authority::fault(config));
     let authority = authority.map(|why| ("rollout.authority", why.to_owned()));
-    let check = policy.check.as_ref().and_then(check::fault).map(|why| ("rollout.check.query", why));
+    let check = policy.check.as_ref().and_then(check::fault).map(|why| ("rollout.check.query", format!("{why:#}")));
     authority.into_iter().chain(check).collect()
 }
 

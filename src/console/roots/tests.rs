@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use muster_net::pki;
 use muster_rules::rotation::KeyState;
+use muster_topics::diagnostic::Diagnostic;
 use muster_topics::name::{HostId, Name};
 use rustls::{pki_types::UnixTime, server::WebPkiClientVerifier};
 
@@ -202,8 +203,8 @@ fn lost_certificate_is_made_anew_from_its_key_and_lost_key_is_named() {
 
     again.set(offered(&again)).unwrap();
     fs::remove_file(folder.path().join(NEXT_ROOT_KEY)).unwrap();
-    let error = Authority::open(folder.path(), KeySources::default()).unwrap_err().to_string();
-    assert!(error.contains(NEXT_ROOT_KEY) && error.contains("hint:"), "{error}");
+    let told = Diagnostic::of(&Authority::open(folder.path(), KeySources::default()).unwrap_err());
+    assert!(told.cause.contains(NEXT_ROOT_KEY) && told.hint.is_some(), "{told}");
 }
 
 #[test]

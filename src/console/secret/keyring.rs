@@ -48,11 +48,9 @@ impl std::fmt::Debug for Keyring {
 }
 
 /// The file of the keys cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the file of the keys for secrets {path} cannot be used: {source}\nhint: {}",
-    room::hint_or(source, "it has to be a file that the console's user may read and write")
-)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+#[error("the file of the keys for secrets {path} cannot be used: {source}")]
+#[diagnostic(help("{}", room::hint_or(source, "it has to be a file that the console's user may read and write")))]
 pub struct KeyringError {
     path: PathBuf,
     source: io::Error,

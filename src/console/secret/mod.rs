@@ -221,7 +221,7 @@ impl Console {
         let _content = shared.content.lock.lock().await;
         if !shared.keys().is_rotating() {
             let above = secret::last_key(shared.store.read()).await?.unwrap_or_default();
-            shared.keys_mut().add(above).map_err(|error| Error::internal("writing the new key", &error))?;
+            shared.keys_mut().add(above).map_err(|error| Error::internal_of("writing the new key", &error))?;
         }
         let rotation = self.encrypt_again().await?;
         tracing::info!(%operator, key = rotation.key, encrypted = rotation.encrypted, "the key of the secrets was rotated");
@@ -272,7 +272,7 @@ impl Console {
             rotation.encrypted += again.len() as u64;
             after = Some(last);
         }
-        shared.keys_mut().drop_earlier().map_err(|error| Error::internal("dropping the earlier key", &error))?;
+        shared.keys_mut().drop_earlier().map_err(|error| Error::internal_of("dropping the earlier key", &error))?;
         Ok(rotation)
     }
 

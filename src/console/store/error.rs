@@ -11,7 +11,7 @@ use muster_sqlite::{
 use muster_topics::name::Digest;
 
 /// A statement or a migration failed, or a row is invalid.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum StoreError {
     /// A statement failed.
     #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
@@ -20,13 +20,14 @@ pub enum StoreError {
     #[error("the console's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// The store cannot be opened, for a known reason.
-    #[error("the console's store {path} {meaning}: {source}\nhint: {hint}")]
+    #[error("the console's store {path} {meaning}: {source}")]
     Unusable {
         /// Its file.
         path: PathBuf,
         /// What that means.
         meaning: &'static str,
         /// What an operator can do.
+        #[help]
         hint: &'static str,
         /// The cause.
         source: Box<StoreError>,

@@ -427,6 +427,8 @@ fn readable<T>(rows: &str, read: StoreResult<T>) -> StoreResult<()> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use muster_topics::diagnostic::Diagnostic;
+
     use super::*;
 
     pub(crate) async fn temporary() -> (tempfile::TempDir, Store) {
@@ -542,9 +544,9 @@ pub(crate) mod tests {
             if matches!(broken, "page" | "header") {
                 std::fs::write(&path, &bytes).unwrap();
             }
-            let error = Store::open(&path).await.unwrap_err().to_string();
-            let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains("hint: ");
-            assert!(whole, "{broken}: {error}");
+            let Diagnostic { cause, hint, .. } = Diagnostic::of(&Store::open(&path).await.unwrap_err());
+            let whole = cause.contains(path.to_str().unwrap()) && cause.contains(meaning) && hint.is_some();
+            assert!(whole, "{broken}: {cause}");
         }
     }
 
@@ -585,10 +587,11 @@ pub(crate) mod tests {
             let done = sqlx::query(statement).execute(store.write()).await.unwrap();
             assert_eq!(done.rows_affected(), 1, "{statement}");
             store.close().await;
-            let error = Store::open(&path).await.unwrap_err().to_string();
-            for words in ["console.db", "is damaged", "hint:", words] {
-                assert!(error.contains(words), "{statement}: {words} is not in {error}");
+            let Diagnostic { cause, hint, .. } = Diagnostic::of(&Store::open(&path).await.unwrap_err());
+            for words in ["console.db", "is damaged", words] {
+                assert!(cause.contains(words), "{statement}: {words} is not in {cause}");
             }
+            assert!(hint.is_some(), "{statement}");
         }
     }
 

@@ -55,7 +55,7 @@ impl Source for One {
 
     fn samples_from(&self, hints: &Hints, _: &RangeInclusive<Millis>) -> Result<Millis, SourceError> {
         if !hints.summaries && self.samples_from > Millis::MIN {
-            return Err(Error::Execution(format!("{} needs samples", hints.function)).into());
+            return Err(Error::execution(format!("{} needs samples", hints.function)).into());
         }
         Ok(self.samples_from)
     }

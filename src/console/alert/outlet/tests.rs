@@ -1,6 +1,7 @@
 use muster_topics::{
     V1,
     alert::{Alert, AlertState, Metric, Severity},
+    diagnostic::Diagnostic,
     name::HostId,
 };
 
@@ -91,7 +92,7 @@ fn invalid_outlet_is_refused_at_start() {
         (OutletConfig { kind: OutletKind::Alertmanager, tasks: true, ..good.clone() }, "only a webhook"),
         (OutletConfig { proxy: Some("socks5://p".to_owned()), ..good }, "http://HOST:PORT"),
     ] {
-        let error = AlertOutlet::open(&config).unwrap_err().to_string();
+        let error = Diagnostic::of(&AlertOutlet::open(&config).unwrap_err()).to_string();
         assert!(error.contains(words) && !error.contains("hunter2"), "{error}");
     }
 }

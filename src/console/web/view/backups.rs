@@ -28,7 +28,7 @@ impl PageView for BackupsView {
         html! {
             h1 { "Backups of the console" }
             @if let Some(failed) = failed {
-                p { strong { "The last attempt failed " (ago(failed.at_ms, frame.now_ms)) ": " } (failed.reason) }
+                p { strong { "The last attempt failed " (ago(failed.at_ms, frame.now_ms)) ": " } (format!("{:#}", failed.diagnostic)) }
             }
             @if recipients.is_empty() {
                 (empty("No backups are made: no public key is configured.",

@@ -74,7 +74,7 @@ fn once(created: &CreatedToken, frame: &PageFrame) -> Markup {
         section.notice.good role="status" {
             h2 { "Run this on the new host" }
             (elements::cli(&created.command))
-            @if let Some(warning) = &created.warning { p { strong { "Only this machine can use the token: " } (warning) } }
+            @if let Some(warning) = &created.warning { p { strong { "Only this machine can use the token: " } (format!("{warning:#}")) } }
             p { "The token is shown only once, is valid for one host, and expires " (elements::due(created.expires_ms, frame.now_ms))
                 ". The host then appears under " a href="/" { "Hosts" } "." }
         }

@@ -53,7 +53,7 @@ fn ours(data: &Data, query: &str, when: When) -> Answer {
         When::Range(range) => parsed.range(data, range, &limits).map(Answer::Matrix),
     });
     answer.unwrap_or_else(|error| match error {
-        Error::Query(_) | Error::Execution(_) => Answer::Refused(error.to_string()),
+        Error::Query { .. } | Error::Execution { .. } => Answer::Refused(error.to_string()),
         other => panic!("{query}: {other}"),
     })
 }

@@ -22,7 +22,7 @@ use crate::{
 
 /// How long it may take to start: far more than it needs on two busy cores.
 const PATIENCE: Duration = Duration::from_secs(120);
-const HINT: &str = "hint: apt install prometheus";
+const HINT: &str = "`apt install prometheus` provides it";
 
 pub(crate) struct Oracle {
     process: Child,
@@ -40,7 +40,7 @@ impl Oracle {
             .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
             .args([&text, &blocks])
             .output()
-            .unwrap_or_else(|error| panic!("promtool: {error}. {HINT}"));
+            .unwrap_or_else(|error| panic!("promtool: {error}; {HINT}"));
         assert!(made.status.success(), "promtool: {}", String::from_utf8_lossy(&made.stderr));
         for _ in 0..5 {
             let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
@@ -124,7 +124,7 @@ fn spawn(folder: &Path, blocks: &Path, port: u16) -> Child {
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
-        .unwrap_or_else(|error| panic!("prometheus: {error}. {HINT}"))
+        .unwrap_or_else(|error| panic!("prometheus: {error}; {HINT}"))
 }
 
 impl Drop for Oracle {

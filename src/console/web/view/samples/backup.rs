@@ -1,6 +1,7 @@
 //! Backups.
 
 use muster_api::{Backup, BackupFailure, BackupKind, BackupPart, Backups};
+use muster_topics::diagnostic::Diagnostic;
 
 use super::NOW;
 
@@ -27,7 +28,7 @@ pub(super) fn backups(text: &str) -> Backups {
         keep: 14,
         dir: "/mnt/backups".to_owned(),
         last_ms: Some(one.taken_ms),
-        failed: Some(BackupFailure { at_ms: NOW - 60_000, reason: text.to_owned() }),
+        failed: Some(BackupFailure { at_ms: NOW - 60_000, diagnostic: Diagnostic::new(text) }),
         backups: vec![one, given],
     }
 }

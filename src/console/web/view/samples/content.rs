@@ -1,6 +1,7 @@
 //! Artifacts, configs, and tokens for joining.
 
 use super::*;
+use muster_topics::diagnostic::Diagnostic;
 
 /// The host that has used a token.
 pub(super) const TOKEN_HOST: HostId = HostId(uuid::Uuid::from_u128(7));
@@ -29,7 +30,8 @@ pub(super) fn created() -> CreatedToken {
         token,
         expires_ms: ago(-3_600),
         warning: Some(
-            "no other machine reaches https://127.0.0.1:7443. hint: start it with another address".to_owned(),
+            Diagnostic::new("no other machine reaches https://127.0.0.1:7443")
+                .with_hint("start it with another address"),
         ),
     }
 }

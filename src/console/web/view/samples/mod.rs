@@ -103,7 +103,7 @@ fn frame() -> PageFrame {
         operator: Some("admin".parse().unwrap()),
         token: "00ff".repeat(16),
         alerts: 3,
-        notices: vec!["the disk of the console's folder is full. hint: make room".to_owned()],
+        notices: vec!["the disk of the console's folder is full".to_owned()],
         now_ms: NOW,
     }
 }
