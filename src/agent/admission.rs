@@ -30,7 +30,7 @@ use muster_session::{
     store::{AdmissionChange, AdmissionStep},
     unit_state::UnitStates,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     ack::Numbered,
     admission::{AdmissionStage, AdmissionWait, AdmissionWaitKind, ChangeOutcome},
@@ -63,8 +63,10 @@ const EXAMINE_MS: Millis = 60_000;
 const PREPARE_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 300_000 };
 
 /// Why a version is not begun whose plan has changed.
-const PLAN_CHANGED: &str = "what it would change here is not what the plan showed: something on this host is different since. \
-                            hint: plan again (`muster plan`), and apply that plan; or apply without `--plan`";
+const PLAN_CHANGED: &str =
+    "what it would change here is not what the plan showed: something on this host is different since";
+/// What an operator can do about that.
+const PLAN_CHANGED_HINT: &str = "plan again (`muster plan`), and apply that plan; or apply without `--plan`";
 
 /// What the loop knows of versions that wait to be begun, and of those that were.
 #[derive(Debug)]
@@ -101,12 +103,12 @@ struct WaitingVersion {
 /// What a version waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum WaitStage {
-    Preparing(Option<String>),
-    Policy(String),
+    Preparing(Option<Diagnostic>),
+    Policy(Diagnostic),
     /// For an operator: it would change something else than the plan showed.
-    PlanChanged(String),
+    PlanChanged(Diagnostic),
     /// For the console, with what it has said.
-    Asks(Option<String>),
+    Asks(Option<Diagnostic>),
 }
 
 impl Drop for WaitingVersion {
@@ -119,13 +121,13 @@ impl Drop for WaitingVersion {
 
 impl WaitingVersion {
     fn report(&self) -> AdmissionWait {
-        let (kind, message) = match &self.stage {
+        let (kind, diagnostic) = match &self.stage {
             WaitStage::Preparing(why) => (AdmissionWaitKind::Preparing, why.clone()),
             WaitStage::Policy(why) => (AdmissionWaitKind::Policy, Some(why.clone())),
             WaitStage::PlanChanged(why) => (AdmissionWaitKind::PlanChanged, Some(why.clone())),
             WaitStage::Asks(why) => (AdmissionWaitKind::Admission, why.clone()),
         };
-        AdmissionWait { version: self.version.number, kind, since_ms: self.since_ms, message }
+        AdmissionWait { version: self.version.number, kind, since_ms: self.since_ms, diagnostic }
     }
 
     fn asks(&self) -> Option<AdmissionStatement> {
@@ -220,9 +222,9 @@ pub(super) enum Examination {
     /// Something cannot be prepared.
     NotPrepared(Failure),
     /// The host's own policy forbids it at present.
-    Forbidden(String),
+    Forbidden(Diagnostic),
     /// It would change something else than the plan showed that an operator has seen.
-    PlanChanged(String),
+    PlanChanged(Diagnostic),
 }
 
 /// Prepares a version, compares what it would change with its plan, if it has one, and asks the host's own policy.
@@ -234,17 +236,17 @@ async fn examine(
 ) -> Examination {
     for one in &rehearsed {
         if let Err(Failure { error, may_heal }) = units.prepare(one).await {
-            let error = shortened(format!("{}: {error}", one.unit));
+            let error = shortened(error.within(&one.unit));
             return Examination::NotPrepared(Failure { error, may_heal });
         }
     }
     if let Some(plan) = plan {
         match planner.digest_of(&version.deployment).await {
             Ok(Some(found)) if found == plan => {}
-            Ok(_) => return Examination::PlanChanged(PLAN_CHANGED.to_owned()),
+            Ok(_) => return Examination::PlanChanged(Diagnostic::new(PLAN_CHANGED).with_hint(PLAN_CHANGED_HINT)),
             Err(error) => {
                 return Examination::NotPrepared(Failure {
-                    error: format!("what it would change cannot be found out: {error}"),
+                    error: Diagnostic::of(&error).within("what it would change cannot be found out"),
                     may_heal: true,
                 });
             }
@@ -386,7 +388,7 @@ impl AgentLoop {
     }
 
     /// Handles that the console has said to wait.
-    pub(super) async fn admission_waits(&mut self, deployment: &DeploymentName, version: u32, reason: String) {
+    pub(super) async fn admission_waits(&mut self, deployment: &DeploymentName, version: u32, reason: Diagnostic) {
         let Some(waiting) = self.admission.waiting.get_mut(deployment) else { return };
         let WaitStage::Asks(before) = &mut waiting.stage else { return };
         if waiting.version.number == version && before.as_ref() != Some(&reason) {
@@ -470,7 +472,7 @@ impl AgentLoop {
                 let again_ms = PREPARE_AGAIN.jittered_ms(waiting.failures, chance::random());
                 waiting.failures = waiting.failures.saturating_add(1);
                 waiting.due_ms = Some(now_ms + again_ms);
-                tracing::info!(deployment = %name, error, "a version cannot be prepared (yet)");
+                tracing::info!(deployment = %name, error = error.cause, hint = error.hint, "a version cannot be prepared (yet)");
                 WaitStage::Preparing(Some(error))
             }
             Examination::NotPrepared(Failure { error, may_heal: false }) => {
@@ -508,9 +510,9 @@ impl AgentLoop {
             let limit_ms = self.admission.limits_ms.get(&(row.deployment.clone(), row.version)).copied();
             let find = |name: &UnitName| unit_on_host(name, &stored, &states);
             let is_late = limit_ms.is_some_and(|limit_ms| limit_ms <= now_ms);
-            let (outcome, message) = match change::progress(&row.deployment, &row.units, find, is_late, clock::now_ms())
+            let (outcome, reason) = match change::progress(&row.deployment, &row.units, find, is_late, clock::now_ms())
             {
-                ChangeProgress::Ended(outcome, message) => (outcome, message),
+                ChangeProgress::Ended(outcome, reason) => (outcome, reason),
                 ChangeProgress::UnderWay { next_ms } => {
                     let in_ms = next_ms.map(|next_ms| next_ms.saturating_sub(clock::now_ms()).max(0));
                     verify_ms = verify_ms.into_iter().chain(in_ms.map(|in_ms| now_ms + in_ms)).min();
@@ -518,8 +520,12 @@ impl AgentLoop {
                 }
             };
             let changed = outcome != ChangeOutcome::RolledBack && row.units.values().any(|is_changed| *is_changed);
-            tracing::info!(deployment = %row.deployment, version = row.version, ?outcome, message, "a version has ended");
-            let stage = AdmissionRowStage::Ended { lease: Some(lease), outcome, changed, message, noted: None };
+            let (reason_text, hint) = reason.clone().map(|told| (told.cause, told.hint)).unzip();
+            tracing::info!(
+                deployment = %row.deployment, version = row.version, ?outcome, reason = reason_text, hint = hint.flatten(),
+                "a version has ended"
+            );
+            let stage = AdmissionRowStage::Ended { lease: Some(lease), outcome, changed, reason, noted: None };
             admission::set(&mut tx, &AdmissionRow { stage, ..row.clone() }).await?;
             has_ended = true;
         }

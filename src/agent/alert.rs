@@ -196,8 +196,8 @@ impl AgentLoop {
         let (good, bad): (Vec<_>, Vec<_>) =
             rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
-            let problem = rule.check().err().map(|fault| fault.problem).unwrap_or_default();
-            tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
+            let (problem, hint) = rule.check().err().map(|fault| (fault.problem, fault.hint)).unzip();
+            tracing::warn!(rule = %name, problem, hint = hint.flatten(), "a rule for alerts cannot be followed here");
         }
         let central = ConsoleRules { generation: number, rules: good.into_iter().collect() };
         kept::set_central(&self.store, &central).await?;
@@ -228,9 +228,9 @@ impl AgentLoop {
         for change in changes {
             match &change {
                 AlertChange::Raised(alert) => {
-                    tracing::warn!(alert = %alert.id, severity = alert.severity.as_str(), "alert: {}", alert.message);
+                    tracing::warn!(alert = %alert.id, severity = alert.severity.as_str(), hint = alert.diagnostic.hint, "alert: {}", alert.diagnostic.cause);
                 }
-                AlertChange::Cleared(alert) => tracing::info!(alert = %alert.id, "cleared: {}", alert.message),
+                AlertChange::Cleared(alert) => tracing::info!(alert = %alert.id, "cleared: {}", alert.diagnostic.cause),
                 AlertChange::Repeated(_) => {}
             }
             if !matches!(change, AlertChange::Repeated(_)) {

@@ -27,7 +27,7 @@ use std::{
 
 use muster_rules::plan::Slot;
 use muster_shim::cgroup::{AGENT_PREFIX, Cgroup};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     process::Limits,
 };
@@ -79,7 +79,7 @@ struct UnifiedHierarchy {
 pub(super) struct UnitCgroup {
     pub(super) cgroup: Cgroup,
     /// Features that were requested and are not available, each with the reason.
-    pub(super) missing: Vec<String>,
+    pub(super) missing: Vec<Diagnostic>,
 }
 
 impl CgroupTree {
@@ -134,7 +134,7 @@ impl CgroupTree {
         });
         for setting in &settings {
             if let Err(why) = self.set(&mut made.cgroup, seat, setting) {
-                made.missing.push(format!("the limit of {}: {why}", setting.controller));
+                made.missing.push(why.within(format_args!("the limit of {}", setting.controller)));
             }
         }
         if made.cgroup.unified.is_none() {
@@ -159,11 +159,11 @@ impl CgroupTree {
     }
 
     /// Sets a limit in the unified hierarchy, or else in that of v1.
-    fn set(&self, cgroup: &mut Cgroup, seat: InstanceKey<'_>, setting: &LimitSetting) -> Result<(), String> {
+    fn set(&self, cgroup: &mut Cgroup, seat: InstanceKey<'_>, setting: &LimitSetting) -> Result<(), Diagnostic> {
         if let Some(folder) = &cgroup.unified
             && has_controller(folder, setting.controller)
         {
-            return write_all(folder, setting.v2()).map_err(|error| error.to_string());
+            return write_all(folder, setting.v2()).map_err(Diagnostic::new);
         }
         let (base, place) = match setting.controller {
             "memory" => (&self.memory, &mut cgroup.memory),
@@ -173,10 +173,10 @@ impl CgroupTree {
         let Some(base) = base else {
             return Err(match &self.unified {
                 Some(unified) => unified.why_not(setting.controller),
-                None => format!("this host has no cgroups with a {} controller", setting.controller),
+                None => format!("this host has no cgroups with a {} controller", setting.controller).into(),
             });
         };
-        let failed = |error: io::Error| format!("{}: {error}", base.display());
+        let failed = |error: io::Error| Diagnostic::new(format_args!("{}: {error}", base.display()));
         let folder = self.make(base, seat).map_err(failed)?;
         let written = write_all(&folder, setting.v1()).map_err(failed);
         if written.is_err() {
@@ -236,16 +236,14 @@ impl UnifiedHierarchy {
     }
 
     /// Why a controller is not available in a unit's cgroup.
-    fn why_not(&self, controller: &str) -> String {
+    fn why_not(&self, controller: &str) -> Diagnostic {
         let base = self.base.display();
         if !has_controller(&self.base, controller) {
-            return format!(
-                "{base} has no {controller} controller. hint: an agent that runs as a service needs Delegate=yes"
-            );
+            return Diagnostic::new(format_args!("{base} has no {controller} controller")).with_hint("an agent that runs as a service needs Delegate=yes");
         }
         match hand_on(&self.base, controller) {
-            Err(error) => format!("{base} does not hand the {controller} controller on: {error}"),
-            Ok(()) => format!("nothing can be made in {base}"),
+            Err(error) => format!("{base} does not hand the {controller} controller on: {error}").into(),
+            Ok(()) => format!("nothing can be made in {base}").into(),
         }
     }
 }

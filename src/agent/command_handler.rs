@@ -20,7 +20,7 @@ use muster_session::{
     interface::Input,
     store::{Acknowledgement, CommandTaken, OutboxRead, StoreReply, StoreRequest},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     ack::ReportAck,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Verb},
@@ -222,8 +222,9 @@ impl AgentLoop {
         let verb = match self.sealing.open(command, self.host) {
             Ok(verb) => verb,
             Err(error) => {
-                tracing::warn!(command.id = %command.id, reason = %error, "refused");
-                let status = CommandRefusal::new(RefusalCode::Invalid, error.to_string()).into();
+                let told = Diagnostic::of(&error);
+                tracing::warn!(command.id = %command.id, reason = told.cause, hint = told.hint, "refused");
+                let status = CommandRefusal::new(RefusalCode::Invalid, told).into();
                 return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
             }
         };
@@ -231,7 +232,7 @@ impl AgentLoop {
             && !matches!(verb.class(), VerbClass::Question | VerbClass::HostQuestion)
         {
             tracing::info!(command.id = %command.id, verb = verb.name(), "refused, for nothing can be written");
-            let status = CommandRefusal::new(RefusalCode::Unwritable, reason).into();
+            let status = CommandRefusal::new(RefusalCode::Unwritable, reason.clone()).into();
             return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
         }
         tracing::info!(command.id = %command.id, operator = %command.asked_by.operator, verb = verb.name(), "command");
@@ -521,8 +522,8 @@ impl AgentLoop {
                     self.forward(id, units, InstanceRequest::Stats, timeout_ms);
                 }
                 (ResumedCommand::Over, ..) => {
-                    let message = "the agent was restarted meanwhile. hint: ask again".to_owned();
-                    self.write(PendingWrite::Ended(id, Status::Failed { message }));
+                    let reason = Diagnostic::new("the agent was restarted meanwhile").with_hint("ask again");
+                    self.write(PendingWrite::Ended(id, Status::Failed(reason)));
                 }
                 _ => self.write(PendingWrite::Ended(id, Status::Lost)),
             }
@@ -541,7 +542,7 @@ impl AgentLoop {
             TaskResult::Turn(program, turn) => self.finish_wait(program, turn),
             TaskResult::Begun(id, Ok(())) => self.tell(Input::Begun(id)),
             TaskResult::Begun(id, Err(refusal)) => {
-                tracing::info!(command.id = %id, reason = refusal.message, "not begun");
+                tracing::info!(command.id = %id, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "not begun");
                 self.write(PendingWrite::Ended(id, refusal.into()));
             }
             TaskResult::Signalled(id, Ok(())) => self.write(PendingWrite::Ended(id, Status::Completed)),

@@ -9,7 +9,7 @@ use std::{
 
 use muster_base::{config::explain, folders};
 use muster_rules::{alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat};
-use muster_topics::{
+use muster_topics::{diagnostic::{Diagnostic, DiagnosticError}, 
     alert::{RULES_MAX, Rule},
     catalogue::MetricGroup,
     join::JoinToken,
@@ -323,13 +323,14 @@ impl Default for LocalConfig {
 }
 
 /// A configuration that cannot work as a whole.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum AgentConfigError {
     /// A value is out of range.
     #[error("the agent's configuration: {0}")]
-    Value(String),
+    Value(#[diagnostic_source] DiagnosticError),
     /// The policy file cannot be read.
-    #[error("the policy file {path}: {reason}. hint: an agent does not start without the policy that it was given")]
+    #[error("the policy file {path}: {reason}")]
+    #[diagnostic(help("an agent does not start without the policy that it was given"))]
     PolicyFile {
         /// Its path.
         path: PathBuf,
@@ -363,16 +364,16 @@ impl Config {
     /// # Errors
     /// With the first key whose value cannot work.
     pub fn check(&self) -> Result<(), AgentConfigError> {
-        let wrong = |text: String| Err(AgentConfigError::Value(text));
+        let wrong = |told: Diagnostic| Err(AgentConfigError::Value(told.into_error()));
         if self.labels.len() > LABELS_MAX {
-            return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()));
+            return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into());
         }
         let realms = self.all_realms().len();
         if realms > REALMS_MAX {
-            return wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible"));
+            return wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into());
         }
         if let Some((name, value)) = self.labels.iter().find(|(_, value)| value.len() > LABEL_MAX_BYTES) {
-            return wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()));
+            return wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into());
         }
         for (key, value) in [
             ("keep_alive_s", u32::from(self.keep_alive_s)),
@@ -384,45 +385,45 @@ impl Config {
             ("metrics.publish_ms", self.metrics.publish_ms),
         ] {
             if value == 0 {
-                return wrong(format!("`{key}` must be above 0"));
+                return wrong(format!("`{key}` must be above 0").into());
             }
         }
         if self.journal.kept_after_expiry_s < KEPT_MIN_S {
-            return wrong(format!("`journal.kept_after_expiry_s` must be at least {KEPT_MIN_S}"));
+            return wrong(format!("`journal.kept_after_expiry_s` must be at least {KEPT_MIN_S}").into());
         }
         if self.journal.commands_max < 2 || self.journal.output_max_bytes == 0 {
-            return wrong("`journal.commands_max` must be at least 2, `journal.output_max_bytes` above 0".to_owned());
+            return wrong("`journal.commands_max` must be at least 2, `journal.output_max_bytes` above 0".into());
         }
         if !(0.0..=1.0).contains(&self.removals.day_share) {
-            return wrong("`removals.day_share` must be from 0 to 1".to_owned());
+            return wrong("`removals.day_share` must be from 0 to 1".into());
         }
         if let Err(problem) = self.admission.check() {
-            return wrong(problem);
+            return wrong(problem.into());
         }
         if let Some(root) = self.files.roots.iter().flatten().find(|root| !root.is_absolute()) {
-            return wrong(format!("`files.roots` has {}; it must be an absolute path", root.display()));
+            return wrong(format!("`files.roots` has {}; it must be an absolute path", root.display()).into());
         }
         if self.artifacts.rate_bytes_per_s == Some(0) {
-            return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
+            return wrong("`artifacts.rate_bytes_per_s` must be above 0".into());
         }
         if self.alerts.rules.len() > RULES_MAX {
             return wrong(format!(
                 "`alerts.rules` has {} entries; at most {RULES_MAX} are possible",
                 self.alerts.rules.len()
-            ));
+            ).into());
         }
         for (name, rule) in &self.alerts.rules {
-            if let Err(problem) = rule.check() {
-                return wrong(format!("`alerts.rules.{name}`: {problem}"));
+            if let Err(fault) = rule.check() {
+                return wrong(Diagnostic::of(&fault).within(format_args!("`alerts.rules.{name}`")));
             }
         }
         if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
             return wrong(format!(
                 "`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070"
-            ));
+            ).into());
         }
         if self.metrics.publish_ms < self.metrics.sample_ms {
-            return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".to_owned());
+            return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".into());
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use muster_rules::CommandRefusal;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{Exec, Verb},
     name::{CommandId, Name, UnitName},
@@ -167,18 +167,18 @@ struct DaemonFields {
 }
 
 fn on_host(exec: &Exec) -> Result<(Vec<String>, DaemonFields), CommandRefusal> {
-    let refuse = |code, message: String| Err(CommandRefusal::new(code, message));
+    let refuse = |code, reason: Diagnostic| Err(CommandRefusal::new(code, reason));
     let launch = daemon_launch(exec)?;
     let program = launch.argv.first().map(String::as_str).unwrap_or_default();
     match fs::metadata(program) {
         Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => {}
         Ok(_) => {
-            return refuse(RefusalCode::NotExecutable, format!("{program} cannot be run. hint: is it executable?"));
+            return refuse(RefusalCode::NotExecutable, Diagnostic::new(format_args!("{program} cannot be run")).with_hint("is it executable?"));
         }
-        Err(error) => return refuse(RefusalCode::NoSuchFile, format!("{program}: {error}")),
+        Err(error) => return refuse(RefusalCode::NoSuchFile, format!("{program}: {error}").into()),
     }
     if !Path::new(&launch.cwd).is_dir() {
-        return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: there is no such folder", launch.cwd));
+        return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: there is no such folder", launch.cwd).into());
     }
     let env = launch.env.into_iter().collect();
     Ok((launch.argv, DaemonFields { args: Vec::new(), env, cwd: launch.cwd, container: None }))

@@ -16,7 +16,7 @@ use muster_rules::{
     render::RenderValues,
 };
 use muster_session::{interface::Input, store::NewDocument};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis, V1, canonical,
     command::Verb,
     desired::{
@@ -152,7 +152,7 @@ impl AgentLoop {
         self.work.spawn(async move {
             let fetched = fetch(&identity, &digest).await;
             if let Err(error) = &fetched {
-                tracing::info!(digest = digest.short(), %error, "the document of this host cannot be fetched (yet)");
+                tracing::info!(digest = digest.short(), %error, hint = Diagnostic::of(error).hint, "the document of this host cannot be fetched (yet)");
             }
             TaskResult::DesiredFetched(digest, fetched.ok())
         });
@@ -176,11 +176,11 @@ impl AgentLoop {
                             break;
                         }
                         Err(error) => {
-                            tracing::info!(%error, "instances are not confirmed to be placed on this host (yet)");
+                            tracing::info!(%error, hint = Diagnostic::of(&error).hint, "instances are not confirmed to be placed on this host (yet)");
                         }
                     },
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, "the document of this host cannot be read"),
+                    Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the document of this host cannot be read"),
                 }
                 let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
                 tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
@@ -218,7 +218,7 @@ impl AgentLoop {
                         tracing::info!("document and labels of this host were handed in to the console");
                         break;
                     }
-                    Err(error) => tracing::warn!(%error, "document and labels of this host cannot be handed in"),
+                    Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "document and labels of this host cannot be handed in"),
                 }
                 let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
                 tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
@@ -407,8 +407,8 @@ impl AgentLoop {
                     let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
                     let asker =
                         ChangeContext { operator: &operator, now_ms, key: None, is_document: true, values: None };
-                    if let Err(CommandRefusal { message, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
-                        tracing::warn!(%unit, reason = message, "a unit that is to go cannot be stopped");
+                    if let Err(CommandRefusal { diagnostic, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
+                        tracing::warn!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "a unit that is to go cannot be stopped");
                         continue;
                     }
                     removal::begin(&mut tx, one, now_ms).await?;
@@ -424,7 +424,7 @@ impl AgentLoop {
                             tracing::info!(%unit, "a unit that was to go is removed");
                             is_changed = true;
                         }
-                        Err(refusal) => tracing::debug!(%unit, reason = refusal.message, "it cannot be removed yet"),
+                        Err(refusal) => tracing::debug!(%unit, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "it cannot be removed yet"),
                     }
                 }
                 _ => {}

@@ -8,13 +8,15 @@ use muster_sqlite::room;
 use super::{config::AgentConfigError, join::JoinError, store::StoreError, unit::UnitsError};
 
 /// Why an agent cannot start.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum AgentError {
     /// Its configuration cannot work.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Config(#[from] AgentConfigError),
     /// Its folder cannot be used.
-    #[error("the agent's folder {path}: {source}. hint: {}", folder_hint(source))]
+    #[error("the agent's folder {path}: {source}")]
+    #[diagnostic(help("{}", folder_hint(source)))]
     Folder {
         /// The folder, or the file in it.
         path: PathBuf,
@@ -22,7 +24,8 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Its local interface cannot listen.
-    #[error("the agent's local interface cannot listen on {place}: {source}. hint: {}", local_hint(source))]
+    #[error("the agent's local interface cannot listen on {place}: {source}")]
+    #[diagnostic(help("{}", local_hint(source)))]
     Local {
         /// The socket, or the address.
         place: String,
@@ -30,30 +33,35 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Another agent uses the folder.
-    #[error(
-        "another agent runs with the folder {path}. hint: stop that one, or give this one a folder of its own (`data_dir`)"
-    )]
+    #[error("another agent runs with the folder {path}")]
+    #[diagnostic(help("stop that one, or give this one a folder of its own (`data_dir`)"))]
     Busy {
         /// The folder.
         path: PathBuf,
     },
     /// Another build has written what is in its folder.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     OtherForm(#[from] OtherForm),
     /// It has not joined a fleet, and has no token.
-    #[error(
-        "this host has not joined a fleet. hint: make a token with `muster token create` on the console's side, and give it as `join`"
-    )]
+    #[error("this host has not joined a fleet")]
+    #[diagnostic(help("make a token with `muster token create` on the console's side, and give it as `join`"))]
     NotJoined,
     /// It could not join.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Join(#[from] JoinError),
     /// Its store cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// Its units cannot be restored.
     #[error("the host's units cannot be taken up: {0}")]
-    Units(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Units(
+        #[source]
+        #[diagnostic_source]
+        UnitsError,
+    ),
 }
 
 impl AgentError {
@@ -66,10 +74,8 @@ impl AgentError {
                 of_file(source)
             }
             Self::Store(error) => of_store(error),
-            Self::Units(error) => match error.downcast_ref::<UnitsError>()? {
-                UnitsError::Store(error) => of_store(error),
-                UnitsError::Folder { source, .. } => of_file(source),
-            },
+            Self::Units(UnitsError::Store(error)) => of_store(error),
+            Self::Units(UnitsError::Folder { source, .. }) => of_file(source),
             _ => None,
         }
     }

@@ -19,7 +19,7 @@ use muster_rules::{
     spec_comparison::known_fields,
 };
 use muster_session::unit_state::UnitStates;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     V1,
     desired::{DeploymentName, DesiredHead, DesiredMark, PlanQuestion},
     name::{Digest, HostId, Name, UnitName},
@@ -80,29 +80,25 @@ impl Planner {
         question: PlanQuestion,
         identity: &MemberIdentity,
     ) -> Result<(Vec<u8>, Vec<u8>), CommandRefusal> {
-        let invalid = |message: String| CommandRefusal::new(RefusalCode::Invalid, message);
+        let invalid = |message: Diagnostic| CommandRefusal::new(RefusalCode::Invalid, message);
         let request = match question {
             PlanQuestion::Request(request) => *request,
             PlanQuestion::Stored { digest } => super::document::fetch_plan_request(identity, &digest)
                 .await
-                .map_err(|error| invalid(format!("what is to be planned cannot be fetched: {error}")))?,
+                .map_err(|error| invalid(Diagnostic::of(&error).within("what is to be planned cannot be fetched")))?,
         };
         let names: Vec<DeploymentName> = request.names().cloned().collect();
-        let present = self.stored_body().await.map_err(|error| invalid(error.to_string()))?;
+        let present = self.stored_body().await.map_err(|error| invalid(Diagnostic::new(&error)))?;
         let HostBody { body, mut unreadable, unreadable_vars: _ } = present;
         unreadable.retain(|one| !names.contains(&one.deployment));
         let body = HostBody { unreadable, ..request.body(body).into() };
-        let mut plan = self.plan(&body, &names).await.map_err(|error| invalid(error.to_string()))?;
+        let mut plan = self.plan(&body, &names).await.map_err(|error| invalid(Diagnostic::new(&error)))?;
         if request.brief {
             plan.deployments = plan.deployments.into_iter().map(DeploymentPlan::brief).collect();
         }
-        let bytes = serde_json::to_vec(&plan).map_err(|error| invalid(error.to_string()))?;
+        let bytes = serde_json::to_vec(&plan).map_err(|error| invalid(Diagnostic::new(&error)))?;
         match bytes.len() > super::unit::ANSWER_MAX_BYTES {
-            true => Err(invalid(format!(
-                "the plans of {} deployments have {} bytes, too many for an answer. hint: plan fewer at once",
-                names.len(),
-                bytes.len()
-            ))),
+            true => Err(invalid(Diagnostic::new(format_args!("the plans of {} deployments have {} bytes, too many for an answer", names.len(), bytes.len())).with_hint("plan fewer at once"))),
             false => Ok((bytes, Vec::new())),
         }
     }
@@ -132,7 +128,7 @@ impl Planner {
             let mut units = Vec::new();
             match rehearsed {
                 Some((_, Err(obstacle))) => {
-                    let why = obstacle.refusal.message.clone();
+                    let why = obstacle.refusal.diagnostic.clone();
                     deployments.push(DeploymentPlan::refused(name.clone(), why));
                     continue;
                 }
@@ -190,7 +186,7 @@ impl Planner {
         let fields = before.map(|before| known_fields(before, after)).unwrap_or_default();
         let mut plan = UnitPlan { fields, ..UnitPlan::new(one.unit.clone(), UnitAction::Unchanged) };
         if let Some((_, why)) = conflicts.iter().find(|(unit, _)| *unit == one.unit) {
-            (plan.action, plan.reason) = (UnitAction::Conflict, Some(why.clone()));
+            (plan.action, plan.reason) = (UnitAction::Conflict, Some(why.as_str().into()));
             return plan;
         }
         if is_so && plan.fields.is_empty() {

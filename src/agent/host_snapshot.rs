@@ -219,7 +219,11 @@ fn fitted(mut state: HostState) -> HostState {
         |desired| {
             desired.deployments.retain(|_, report| report.refused.is_some());
             let refusals = desired.deployments.values_mut().filter_map(|report| report.refused.as_mut());
-            refusals.for_each(|refused| refused.message.truncate(refused.message.floor_char_boundary(SHORT_BYTES)));
+            let cut = |mut text: String| {
+                text.truncate(text.floor_char_boundary(SHORT_BYTES));
+                text
+            };
+            refusals.for_each(|refused| refused.diagnostic = std::mem::take(&mut refused.diagnostic).map(cut));
         },
         |desired| desired.removals.clear(),
         |desired| desired.deployments.clear(),

@@ -25,6 +25,7 @@ use muster_net::{
 };
 use muster_rules::backoff::RECONNECT;
 use muster_topics::{
+    diagnostic::DiagnosticError,
     Millis, V1,
     command_keys::{CommandKeys, KnownKeys},
     heartbeat::Facts,
@@ -197,22 +198,22 @@ impl MemberIdentity {
 }
 
 /// Why this host could not join, or renew its certificate.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum JoinError {
     /// The console refused.
-    #[error("the console at {url} refuses: {:#}", problem.diagnostic)]
+    #[error("the console at {url} refuses: {reason}")]
     Refused {
         /// The console's address.
         url: String,
-        /// Its reason.
-        problem: Problem,
+        /// Its reason, for programs.
+        code: String,
+        /// Its reason, for people.
+        #[diagnostic_source]
+        reason: DiagnosticError,
     },
     /// The server is not of the fleet that the token names.
-    #[error(
-        "the server at {url} is not of the fleet that the token was made for. hint: make a new token (`muster token \
-         create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's \
-         root certificate"
-    )]
+    #[error("the server at {url} is not of the fleet that the token was made for")]
+    #[diagnostic(help("make a new token (`muster token create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's root certificate"))]
     Stranger {
         /// The console's address, from the token.
         url: String,
@@ -235,7 +236,8 @@ pub enum JoinError {
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// A file failed.
-    #[error("{path}: {source}. hint: {}", super::error::folder_hint(source))]
+    #[error("{path}: {source}")]
+    #[diagnostic(help("{}", super::error::folder_hint(source)))]
     Io {
         /// The file.
         path: PathBuf,
@@ -243,10 +245,8 @@ pub enum JoinError {
         source: io::Error,
     },
     /// A file has invalid content.
-    #[error(
-        "{path} cannot be read: {reason}. hint: bring it back from a backup; without one, remove it and join again, with a token of \
-         `muster token create --replaces HOST`"
-    )]
+    #[error("{path} cannot be read: {reason}")]
+    #[diagnostic(help("bring it back from a backup; without one, remove it and join again, with a token of `muster token create --replaces HOST`"))]
     Content {
         /// The file.
         path: PathBuf,
@@ -255,12 +255,14 @@ pub enum JoinError {
     },
     /// Another build has written it.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     OtherForm(#[from] OtherForm),
     /// The key is a credential, and cannot be used.
-    #[error(
-        "the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}. hint: hand it in as before (`LoadCredential=`); with \
-         another key remove {path} and join again, with a token of `muster token create --replaces HOST`"
-    )]
+    #[error("the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}")]
+    #[diagnostic(help("hand it in as before (`LoadCredential=`); with another key remove {} and join again, with a token of \
+         `muster token create --replaces HOST`",
+        path.display()
+    ))]
     Credential {
         /// The file with its certificate.
         path: PathBuf,
@@ -268,10 +270,8 @@ pub enum JoinError {
         reason: String,
     },
     /// The file is missing, although this host had one.
-    #[error(
-        "{path} is missing, which has the certificate and the key of this host. hint: bring it back from a backup; without one, join \
-         again, with a token of `muster token create --replaces {host}`"
-    )]
+    #[error("{path} is missing, which has the certificate and the key of this host")]
+    #[diagnostic(help("bring it back from a backup; without one, join again, with a token of `muster token create --replaces {host}`"))]
     Lost {
         /// The file.
         path: PathBuf,
@@ -284,7 +284,7 @@ impl JoinError {
     /// Whether the console refuses this host's existing key, because it was revoked.
     #[must_use]
     pub fn is_of_revoked_key(&self) -> bool {
-        matches!(self, Self::Refused { problem, .. } if problem.code == "key_revoked")
+        matches!(self, Self::Refused { code, .. } if code == "key_revoked")
     }
 }
 
@@ -692,7 +692,9 @@ pub(super) async fn exchange(
     // Overload and server errors may pass; other statuses are final.
     let passing = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
     match serde_json::from_slice(&answer) {
-        Ok(problem) if !passing => Err(JoinError::Refused { url: url.to_owned(), problem }),
+        Ok(Problem { code, diagnostic }) if !passing => {
+            Err(JoinError::Refused { url: url.to_owned(), code, reason: diagnostic.into_error() })
+        }
         _ => Err(JoinError::Unreachable { url: url.to_owned(), reason: format!("it answers {status}") }),
     }
 }
@@ -702,6 +704,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use muster_topics::{envelope::Signer, topic::Prefix};
+
+    use muster_topics::diagnostic::Diagnostic;
 
     use super::*;
     use crate::testing::{Authority, server};
@@ -807,8 +811,9 @@ mod tests {
         let problem = r#"{"code":"token_used","message":"the token was used","hint":"make a new one"}"#;
         let (url, requests) = server(tls(&authority, &authority), move |_, _| (403, problem.into())).await;
         let error = try_join(&token(&url, &authority), HostId::random()).await.unwrap_err();
-        assert!(matches!(&error, JoinError::Refused { problem, .. } if problem.code == "token_used"), "{error}");
-        assert!(error.to_string().ends_with("the token was used. hint: make a new one"), "{error}");
+        assert!(matches!(&error, JoinError::Refused { code, .. } if code == "token_used"), "{error}");
+        assert!(error.to_string().ends_with("the token was used"), "{error}");
+        assert_eq!(Diagnostic::of(&error).hint.as_deref(), Some("make a new one"));
         assert_eq!(requests.lock().unwrap().len(), 1);
     }
 

@@ -92,7 +92,7 @@ use muster_rules::{
     time::{AHEAD_MAX_MS, KnownTime},
 };
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{Millis, join::JoinToken, name::HostId, numbered::NumberedKind};
+use muster_topics::{diagnostic::Diagnostic, Millis, join::JoinToken, name::HostId, numbered::NumberedKind};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -149,7 +149,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     };
     // Something else may fill the disk meanwhile.
     let Some(fault) = error.disk_fault() else { return Err(error) };
-    tracing::warn!(%error, "the agent cannot start on its disk, and starts in memory");
+    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the agent cannot start on its disk, and starts in memory");
     start_on(config, manager, Some(fault)).await
 }
 
@@ -233,7 +233,7 @@ async fn start_in(
         tasks.clone(),
     )
     .await
-    .map_err(|error| AgentError::Units(Box::new(error)))?;
+    .map_err(AgentError::Units)?;
     host_snapshot.contain(units.containers());
     let (meter, queues) = (Arc::<TrafficMeter>::default(), Arc::<QueueLengths>::default());
     let metrics = MetricsTask::start(
@@ -427,7 +427,7 @@ async fn membership(
             match tokio::time::timeout(REJOIN, join_anew(folder, token, host, host_snapshot, Some(&identity))).await {
                 Ok(Ok(new)) => Ok(new),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "this host has not joined with the new token, and stays what it was");
+                    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "this host has not joined with the new token, and stays what it was");
                     Ok(identity)
                 }
                 Err(_) => {

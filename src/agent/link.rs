@@ -32,7 +32,7 @@ use muster_session::{
     reconnect::{ConnectionEnd, ReconnectSchedule},
     signed::IncomingMessage,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis, PAYLOAD_MAX_BYTES,
     envelope::PublicKey,
     name::Name,
@@ -278,7 +278,7 @@ enum LinkEnd {
     /// Another agent of this host works.
     Withdrawn,
     /// It broke, or was never established.
-    Broken(String),
+    Broken(Diagnostic),
 }
 
 impl LinkLoop {
@@ -303,10 +303,10 @@ impl LinkLoop {
                     let broker = self.broker_url(&self.identity.borrow()).to_owned();
                     // The next address, unless this one was good until now.
                     self.turn = self.turn.wrapping_add(usize::from(!was_up));
-                    if pki::is_of_unknown_root(&reason) {
+                    if pki::is_of_unknown_root(&reason.cause) {
                         self.unknown_root.notify_one();
                     }
-                    tracing::warn!(broker, reason, attempts, retry_ms = wait_ms, "no connection to the broker");
+                    tracing::warn!(broker, reason = reason.cause, hint = reason.hint, attempts, retry_ms = wait_ms, "no connection to the broker");
                     wait_ms
                 }
             };
@@ -326,7 +326,7 @@ impl LinkLoop {
         let has_expired = identity.has_expired(since_ms);
         let options = match self.options(&identity, session, since_ms) {
             Ok(options) => options,
-            Err(reason) => return (LinkEnd::Broken(reason), false),
+            Err(reason) => return (LinkEnd::Broken(reason.into()), false),
         };
         let (client, mut eventloop) = AsyncClient::new(options, OUTGOING);
         let mut network = NetworkOptions::new();
@@ -515,21 +515,19 @@ async fn close(connection: &ConnectionHandle, mut eventloop: EventLoop, end: Lin
     end
 }
 
-fn explain(error: &ConnectionError, has_expired: bool) -> String {
+fn explain(error: &ConnectionError, has_expired: bool) -> Diagnostic {
     match error {
-        ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s"),
-        ConnectionError::ConnectionRefused(code) => format!(
-            "the broker refuses this host: {code:?}. hint: is the host's certificate still good, and of this broker's fleet?"
-        ),
+        ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s").into(),
+        ConnectionError::ConnectionRefused(code) => Diagnostic::new(format_args!("the broker refuses this host: {code:?}")).with_hint("is the host's certificate still good, and of this broker's fleet?"),
         error => with_remedy(causes(error), has_expired),
     }
 }
 
 /// Adds what helps if a certificate's time is the reason: whose that is shows this host's own one.
-fn with_remedy(said: String, has_expired: bool) -> String {
+fn with_remedy(said: String, has_expired: bool) -> Diagnostic {
     match has_expired && pki::is_about_time(&said) {
-        true => format!("{said}: this host's certificate has expired. hint: {EXPIRED_HINT}"),
-        false => pki::with_clock(said),
+        true => Diagnostic::new(format_args!("{said}: this host's certificate has expired")).with_hint(EXPIRED_HINT),
+        false => Diagnostic { hint: pki::clock_hint(&said).map(str::to_owned), ..Diagnostic::new(said) },
     }
 }
 

@@ -93,7 +93,7 @@ async fn follow(
         match units.log(&wanted.unit, FollowFrom::Place(part.place), wanted.view).await {
             Ok(next) => part = next,
             Err(refusal) => {
-                last_words = format!("{}\n", refusal.message).into();
+                last_words = format!("{:#}\n", refusal.diagnostic).into();
                 break;
             }
         }

@@ -352,7 +352,9 @@ impl AgentLoop {
                     tracing::warn!(what, reason, rejected, "messages were rejected");
                 }
             }
-            Notice::Refused(id, reason) => tracing::info!(command.id = %id, reason, "refused"),
+            Notice::Refused(id, reason) => {
+                tracing::info!(command.id = %id, reason = reason.cause, hint = reason.hint, "refused");
+            }
             Notice::Unheard(id) => tracing::info!(
                 command.id = %id,
                 "left until the console has answered the first heartbeat, and said of which lives of this host it knows"
@@ -374,7 +376,7 @@ impl AgentLoop {
             }
             Notice::DocumentRefused(refusal) => tracing::error!(
                 mark = %refusal.mark,
-                reason = refusal.message,
+                reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint,
                 consequence = "the document before it holds",
                 "the document of this host is refused"
             ),

@@ -2,7 +2,7 @@
 //! outcome and loses none.
 
 use muster_base::clock;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     ack::ReportAck,
     name::CommandId,
@@ -53,7 +53,7 @@ impl AgentLoop {
             && let Err(error) = self.weigh_output().await
         {
             // They are stored. How much waits is weighed again with the next.
-            tracing::warn!(%error, "it is not known how much output waits");
+            tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "it is not known how much output waits");
         }
         Ok(keys)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use muster_base::clock;
 use muster_rules::CommandRefusal;
 use muster_session::{interface::Input, running::CommandStage};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},
     name::CommandId,
@@ -89,7 +89,7 @@ impl AgentLoop {
         Ok(match admitted {
             Ok(admitted) => TakenInTransaction::Entered(EnteredCommand { verb, admitted: Some(admitted) }),
             Err(refusal) => {
-                tracing::info!(command.id = %id, reason = refusal.message, "refused");
+                tracing::info!(command.id = %id, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "refused");
                 TakenInTransaction::answered(key)
             }
         })
@@ -143,7 +143,8 @@ impl AgentLoop {
             QueueResult::Cancelled => PendingWrite::Ended(id, Status::Cancelled),
             QueueResult::Come(place) if !is_late => PendingWrite::Turn(program, place),
             QueueResult::Come(_) | QueueResult::Expired => {
-                let message = "the command expired while it waited for its turn. hint: as many run as may at once";
+                let message = Diagnostic::new("the command expired while it waited for its turn")
+                    .with_hint("as many run as may at once");
                 PendingWrite::Ended(id, CommandRefusal::new(RefusalCode::Expired, message).into())
             }
         };

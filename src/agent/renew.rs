@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_base::{chance, clock};
 use muster_rules::backoff::{ExponentialGrowth, jittered, share};
-use muster_topics::Millis;
+use muster_topics::{diagnostic::Diagnostic, Millis};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -198,7 +198,7 @@ fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
             "the host's certificate has expired",
         );
     } else {
-        tracing::warn!(%error, retry_ms, left_s = left_ms / 1000, "the host's certificate could not be renewed");
+        tracing::warn!(%error, hint = Diagnostic::of(error).hint, retry_ms, left_s = left_ms / 1000, "the host's certificate could not be renewed");
     }
 }
 

@@ -9,7 +9,7 @@ use std::{fs, io, path::Path, sync::Arc, time::Duration};
 use muster_base::{chance, files, folders};
 use muster_bus::sealing::HostKey;
 use muster_rules::backoff::ExponentialGrowth;
-use muster_topics::sealed::SealingKey;
+use muster_topics::{diagnostic::Diagnostic, sealed::SealingKey};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -113,7 +113,7 @@ async fn hand_over_once(identity: &watch::Receiver<Arc<MemberIdentity>>, key: &S
         let present = identity.borrow().clone();
         let Err(error) = join::hand_over(&present, key).await else { return };
         let wait_ms = RETRY.jittered_ms(attempts, chance::random());
-        tracing::debug!(%error, retry_ms = wait_ms, "the host's sealing key could not be handed over");
+        tracing::debug!(%error, hint = Diagnostic::of(&error).hint, retry_ms = wait_ms, "the host's sealing key could not be handed over");
         tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
         attempts += 1;
     }

@@ -8,6 +8,7 @@
 //! waited for. So there is nothing to reap later, and no signal to handle.
 
 use std::{
+    fmt,
     collections::VecDeque,
     fs::{self, File},
     io,
@@ -32,7 +33,7 @@ use muster_shim::{
     process_identity, sealed,
 };
 use muster_sqlite::room::{self, Reserve};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     capability::Capability,
     name::Digest,
     unit::{self, ProcessEnd},
@@ -84,13 +85,24 @@ pub enum ShimError {
         source: io::Error,
     },
     /// A file or socket of the shim failed.
-    #[error("the shim in {folder}: {source}{}", room::advice(source))]
+    #[error("the shim in {folder}: {source}")]
     Io {
         /// The shim's folder.
         folder: String,
         /// The cause.
         source: io::Error,
     },
+}
+
+impl miette::Diagnostic for ShimError {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let Self::Io { source, .. } = self else { return None };
+        let hint = match files::is_of_another_build(source) {
+            true => Some(files::OTHER_BUILD_HINT.to_owned()),
+            false => room::hint(source).or_else(|| Diagnostic::of_error(source).hint),
+        };
+        hint.map(|hint| Box::new(hint) as Box<dyn fmt::Display>)
+    }
 }
 
 /// Starts and finds shims.
@@ -512,7 +524,7 @@ fn spawn(program: &Path, folder: &Path, adopt: bool, lock: File) -> io::Result<S
     let status = start(&mut command).and_then(|mut child| child.wait()).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => io::Error::new(
             error.kind(),
-            format!("{}: {error}\nhint: the data folder must not be mounted noexec", program.display()),
+            Diagnostic::new(format_args!("{}: {error}", program.display())).with_hint("the data folder must not be mounted noexec").into_error(),
         ),
         _ => error,
     })?;

@@ -11,6 +11,7 @@
 //!
 //! **Invariant: state in memory is put back only over the state that it was copied from.** [`Origin`] says which that was.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -65,7 +66,7 @@ pub(crate) struct StateFolder {
     data: PathBuf,
     path: PathBuf,
     memory: Option<PathBuf>,
-    unwritable: Option<Arc<str>>,
+    unwritable: Option<Arc<Diagnostic>>,
 }
 
 impl StateFolder {
@@ -110,11 +111,13 @@ impl StateFolder {
         if !Origin::is_of(&state, data) {
             copy_state(data, &state).map_err(in_memory)?;
         }
-        let unwritable = format!("nothing can be written in {}: {reason}{}", data.display(), room::advice(&reason));
+        let unwritable = format!("nothing can be written in {}: {reason}", data.display());
+        let unwritable = Diagnostic { hint: room::hint(&reason), ..Diagnostic::new(unwritable) };
         tracing::error!(
             state = %state.display(),
             consequence = "units go on from what was read; commands are refused, and desired changes wait",
-            "{unwritable}",
+            hint = unwritable.hint,
+            "{}", unwritable.cause,
         );
         Ok(Self { data: data.to_owned(), path: state, memory: Some(memory), unwritable: Some(unwritable.into()) })
     }
@@ -125,7 +128,7 @@ impl StateFolder {
     }
 
     /// Why nothing can be written in the data folder, if that is so.
-    pub(super) fn unwritable(&self) -> Option<&Arc<str>> {
+    pub(super) fn unwritable(&self) -> Option<&Arc<Diagnostic>> {
         self.unwritable.as_ref()
     }
 

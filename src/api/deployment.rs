@@ -24,7 +24,7 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::{DeploymentName, DeploymentUnit, DesiredMark},
     name::{Digest, HostId, LabelValue, Name, UnitName},
@@ -304,7 +304,7 @@ pub struct DeploymentHost {
     pub state: DeploymentState,
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Diagnostic>,
     /// The version that the host is to have; `null` if its units are to go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u32>,

@@ -6,7 +6,7 @@
 //! | `GET /api/v1/plans/{id}` | | [`Plan`] |
 
 use muster_rules::host_plan::DeploymentPlan;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::DeploymentName,
     name::{Digest, Name},
@@ -92,7 +92,8 @@ pub struct PlanFailure {
     #[serde(flatten)]
     pub host: NamedHost,
     /// Why.
-    pub message: String,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 impl Plan {

@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use muster_rules::rollout::state::{HostOutcome, RolloutPhase};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::DeploymentName,
     name::{HostId, Name},
@@ -160,7 +160,7 @@ pub struct RolloutWait {
     /// What they wait for.
     pub kind: RolloutWaitKind,
     /// Why, for people.
-    pub reason: String,
+    pub reason: Diagnostic,
     /// How many they are.
     pub hosts: u64,
     /// The first of them by name, at most [`ROLLOUT_WAIT_HOSTS_MAX`].
@@ -340,7 +340,7 @@ pub struct RolloutHost {
     pub waits: Option<RolloutWaitKind>,
     /// Why it waits, or what the host has said of its outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Diagnostic>,
     /// Whether anything on the host is different from before; `null` if the host has not said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<bool>,

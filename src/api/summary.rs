@@ -66,7 +66,7 @@ impl Class {
             | Status::Applied { .. }
             | Status::AppliedSet { .. }
             | Status::Completed
-            | Status::Failed { .. } => Self::Failed,
+            | Status::Failed(_) => Self::Failed,
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn every_host_is_counted_once_and_named() {
         use HostProgress::{Missing, Running};
         let exited = |code| done(Status::exited(Exit::Code(code)));
-        let refused = |code| done(Status::Refused { code, message: String::new() });
+        let refused = |code| done(Status::Refused { code, diagnostic: <_>::default() });
         let batch = |status| done(Status::Batch { steps: vec![StepOutcome::of(status, 0)] });
         let hosts = [
             host(1, "a", exited(0)),

@@ -25,7 +25,7 @@ mod fields;
 mod print;
 
 /// Why a configuration is refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("the configuration {path} cannot be read: {source}")]
@@ -44,7 +44,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A key is not known.
-    #[error("the configuration {path}, line {line}: there is no key `{key}`; hint: {hint}")]
+    #[error("the configuration {path}, line {line}: there is no key `{key}`")]
     UnknownKey {
         /// Its path.
         path: PathBuf,
@@ -53,14 +53,16 @@ pub enum ConfigError {
         /// The key, with the tables that contain it.
         key: String,
         /// The most similar known key.
+        #[help]
         hint: String,
     },
     /// A variable of the environment is not known.
-    #[error("there is no variable {name}; hint: {hint}")]
+    #[error("there is no variable {name}")]
     UnknownVariable {
         /// Its name.
         name: String,
         /// The most similar known variable.
+        #[help]
         hint: String,
     },
     /// A variable's value cannot be used.

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use muster_topics::diagnostic::Diagnostic;
 use nix::{errno::Errno, libc::O_NOFOLLOW};
 
 use crate::clock;
@@ -324,11 +325,11 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 /// # Errors
 /// If it is not UTF-8.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
-    let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let wrong = |why: Diagnostic| io::Error::new(io::ErrorKind::InvalidData, why.into_error());
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(wrong("it is UTF-16. hint: save it as UTF-8"));
+        return Err(wrong(Diagnostic::new("it is UTF-16").with_hint("save it as UTF-8")));
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("it is no text (UTF-8)"))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is no text (UTF-8)".into()))?;
     let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     Ok(if text.contains("\r\n") { text.replace("\r\n", "\n") } else { text })
 }

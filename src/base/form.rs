@@ -17,7 +17,7 @@ use std::{
 use serde_json::Value;
 
 /// The form that this build writes and reads.
-pub const FORM: u16 = 1;
+pub const FORM: u16 = 2;
 
 /// SQLite's `application_id` of each store: the letters `must`.
 pub const APPLICATION_ID: u32 = 0x6d75_7374;
@@ -31,16 +31,17 @@ const USER_VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 
 /// What was stored by another build, in another form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 #[error(
     "{} was written by a build of muster from before its first release, whose stores and files are not read any \
-     more\nhint: {hint}",
+     more",
     path.display()
 )]
 pub struct OtherForm {
     /// The file.
     pub path: PathBuf,
     /// What an operator can do.
+    #[help]
     pub hint: String,
 }
 

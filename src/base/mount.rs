@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_topics::diagnostic::Diagnostic;
 use rustix::{
     fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, statx, unlinkat},
     io::Errno,
@@ -116,10 +117,8 @@ impl Removal {
     fn go_through(&self, (folder, path): (&OwnedFd, &Path), depth: usize, removes: bool) -> io::Result<()> {
         self.check(MountId::of(folder)?, path)?;
         if depth > DEPTH_MAX {
-            return Err(io::Error::other(format!(
-                "{} is more than {DEPTH_MAX} folders deep. hint: remove it by hand",
-                path.display()
-            )));
+            let text = format!("{} is more than {DEPTH_MAX} folders deep", path.display());
+            return Err(io::Error::other(Diagnostic::new(text).with_hint("remove it by hand").into_error()));
         }
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
@@ -161,10 +160,9 @@ impl Removal {
         if found == self.mount {
             return Ok(());
         }
-        Err(io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            format!("something is mounted at {}, so nothing is removed. hint: unmount it", path.display()),
-        ))
+        let text = format!("something is mounted at {}, so nothing is removed", path.display());
+        let told = Diagnostic::new(text).with_hint("unmount it");
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, told.into_error()))
     }
 }
 

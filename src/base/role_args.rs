@@ -53,5 +53,5 @@ impl RoleArgs {
 }
 
 fn failure(error: ConfigError) -> Failure {
-    Failure::new(FailureKind::Usage, error.to_string())
+    Failure::of(FailureKind::Usage, &error)
 }

@@ -17,23 +17,20 @@ pub fn is_missing_for(error: &io::Error) -> bool {
     )
 }
 
-/// The hint that is appended to an error of a file if nothing can be written; otherwise empty.
+/// What an operator can do about a file that cannot be written, if nothing can be written on its file system.
 #[must_use]
-pub fn advice(error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
-        return format!(". hint: {READ_ONLY_HINT}");
+pub fn hint(error: &io::Error) -> Option<String> {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => Some(READ_ONLY_HINT.to_owned()),
+        _ if is_missing_for(error) => Some(format!("this machine's disk is full: {HINT}")),
+        _ => None,
     }
-    if is_missing_for(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
 }
 
 /// What an operator can do about a file that cannot be written: make room, if that is missing, or `otherwise`.
 #[must_use]
 pub fn hint_or(error: &io::Error, otherwise: &'static str) -> String {
-    match error.kind() {
-        io::ErrorKind::ReadOnlyFilesystem => READ_ONLY_HINT.to_owned(),
-        _ if is_missing_for(error) => format!("this machine's disk is full: {HINT}"),
-        _ => otherwise.to_owned(),
-    }
+    hint(error).unwrap_or_else(|| otherwise.to_owned())
 }
 
 #[cfg(test)]
@@ -49,10 +46,10 @@ mod tests {
             (io::ErrorKind::PermissionDenied, "may write"),
         ] {
             let error = io::Error::from(kind);
-            let hint = hint_or(&error, "see that the user may write there");
-            assert!(hint.contains(words), "{kind}: {hint}");
-            assert_eq!(advice(&error).is_empty(), kind == io::ErrorKind::PermissionDenied);
-            assert!(advice(&error).is_empty() || advice(&error).contains(words), "{kind}");
+            let told = hint_or(&error, "see that the user may write there");
+            assert!(told.contains(words), "{kind}: {told}");
+            assert_eq!(hint(&error).is_none(), kind == io::ErrorKind::PermissionDenied);
+            assert!(hint(&error).is_none_or(|hint| hint.contains(words)), "{kind}");
         }
     }
 }

@@ -48,16 +48,14 @@ const ENCAPSULATED_BYTES: usize = 32;
 pub struct SealError(&'static str);
 
 /// Why the sealed part of a command cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 pub enum OpenError {
     /// The command carries no key.
     #[error("the key to what is sealed in the command did not come with it")]
     NoKey,
     /// It was sealed to another key, or for another host, command or secret.
-    #[error(
-        "what is sealed in the command is not sealed to this host's present key. hint: give the command again; the console \
-         has the key once this agent has told it"
-    )]
+    #[error("what is sealed in the command is not sealed to this host's present key")]
+    #[diagnostic(help("give the command again; the console has the key once this agent has told it"))]
     WrongKey,
     /// It was changed after it was sealed.
     #[error("what is sealed in the command is damaged")]

@@ -239,7 +239,7 @@ async fn list(session: &CliSession, path: &str, which: AlertFilterOptions, limit
             one.alert.rule.to_string(),
             print::age(one.begun_ms(), now_ms),
             standing(one, now_ms),
-            one.alert.message.clone(),
+            format!("{:#}", one.alert.diagnostic),
         ]
     };
     let header = ["SEVERITY", "HOST", "RULE", "SINCE", "STATE", "WHAT"];

@@ -10,7 +10,7 @@ use clap::Args;
 use futures_util::future::join_all;
 use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     canonical,
     channel::Complaint,
     command::{Forward, Verb},
@@ -177,7 +177,7 @@ fn words(answer: &UnitAnswer) -> String {
         UnitAnswer::Ok(Value::Null) => "done".to_owned(),
         UnitAnswer::Ok(Value::String(text)) => text.clone(),
         UnitAnswer::Ok(value) => value.to_string(),
-        UnitAnswer::Error(Complaint { code, message }) => format!("{code}: {message}"),
+        UnitAnswer::Error(Complaint { code, diagnostic }) => format!("{code}: {diagnostic:#}"),
     }
 }
 
@@ -193,23 +193,23 @@ async fn ask_host(
     let wanted = NewCommand { target, expires_in_ms: Some(timeout_ms.max(EXPIRES_MIN_MS)), verb, copied_from: None };
     let command: Command = session.client.post("commands", &wanted).await?;
     let limit = Duration::from_millis(timeout_ms).saturating_add(ON_ITS_WAY);
-    let nobody = |code: &str, message: String| {
-        let answer = UnitAnswer::Error(Complaint { code: code.to_owned(), message });
+    let nobody = |code: &str, diagnostic: Diagnostic| {
+        let answer = UnitAnswer::Error(Complaint { code: code.to_owned(), diagnostic });
         Ok(units.iter().map(|unit| (unit.clone(), answer.clone())).collect())
     };
     let Ok(gathered) = tokio::time::timeout(limit, gather(session, &command)).await else {
-        return nobody("unit_unreachable", "its host does not answer".to_owned());
+        return nobody("unit_unreachable", "its host does not answer".into());
     };
     let (line, output) = gathered?;
     match line.status() {
         Some(Status::Completed) => match serde_json::from_slice(&output) {
             Ok(answers) => Ok(answers),
-            Err(error) => nobody("invalid", format!("its host's answer is not understood: {error}")),
+            Err(error) => nobody("invalid", format!("its host's answer is not understood: {error}").into()),
         },
-        None => nobody("unit_unreachable", "its host has not answered in time".to_owned()),
-        Some(Status::Refused { code, message }) => {
+        None => nobody("unit_unreachable", "its host has not answered in time".into()),
+        Some(Status::Refused { code, diagnostic }) => {
             let code = serde_json::to_value(code).ok().and_then(|code| Some(code.as_str()?.to_owned()));
-            nobody(code.as_deref().unwrap_or("refused"), message.clone())
+            nobody(code.as_deref().unwrap_or("refused"), diagnostic.clone())
         }
         Some(status) => nobody("lost", command_verdict::status(status)),
     }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn answers_are_formatted() {
-        let error = UnitAnswer::Error(Complaint { code: "deadline".into(), message: "late".into() });
+        let error = UnitAnswer::Error(Complaint { code: "deadline".into(), diagnostic: "late".into() });
         assert_eq!(words(&error), "deadline: late");
         assert_eq!(words(&UnitAnswer::Ok(Value::Null)), "done");
         assert_eq!(words(&UnitAnswer::Ok(json!({"a": 1}))), r#"{"a":1}"#);

@@ -93,13 +93,14 @@ impl ConsoleClient {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let reason = pki::with_clock(with_causes(error));
-        let hint = match pki::is_of_unknown_root(&reason) {
-            true => {
+        let reason = with_causes(error);
+        let hint = match (pki::clock_hint(&reason), pki::is_of_unknown_root(&reason)) {
+            (Some(hint), _) => hint,
+            (None, true) => {
                 "the console's certificate is not under the root certificate that this context knows. If that was replaced (`muster \
                  authority rotate root`), sign in again: `muster login LINK --authority FILE`, with authority.pem of the console"
             }
-            false => "is `muster up` running? `--context NAME` chooses another console",
+            (None, false) => "is `muster up` running? `--context NAME` chooses another console",
         };
         let message = format!("the console at {} cannot be reached: {reason}", self.base);
         Failure::new(FailureKind::Unreachable, message).hint(hint)

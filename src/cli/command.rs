@@ -135,7 +135,7 @@ fn state(host: &CommandHost, now_ms: Millis) -> String {
         HostProgress::Waiting { .. } => "waiting for the host".to_owned(),
         HostProgress::Accepted => "queued on the host".to_owned(),
         HostProgress::Running => "running".to_owned(),
-        HostProgress::Done { outcome } => command_verdict::status(&outcome.value.status),
+        HostProgress::Done { outcome } => format!("{:#}", command_verdict::status(&outcome.value.status)),
         HostProgress::Missing => "missing: it expired without an answer".to_owned(),
     }
 }

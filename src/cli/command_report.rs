@@ -25,8 +25,7 @@ pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
     let complaint = hosts.iter().find_map(|host| Some((host, command_verdict::complaint(host)?)));
     match (verdict, complaint) {
         (Err(failure), Some((host, words))) => {
-            let mut diagnostic = Diagnostic::parse(&words);
-            diagnostic.cause = format!("{}: {}", host.hostname, diagnostic.cause);
+            let mut diagnostic = words.within(&host.hostname);
             let hint = diagnostic.hint.unwrap_or_else(|| "`muster command show` tells more".to_owned());
             diagnostic.hint = Some(hint.replace("command show`", &format!("command show {}`", command.id)));
             Err(Failure { kind: failure.kind, diagnostic: Some(diagnostic) })

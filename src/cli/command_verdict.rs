@@ -5,7 +5,7 @@ use muster_api::{
     summary::{Class, Summary},
 };
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     outcome::{RefusalCode, Status},
     unit::{Exit, ProcessEnd},
 };
@@ -16,7 +16,7 @@ use crate::print;
 pub(super) fn summarise(hosts: &[CommandHost]) {
     for host in hosts {
         if let Some(words) = complaint(host) {
-            print::say(format_args!("{}: {words}", host.hostname));
+            print::say(format_args!("{}: {words:#}", host.hostname));
         }
     }
     if hosts.len() > 1 {
@@ -34,15 +34,15 @@ pub(super) fn is_success(host: &CommandHost) -> bool {
 
 /// Why a command was not successful on a host.
 #[must_use]
-pub fn complaint(host: &CommandHost) -> Option<String> {
+pub fn complaint(host: &CommandHost) -> Option<Diagnostic> {
     let Some(received) = host.outcome() else {
         if host.state() == CommandState::Waiting {
-            return Some("not done yet; it gets the command when it is back".to_owned());
+            return Some("not done yet; it gets the command when it is back".into());
         }
-        return Some("no answer before the command expired".to_owned());
+        return Some("no answer before the command expired".into());
     };
     if Class::of(host) == Class::NotSelected {
-        return Some("not selected any more: it has changed since the command was given, and did nothing".to_owned());
+        return Some("not selected any more: it has changed since the command was given, and did nothing".into());
     }
     let outcome = &received.value;
     let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
@@ -60,30 +60,31 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
     let cut = (!cut.is_empty()).then(|| cut.join("; ") + more);
     let status = (!outcome.status.is_success()).then(|| status(&outcome.status));
     match (status, cut) {
-        (Some(status), Some(cut)) => Some(format!("{status}; {cut}")),
-        (status, cut) => status.or(cut),
+        (Some(status), Some(cut)) => Some(status.and(cut)),
+        (status, cut) => status.or(cut.map(Diagnostic::from)),
     }
 }
 
 /// The end of a command, as text.
 #[must_use]
-pub fn status(status: &Status) -> String {
-    match status {
+pub fn status(status: &Status) -> Diagnostic {
+    let text = match status {
         Status::Exited(ProcessEnd { exit: Exit::Unknown, .. }) => "ended, and nobody saw how".to_owned(),
         Status::Exited(end) => format!("ended with {end}"),
         Status::TimedOut => "timed out and was ended".to_owned(),
         Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
-            Some((number, step)) => format!("step {number}: {}", self::status(&step.status)),
+            Some((number, step)) => return self::status(&step.status).within(format_args!("step {number}")),
             None => format!("{} steps done", steps.len()),
         },
         Status::Cancelled => "cancelled".to_owned(),
         Status::Applied { generation, .. } => format!("generation {generation} is desired"),
         Status::AppliedSet { units } => format!("what is desired of {} units was changed", units.len()),
         Status::Completed => "done".to_owned(),
-        Status::Refused { message, .. } => format!("refused: {message}"),
-        Status::Failed { message } => format!("failed: {message}"),
+        Status::Refused { diagnostic, .. } => return diagnostic.clone().within("refused"),
+        Status::Failed(diagnostic) => return diagnostic.clone().within("failed"),
         Status::Lost => "lost: what became of it cannot be known; it is not run again".to_owned(),
-    }
+    };
+    Diagnostic::new(text)
 }
 
 /// The failure that follows from the outcomes, if any.
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn outcomes_map_to_exit_codes() {
         let exited = |code| Some(Status::exited(Exit::Code(code)));
-        let refused = |code| Some(Status::Refused { code, message: String::new() });
+        let refused = |code| Some(Status::Refused { code, diagnostic: <_>::default() });
         check(vec![exited(0), exited(0)], false, 0);
         check(vec![exited(0), exited(7)], false, 1);
         check(vec![exited(7)], true, 7);

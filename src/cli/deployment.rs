@@ -235,7 +235,7 @@ async fn show(session: &CliSession, wanted: ShowDeployment) -> Result<(), Failur
             host.wanted.map_or_else(|| "none".to_owned(), |number| number.to_string()),
             host.away_since_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default(),
             names_of_instances(host),
-            host.reason.clone().unwrap_or_default(),
+            host.reason.as_ref().map(|why| format!("{why:#}")).unwrap_or_default(),
         ]
     };
     let empty = match wanted.state.is_empty() {

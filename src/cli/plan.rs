@@ -104,7 +104,7 @@ fn deployment(one: &PlannedDeployment) -> String {
         ));
     }
     for failure in &one.failed {
-        text.push_str(&format!("\n{}: no plan: {}\n", failure.host.hostname, line(&failure.message)));
+        text.push_str(&format!("\n{}: no plan: {}\n", failure.host.hostname, line(&format!("{:#}", failure.diagnostic))));
     }
     text
 }
@@ -141,7 +141,7 @@ fn head(group: &PlanGroup, word: &str) -> String {
 
 fn units(plan: &DeploymentPlan) -> String {
     if let Some(why) = &plan.refused {
-        return format!("  refused: {}\n", line(why));
+        return format!("  refused: {}\n", line(&format!("{why:#}")));
     }
     if !plan.is_change() {
         return "  nothing changes\n".to_owned();
@@ -168,7 +168,7 @@ fn units(plan: &DeploymentPlan) -> String {
 fn unit_text(unit: &UnitPlan) -> String {
     let mut text = format!("  {}: {}", unit.unit, unit.action.words());
     if let Some(why) = &unit.reason {
-        text.push_str(&format!(": {}", line(why)));
+        text.push_str(&format!(": {}", line(&format!("{why:#}"))));
     }
     text.push('\n');
     for field in &unit.fields {

@@ -123,7 +123,7 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
     };
     [
         verified,
-        ("rolled back", format!("it {back} ({})", print::age(back.at_ms, now_ms))),
+        ("rolled back", format!("{:#} ({})", back.diagnostic("it "), print::age(back.at_ms, now_ms))),
         ("its last lines", back.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
         (
             "hint",

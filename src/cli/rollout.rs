@@ -190,7 +190,7 @@ async fn show(session: &CliSession, wanted: &ShowRollout) -> Result<(), Failure>
     }
     print::write_out("\n")?;
     let wait = |wait: &RolloutWait| {
-        vec![wait.hosts.to_string(), wait.kind.word().to_owned(), wait.reason.clone(), first_hosts(wait)]
+        vec![wait.hosts.to_string(), wait.kind.word().to_owned(), format!("{:#}", wait.reason), first_hosts(wait)]
     };
     session.printer.list(&detail.waits, &["HOSTS", "WAIT FOR", "WHY", "WHICH"], wait, "")
 }
@@ -264,7 +264,7 @@ async fn hosts(session: &CliSession, wanted: &ShowRollout) -> Result<(), Failure
             },
             if host.is_unavailable { "unavailable" } else { "" }.to_owned(),
             host.ended_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default(),
-            host.reason.clone().unwrap_or_default(),
+            host.reason.as_ref().map(|why| format!("{why:#}")).unwrap_or_default(),
         ]
     };
     let empty = "no host of the rollout has this outcome";

@@ -86,7 +86,7 @@ async fn ask(session: &CliSession, unit: &Unit, log: Option<u64>, from: u64) -> 
 /// Says how a task has ended, for people.
 fn ended(task: Option<&TaskRecord>) -> Result<(), Failure> {
     let Some(task) = task else { return Ok(()) };
-    let message = task.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+    let message = task.diagnostic.as_ref().map(|told| format!(": {told:#}")).unwrap_or_default();
     print::say(format_args!("task {} {}{message}", task.number, task.state.as_str()));
     Ok(())
 }
@@ -103,7 +103,7 @@ fn list(session: &CliSession, found: &UnitTasks) -> Result<(), Failure> {
             took(task),
             task.revision.short().to_owned(),
             task.about.clone(),
-            task.message.clone().unwrap_or_default(),
+            task.diagnostic.as_ref().map(|told| format!("{told:#}")).unwrap_or_default(),
         ]
     };
     let header = ["TASK", "WHAT", "STATE", "TOOK", "REVISION", "ABOUT", "MESSAGE"];

@@ -463,7 +463,8 @@ fn trouble(unit: &Unit) -> String {
         .error
         .clone()
         .or(observed.instance().unready.clone())
-        .or(observed.rolled_back().map(|back| format!("it {back}")))
+        .or(observed.rolled_back().map(|back| back.diagnostic("it ")))
+        .map(|told| format!("{told:#}"))
         .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
         .or(observed.last_end.map(|end| end.to_string()))
         .unwrap_or_default()
@@ -495,7 +496,8 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let instance = observed.instance();
-        let error = Diagnostic::parse(observed.error.as_deref().unwrap_or_default());
+        let error = observed.error.clone().unwrap_or_default();
+        let listed = |all: &[Diagnostic]| all.iter().map(|one| format!("{one:#}")).collect::<Vec<_>>().join("; ");
         let spec = desired.spec.as_ref();
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
         let [image, inside, mounts, network, may_use] = container_text::facts(spec);
@@ -559,7 +561,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("start probe", probed(Which::Start)),
             ("ready probe", probed(Which::Ready)),
             ("live probe", probed(Which::Live)),
-            ("unready", instance.unready.clone().unwrap_or_default()),
+            ("unready", instance.unready.as_ref().map(|why| format!("{why:#}")).unwrap_or_default()),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
@@ -572,8 +574,8 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
             ("can", instance.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if instance.frozen { "yes".to_owned() } else { String::new() }),
-            ("does without", instance.unsupported.join("; ")),
-            ("others changed", instance.drift.join("; ")),
+            ("does without", listed(&instance.unsupported)),
+            ("others changed", listed(&instance.drift)),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
             ("next start", observed.retry_ms().map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
             ("error", error.cause),

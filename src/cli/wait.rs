@@ -7,7 +7,7 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{HostId, UnitName},
     unit::{self, Exit, HoldReason, Phase, Restart, Run, Spec},
 };
@@ -38,7 +38,7 @@ pub enum WaitProgress {
     /// It is not expected to succeed soon without help.
     Stuck {
         /// The reason.
-        why: String,
+        why: Diagnostic,
         /// The verb that helps or tells more; it precedes the unit's name.
         verb: &'static str,
     },
@@ -69,7 +69,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
             .as_ref()
             .filter(|_| goes_on && goal != WaitGoal::Seen && unit.desired.generation >= generation);
         return why.map_or(WaitProgress::Going, |why| WaitProgress::Stuck {
-            why: format!("it is not there yet: {why}"),
+            why: why.clone().within("it is not there yet"),
             verb: SHOW,
         });
     }
@@ -77,8 +77,12 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
         return WaitProgress::Reached;
     }
     if let Some(back) = observed.rolled_back() {
-        let also = observed.error.as_ref().map(|error| format!("; and that one: {error}")).unwrap_or_default();
-        return WaitProgress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
+        let why = back.diagnostic("it ");
+        let why = match observed.error.clone() {
+            Some(also) => why.and(also.within("and that one")),
+            None => why,
+        };
+        return WaitProgress::Stuck { why, verb: SHOW };
     }
     // Something newer has been requested meanwhile, which is now the goal.
     let runs = |phase| {
@@ -97,7 +101,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     }
     if let Some(hold) = &unit.hold {
         let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { log_verb(&unit.desired.spec) };
-        return WaitProgress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
+        return WaitProgress::Stuck { why: because(unit, format_args!("it is held: {hold}")), verb };
     }
     if has_finished(unit) {
         return WaitProgress::Reached;
@@ -106,14 +110,14 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     match observed.phase() {
         // Its generation is reached, but it does not play as requested.
         Phase::Running if unit.desired.run == Run::Playing => {
-            WaitProgress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
+            WaitProgress::Stuck { why: because(unit, format_args!("it runs, and does not play")), verb }
         }
         Phase::Playing if unit.desired.run == Run::Running => {
-            WaitProgress::Stuck { why: format!("it still plays{}", because(unit)), verb }
+            WaitProgress::Stuck { why: because(unit, format_args!("it still plays")), verb }
         }
-        Phase::Failed => WaitProgress::Stuck { why: format!("it failed{}", because(unit)), verb },
+        Phase::Failed => WaitProgress::Stuck { why: because(unit, format_args!("it failed")), verb },
         Phase::Backoff => {
-            WaitProgress::Stuck { why: format!("it ended and waits to be started again{}", because(unit)), verb }
+            WaitProgress::Stuck { why: because(unit, format_args!("it ended and waits to be started again")), verb }
         }
         _ => WaitProgress::Going,
     }
@@ -134,11 +138,12 @@ fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
     format!("`muster {verb} {host}:{unit}` {use_}")
 }
 
-fn because(unit: &Unit) -> String {
+/// Says in which state a unit is stuck, and why.
+fn because(unit: &Unit, state: std::fmt::Arguments<'_>) -> Diagnostic {
     match (&unit.observed.error, unit.observed.last_end) {
-        (Some(error), _) => format!(": {error}"),
-        (None, Some(end)) => format!(": its last process ended with {end}"),
-        (None, None) => String::new(),
+        (Some(error), _) => error.clone().within(state),
+        (None, Some(end)) => format!("{state}: its last process ended with {end}").into(),
+        (None, None) => Diagnostic::new(state),
     }
 }
 
@@ -168,7 +173,8 @@ pub async fn until_reached(
                     return Ok(());
                 }
                 WaitProgress::Stuck { why, verb } => {
-                    let failure = Failure::new(FailureKind::Failed, format!("{unit} on {}: {why}", shown.hostname));
+                    let told = why.within(format_args!("{unit} on {}", shown.hostname));
+                    let failure = Failure::told(FailureKind::Failed, told);
                     // The host's own message is more specific.
                     return Err(if failure.given_hint().is_some() {
                         failure
@@ -222,9 +228,12 @@ pub async fn until_gone(session: &CliSession, host: HostId, unit: &UnitName, lim
         let Some(there) = units.into_iter().find(|there| there.unit == *unit) else { return Ok(()) };
         if started.elapsed() > limit {
             let (limit, why) = (humantime::format_duration(limit), there.observed.error);
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let late = format!("{unit} on {} is not removed yet after {limit}{why}", there.hostname);
-            return Err(Failure::new(FailureKind::Failed, late).hint(
+            let late = format!("{unit} on {} is not removed yet after {limit}", there.hostname);
+            let late = match why {
+                Some(why) => Diagnostic::new(why.within(late).cause),
+                None => Diagnostic::new(late),
+            };
+            return Err(Failure::told(FailureKind::Failed, late).hint(
                 "it is wanted no more, and its host tries again and again: it is listed until nothing is left of it",
             ));
         }

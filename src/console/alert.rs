@@ -76,7 +76,7 @@ pub(super) fn own(rule: &str, message: &Diagnostic, now: Millis) -> Result<Alert
         since_ms: now,
         at_ms: now,
         state: AlertState::Raised,
-        message: format!("{message:#}"),
+        diagnostic: message.clone(),
     })
 }
 

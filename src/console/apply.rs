@@ -89,10 +89,10 @@ struct UnitGoal {
 pub(super) struct DocumentFaults(Vec<(String, Option<String>)>);
 
 impl DocumentFaults {
-    /// Adds what is wrong; a hint at its end, as hosts give them, is one.
-    pub(super) fn add(&mut self, source: &str, at: &str, message: &str) {
+    /// Adds what is wrong.
+    pub(super) fn add(&mut self, source: &str, at: &str, told: impl Into<Diagnostic>) {
         let place: Vec<&str> = [source, at].into_iter().filter(|part| !part.is_empty()).collect();
-        let Diagnostic { cause, hint, .. } = Diagnostic::parse(message);
+        let Diagnostic { cause, hint, .. } = told.into();
         let cause = cause.replace('\n', "\n  ");
         self.0.push((if place.is_empty() { cause } else { format!("{}: {cause}", place.join(": ")) }, hint));
     }
@@ -101,7 +101,7 @@ impl DocumentFaults {
         if error.status >= 500 {
             return Err(error);
         }
-        self.add(source, at, &format!("{:#}", error.problem.diagnostic));
+        self.add(source, at, error.problem.diagnostic);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Console {
         let mut goals = Vec::new();
         for given in &apply.documents {
             let (wanted, wrong) = document::read(&given.content);
-            wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
+            wrong.into_iter().for_each(|DocumentFault { at, diagnostic }| faults.add(&given.source, &at, diagnostic));
             for wanted in wanted {
                 let hosts = HostChoice { named: &apply.hosts, chosen: chosen.as_ref() };
                 goals.extend(self.goal(&known, (&given.source, wanted), hosts, &mut faults).await?);
@@ -170,7 +170,7 @@ impl Console {
             for host in &goal.hosts {
                 match known.compare(goal, *host, &self.shared.authority.revision_key(*host)) {
                     Ok(unit) => units.push((index, unit)),
-                    Err(message) => faults.add(&goal.source, goal.wanted.unit.as_str(), &message),
+                    Err(message) => faults.add(&goal.source, goal.wanted.unit.as_str(), message),
                 }
             }
         }
@@ -304,8 +304,8 @@ impl Console {
                 document::set_file_artifacts(&mut spec, file_artifacts);
                 spec
             }
-            Err(DocumentFault { at, message }) => {
-                faults.add(source, &at, &message);
+            Err(DocumentFault { at, diagnostic }) => {
+                faults.add(source, &at, diagnostic);
                 return Ok(None);
             }
         };
@@ -328,7 +328,7 @@ impl Console {
     ) -> Result<(), Error> {
         let unit = wanted.unit.as_str();
         let wrong = edit::faults(spec);
-        wrong.iter().for_each(|message| faults.add(source, unit, message));
+        wrong.iter().for_each(|told| faults.add(source, unit, told.clone()));
         if wrong.is_empty()
             && let Err(error) = dispatch::check_verb(&verb(wanted, spec), false)
         {
@@ -365,7 +365,7 @@ impl Console {
         }
         for (host, answer) in set::ask(self, operator, commands, CHECK_WAIT).await? {
             if let Some(message) = answer {
-                faults.add(&format!("host {}", known.name(host)), "", &message);
+                faults.add(&format!("host {}", known.name(host)), "", message);
             }
             silent.remove(&host);
         }
@@ -641,7 +641,7 @@ impl FleetState {
     }
 
     /// Compares a goal with a unit on a host whose revisions have this key.
-    fn compare(&self, goal: &UnitGoal, host: HostId, key: &RevisionKey) -> Result<AppliedUnit, String> {
+    fn compare(&self, goal: &UnitGoal, host: HostId, key: &RevisionKey) -> Result<AppliedUnit, Diagnostic> {
         let UnitGoal { wanted, spec, .. } = goal;
         let hostname = self.name(host);
         let made = |action, cost, differences| {
@@ -650,7 +650,7 @@ impl FleetState {
         };
         let verb = verb(wanted, spec);
         let Some(there) = self.units.get(&(host, wanted.unit.clone())) else {
-            edit::edit(&wanted.unit, None, &verb).map_err(|refusal| refusal.message)?;
+            edit::edit(&wanted.unit, None, &verb).map_err(|refusal| refusal.diagnostic)?;
             let run = wanted.run.unwrap_or(Run::Stopped);
             let costs = if run.is_running() { ChangeCost::Start } else { ChangeCost::InPlace };
             return made(ApplyAction::Create, costs, spec_comparison::fields(None, Some((spec, run))));
@@ -659,7 +659,7 @@ impl FleetState {
         let mut desired = there.desired.clone();
         let values = spec_comparison::other_values((&wanted.unit, &mut desired), spec, key);
         let current = CurrentUnit { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };
-        let edited = edit::edit(&wanted.unit, Some(current), &verb).map_err(|refusal| refusal.message)?;
+        let edited = edit::edit(&wanted.unit, Some(current), &verb).map_err(|refusal| refusal.diagnostic)?;
         let UnitEdit::Set { spec: after, run, .. } = edited else {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         };

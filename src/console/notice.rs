@@ -176,7 +176,7 @@ fn alert(trouble: NoticeKind, since_ms: Millis, message: &Diagnostic, now: Milli
             since_ms,
             at_ms: now.max(since_ms),
             state: AlertState::Raised,
-            message: format!("{message:#}"),
+            diagnostic: message.clone(),
         },
     })
 }

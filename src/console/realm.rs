@@ -8,10 +8,11 @@
 
 use std::collections::BTreeSet;
 
+use axum::http::StatusCode;
 use muster_api::{NewCommand, NewTarget, RealmFields};
 use muster_base::clock::now_ms;
 use muster_rules::realm::Realms;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::{LIFETIME_MAX_MS, Verb},
     name::{CommandId, Name},
     realm::Realm,
@@ -97,8 +98,8 @@ impl Console {
             _ => {}
         }
         let wrong = realms.check(&after);
-        if !wrong.is_empty() {
-            return Err(Error::invalid("bad_realm", wrong.join("; ")));
+        if let Some(wrong) = Diagnostic::all(wrong) {
+            return Err(Error::told(StatusCode::BAD_REQUEST, "bad_realm", wrong));
         }
         realm::set(&mut transaction, &mut after, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;

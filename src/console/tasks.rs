@@ -50,11 +50,11 @@ impl Console {
                 serde_json::from_slice(&answer)
                     .map_err(|error| Error::internal("reading what the host answers", &error))
             }
-            Some(Status::Refused { code: RefusalCode::NotFound, message }) => {
-                Err(Error::told_by(StatusCode::NOT_FOUND, "unknown_task", message))
+            Some(Status::Refused { code: RefusalCode::NotFound, diagnostic }) => {
+                Err(Error::told(StatusCode::NOT_FOUND, "unknown_task", diagnostic.clone()))
             }
-            Some(Status::Refused { message, .. } | Status::Failed { message }) => {
-                Err(Error::told_by(StatusCode::CONFLICT, "refused_by_host", message))
+            Some(Status::Refused { diagnostic, .. } | Status::Failed(diagnostic)) => {
+                Err(Error::told(StatusCode::CONFLICT, "refused_by_host", diagnostic.clone()))
             }
             _ => Err(no_answer()),
         }

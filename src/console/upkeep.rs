@@ -172,8 +172,7 @@ impl ClockWatch {
         }
         shared.measurements.series.set_time_max(shared.time.now());
         let message = found
-            .message()
-            .map(|text| Diagnostic::parse(&text))
+            .diagnostic()
             .or_else(|| certain_time::message(shared.time.ahead_ms(now)));
         let changed = match message.as_ref().filter(|_| !waits) {
             Some(message) => shared.notices.raise(NoticeKind::Clock, message.clone(), now),

@@ -20,10 +20,9 @@ impl std::fmt::Debug for Proxy {
 }
 
 /// A proxy's address cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the proxy's address {0}. hint: http://HOST:PORT, with http://USER:PASSWORD@HOST:PORT for one that asks who is there"
-)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
+#[error("the proxy's address {0}")]
+#[diagnostic(help("http://HOST:PORT, with http://USER:PASSWORD@HOST:PORT for one that asks who is there"))]
 pub struct ProxyError(String);
 
 impl std::str::FromStr for Proxy {

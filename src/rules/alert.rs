@@ -297,7 +297,7 @@ fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Milli
         id,
         rule: name.clone(),
         severity: rule.severity,
-        message: words::raised(rule, reading),
+        diagnostic: words::raised(rule, reading),
         unit,
         mount,
         metric,
@@ -313,6 +313,6 @@ fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Milli
 /// Ends an alert, because of a value or because there are no values any more.
 fn ended(alert: Alert, value: Option<f64>, now: AlertTime) -> Alert {
     let at_ms = now.wall_ms.max(alert.since_ms);
-    let message = words::ended(&alert, value);
-    Alert { value: value.unwrap_or(alert.value), at_ms, state: AlertState::Cleared, message, ..alert }
+    let diagnostic = words::ended(&alert, value);
+    Alert { value: value.unwrap_or(alert.value), at_ms, state: AlertState::Cleared, diagnostic, ..alert }
 }

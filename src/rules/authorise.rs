@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use muster_fault::planted;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{Command, LIFETIME_MAX_MS, Target, Verb},
     name::{Name, UnitName},
@@ -94,7 +94,8 @@ impl LocalPolicy {
         }
         refuse(
             RefusalCode::Denied,
-            "this host's own policy forbids some users by name. hint: give the user by name, not as a number",
+            Diagnostic::new("this host's own policy forbids some users by name")
+                .with_hint("give the user by name, not as a number"),
         )
     }
 }
@@ -210,7 +211,7 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<CommandRefusal> {
+fn refuse(code: RefusalCode, message: impl Into<Diagnostic>) -> Option<CommandRefusal> {
     Some(CommandRefusal::new(code, message))
 }
 
@@ -263,21 +264,27 @@ fn wrong_time(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefu
     if judge.lost_ms.is_some_and(|lost_ms| issued_ms <= lost_ms) && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::SetBack,
-            "the agent's store went back or was lost since the command was issued, so nothing shows whether it was done \
-             before. hint: look whether it was, and send it anew if not",
+            Diagnostic::new(
+                "the agent's store went back or was lost since the command was issued, so nothing shows whether it was \
+                 done before",
+            )
+            .with_hint("look whether it was, and send it anew if not"),
         );
     }
     if issued_ms < judge.created_ms && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::Replayed,
-            "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
-             hint: send it anew; if that does not help, compare the clocks of host and console",
+            Diagnostic::new(
+                "the command was issued before this agent's store was made, so nothing shows whether it was done before",
+            )
+            .with_hint("send it anew; if that does not help, compare the clocks of host and console"),
         );
     }
     if !judge.time.believes(issued_ms, judge.clock_ms) {
         return refuse(
             RefusalCode::Invalid,
-            "the command is dated more than a day ahead of this host's time. hint: compare the clocks of host and console",
+            Diagnostic::new("the command is dated more than a day ahead of this host's time")
+                .with_hint("compare the clocks of host and console"),
         );
     }
     let now_ms = judge.time.now_ms(judge.clock_ms);
@@ -294,7 +301,7 @@ fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> 
     let secret = command.verb.secret().filter(|_| broadcast)?;
     refuse(
         RefusalCode::Invalid,
-        format!("a broadcast carries no {secret}, for every host reads it. hint: name the hosts one by one"),
+        Diagnostic::new(format_args!("a broadcast carries no {secret}, for every host reads it")).with_hint("name the hosts one by one"),
     )
 }
 
@@ -320,9 +327,7 @@ fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefus
 }
 
 fn unknown_realm(realm: &Name) -> CommandRefusal {
-    let message = format!(
-        "this host does not carry the realm {realm}. hint: `muster realm create {realm}`, or add it to the agent's `realms`"
-    );
+    let message = Diagnostic::new(format_args!("this host does not carry the realm {realm}")).with_hint(format_args!("`muster realm create {realm}`, or add it to the agent's `realms`"));
     CommandRefusal::new(RefusalCode::Denied, message)
 }
 

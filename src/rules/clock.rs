@@ -4,7 +4,7 @@
 //! if two thirds are near it. Three hosts that agree outvote the console's clock, and so does any number of them if
 //! that clock was set by the same offset while the console ran. Otherwise one of two clocks is wrong, and an operator has to look.
 
-use muster_topics::Millis;
+use muster_topics::{diagnostic::Diagnostic, Millis};
 
 use super::time::{AHEAD_MAX_MS, BUILD_MS, SLACK_MS};
 
@@ -127,25 +127,20 @@ impl ClockFinding {
 
     /// What an operator has to know and do about it.
     #[must_use]
-    pub fn message(self) -> Option<String> {
-        const COMPARE: &str = "hint: compare `date -u` here and on hosts, and keep clocks set (NTP)";
-        Some(match self {
+    pub fn diagnostic(self) -> Option<Diagnostic> {
+        const COMPARE: &str = "compare `date -u` here and on hosts, and keep clocks set (NTP)";
+        let cause = match self {
             Self::Right | Self::Unopposed => return None,
             Self::Differs { consensus: ClockConsensus { ahead_ms, agree, of }, is_sure } => {
                 let then = match is_sure {
                     true => "the console's clock is wrong, and it dates what it signs by theirs",
                     false => "one of them is wrong: if it is the console's, commands expire at the wrong time",
                 };
-                format!("the console's clock is {} those of {agree} of {of} hosts: {then}. {COMPARE}", off(ahead_ms))
+                format!("the console's clock is {} those of {agree} of {of} hosts: {then}", off(ahead_ms))
             }
-            Self::Bound { ahead_ms, hosts } => format!(
-                "while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of \
-                 before go: what they are sent is dated no earlier until then, so that it expires later on them. hint: upgrade \
-                 their agents",
-                ahead_ms / 60_000
-            ),
+            Self::Bound { ahead_ms, hosts } => format!("while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of before go: what they are sent is dated no earlier until then, so that it expires later on them", ahead_ms / 60_000),
             Self::Set { by_ms } => format!(
-                "the console's clock was set {} while it ran, and there is no host to compare it with. {COMPARE}",
+                "the console's clock was set {} while it ran, and there is no host to compare it with",
                 if by_ms < 0 {
                     format!("back by {} min", by_ms / -60_000)
                 } else {
@@ -154,13 +149,16 @@ impl ClockFinding {
             ),
             Self::Behind { by_ms } => format!(
                 "the console has signed what is dated {} min ahead of its clock: that was ahead then, or is behind now, and there is no host \
-                 to compare it with. {COMPARE}",
+                 to compare it with",
                 by_ms / 60_000
             ),
-            Self::Refused => format!(
-                "broker and console refuse each other's certificates for their time: the clock of one of them is wrong. {COMPARE}"
-            ),
-        })
+            Self::Refused => {
+                "broker and console refuse each other's certificates for their time: the clock of one of them is wrong"
+                    .to_owned()
+            }
+        };
+        let hint = if matches!(self, Self::Bound { .. }) { "upgrade their agents" } else { COMPARE };
+        Some(Diagnostic::new(cause).with_hint(hint))
     }
 }
 
@@ -239,8 +237,8 @@ mod tests {
             let found = judge(&evidence);
             assert_eq!(found, wanted, "{evidence:?}");
             let silent = matches!(wanted, ClockFinding::Right | ClockFinding::Unopposed);
-            assert_eq!(found.message().is_none(), silent);
-            assert!(found.message().is_none_or(|message| message.contains("hint: ")));
+            assert_eq!(found.diagnostic().is_none(), silent);
+            assert!(found.diagnostic().is_none_or(|told| told.hint.is_some()));
         }
         assert!(
             ClockFinding::Right.is_confirmed()

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{name::Name, unit::MASK};
+use muster_topics::{diagnostic::Diagnostic, name::Name, unit::MASK};
 use serde_json::{Map, Value};
 
 use super::{mask::SecretMask, merge_patch};
@@ -120,22 +120,20 @@ fn walk_objects(value: &Value, pointer: &mut String, visit: &mut dyn FnMut(&str,
 
 /// Checks that secrets are written correctly; returns each mistake with its JSON pointer.
 #[must_use]
-pub fn check_secrets(document: &Value) -> Vec<String> {
+pub fn check_secrets(document: &Value) -> Vec<Diagnostic> {
     let mut mistakes = Vec::new();
     walk(document, &mut String::new(), &mut |pointer, secret| {
         let at = if pointer.is_empty() { "the whole document" } else { pointer };
         match secret.get(SECRET) {
-            _ if secret.len() > 1 => mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key")),
-            Some(Value::String(text)) if text == MASK => mistakes.push(format!(
-                "{at}: {MASK} is what is shown in place of a secret, not the secret. hint: put the secret itself there"
-            )),
+            _ if secret.len() > 1 => mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key").into()),
+            Some(Value::String(text)) if text == MASK => mistakes.push(Diagnostic::new(format_args!("{at}: {MASK} is what is shown in place of a secret, not the secret")).with_hint("put the secret itself there")),
             Some(Value::Object(reference)) => {
-                mistakes.extend(check_reference(reference).map(|what| format!("{at}: {what}")));
+                mistakes.extend(check_reference(reference).map(|what| format!("{at}: {what}").into()));
             }
             Some(Value::Array(_) | Value::Null) => {
-                mistakes.push(format!(
+                mistakes.push(Diagnostic::new(format_args!(
                     "{at}: a secret is a text, a number or a boolean, or {{\"{NAME}\": NAME}}, which names one of the unit's realm"
-                ));
+                )));
             }
             _ => {}
         }
@@ -431,7 +429,7 @@ mod tests {
         assert_eq!(revealed(&document), json!({"db": {"user": "u", "password": "hunter2"}, "keys": [7, "x"]}));
         let all = [("/db/password".to_owned(), json!("hunter2")), ("/keys/0".to_owned(), json!(7))];
         assert_eq!(secrets(&document), all);
-        assert_eq!(check_secrets(&document), [""; 0]);
+        assert_eq!(check_secrets(&document), []);
         assert_eq!(masked(&json!({SECRET: "a", "b": "c"})), mask);
     }
 
@@ -440,7 +438,7 @@ mod tests {
         let document =
             json!({"db": {"password": {SECRET: {"name": "db"}}}, "keys": [{SECRET: 7}, {SECRET: {"name": "api"}}]});
         let name = |text: &str| text.parse::<Name>().unwrap();
-        assert_eq!(check_secrets(&document), [""; 0]);
+        assert_eq!(check_secrets(&document), []);
         assert_eq!(references([&document, &json!(1)]), [name("api"), name("db")].into());
         let shown = masked(&document);
         assert_eq!((&shown["db"], &shown["keys"][0]), (&document["db"], &json!({SECRET: MASK})));
@@ -472,7 +470,7 @@ mod tests {
             (json!({"a": {SECRET: null}}), "/a: a secret is"),
         ] {
             let mistakes = check_secrets(&document);
-            assert!(mistakes.len() == 1 && mistakes[0].starts_with(complaint), "{mistakes:?}");
+            assert!(mistakes.len() == 1 && mistakes[0].cause.starts_with(complaint), "{mistakes:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Validates the spec of a container.
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, LISTED_NAME_MAX_BYTES, MOUNTS_MAX, Mount, Network},
     name::Name,
     signal::Signal,
@@ -22,13 +22,13 @@ pub const DISK_MAX_BYTES: u64 = MEMORY_MAX_BYTES;
 ///
 /// # Errors
 /// If something is wrong, with a message for its author.
-pub fn check(spec: &ContainerSpec) -> Result<(), String> {
+pub fn check(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     faults(spec).into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Returns everything that is wrong with a spec, part by part.
 #[must_use]
-pub fn faults(spec: &ContainerSpec) -> Vec<String> {
+pub fn faults(spec: &ContainerSpec) -> Vec<Diagnostic> {
     let checks = [
         check_image(&spec.image),
         check_existing(spec),
@@ -50,27 +50,25 @@ pub fn faults(spec: &ContainerSpec) -> Vec<String> {
 }
 
 /// Checks the name of an image, which becomes part of the path of a request to the runtime.
-fn check_image(image: &Image) -> Result<(), String> {
+fn check_image(image: &Image) -> Result<(), Diagnostic> {
     let Image::Name(name) = image else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
     let parts_are_names = name.split('/').all(|part| part.starts_with(|first: char| first.is_ascii_alphanumeric()));
     if name.len() > IMAGE_NAME_MAX_BYTES || !name.bytes().all(is_plain) || !parts_are_names {
         let name: String = name.chars().take(40).collect();
-        return Err(format!(
-            "image.name {name:?} is no name of an image. hint: REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"
-        ));
+        return Err(Diagnostic::new(format_args!("image.name {name:?} is no name of an image")).with_hint("REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"));
     }
     Ok(())
 }
 
 /// Checks the spec of an existing container, which muster does not configure.
-fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
+fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     let Some(name) = spec.image.existing() else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
     if !begins_well || !name.bytes().all(is_plain) || name.len() > LISTED_NAME_MAX_BYTES {
         let name: String = name.chars().take(40).collect();
-        return Err(format!("image.existing {name:?} is no name of a container. hint: `muster host show` lists them"));
+        return Err(Diagnostic::new(format_args!("image.existing {name:?} is no name of a container")).with_hint("`muster host show` lists them"));
     }
     let given = [
         ("entry", spec.entry.is_some()),
@@ -88,7 +86,7 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((field, _)) => {
-            Err(format!("{field}: {name} is adopted as it was made, which says that. hint: leave it out"))
+            Err(Diagnostic::new(format_args!("{field}: {name} is adopted as it was made, which says that")).with_hint("leave it out"))
         }
         None => Ok(()),
     }
@@ -98,17 +96,13 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
 ///
 /// # Errors
 /// If it may not, with a message for its author.
-pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(), String> {
+pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(), Diagnostic> {
     let (was, is) = (before.image.existing(), after.image.existing());
     if was != is {
         let what = |name: Option<&str>| {
             name.map_or("one that is made".to_owned(), |name| format!("the existing container {name}"))
         };
-        return Err(format!(
-            "image: it is {}, and cannot become {}. hint: remove it first, or choose another name",
-            what(was),
-            what(is)
-        ));
+        return Err(Diagnostic::new(format_args!("image: it is {}, and cannot become {}", what(was), what(is))).with_hint("remove it first, or choose another name"));
     }
     let (had, has) = (before.limits, after.limits);
     let taken = [
@@ -117,37 +111,35 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
         ("pids", had.pids.is_some() && has.pids.is_none()),
     ];
     match (is, taken.into_iter().find(|(_, is_taken)| *is_taken)) {
-        (Some(name), Some((limit, _))) => Err(format!(
-            "limits.{limit}: to take a limit away makes a container anew, and {name} is adopted. hint: a high one"
-        )),
+        (Some(name), Some((limit, _))) => Err(Diagnostic::new(format_args!("limits.{limit}: to take a limit away makes a container anew, and {name} is adopted")).with_hint("a high one")),
         _ => Ok(()),
     }
 }
 
-fn check_texts(spec: &ContainerSpec) -> Result<(), String> {
+fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
-        return Err(format!("argument {} contains a NUL", arg + 1));
+        return Err(format!("argument {} contains a NUL", arg + 1).into());
     }
     if spec.entry.iter().flatten().any(|word| word.contains('\0')) {
-        return Err("entry contains a NUL".to_owned());
+        return Err("entry contains a NUL".into());
     }
     if spec.entry.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
-        return Err("entry names no program. hint: leave it out for the image's own".to_owned());
+        return Err(Diagnostic::new("entry names no program").with_hint("leave it out for the image's own"));
     }
     // A root file system does not say which program to run.
     if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.args.is_empty() {
-        return Err("a root file system does not say what runs in it. hint: add entry or args".to_owned());
+        return Err(Diagnostic::new("a root file system does not say what runs in it").with_hint("add entry or args"));
     }
     for (name, value) in &spec.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(format!("environment variable {name:?} has no valid name or value"));
+            return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are"));
+            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into());
         }
     }
     if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
-        return Err("user is no name of a user. hint: USER or USER:GROUP, by name or number".to_owned());
+        return Err(Diagnostic::new("user is no name of a user").with_hint("USER or USER:GROUP, by name or number"));
     }
     match &spec.cwd {
         Some(cwd) => absolute("cwd", cwd),
@@ -155,61 +147,60 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), String> {
     }
 }
 
-fn check_mounts(mounts: &[Mount]) -> Result<(), String> {
+fn check_mounts(mounts: &[Mount]) -> Result<(), Diagnostic> {
     most("mounts", "", mounts.len(), MOUNTS_MAX)?;
     for (index, Mount { host, inside, .. }) in mounts.iter().enumerate() {
         absolute(&format!("mounts.{index}.host"), host)?;
         absolute(&format!("mounts.{index}.inside"), inside)?;
         if inside.trim_end_matches('/').is_empty() {
-            return Err(format!("mounts.{index}.inside is the root itself, which the image is"));
+            return Err(format!("mounts.{index}.inside is the root itself, which the image is").into());
         }
         if mounts[..index].iter().any(|other| other.inside == *inside) {
-            return Err(format!("mounts.{index}.inside: {inside} stands there twice"));
+            return Err(format!("mounts.{index}.inside: {inside} stands there twice").into());
         }
     }
     Ok(())
 }
 
 /// Checks that a path is absolute and names the same place for every reader.
-fn absolute(what: &str, path: &str) -> Result<(), String> {
+fn absolute(what: &str, path: &str) -> Result<(), Diagnostic> {
     if !path.starts_with('/') || path.contains(['\0', '\n']) {
-        return Err(format!("{what}: {path:?} is no absolute path. hint: begin it with /"));
+        return Err(Diagnostic::new(format_args!("{what}: {path:?} is no absolute path")).with_hint("begin it with /"));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(format!("{what}: {path:?} goes back up with .., so that nobody can tell where it leads"));
+        return Err(format!("{what}: {path:?} goes back up with .., so that nobody can tell where it leads").into());
     }
     Ok(())
 }
 
-fn check_network(spec: &ContainerSpec) -> Result<(), String> {
+fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     let provides = |name: &Name| spec.provides.iter().any(|provided| provided.name == *name);
     if let Some(name) = spec.ports.keys().find(|name| !provides(name)) {
-        return Err(format!("ports.{name}: it provides no {name}. hint: add {{\"name\": \"{name}\"}} to provides"));
+        return Err(Diagnostic::new(format_args!("ports.{name}: it provides no {name}")).with_hint(format_args!("add {{\"name\": \"{name}\"}} to provides")));
     }
     if let Some((name, _)) = spec.ports.iter().find(|(_, port)| **port == 0) {
-        return Err(format!("ports.{name} is 0, which is no port"));
+        return Err(format!("ports.{name} is 0, which is no port").into());
     }
     match spec.network {
         Network::None if !spec.provides.is_empty() => {
-            Err("network is none, so nobody can reach what it provides. hint: bridge or host".to_owned())
+            Err(Diagnostic::new("network is none, so nobody can reach what it provides").with_hint("bridge or host"))
         }
         Network::Host if !spec.ports.is_empty() => {
-            Err("network is host, where a port inside is the host's own. hint: leave ports out".to_owned())
+            Err(Diagnostic::new("network is host, where a port inside is the host's own").with_hint("leave ports out"))
         }
         Network::Bridge | Network::None if !spec.needs.is_empty() => {
-            Err("needs are endpoints of the host, which only a container in its network reaches. hint: \"network\": \"host\""
-                .to_owned())
+            Err(Diagnostic::new("needs are endpoints of the host, which only a container in its network reaches").with_hint("\"network\": \"host\""))
         }
         _ => Ok(()),
     }
 }
 
-fn check_stop(signal: Option<Signal>) -> Result<(), String> {
+fn check_stop(signal: Option<Signal>) -> Result<(), Diagnostic> {
     // For an immediate kill there is a grace period of zero.
-    if signal == Some(Signal::Kill) { Err("stop_signal is kill. hint: \"grace_ms\": 0".to_owned()) } else { Ok(()) }
+    if signal == Some(Signal::Kill) { Err(Diagnostic::new("stop_signal is kill").with_hint("\"grace_ms\": 0")) } else { Ok(()) }
 }
 
-fn check_times(spec: &ContainerSpec) -> Result<(), String> {
+fn check_times(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS)?;
     between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
     between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
@@ -219,7 +210,7 @@ fn check_times(spec: &ContainerSpec) -> Result<(), String> {
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
             spec.started_after_ms
-        )),
+        ).into()),
         Some(within_ms) => between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS),
         None => Ok(()),
     }
@@ -238,7 +229,7 @@ mod tests {
         let spec: ContainerSpec = serde_json::from_value(spec).unwrap();
         match (check(&spec), complaint) {
             (Ok(()), None) => {}
-            (Err(error), Some(words)) if error.starts_with(words) => {}
+            (Err(error), Some(words)) if error.cause.starts_with(words) => {}
             (found, _) => panic!("{fields}: {found:?}"),
         }
     }
@@ -340,7 +331,7 @@ mod tests {
             let found = check_change(&before, &after);
             match (&found, complaint) {
                 (Ok(()), None) => {}
-                (Err(error), Some(words)) if error.starts_with(words) => {}
+                (Err(error), Some(words)) if error.cause.starts_with(words) => {}
                 _ => panic!("{before:?} to {after:?}: {found:?}"),
             }
         }

@@ -7,7 +7,7 @@
 //! **Invariant: times are of the machine's run, not of the wall clock**: no setting of the clock has all files read at once,
 //! nor none any more.
 
-use muster_topics::{Millis, name::Digest};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest};
 
 /// After how long the content is compared although the identity is the same.
 pub const DIGEST_AGAIN_MS: Millis = 24 * 3_600_000;
@@ -84,7 +84,7 @@ pub struct ContentReport {
     /// The revision that it was started as.
     pub revision: Option<Digest>,
     /// What differs, each with what was done about it if that failed.
-    pub changed: Vec<String>,
+    pub changed: Vec<Diagnostic>,
     /// Whether it was put right.
     pub is_corrected: bool,
     /// Until when all of it was seen as it should be, in clock ticks since the machine's start; `None` if this agent has not
@@ -145,7 +145,7 @@ mod tests {
     fn only_a_process_that_began_after_the_content_was_whole_may_run_it() {
         let seen = |whole_ticks, changed: &[&str]| ContentReport {
             whole_ticks,
-            changed: changed.iter().map(|one| (*one).to_owned()).collect(),
+            changed: changed.iter().map(|one| Diagnostic::from(*one)).collect(),
             ..ContentReport::default()
         };
         assert!(seen(Some(100), &["config.json"]).may_be_run(101, 1));

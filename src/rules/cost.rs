@@ -176,7 +176,7 @@ mod tests {
         let mut observed = Observed::absent(0);
         let change = ((&limited(1), Run::Running), (&limited(2), Run::Running));
         assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::InPlace);
-        let unsupported = vec!["the limit of pids: there are no cgroups".to_owned()];
+        let unsupported = vec!["the limit of pids: there are no cgroups".into()];
         observed.state = ObservedState::Running(InstanceReport { unsupported, ..InstanceReport::default() });
         assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::Restart);
         assert_eq!(cost_there(&observed, (&plain, Run::Running), (&grace, Run::Running)), ChangeCost::InPlace);

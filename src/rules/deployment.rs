@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZoneDatabase;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::{DeploymentName, DeploymentUnit, DeploymentVersion, INSTANCES_MAX, Placement},
     name::{Name, UnitName},
@@ -321,11 +321,11 @@ fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Opti
 struct FaultList(Vec<DocumentFault>);
 
 impl FaultList {
-    fn add(&mut self, at: &str, message: impl Into<String>) {
-        self.0.push(DocumentFault { at: at.to_owned(), message: message.into() });
+    fn add(&mut self, at: &str, diagnostic: impl Into<Diagnostic>) {
+        self.0.push(DocumentFault { at: at.to_owned(), diagnostic: diagnostic.into() });
     }
 
-    fn keep<T>(&mut self, at: &str, result: Result<T, String>) -> Option<T> {
+    fn keep<T>(&mut self, at: &str, result: Result<T, impl Into<Diagnostic>>) -> Option<T> {
         result.map_err(|message| self.add(at, message)).ok()
     }
 }
@@ -481,7 +481,7 @@ mod tests {
         let (_, faults) = read(document);
         assert_eq!(faults.len(), wanted.len(), "{faults:#?}");
         for (fault, (at, message)) in faults.iter().zip(wanted) {
-            assert!(fault.at == *at && fault.message.contains(message), "{fault:?} instead of {at}: {message}");
+            assert!(fault.at == *at && fault.diagnostic.cause.contains(message), "{fault:?} instead of {at}: {message}");
         }
     }
 
@@ -589,7 +589,7 @@ mod tests {
         let placement = json!({"select": "label.a=b", "spread": "site", "max_per_host": 2, "reschedule": "30m"});
         let document = with(json!([{"name": "web", "artifact": "web", "count": 3, "placement": placement}]));
         check_faults(&document, &[]);
-        assert_eq!(validator::check(&schema(), &document), [""; 0]);
+        assert_eq!(validator::check(&schema(), &document), []);
         let placements = read(&document).0.unwrap().placements;
         let of = &placements[&"shop/web".parse().unwrap()];
         assert_eq!((of.count, of.max_per_host, of.reschedule_ms), (3, Some(2), Some(1_800_000)));
@@ -625,7 +625,7 @@ mod tests {
         {
             let (wanted, faults) = read(&document);
             assert!(wanted.is_none() && faults.len() == 1, "{faults:?}");
-            assert!(faults[0].message.contains("`muster unit apply`"), "{faults:?}");
+            assert!(faults[0].diagnostic.cause.contains("`muster unit apply`"), "{faults:?}");
         }
     }
 
@@ -633,13 +633,13 @@ mod tests {
     fn schema_accepts_what_is_read_and_refuses_what_is_not() {
         let schema = schema();
         validator::check_schema(&schema).unwrap();
-        assert_eq!(validator::check(&schema, &till()), [""; 0]);
+        assert_eq!(validator::check(&schema, &till()), []);
         let mut wrong = till();
         wrong["units"][0]["hosts"] = json!(["anna"]);
-        assert_ne!(validator::check(&schema, &wrong), [""; 0]);
+        assert_ne!(validator::check(&schema, &wrong), []);
         let mut wrong = till();
         wrong["target"]["count"] = json!(3);
-        assert_ne!(validator::check(&schema, &wrong), [""; 0]);
+        assert_ne!(validator::check(&schema, &wrong), []);
     }
 
     proptest! {
@@ -677,7 +677,7 @@ mod tests {
                 rollout: if rolls_out { policy::write(&policy::RolloutPolicy::default()) } else { Map::new() },
             };
             let document = write(&version);
-            prop_assert_eq!(validator::check(&schema(), &document), [""; 0]);
+            prop_assert_eq!(validator::check(&schema(), &document), []);
             let (wanted, faults) = read(&document);
             prop_assert_eq!(faults, []);
             let wanted = wanted.unwrap();

@@ -1,6 +1,6 @@
 //! How far a deployment is on a host.
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitOwner},
@@ -117,7 +117,7 @@ pub struct DeploymentOnHost<'a> {
     /// Whether the host is not given the present version, because its agent cannot ask for admission.
     pub cannot_ask: bool,
     /// Why the console does not admit the host to the version, if the host has asked.
-    pub admission: Option<&'a str>,
+    pub admission: Option<&'a Diagnostic>,
     /// Whether the host still has units to remove.
     pub removes: bool,
     /// The host's present document; `None` if there is none yet.
@@ -136,46 +136,46 @@ pub struct DeploymentOnHost<'a> {
 
 /// Returns how far a deployment is on a host, and why; `None` if the host has nothing of it.
 #[must_use]
-pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<String>)> {
+pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Diagnostic>)> {
     use DeploymentState::{Away, Cannot, Conflict, Orphan, Unconfirmed};
     let orphan = || one.units.iter().find(|unit| unit.owner.is_some_and(|owner| owner.deployment == *one.deployment));
     let found = match (one.wanted, one.conflict) {
         (None, None) if !one.removes && !one.cannot_ask => {
             let unit = orphan()?;
-            return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit))));
+            return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit).into())));
         }
         _ if one.is_unconfirmed => {
             let why =
                 "the host has a document, or labels, that this console did not make (`muster deployment confirm`)";
-            return Some((Unconfirmed, Some(why.to_owned())));
+            return Some((Unconfirmed, Some(why.into())));
         }
         _ if one.cannot_ask => {
             let why = "its agent is too old for rollouts; it keeps what it has";
-            return Some((Cannot, Some(why.to_owned())));
+            return Some((Cannot, Some(why.into())));
         }
-        (None, Some(conflict)) if !one.removes => return Some((Conflict, Some(conflict.to_string()))),
+        (None, Some(conflict)) if !one.removes => return Some((Conflict, Some(Diagnostic::new(conflict)))),
         _ if one.is_known && one.report.is_none() => {
-            return Some((Cannot, Some("its agent is too old for deployments".to_owned())));
+            return Some((Cannot, Some("its agent is too old for deployments".into())));
         }
         (None, _) => removing(one),
         (Some((version, units)), _) => carried(one, version, units),
     };
     Some(match found {
-        (state, _) if one.is_away && state.is_under_way() => (Away, Some("the host is offline".to_owned())),
+        (state, _) if one.is_away && state.is_under_way() => (Away, Some("the host is offline".into())),
         found => found,
     })
 }
 
 /// Whether the host has not stored the present document yet, or has refused it.
-fn not_stored(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<String>)> {
+fn not_stored(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Diagnostic>)> {
     let Some((mark, report)) = one.mark.zip(one.report) else { return Some((DeploymentState::Pending, None)) };
     if let Some(refused) = report.refused.as_ref().filter(|refused| refused.mark == mark) {
-        return Some((DeploymentState::Refused, Some(refused.message.clone())));
+        return Some((DeploymentState::Refused, Some(refused.diagnostic.clone())));
     }
     (report.mark < mark).then_some((DeploymentState::Pending, None))
 }
 
-fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
+fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<Diagnostic>) {
     if let Some(found) = not_stored(one) {
         return found;
     }
@@ -188,7 +188,7 @@ fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<String>) {
         None => format!("{unit} waits for an operator's word (`muster unit rm`)"),
         Some(from_ms) => format!("{unit} waits for the host's policy, which lets it go from {}", minute(from_ms)),
     });
-    (DeploymentState::Removing, why.next())
+    (DeploymentState::Removing, why.next().map(Diagnostic::from))
 }
 
 /// Formats a time to the minute: `2026-11-28 09:12 UTC`.
@@ -197,7 +197,7 @@ fn minute(at_ms: Millis) -> String {
     format!("{} {:02}:{:02} UTC", at.date(), at.hour(), at.minute())
 }
 
-fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (DeploymentState, Option<String>) {
+fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (DeploymentState, Option<Diagnostic>) {
     if let Some(found) = not_stored(one) {
         return found;
     }
@@ -205,7 +205,7 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
     if let Some(refused) =
         report.and_then(|report| report.refused.as_ref()).filter(|refused| refused.version == version)
     {
-        return (DeploymentState::Refused, Some(refused.message.clone()));
+        return (DeploymentState::Refused, Some(refused.diagnostic.clone()));
     }
     if let Some(waits) = report.and_then(|report| report.waits.as_ref()).filter(|waits| waits.version == version) {
         return (DeploymentState::Waiting, Some(waiting(waits, one.admission)));
@@ -215,7 +215,7 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
     }
     let of = |name: &UnitName| match one.units.iter().find(|unit| unit.unit == name) {
         Some(unit) if unit.owner.is_some_and(|owner| owner.deployment == *one.deployment) => unit_state(unit),
-        _ => (DeploymentState::Changing, Some(format!("{name} is not there yet"))),
+        _ => (DeploymentState::Changing, Some(format!("{name} is not there yet").into())),
     };
     // The worst is the first.
     let worst = units.iter().map(of).min_by_key(|(state, _)| *state);
@@ -227,33 +227,33 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
 }
 
 /// Says why a host has not begun. The console's word is newer than what the host repeats of it.
-fn waiting(waits: &AdmissionWait, console: Option<&str>) -> String {
+fn waiting(waits: &AdmissionWait, console: Option<&Diagnostic>) -> Diagnostic {
     let otherwise = match waits.kind {
         AdmissionWaitKind::Preparing => "it prepares",
         AdmissionWaitKind::Policy => "its own policy",
         AdmissionWaitKind::Admission => "it has asked whether it may begin",
         AdmissionWaitKind::PlanChanged => "its plan has changed",
     };
-    console.or(waits.message.as_deref()).unwrap_or(otherwise).to_owned()
+    console.cloned().or_else(|| waits.diagnostic.clone()).unwrap_or_else(|| otherwise.into())
 }
 
 /// Returns how far a unit of a deployment is, and why.
 #[must_use]
-pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<String>) {
+pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<Diagnostic>) {
     use DeploymentState::{Changing, Failed, Held, Verified};
     let HostUnit { unit: name, desired, observed, hold, .. } = *unit;
     if let Some(back) = observed.rolled_back() {
-        return (Failed, Some(format!("{name} {back}")));
+        return (Failed, Some(back.diagnostic(format_args!("{name} "))));
     }
     match hold.map(|hold| (hold, hold.reason)) {
-        Some((hold, HoldReason::Operator)) => return (Held, Some(format!("{name} is held: {hold}"))),
-        Some((hold, HoldReason::Broken)) => return (Failed, Some(format!("{name} is held: {hold}"))),
+        Some((hold, HoldReason::Operator)) => return (Held, Some(format!("{name} is held: {hold}").into())),
+        Some((hold, HoldReason::Broken)) => return (Failed, Some(format!("{name} is held: {hold}").into())),
         Some((hold, HoldReason::Dependency | HoldReason::Conflict)) => {
-            return (Changing, Some(format!("{name} waits: {hold}")));
+            return (Changing, Some(format!("{name} waits: {hold}").into()));
         }
         None => {}
     }
-    let error = || observed.error.clone().map(|error| format!("{name}: {error}"));
+    let error = || observed.error.clone().map(|error| error.within(name));
     if observed.phase() == Phase::Failed {
         return (Failed, error());
     }
@@ -269,7 +269,7 @@ pub fn unit_state(unit: &HostUnit<'_>) -> (DeploymentState, Option<String>) {
     };
     match is_current && is_there {
         true => (Verified, None),
-        false => (Changing, observed.instance().unready.clone().map(|why| format!("{name}: {why}")).or_else(error)),
+        false => (Changing, observed.instance().unready.clone().map(|why| why.within(name)).or_else(error)),
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic,
     container::ContainerSpec,
     files::FilesSpec,
     manifest::Manifest,
@@ -32,7 +32,7 @@ pub struct DocumentFault {
     /// Where, as far as known: `default/web: limits.memory_bytes`.
     pub at: String,
     /// What is wrong, for people.
-    pub message: String,
+    pub diagnostic: Diagnostic,
 }
 
 /// A unit as a document describes it.
@@ -64,11 +64,11 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     let (mut wanted, mut faults) = (Vec::new(), Vec::new());
     let Value::Object(whole) = document else {
         let message = "a unit is wanted, or a list of them under `units`".to_owned();
-        return (wanted, vec![DocumentFault { at: String::new(), message }]);
+        return (wanted, vec![DocumentFault { at: String::new(), diagnostic: message.into() }]);
     };
     if whole.contains_key("deployment") {
         let message = "this is the document of a deployment, which `muster deployment apply` applies".to_owned();
-        return (wanted, vec![DocumentFault { at: "deployment".to_owned(), message }]);
+        return (wanted, vec![DocumentFault { at: "deployment".to_owned(), diagnostic: message.into() }]);
     }
     let Some(listed) = whole.get("units") else {
         let (unit, wrong) = read_unit(whole, None);
@@ -77,13 +77,13 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     let known = ["hosts", "units"];
     for key in whole.keys().filter(|key| !known.contains(&key.as_str())) {
         let hint = unknown_keys::nearest(key, known.into_iter());
-        faults.push(DocumentFault { at: key.clone(), message: unknown(&hint) });
+        faults.push(DocumentFault { at: key.clone(), diagnostic: unknown(&hint) });
     }
     let hosts = match whole.get("hosts").map(from_value::<Vec<String>>) {
         None => None,
         Some(Ok(hosts)) => Some(hosts),
         Some(Err(message)) => {
-            faults.push(DocumentFault { at: "hosts".to_owned(), message });
+            faults.push(DocumentFault { at: "hosts".to_owned(), diagnostic: message.into() });
             None
         }
     };
@@ -92,7 +92,7 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
             for (index, unit) in units.iter().enumerate() {
                 let Value::Object(unit) = unit else {
                     let message = "a unit is wanted".to_owned();
-                    faults.push(DocumentFault { at: format!("units.{index}"), message });
+                    faults.push(DocumentFault { at: format!("units.{index}"), diagnostic: message.into() });
                     continue;
                 };
                 let (found, wrong) = read_unit(unit, hosts.as_deref());
@@ -104,13 +104,13 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
                 faults.extend(wrong.into_iter().map(place));
             }
         }
-        _ => faults.push(DocumentFault { at: "units".to_owned(), message: "a list of units is wanted".to_owned() }),
+        _ => faults.push(DocumentFault { at: "units".to_owned(), diagnostic: "a list of units is wanted".into() }),
     }
     (wanted, faults)
 }
 
-pub(super) fn unknown(hint: &str) -> String {
-    format!("there is no such key; {hint}")
+pub(super) fn unknown(hint: &str) -> Diagnostic {
+    format!("there is no such key; {hint}").into()
 }
 
 pub(super) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
@@ -249,15 +249,15 @@ struct FaultList {
 }
 
 impl FaultList {
-    fn add(&mut self, field: &str, message: String) {
+    fn add(&mut self, field: &str, diagnostic: impl Into<Diagnostic>) {
         let at = self.unit.as_ref().map_or_else(|| field.to_owned(), |unit| format!("{unit}: {field}"));
-        self.list.push(DocumentFault { at, message });
+        self.list.push(DocumentFault { at, diagnostic: diagnostic.into() });
     }
 }
 
 fn required<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut FaultList) -> Option<T> {
     if !fields.contains_key(key) {
-        faults.add(key, "it has to be there".to_owned());
+        faults.add(key, "it has to be there");
     }
     optional(fields, key, faults)
 }
@@ -342,7 +342,7 @@ impl WantedUnit {
         says: &Manifest,
     ) -> Result<Spec, DocumentFault> {
         let spec = spec_of(self.kind, Value::Object(self.fields.clone()));
-        let mut spec = spec.map_err(|message| DocumentFault { at: self.unit.to_string(), message })?;
+        let mut spec = spec.map_err(|message| DocumentFault { at: self.unit.to_string(), diagnostic: message.into() })?;
         if let (Some(place), Some(artifact)) = (spec.artifact_mut(), artifact) {
             *place = artifact;
         }
@@ -584,7 +584,7 @@ mod tests {
         let (_, faults) = read(document);
         assert_eq!(faults.len(), wanted.len(), "{faults:#?}");
         for (fault, (at, message)) in faults.iter().zip(wanted) {
-            assert!(fault.at == *at && fault.message.contains(message), "{fault:?} instead of {at}: {message}");
+            assert!(fault.at == *at && fault.diagnostic.cause.contains(message), "{fault:?} instead of {at}: {message}");
         }
     }
 

@@ -15,7 +15,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     canonical::CanonicalError,
     channel::Ability,
     command::Verb,
@@ -149,7 +149,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
 pub fn unknown(unit: &UnitName) -> CommandRefusal {
     CommandRefusal::new(
         RefusalCode::NotFound,
-        format!("there is no unit {unit} on this host. hint: `muster unit ls` lists those that there are"),
+        Diagnostic::new(format_args!("there is no unit {unit} on this host")).with_hint("`muster unit ls` lists those that there are"),
     )
 }
 
@@ -219,10 +219,7 @@ fn upgrade(unit: &UnitName, desired: &Desired, from: &Digest, verb: &Verb) -> Re
         return Ok(UnitEdit::Keep);
     }
     if *from != desired.revision {
-        let message = format!(
-            "{unit} has changed since this was planned: it has revision {} now. hint: plan it again",
-            desired.revision.short()
-        );
+        let message = Diagnostic::new(format_args!("{unit} has changed since this was planned: it has revision {} now", desired.revision.short())).with_hint("plan it again");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let revision = revision(&spec)?;
@@ -274,7 +271,7 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
         return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
     }
     if desired.run == Run::Stopped {
-        let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster {kind} run {unit}`");
+        let message = Diagnostic::new(format_args!("{unit} should not run, so there is nothing to freeze")).with_hint(format_args!("`muster {kind} run {unit}`"));
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let (spec, revision) = (desired.spec.clone(), desired.revision.clone());
@@ -287,25 +284,27 @@ fn running(run: Run) -> Run {
 }
 
 fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit, CommandRefusal> {
-    let unsupported =
-        |why: &str| Err(CommandRefusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
+    let unsupported = |why: Diagnostic| {
+        Err(CommandRefusal::new(RefusalCode::Unsupported, why.within(format_args!("{unit} cannot play"))))
+    };
     if current.desired.spec.yuno().is_none() {
-        return unsupported(&format!("it is a {}", current.desired.spec.kind()));
+        return unsupported(format!("it is a {}", current.desired.spec.kind()).into());
     }
     if current.desired.spec.channel() != Channel::Lines {
         return unsupported(
-            "its channel is not `lines`. hint: `channel` in its spec says how it speaks with its agent",
+            Diagnostic::new("its channel is not `lines`")
+                .with_hint("`channel` in its spec says how it speaks with its agent"),
         );
     }
     let observed = current.observed;
     // Whether a unit that is not connected can play is known once it connects.
     if !observed.instance().can.is_empty() && !observed.instance().can.contains(&Ability::Play) {
-        return unsupported("it has not said in its hello that it can");
+        return unsupported("it has not said in its hello that it can".into());
     }
     if !current.desired.run.is_running() && !run {
         return Err(CommandRefusal::new(
             RefusalCode::Conflict,
-            format!("{unit} should not run. hint: `muster yuno run --play {unit}` starts it, and has it play"),
+            Diagnostic::new(format_args!("{unit} should not run")).with_hint(format_args!("`muster yuno run --play {unit}` starts it, and has it play")),
         ));
     }
     let needs_a_new_try = current.is_held(HoldReason::Broken)
@@ -324,9 +323,8 @@ fn apply(
     spec: &Spec,
     run: Option<Run>,
 ) -> Result<UnitEdit, CommandRefusal> {
-    match &faults(spec)[..] {
-        [] => {}
-        wrong => return Err(CommandRefusal::new(RefusalCode::Invalid, wrong.join("; "))),
+    if let Some(wrong) = Diagnostic::all(faults(spec)) {
+        return Err(CommandRefusal::new(RefusalCode::Invalid, wrong));
     }
     let mut spec = spec.clone();
     keep_secrets(current.map(|current| &*current.desired.spec), &mut spec)?;
@@ -334,23 +332,19 @@ fn apply(
         if current.desired.spec.kind() != spec.kind() {
             return Err(CommandRefusal::new(
                 RefusalCode::Conflict,
-                format!(
-                    "{unit} is a {} and cannot become a {}. hint: remove it first, or choose another name",
-                    current.desired.spec.kind(),
-                    spec.kind()
-                ),
+                Diagnostic::new(format_args!("{unit} is a {} and cannot become a {}", current.desired.spec.kind(), spec.kind())).with_hint("remove it first, or choose another name"),
             ));
         }
         if let (Spec::Container(before), Spec::Container(after)) = (&*current.desired.spec, &spec) {
             container::check_change(before, after)
-                .map_err(|why| CommandRefusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
+                .map_err(|why| CommandRefusal::new(RefusalCode::Conflict, why.within(unit)))?;
         }
         keep_restarts(&current.desired.spec, &mut spec);
     }
     if run == Some(Run::Playing) && spec.channel() != Channel::Lines {
         return Err(CommandRefusal::new(
             RefusalCode::Unsupported,
-            format!("{unit} cannot play: its channel is not `lines`. hint: add \"channel\": \"lines\""),
+            Diagnostic::new(format_args!("{unit} cannot play: its channel is not `lines`")).with_hint("add \"channel\": \"lines\""),
         ));
     }
     let revision = revision(&spec)?;
@@ -374,7 +368,7 @@ fn apply(
     Ok(UnitEdit::Set { spec: spec.into(), revision, run: run_wanted, frozen, holding: HoldChange::Keep })
 }
 
-fn check(spec: &Spec) -> Result<(), String> {
+fn check(spec: &Spec) -> Result<(), Diagnostic> {
     match spec {
         Spec::Yuno(spec) => process::check(spec),
         Spec::Container(spec) => container::check(spec),
@@ -384,7 +378,7 @@ fn check(spec: &Spec) -> Result<(), String> {
 
 /// Returns everything that is wrong with a spec.
 #[must_use]
-pub fn faults(spec: &Spec) -> Vec<String> {
+pub fn faults(spec: &Spec) -> Vec<Diagnostic> {
     let of_kind = match spec {
         Spec::Yuno(spec) => process::faults(spec),
         Spec::Container(spec) => container::faults(spec),
@@ -408,7 +402,7 @@ pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Comma
     for (name, value) in after.env_mut().into_iter().flatten().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
             let message =
-                format!("env.{name}: {MASK} stands for the value that is there, and there is none. hint: write it out");
+                Diagnostic::new(format_args!("env.{name}: {MASK} stands for the value that is there, and there is none")).with_hint("write it out");
             return Err(CommandRefusal::new(RefusalCode::Invalid, message));
         };
         value.clone_from(kept);
@@ -442,17 +436,15 @@ fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, Command
     let is_transient = current.desired.spec.is_transient();
     let has_ended = is_transient && matches!(current.observed.phase(), Phase::Stopped | Phase::Failed);
     if current.desired.run != Run::Stopped && !has_ended {
-        return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
+        return conflict(Diagnostic::new(format_args!("{unit} should run")).with_hint(format_args!("`muster unit retire {unit}` stops and holds it")));
     }
     let ends = matches!(current.observed.phase(), Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
     if ends || current.observed.instance().pid.is_some() {
-        return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
+        return conflict(Diagnostic::new(format_args!("{unit} has not stopped yet")).with_hint("wait until its phase is stopped"));
     }
     // A unit that runs once is not restarted by a change.
     if !is_transient && !current.is_held(HoldReason::Operator) {
-        return conflict(format!(
-            "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
-        ));
+        return conflict(Diagnostic::new(format_args!("{unit} is stopped, but nobody holds it, so it could be started at any moment")).with_hint(format_args!("`muster unit retire {unit}`")));
     }
     Ok(UnitEdit::Forget)
 }

@@ -2,7 +2,7 @@
 
 pub mod plan;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     files::{FILES_MAX, FileEntry, FilesSpec, NOTICES_MAX, TEXTS_MAX_BYTES},
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
@@ -11,10 +11,10 @@ use super::process::{RESTART_EPOCH_MAX, VERIFY_AFTER_MAX_MS, between, most};
 
 /// Returns everything that is wrong with a spec, part by part.
 #[must_use]
-pub fn faults(spec: &FilesSpec) -> Vec<String> {
+pub fn faults(spec: &FilesSpec) -> Vec<Diagnostic> {
     let texts = spec.files.values().flat_map(|entry| [&entry.text, &entry.template]).flatten().map(String::len).sum();
     let checks = [
-        if spec.files.is_empty() { Err("files: there is none".to_owned()) } else { Ok(()) },
+        if spec.files.is_empty() { Err("files: there is none".into()) } else { Ok(()) },
         most("files", " entries", spec.files.len(), FILES_MAX),
         most("files", " bytes of texts and templates", texts, TEXTS_MAX_BYTES),
         most("on_change", " actions", spec.on_change.len(), NOTICES_MAX),
@@ -29,20 +29,20 @@ pub fn faults(spec: &FilesSpec) -> Vec<String> {
         [check_path(path), check_entry(entry)]
             .into_iter()
             .filter_map(Result::err)
-            .map(move |fault| format!("files.{path}: {fault}"))
+            .map(move |fault| fault.within(format_args!("files.{path}")))
     });
     checks.into_iter().filter_map(Result::err).chain(of_entries).collect()
 }
 
 /// Checks that a path is absolute and has no parts that lead elsewhere.
-fn check_path(path: &str) -> Result<(), String> {
-    let Some(relative) = path.strip_prefix('/') else { return Err("it is no absolute path".to_owned()) };
+fn check_path(path: &str) -> Result<(), Diagnostic> {
+    let Some(relative) = path.strip_prefix('/') else { return Err("it is no absolute path".into()) };
     if path.contains('\0') || path.len() > PATH_MAX_BYTES {
-        return Err(format!("it is no path: one has at most {PATH_MAX_BYTES} bytes, and none that are zero"));
+        return Err(format!("it is no path: one has at most {PATH_MAX_BYTES} bytes, and none that are zero").into());
     }
     let is_odd = relative.split('/').any(|part| matches!(part, "" | "." | ".."));
     if is_odd {
-        Err("it has an empty part, `.` or `..`. hint: write the path that it leads to".to_owned())
+        Err(Diagnostic::new("it has an empty part, `.` or `..`").with_hint("write the path that it leads to"))
     } else {
         Ok(())
     }
@@ -51,7 +51,7 @@ fn check_path(path: &str) -> Result<(), String> {
 /// Linux's limit of a path.
 const PATH_MAX_BYTES: usize = 4095;
 
-fn check_entry(entry: &FileEntry) -> Result<(), String> {
+fn check_entry(entry: &FileEntry) -> Result<(), Diagnostic> {
     let FileEntry { text, template, artifact, directory, link, absent, .. } = entry;
     // A folder may be filled from an artifact.
     let is_artifact = artifact.is_some() && directory.is_none();
@@ -59,38 +59,37 @@ fn check_entry(entry: &FileEntry) -> Result<(), String> {
     match forms.into_iter().filter(|is_form| *is_form).count() {
         1 => check_details(entry),
         0 => {
-            Err("it says not what there is. hint: text, template, artifact, directory, link, or absent: true"
-                .to_owned())
+            Err(Diagnostic::new("it says not what there is").with_hint("text, template, artifact, directory, link, or absent: true"))
         }
-        _ => Err("it says more than one of text, template, artifact, directory, link and absent".to_owned()),
+        _ => Err("it says more than one of text, template, artifact, directory, link and absent".into()),
     }
 }
 
 /// Checks what goes with a form.
-fn check_details(entry: &FileEntry) -> Result<(), String> {
+fn check_details(entry: &FileEntry) -> Result<(), Diagnostic> {
     let FileEntry { directory, link, absent, owner, group, mode, validate, .. } = entry;
     if let Some(mode) = mode.as_ref().filter(|mode| !u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o7777)) {
-        return Err(format!("mode: {mode:?} is none. hint: write it in octal, such as \"0644\""));
+        return Err(Diagnostic::new(format_args!("mode: {mode:?} is none")).with_hint("write it in octal, such as \"0644\""));
     }
     if *absent && (owner.is_some() || group.is_some() || mode.is_some()) || link.is_some() && mode.is_some() {
-        return Err("it has owner, group or mode, which what it describes has not".to_owned());
+        return Err("it has owner, group or mode, which what it describes has not".into());
     }
     if link.as_ref().is_some_and(|to| to.is_empty() || to.contains('\0') || to.len() > PATH_MAX_BYTES) {
-        return Err("link: it leads nowhere".to_owned());
+        return Err("link: it leads nowhere".into());
     }
     if [owner, group].into_iter().flatten().any(|name| name.is_empty() || name.len() > NAME_MAX_BYTES) {
-        return Err("owner, group: it is no name".to_owned());
+        return Err("owner, group: it is no name".into());
     }
     if validate.is_empty() {
         return Ok(());
     }
     if directory.is_some() || link.is_some() || *absent {
-        return Err("validate: only files are checked".to_owned());
+        return Err("validate: only files are checked".into());
     }
     if validate.iter().any(|word| word.contains("{}")) {
         Ok(())
     } else {
-        Err("validate: it does not name the file. hint: `{}` stands for its path".to_owned())
+        Err(Diagnostic::new("validate: it does not name the file").with_hint("`{}` stands for its path"))
     }
 }
 
@@ -150,7 +149,7 @@ mod tests {
         let found = of(
             json!({"files": {"etc": {"text": ""}, "/a/../b": {"link": "x"}, "/c": {}, "/d": {"text": "", "link": ""}}}),
         );
-        let begins: Vec<_> = found.iter().map(|fault| fault.split(": ").next().unwrap()).collect();
+        let begins: Vec<_> = found.iter().map(|fault| fault.cause.split(": ").next().unwrap()).collect();
         assert_eq!(begins, ["files./a/../b", "files./c", "files./d", "files.etc"], "{found:?}");
         for (entry, words) in [
             (json!({"text": "", "mode": "9"}), "octal"),
@@ -161,9 +160,9 @@ mod tests {
             (json!({"link": ""}), "nowhere"),
         ] {
             let found = of(json!({"files": {"/a": entry}}));
-            assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
+            assert!(found.len() == 1 && found[0].cause.contains(words), "{found:?}");
         }
-        assert_eq!(of(json!({}))[0], "files: there is none");
-        assert!(of(json!({"files": {"/a": {"text": "x".repeat(TEXTS_MAX_BYTES + 1)}}}))[0].contains("bytes"));
+        assert_eq!(of(json!({}))[0].cause, "files: there is none");
+        assert!(of(json!({"files": {"/a": {"text": "x".repeat(TEXTS_MAX_BYTES + 1)}}}))[0].cause.contains("bytes"));
     }
 }

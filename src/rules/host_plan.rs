@@ -10,7 +10,7 @@ pub mod text_diff;
 
 use std::collections::BTreeMap;
 
-use muster_topics::{canonical, desired::DeploymentName, name::Digest, name::UnitName};
+use muster_topics::{diagnostic::Diagnostic, canonical, desired::DeploymentName, name::Digest, name::UnitName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub struct DeploymentPlan {
     pub whole: Digest,
     /// Why the host would refuse the version; then it changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
+    pub refused: Option<Diagnostic>,
     /// How many units are changed in which way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<UnitAction, u32>,
@@ -134,7 +134,7 @@ pub struct UnitPlan {
     pub action: UnitAction,
     /// Why it cannot be, or with whom it conflicts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Diagnostic>,
     /// The fields of its spec that change, with secrets masked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<FieldDifference>,
@@ -167,7 +167,7 @@ pub struct FilePlan {
     pub after: Option<PathState>,
     /// Why it is left as it is, though the unit does not name it any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left: Option<String>,
+    pub left: Option<Diagnostic>,
     /// The unified difference of a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
@@ -216,7 +216,7 @@ impl FilePlan {
     #[must_use]
     pub fn sentence(&self) -> String {
         if let Some(why) = &self.left {
-            return format!("is left as it is: {why}");
+            return format!("is left as it is: {why:#}");
         }
         match (&self.before, &self.after) {
             (None, None) => "unchanged".to_owned(),
@@ -290,7 +290,7 @@ impl DeploymentPlan {
 
     /// The plan of a deployment that the host would refuse.
     #[must_use]
-    pub fn refused(deployment: DeploymentName, why: String) -> Self {
+    pub fn refused(deployment: DeploymentName, why: Diagnostic) -> Self {
         let (digest, whole) = digests(Some(&why), &[]);
         let (counts, units) = (BTreeMap::new(), Vec::new());
         Self { deployment, digest, whole, refused: Some(why), counts, units, is_cut: false }
@@ -343,7 +343,7 @@ impl DeploymentPlan {
 }
 
 /// Returns the digest of what a version changes, and that of all, with the units that go.
-fn digests(refused: Option<&str>, units: &[UnitPlan]) -> (Digest, Digest) {
+fn digests(refused: Option<&Diagnostic>, units: &[UnitPlan]) -> (Digest, Digest) {
     // The contents are named by their digests, so their differences add nothing.
     let bare = |unit: &UnitPlan| {
         let mut unit = unit.clone();
@@ -407,7 +407,7 @@ mod tests {
         let gone = plan(vec![one, two, unit("d/gone", UnitAction::Remove)]);
         assert_eq!(gone.digest, same.digest);
         assert_ne!(gone.whole, same.whole);
-        assert_ne!(DeploymentPlan::refused("d/x".parse().unwrap(), "no".to_owned()).digest, plan(vec![]).digest);
+        assert_ne!(DeploymentPlan::refused("d/x".parse().unwrap(), "no".into()).digest, plan(vec![]).digest);
     }
 
     #[test]

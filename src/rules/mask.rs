@@ -15,7 +15,7 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, URL_SAFE},
 };
-use muster_topics::{secret::MASKED_MIN_BYTES, unit::MASK};
+use muster_topics::{diagnostic::Diagnostic, secret::MASKED_MIN_BYTES, unit::MASK};
 use serde_json::Value;
 
 /// The shortest value that is masked where it is a word of its own. A shorter one is in too many.
@@ -167,6 +167,14 @@ impl SecretMask {
     }
 
     /// Masks the values in the texts of a document.
+    pub fn mask_diagnostic(&self, told: &mut Diagnostic, cut: Cut) {
+        let Diagnostic { cause, consequence, hint } = told;
+        for text in [Some(cause), consequence.as_mut(), hint.as_mut()].into_iter().flatten() {
+            self.mask(text, cut);
+        }
+    }
+
+    /// Masks every text of a document.
     pub fn mask_document(&self, document: &mut Value) {
         match document {
             Value::Object(object) => {

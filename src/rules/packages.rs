@@ -17,7 +17,7 @@ pub mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     address::has_user_information,
     files::NOTICES_MAX,
     packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository, RepositoryLogin},
@@ -34,10 +34,10 @@ const KEY_MAX_BYTES: usize = 256 * 1024;
 
 /// Returns everything that is wrong with a spec, part by part.
 #[must_use]
-pub fn faults(spec: &PackagesSpec) -> Vec<String> {
+pub fn faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     let count = spec.present.len() + spec.absent.len();
     let checks = [
-        if count == 0 { Err("present: there is none, and none in absent".to_owned()) } else { Ok(()) },
+        if count == 0 { Err("present: there is none, and none in absent".into()) } else { Ok(()) },
         most("present", " packages, with absent", count, PACKAGES_MAX),
         most("hold", " packages", spec.hold.len(), PACKAGES_MAX),
         most("repositories", "", spec.repositories.len(), REPOSITORIES_MAX),
@@ -51,7 +51,7 @@ pub fn faults(spec: &PackagesSpec) -> Vec<String> {
     ];
     let of_packages = package_faults(spec);
     let of_repositories = spec.repositories.iter().filter_map(|(name, repository)| {
-        check_repository(repository).err().map(|fault| format!("repositories.{name}.{fault}"))
+        check_repository(repository).err().map(|fault| Diagnostic { cause: format!("repositories.{name}.{}", fault.cause), ..fault })
     });
     let all = checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories);
     all.chain(key_faults(spec)).chain(login_faults(spec)).collect()
@@ -66,7 +66,7 @@ pub fn split(package: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn package_faults(spec: &PackagesSpec) -> Vec<String> {
+fn package_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     let mut faults = Vec::new();
     let mut named = BTreeSet::new();
     for (part, package) in
@@ -74,33 +74,31 @@ fn package_faults(spec: &PackagesSpec) -> Vec<String> {
     {
         let (name, version) = split(package);
         if let Err(fault) = check_name(name) {
-            faults.push(format!("{part}: {package}: {fault}"));
+            faults.push(fault.within(format_args!("{part}: {package}")));
         }
         match version {
-            Some(_) if part == "absent" => faults.push(format!(
-                "absent: {package}: a package that is not there has no version. hint: write {name} alone"
-            )),
+            Some(_) if part == "absent" => faults.push(Diagnostic::new(format_args!("absent: {package}: a package that is not there has no version")).with_hint(format_args!("write {name} alone"))),
             Some(version) => {
-                faults.extend(check_version(version).err().map(|fault| format!("{part}: {package}: {fault}")));
+                faults.extend(check_version(version).err().map(|fault| fault.within(format_args!("{part}: {package}"))));
             }
             None => {}
         }
         if !named.insert(name) {
-            faults.push(format!("{part}: {name} is named twice"));
+            faults.push(format!("{part}: {name} is named twice").into());
         }
     }
     for name in &spec.hold {
         if let Err(fault) = check_name(name) {
-            faults.push(format!("hold: {name}: {fault}"));
+            faults.push(fault.within(format_args!("hold: {name}")));
         } else if spec.absent.contains(name) {
-            faults.push(format!("hold: {name} is in absent, too"));
+            faults.push(format!("hold: {name} is in absent, too").into());
         }
     }
     faults
 }
 
 /// Checks a package's name: nothing that a package manager could take for an option, or for more than one package.
-fn check_name(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), Diagnostic> {
     let (bare, architecture) = name.split_once(':').map_or((name, None), |(bare, after)| (bare, Some(after)));
     let is_first = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_part = |byte: u8| is_first(byte) || matches!(byte, b'+' | b'-' | b'.' | b'_');
@@ -108,91 +106,87 @@ fn check_name(name: &str) -> Result<(), String> {
     // With one of these at its end apt would do the opposite, or take it for a pattern.
     let is_sign = bare.len() > 1 && bare.ends_with('-');
     if name.len() > WORD_MAX_BYTES || !is_name(bare) || is_sign || !architecture.is_none_or(is_name) {
-        return Err("it is no name of a package: lower-case letters, digits, `+`, `-`, `.` and `_`".to_owned());
+        return Err("it is no name of a package: lower-case letters, digits, `+`, `-`, `.` and `_`".into());
     }
     Ok(())
 }
 
-fn check_version(version: &str) -> Result<(), String> {
+fn check_version(version: &str) -> Result<(), Diagnostic> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'~' | b':' | b'_');
     let begins = version.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if begins && version.len() <= WORD_MAX_BYTES && version.bytes().all(is_part) {
         return Ok(());
     }
-    Err("that is no version. hint: `apt-cache policy NAME` lists those that there are".to_owned())
+    Err(Diagnostic::new("that is no version").with_hint("`apt-cache policy NAME` lists those that there are"))
 }
 
 /// Finds repositories that are named twice with different keys: no package manager reads such sources.
-fn key_faults(spec: &PackagesSpec) -> Vec<String> {
+fn key_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     let mut keys = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, repository) in &spec.repositories {
         let (first, key) =
             keys.entry((repository.address(), &repository.suite)).or_insert_with(|| (name, repository.key_digest()));
         if *key != repository.key_digest() {
-            faults.push(format!("repositories.{name}.key: {first} is the same repository, with another key"));
+            faults.push(format!("repositories.{name}.key: {first} is the same repository, with another key").into());
         }
     }
     faults
 }
 
 /// Finds logins to the same address that differ: a package manager has one for each.
-fn login_faults(spec: &PackagesSpec) -> Vec<String> {
+fn login_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     let mut logins = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, repository) in &spec.repositories {
         let Some(login) = &repository.login else { continue };
         let (first, known) = logins.entry(repository.address()).or_insert((name, login));
         if *known != login {
-            faults.push(format!("repositories.{name}.login: {first} has the same address, with another login"));
+            faults.push(format!("repositories.{name}.login: {first} has the same address, with another login").into());
         }
     }
     faults
 }
 
 /// Checks that a login is one line of a file, and one that a package manager uses.
-fn check_login(url: &str, login: &RepositoryLogin) -> Result<(), String> {
+fn check_login(url: &str, login: &RepositoryLogin) -> Result<(), Diagnostic> {
     let RepositoryLogin { user, password: _ } = login;
     if user.is_empty() || user.len() > WORD_MAX_BYTES || !user.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("login.user: it has to be one word".to_owned());
+        return Err("login.user: it has to be one word".into());
     }
     if !url.starts_with("https://") && !url.starts_with("http://") {
-        return Err("login: nobody asks for one at such a url. hint: leave it out".to_owned());
+        return Err(Diagnostic::new("login: nobody asks for one at such a url").with_hint("leave it out"));
     }
     Ok(())
 }
 
 /// Checks that a repository is one line each in a file of sources, and has a key.
-fn check_repository(repository: &Repository) -> Result<(), String> {
+fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
     let Repository { url, suite, components, key, login } = repository;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     if has_user_information(url) {
         return Err(
-            "url: there is a user or a password in it, which every listing would show. hint: leave it out, and say `login: {user: \
-             NAME, password: {secret: SECRET}}`; `muster secret set SECRET` sets the password"
-                .to_owned(),
+            Diagnostic::new("url: there is a user or a password in it, which every listing would show").with_hint("leave it out, and say `login: {user: NAME, password: {secret: SECRET}}`; `muster secret set SECRET` sets the password"),
         );
     }
     let schemes = ["http://", "https://", "file:/", "copy:/"];
     if !is_word(url) || !schemes.iter().any(|scheme| url.starts_with(scheme)) {
-        return Err(format!("url: it has to be one word, with one of {}", schemes.join(", ")));
+        return Err(format!("url: it has to be one word, with one of {}", schemes.join(", ")).into());
     }
     if !is_word(suite) {
-        return Err("suite: it has to be one word, such as stable, or ./ for a flat repository".to_owned());
+        return Err("suite: it has to be one word, such as stable, or ./ for a flat repository".into());
     }
     if suite.ends_with('/') != components.is_empty() {
-        return Err(
-            "components: a flat repository, whose suite ends with /, has none, and any other at least one".to_owned()
-        );
+        return Err("components: a flat repository, whose suite ends with /, has none, and any other at least one".into());
     }
     if !components.iter().all(|component| is_word(component)) {
-        return Err("components: each has to be one word".to_owned());
+        return Err("components: each has to be one word".into());
     }
     let key = key.trim();
     let is_armoured =
         key.starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") && key.ends_with("-----END PGP PUBLIC KEY BLOCK-----");
     if !is_armoured || key.len() > KEY_MAX_BYTES {
-        return Err("key: it has to be a public key in ASCII armour. hint: gpg --armor --export KEY".to_owned());
+        return Err(Diagnostic::new("key: it has to be a public key in ASCII armour").with_hint("gpg --armor --export KEY"));
     }
     login.as_ref().map_or(Ok(()), |login| check_login(url, login))
 }
@@ -265,8 +259,8 @@ mod tests {
         ] {
             let found = faults(&spec(json.clone()));
             match fault {
-                None => assert_eq!(found, Vec::<String>::new(), "{json}"),
-                Some(fault) => assert!(found.iter().any(|found| found.contains(fault)), "{json}: {found:?}"),
+                None => assert_eq!(found, [], "{json}"),
+                Some(fault) => assert!(found.iter().any(|found| found.cause.contains(fault)), "{json}: {found:?}"),
             }
         }
     }

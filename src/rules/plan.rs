@@ -60,7 +60,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 use muster_topics::name::Digest;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     signal::Signal,
     unit::{Desired, Hold, Observed, Phase},
@@ -143,7 +143,7 @@ pub struct RestoredUnit {
     pub finished: bool,
     /// Why the running instance is being stopped as unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub condemned: Option<String>,
+    pub condemned: Option<Diagnostic>,
     /// Whether the running instance was up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub up: bool,

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     container::ContainerSpec,
     endpoint::{Connector, ENDPOINTS_MAX, Endpoint, Needed, Protocol, Provided},
     name::{Name, UnitName},
@@ -191,21 +191,21 @@ impl<'a> From<&'a ContainerSpec> for SpecEndpoints<'a> {
 
 /// Returns everything that is wrong with the endpoints that a unit provides and requires.
 #[must_use]
-pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<String> {
+pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
     let spec = spec.into();
     let mut wrong = Vec::new();
     let provided: Vec<&Name> = spec.provides.iter().map(|provided| &provided.name).collect();
     let needed: Vec<&Name> = spec.needs.iter().map(|needed| &needed.name).collect();
     for (what, names) in [("provides", &provided), ("needs", &needed)] {
         if names.len() > ENDPOINTS_MAX {
-            wrong.push(format!("{what} has {} endpoints, and may have {ENDPOINTS_MAX}", names.len()));
+            wrong.push(format!("{what} has {} endpoints, and may have {ENDPOINTS_MAX}", names.len()).into());
         }
         let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
         for name in names {
             match seen.insert(variable(name), name) {
-                Some(other) if other == *name => wrong.push(format!("{what} has {name} twice")),
+                Some(other) if other == *name => wrong.push(format!("{what} has {name} twice").into()),
                 Some(other) => {
-                    wrong.push(format!("{what}: {other} and {name} would be one variable of the environment"));
+                    wrong.push(format!("{what}: {other} and {name} would be one variable of the environment").into());
                 }
                 None => {}
             }
@@ -214,27 +214,23 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<String> {
     let mut ports = BTreeSet::new();
     for Provided { name, port, protocol, .. } in spec.provides {
         match port {
-            Some(0) => wrong.push(format!("provides: {name} has port 0, which is none. hint: leave the port out")),
+            Some(0) => wrong.push(Diagnostic::new(format_args!("provides: {name} has port 0, which is none")).with_hint("leave the port out")),
             Some(port) if !ports.insert((*protocol, *port)) => {
-                wrong.push(format!("provides: two endpoints have {protocol} port {port}"));
+                wrong.push(format!("provides: two endpoints have {protocol} port {port}").into());
             }
             _ => {}
         }
     }
     for (place, wrong_one) in wrong_placeholders(spec.args, spec) {
-        wrong.push(format!("argument {place} says {wrong_one}"));
+        wrong.push(Diagnostic { cause: format!("argument {place} says {}", wrong_one.cause), ..wrong_one });
     }
     for (name, value) in spec.env {
         let known = |one: &Placeholder<'_>| one.name.is_some() == (one.what != "config") && WHATS.contains(&one.what);
         if let Some(one) = placeholder::all(value).into_iter().find(known) {
-            wrong.push(format!(
-                "env.{name} says {one}, and placeholders are put into arguments alone. hint: its process finds {} in its \
-                 environment",
-                match one.name {
+            wrong.push(Diagnostic::new(format_args!("env.{name} says {one}, and placeholders are put into arguments alone")).with_hint(format_args!("its process finds {} in its environment", match one.name {
                     None => "MUSTER_CONFIG".to_owned(),
                     Some(of) => format!("MUSTER_{}_{}", one.what.to_uppercase(), of.to_uppercase().replace('-', "_")),
-                }
-            ));
+                })));
         }
     }
     wrong
@@ -246,7 +242,7 @@ const WHATS: [&str; 4] = ["config", "port", "address", "endpoint"];
 /// Returns placeholders that are unknown or name no endpoint of the unit: the number of the word (from 1), and what is
 /// wrong.
 #[must_use]
-pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b>>) -> Vec<(usize, String)> {
+pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b>>) -> Vec<(usize, Diagnostic)> {
     let spec = spec.into();
     let provided = |name: &str| spec.provides.iter().any(|provided| provided.name.as_str() == name);
     let needed = |name: &str| spec.needs.iter().any(|needed| needed.name.as_str() == name);
@@ -254,18 +250,15 @@ pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b
         ("config", None) if spec.configured => None,
         ("port" | "address", Some(name)) if provided(name) => None,
         ("endpoint", Some(name)) if needed(name) => None,
-        ("port" | "address", Some(name)) => Some(format!("{one}, and provides has no {name}")),
-        ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}")),
+        ("port" | "address", Some(name)) => Some(format!("{one}, and provides has no {name}").into()),
+        ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}").into()),
         _ => {
             let config = if spec.configured { "{config}, " } else { "" };
-            Some(format!(
-                "{one}, and there is no such placeholder. hint: there are {config}{{port:NAME}}, {{address:NAME}} and \
-                 {{endpoint:NAME}}; {{{one}}} is the text {one} itself"
-            ))
+            Some(Diagnostic::new(format_args!("{one}, and there is no such placeholder")).with_hint(format_args!("there are {config}{{port:NAME}}, {{address:NAME}} and {{endpoint:NAME}}; {{{one}}} is the text {one} itself")))
         }
     };
     let of_word = |(place, word): (usize, &String)| {
-        let wrong: Vec<String> = placeholder::all(word).iter().filter_map(why).collect();
+        let wrong: Vec<Diagnostic> = placeholder::all(word).iter().filter_map(why).collect();
         wrong.into_iter().map(move |wrong| (place, wrong))
     };
     (1..).zip(words).flat_map(of_word).collect()
@@ -290,9 +283,7 @@ pub fn assign(
     for Provided { protocol, port, .. } in provides {
         let Some(port) = port else { continue };
         if let Some(other) = taken.insert((*protocol, *port), unit).filter(|other| *other != unit) {
-            let message = format!(
-                "{protocol} port {port} is leased to {other}. hint: leave the port out, to be leased a free one"
-            );
+            let message = Diagnostic::new(format_args!("{protocol} port {port} is leased to {other}")).with_hint("leave the port out, to be leased a free one");
             return Err(CommandRefusal::new(RefusalCode::Conflict, message));
         }
     }
@@ -333,10 +324,7 @@ pub fn assign(
 fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> CommandRefusal {
     let Provided { name, protocol, .. } = provided;
     let realm = unit.realm();
-    let message = format!(
-        "no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is leased, or in use by something \
-         else. hint: `muster realm update {realm} --ports FIRST-LAST`, or remove a unit"
-    );
+    let message = Diagnostic::new(format_args!("no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is leased, or in use by something else")).with_hint(format_args!("`muster realm update {realm} --ports FIRST-LAST`, or remove a unit"));
     CommandRefusal::new(RefusalCode::PortsExhausted, message)
 }
 

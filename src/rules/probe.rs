@@ -6,7 +6,7 @@
 use core::net::IpAddr;
 use std::time::Duration;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     container::{ContainerSpec, Network},
     endpoint::{Protocol, Provided},
     name::Name,
@@ -42,9 +42,9 @@ pub enum ProbeVerdict {
     /// It passed.
     Passed,
     /// It has not passed yet, for a unit that is coming up; with its last error.
-    Pending(String),
+    Pending(Diagnostic),
     /// It failed, with its last error.
-    Failed(String),
+    Failed(Diagnostic),
 }
 
 /// Counts the results of one probe.
@@ -87,7 +87,7 @@ impl ProbeCounter {
     }
 
     /// Handles a result; returns the verdict if it changed.
-    pub fn answered(&mut self, answer: Result<(), String>) -> Option<ProbeVerdict> {
+    pub fn answered(&mut self, answer: Result<(), Diagnostic>) -> Option<ProbeVerdict> {
         let verdict = match answer {
             Ok(()) => {
                 (self.good, self.bad) = (self.good.saturating_add(1), 0);
@@ -128,10 +128,10 @@ impl ProbeCounter {
 
 /// Returns everything that is wrong with a unit's probes.
 #[must_use]
-pub fn check(spec: &Spec) -> Vec<String> {
+pub fn check(spec: &Spec) -> Vec<Diagnostic> {
     let mut wrong = Vec::new();
     for (which, probe) in spec.probes().iter() {
-        let mut complain = |what: String| wrong.push(format!("probes.{which}.{what}"));
+        let mut complain = |what: Diagnostic| wrong.push(Diagnostic { cause: format!("probes.{which}.{}", what.cause), ..what });
         check_numbers(which, probe, &mut complain);
         match &probe.check {
             Check::Exec(argv) => check_argv(argv, spec, &mut complain),
@@ -140,7 +140,7 @@ pub fn check(spec: &Spec) -> Vec<String> {
                 check_port("http", (port, *address), spec, &mut complain);
                 check_path(path, &mut complain);
                 if let Some(status) = status.filter(|status| !(200..=599).contains(status)) {
-                    complain(format!("http.status is {status}, and may be from 200 to 599"));
+                    complain(format!("http.status is {status}, and may be from 200 to 599").into());
                 }
             }
         }
@@ -148,7 +148,7 @@ pub fn check(spec: &Spec) -> Vec<String> {
     wrong
 }
 
-fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(String)) {
+fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(Diagnostic)) {
     let Probe { interval_ms, timeout_ms, failures, successes, .. } = *probe;
     let (failures_min, failures_max) = match which {
         // A unit that does not come up is stopped by its deadline alone.
@@ -168,27 +168,25 @@ fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(String))
         }
         complain(match (which, what) {
             (Which::Start, "failures") => {
-                format!(
-                    "{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over. hint: leave it out"
-                )
+                Diagnostic::new(format_args!("{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over")).with_hint("leave it out")
             }
             (Which::Live, "successes") => {
-                format!("{what} is {value}, but one good answer is all that it takes. hint: leave it out")
+                Diagnostic::new(format_args!("{what} is {value}, but one good answer is all that it takes")).with_hint("leave it out")
             }
-            _ => format!("{what} is {value}, and may be from {min} to {max}"),
+            _ => format!("{what} is {value}, and may be from {min} to {max}").into(),
         });
     }
 }
 
-fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(String)) {
+fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(Diagnostic)) {
     if argv.first().is_none_or(String::is_empty) {
-        complain("exec has no program. hint: [\"/usr/bin/test\", \"-e\", \"/run/ready\"]".to_owned());
+        complain(Diagnostic::new("exec has no program").with_hint("[\"/usr/bin/test\", \"-e\", \"/run/ready\"]"));
     }
     if argv.len() > ARGV_MAX || argv.iter().any(|word| word.len() > WORD_MAX_BYTES || word.contains('\0')) {
-        complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL"));
+        complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL").into());
     }
     for (word, wrong) in port_lease::wrong_placeholders(argv, spec) {
-        complain(format!("exec: word {word} says {wrong}"));
+        complain(Diagnostic { cause: format!("exec: word {word} says {}", wrong.cause), ..wrong });
     }
 }
 
@@ -220,30 +218,25 @@ fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
     }
 }
 
-fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec, complain: &mut impl FnMut(String)) {
+fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec, complain: &mut impl FnMut(Diagnostic)) {
     if matches!(spec, Spec::Container(container) if container.network == Network::None) {
-        return complain(format!(
-            "{kind}: its network is none, so that nobody connects to it. hint: exec, which runs inside"
-        ));
+        return complain(Diagnostic::new(format_args!("{kind}: its network is none, so that nobody connects to it")).with_hint("exec, which runs inside"));
     }
     match port {
-        Port::Number(0) => complain(format!("{kind}.port is 0, which is none")),
+        Port::Number(0) => complain(format!("{kind}.port is 0, which is none").into()),
         Port::Number(number) if address.is_none() && own_network(spec).is_some() => {
             if endpoint(spec, port, address).is_none() {
-                complain(format!(
-                    "{kind}.port is {number}, a port inside to which no endpoint leads from the host. hint: add one to \
-                     `provides`, and that number to `ports`; or exec, which runs inside"
-                ));
+                complain(Diagnostic::new(format_args!("{kind}.port is {number}, a port inside to which no endpoint leads from the host")).with_hint("add one to `provides`, and that number to `ports`; or exec, which runs inside"));
             }
         }
         Port::Number(_) => {}
         Port::Endpoint(name) => match spec.provides().iter().find(|provided| provided.name == *name) {
-            None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name")),
+            None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name").into()),
             Some(endpoint) if endpoint.protocol != Protocol::Tcp => {
                 complain(format!(
                     "{kind}.port is {name}, an endpoint of {}, to which nobody connects",
                     endpoint.protocol
-                ));
+                ).into());
             }
             Some(_) => {}
         },
@@ -251,13 +244,10 @@ fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec,
 }
 
 /// Checks a path, which is put into a request unchanged.
-fn check_path(path: &str, complain: &mut impl FnMut(String)) {
+fn check_path(path: &str, complain: &mut impl FnMut(Diagnostic)) {
     let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if !path.starts_with('/') || !is_plain || path.len() > PATH_MAX_BYTES {
-        complain(format!(
-            "http.path {path:?} is none. hint: it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII \
-             character stands there as %XX"
-        ));
+        complain(Diagnostic::new(format_args!("http.path {path:?} is none")).with_hint(format_args!("it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII character stands there as %XX")));
     }
 }
 
@@ -312,7 +302,7 @@ mod tests {
         let mut watch = ProbeCounter::new(&probe(|_| ()), true, 0.9);
         let mut waits = vec![watch.wait_ms()];
         for answer in
-            [Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new())]
+            [Err("".into()), Err("".into()), Err("".into()), Err("".into()), Err("".into())]
         {
             watch.answered(answer);
             waits.push(watch.wait_ms());
@@ -320,12 +310,12 @@ mod tests {
         assert_eq!(waits, [0, 100, 200, 400, 800, 1_000]);
         watch.answered(Ok(()));
         assert_eq!(watch.wait_ms(), 10_000);
-        watch.answered(Err(String::new()));
+        watch.answered(Err("".into()));
         assert_eq!(watch.wait_ms(), 10_000, "it was up");
         // Not more often than configured.
         let mut watch = ProbeCounter::new(&probe(|probe| probe.interval_ms = 150), true, 0.0);
         for _ in 0..3 {
-            watch.answered(Err(String::new()));
+            watch.answered(Err("".into()));
         }
         assert_eq!(watch.wait_ms(), 150);
     }
@@ -384,7 +374,7 @@ mod tests {
         let wrong = check(&serde_json::from_value(spec).unwrap());
         assert_eq!(wrong.len(), wanted.len(), "{wrong:?}");
         for (found, wanted) in wrong.iter().zip(wanted) {
-            assert!(found.contains(wanted), "{found:?} should say {wanted:?}");
+            assert!(found.cause.contains(wanted), "{found:?} should say {wanted:?}");
         }
     }
 
@@ -435,7 +425,7 @@ mod tests {
         check_of(published.clone(), inside, &[]);
         check_of(published.clone(), named, &[]);
         check_of(published.clone(), other, &[&leads_nowhere(53)]);
-        check_of(published.clone(), r#"{"live":{"tcp":{"port":81}}}"#, &["hint: add one to `provides`"]);
+        check_of(published.clone(), r#"{"live":{"tcp":{"port":81}}}"#, &["no endpoint leads from the host"]);
         check_of(published.clone(), r#"{"live":{"tcp":{"port":0}}}"#, &["tcp.port is 0"]);
         check_of(published, r#"{"live":{"tcp":{"port":81,"address":"10.0.0.1"}}}"#, &[]);
         check_of(on("bridge"), named, &[]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::backoff::GOOD_AFTER_MS;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     probe::{Check, Which},
     process::{Forking, Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
@@ -69,13 +69,13 @@ pub const MERGED: &str = "config";
 ///
 /// # Errors
 /// If something is wrong, with a message for its author.
-pub fn check(spec: &YunoSpec) -> Result<(), String> {
+pub fn check(spec: &YunoSpec) -> Result<(), Diagnostic> {
     faults(spec).into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Returns everything that is wrong with a spec, part by part.
 #[must_use]
-pub fn faults(spec: &YunoSpec) -> Vec<String> {
+pub fn faults(spec: &YunoSpec) -> Vec<Diagnostic> {
     let checks = [
         check_texts(spec),
         check_configs(spec),
@@ -102,103 +102,103 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
 }
 
 /// The system allows no NUL in its texts, and no `=` in the name of an environment variable.
-fn check_texts(spec: &YunoSpec) -> Result<(), String> {
+fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
-        return Err(format!("argument {} contains a NUL", arg + 1));
+        return Err(format!("argument {} contains a NUL", arg + 1).into());
     }
     for (name, value) in &spec.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(format!("environment variable {name:?} has no valid name or value"));
+            return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are"));
+            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into());
         }
         if !spec.channel.is_none() && NOTIFY_VARIABLES.contains(&name.as_str()) {
-            return Err(format!("environment variable {name} is set by the agent for a unit with a channel"));
+            return Err(format!("environment variable {name} is set by the agent for a unit with a channel").into());
         }
     }
     match &spec.cwd {
         Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
-            Err(format!("cwd {cwd:?} is no absolute path. hint: begin it with /"))
+            Err(Diagnostic::new(format_args!("cwd {cwd:?} is no absolute path")).with_hint("begin it with /"))
         }
         _ => Ok(()),
     }
 }
 
 /// Each config has a file of its own beside the merged one, named by its id.
-fn check_configs(spec: &YunoSpec) -> Result<(), String> {
+fn check_configs(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.configs.len() > CONFIGS_MAX {
-        return Err(format!("there are {} configs, and may be at most {CONFIGS_MAX}", spec.configs.len()));
+        return Err(format!("there are {} configs, and may be at most {CONFIGS_MAX}", spec.configs.len()).into());
     }
     for (index, config) in spec.configs.iter().enumerate() {
         if config.id.as_str() == MERGED {
-            return Err(format!("configs: the id {MERGED} is that of the merged file. hint: add it under another id"));
+            return Err(Diagnostic::new(format_args!("configs: the id {MERGED} is that of the merged file")).with_hint("add it under another id"));
         }
         if spec.configs[..index].iter().any(|other| other.id == config.id) {
-            return Err(format!("configs: {} stands there twice. hint: one version of it is enough", config.id));
+            return Err(Diagnostic::new(format_args!("configs: {} stands there twice", config.id)).with_hint("one version of it is enough"));
         }
     }
     Ok(())
 }
 
-fn check_reload(spec: &YunoSpec) -> Result<(), String> {
+fn check_reload(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.reload_signal == Signal::Kill {
-        return Err("reload_signal is kill, which nothing survives. hint: \"reload\": \"restart\"".to_owned());
+        return Err(Diagnostic::new("reload_signal is kill, which nothing survives").with_hint("\"reload\": \"restart\""));
     }
     let by_channel = spec.on_change.iter().any(|one| one.action == Reload::Channel) || spec.reload == Reload::Channel;
     if by_channel && spec.channel != Channel::Lines {
-        return Err("to reload by channel needs one. hint: \"channel\": \"lines\"".to_owned());
+        return Err(Diagnostic::new("to reload by channel needs one").with_hint("\"channel\": \"lines\""));
     }
     if spec.on_change.len() > ON_CHANGE_MAX {
-        return Err(format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()));
+        return Err(format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()).into());
     }
     match spec.on_change.iter().find(|one| !one.path.starts_with('/') || one.path.contains('\0')) {
-        Some(one) => Err(format!("on_change: {:?} is no absolute path. hint: begin it with /", one.path)),
+        Some(one) => Err(Diagnostic::new(format_args!("on_change: {:?} is no absolute path", one.path)).with_hint("begin it with /")),
         None => Ok(()),
     }
 }
 
-pub(super) fn check_limits(limits: &Limits) -> Result<(), String> {
+pub(super) fn check_limits(limits: &Limits) -> Result<(), Diagnostic> {
     if let Some(bytes) = limits.memory_bytes {
         between("limits.memory_bytes", bytes, MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)?;
     }
     match limits.pids {
-        Some(0) => Err("limits.pids is 0, and its first process is one".to_owned()),
+        Some(0) => Err("limits.pids is 0, and its first process is one".into()),
         _ => Ok(()),
     }
 }
 
-fn check_attributes(process: &Process) -> Result<(), String> {
+fn check_attributes(process: &Process) -> Result<(), Diagnostic> {
     if let Some(nice) = process.nice.filter(|nice| !(-20..=19).contains(nice)) {
-        return Err(format!("process.nice is {nice}, and may be from -20 to 19"));
+        return Err(format!("process.nice is {nice}, and may be from -20 to 19").into());
     }
     if let Some(Forking { pid_file: Some(path) }) = &process.forking
         && (path.is_empty() || path.contains('\0'))
     {
-        return Err(format!("process.forking.pid_file: {path:?} is no path of a file"));
+        return Err(format!("process.forking.pid_file: {path:?} is no path of a file").into());
     }
     check_rlimits("process.rlimits", &process.rlimits)?;
     let groups = process.groups.as_deref().unwrap_or_default();
     if groups.len() > GROUPS_MAX {
-        return Err(format!("process.groups has {} groups, and may have at most {GROUPS_MAX}", groups.len()));
+        return Err(format!("process.groups has {} groups, and may have at most {GROUPS_MAX}", groups.len()).into());
     }
     match groups.iter().find(|group| group.is_empty() || group.contains('\0')) {
-        Some(group) => Err(format!("process.groups: {group:?} is no name of a group")),
+        Some(group) => Err(format!("process.groups: {group:?} is no name of a group").into()),
         None => Ok(()),
     }
 }
 
-pub(super) fn check_rlimits(what: &str, rlimits: &BTreeMap<Resource, Rlimit>) -> Result<(), String> {
+pub(super) fn check_rlimits(what: &str, rlimits: &BTreeMap<Resource, Rlimit>) -> Result<(), Diagnostic> {
     for (resource, Rlimit { soft, hard }) in rlimits {
         if soft.get().unwrap_or(u64::MAX) > hard.get().unwrap_or(u64::MAX) {
             let name = format!("{resource:?}").to_lowercase();
-            return Err(format!("{what}.{name}: what holds ({soft}) is more than it may be raised to ({hard})"));
+            return Err(format!("{what}.{name}: what holds ({soft}) is more than it may be raised to ({hard})").into());
         }
     }
     Ok(())
 }
 
-fn check_log(log: &Log) -> Result<(), String> {
+fn check_log(log: &Log) -> Result<(), Diagnostic> {
     between("log.max_bytes", log.max_bytes, LOG_MIN_BYTES, LOG_MAX_BYTES)?;
     between("log.keep", log.keep.into(), 0, LOGS_KEPT_MAX.into())?;
     match log.max_age_ms {
@@ -207,25 +207,23 @@ fn check_log(log: &Log) -> Result<(), String> {
     }
 }
 
-fn check_channel(spec: &YunoSpec) -> Result<(), String> {
+fn check_channel(spec: &YunoSpec) -> Result<(), Diagnostic> {
     between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     if spec.process.forking.is_some() && !spec.channel.is_none() {
         return Err(
-            "process.forking: a program with a channel says itself when it is up, and stays in the foreground. hint: \
-                    leave out one of the two"
-                .to_owned(),
+            Diagnostic::new("process.forking: a program with a channel says itself when it is up, and stays in the foreground").with_hint("leave out one of the two"),
         );
     }
     match spec.watchdog_ms {
         Some(_) if spec.channel.is_none() => {
-            Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\" or \"lines\"".to_owned())
+            Err(Diagnostic::new("watchdog_ms needs a channel to be heard on").with_hint("add \"channel\": \"notify\" or \"lines\""))
         }
         Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
         None => Ok(()),
     }
 }
 
-fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
+fn check_rollback(spec: &YunoSpec) -> Result<(), Diagnostic> {
     between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
     let Some(within_ms) = spec.healthy_within_ms else { return Ok(()) };
     if spec.channel.is_none() && spec.process.forking.is_none() && within_ms <= spec.started_after_ms {
@@ -233,30 +231,26 @@ fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
             spec.started_after_ms
-        ));
+        ).into());
     }
     between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
 }
 
 /// Two instances that run side by side listen on the same ports, if on any: a client may reach the one that is about to
 /// end.
-fn check_replace(spec: &YunoSpec) -> Result<(), String> {
+fn check_replace(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.replace.is_stop_first() {
         return Ok(());
     }
     let asks_port = |which: &Which| spec.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
     match [Which::Start, Which::Ready].into_iter().find(asks_port) {
-        Some(which) => Err(format!(
-            "replace is start_first, so that two listen on one port for a while: what answers probes.{which} may be the one \
-             that is replaced. hint: have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or \
-             probe with a command (exec)"
-        )),
+        Some(which) => Err(Diagnostic::new(format_args!("replace is start_first, so that two listen on one port for a while: what answers probes.{which} may be the one that is replaced")).with_hint("have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or probe with a command (exec)")),
         None => Ok(()),
     }
 }
 
 /// A program in a container is a command that stays in the foreground; it reads no files of the host.
-fn check_container(spec: &YunoSpec) -> Result<(), String> {
+fn check_container(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.container.is_none() {
         return Ok(());
     }
@@ -277,11 +271,11 @@ fn check_container(spec: &YunoSpec) -> Result<(), String> {
     if *spec == plain && !spec.args.is_empty() {
         return Ok(());
     }
-    Err("container: only what `muster exec --daemon` makes runs in a container".to_owned())
+    Err("container: only what `muster exec --daemon` makes runs in a container".into())
 }
 
-pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), String> {
-    let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
+pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), Diagnostic> {
+    let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}").into());
     if count > max { message() } else { Ok(()) }
 }
 
@@ -289,10 +283,10 @@ fn template_bytes(spec: &YunoSpec) -> usize {
     spec.config_templates.templates.iter().map(|one| one.at.len() + one.text.len()).sum()
 }
 
-pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
+pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), Diagnostic> {
     match value {
-        _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
-        _ if value > max => Err(format!("{what} is {value}, and may be at most {max}")),
+        _ if value < min => Err(format!("{what} is {value}, and must be at least {min}").into()),
+        _ if value > max => Err(format!("{what} is {value}, and may be at most {max}").into()),
         _ => Ok(()),
     }
 }
@@ -310,7 +304,7 @@ mod tests {
         let spec: YunoSpec = serde_json::from_value(spec).unwrap();
         match (check(&spec), complaint) {
             (Ok(()), None) => {}
-            (Err(error), Some(words)) if error.starts_with(words) => {}
+            (Err(error), Some(words)) if error.cause.starts_with(words) => {}
             (found, _) => panic!("{fields}: {found:?}"),
         }
     }

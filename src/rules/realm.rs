@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::Name,
     realm::{BIND, PARENTS_MAX, PORTS_MAX, PortRange, Realm},
 };
@@ -115,29 +115,29 @@ impl Realms {
 
     /// Returns everything that would be wrong with a realm among these.
     #[must_use]
-    pub fn check(&self, realm: &Realm) -> Vec<String> {
+    pub fn check(&self, realm: &Realm) -> Vec<Diagnostic> {
         let mut wrong = Vec::new();
         if let Some(ports) = realm.ports {
             if ports.first == 0 || ports.count() == 0 {
-                wrong.push(format!("the ports {ports} are no range from a port to one that is not below it"));
+                wrong.push(format!("the ports {ports} are no range from a port to one that is not below it").into());
             } else if ports.count() > PORTS_MAX {
-                wrong.push(format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()));
+                wrong.push(format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()).into());
             }
         }
         if realm.bind.is_some_and(|bind| bind.is_multicast()) {
-            wrong.push("nothing can listen at a multicast address".to_owned());
+            wrong.push("nothing can listen at a multicast address".into());
         }
         let Some(parent) = &realm.parent else { return wrong };
         if *parent != Name::default_realm() && self.get(parent).is_none() && *parent != realm.name {
-            wrong.push(format!("there is no realm {parent} to be its parent. hint: `muster realm create {parent}`"));
+            wrong.push(Diagnostic::new(format_args!("there is no realm {parent} to be its parent")).with_hint(format_args!("`muster realm create {parent}`")));
         }
         let above = self.lineage(parent);
         if above.contains(&realm.name) {
             let way: Vec<&str> = above.iter().take_while(|name| **name != realm.name).map(Name::as_str).collect();
             let way = if way.is_empty() { String::new() } else { format!(" (by way of {})", way.join(", ")) };
-            wrong.push(format!("{} would be its own parent{way}", realm.name));
+            wrong.push(format!("{} would be its own parent{way}", realm.name).into());
         } else if above.len() > PARENTS_MAX {
-            wrong.push(format!("{parent} lies {} realms deep, and that is the most", PARENTS_MAX));
+            wrong.push(format!("{parent} lies {} realms deep, and that is the most", PARENTS_MAX).into());
         }
         wrong
     }
@@ -212,7 +212,7 @@ mod tests {
         let wrong = realms().check(new);
         assert_eq!(wrong.len(), words.len(), "{wrong:?}");
         for (wrong, word) in wrong.iter().zip(words) {
-            assert!(wrong.contains(word), "{wrong:?} has no {word:?}");
+            assert!(wrong.cause.contains(word), "{wrong:?} has no {word:?}");
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
         deep.insert(realm("r0", |_| ()));
         for level in 1..=PARENTS_MAX {
             let next = realm(&format!("r{level}<r{}", level - 1), |_| ());
-            assert_eq!(deep.check(&next), Vec::<String>::new(), "{level}");
+            assert_eq!(deep.check(&next), [], "{level}");
             deep.insert(next);
         }
         assert_eq!(deep.check(&realm(&format!("r<r{PARENTS_MAX}"), |_| ())).len(), 1);

@@ -6,6 +6,7 @@
 use std::error::Error;
 
 use boon::{Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
+use muster_topics::diagnostic::Diagnostic;
 use serde_json::Value;
 
 use super::config;
@@ -21,19 +22,24 @@ struct Nowhere;
 
 impl UrlLoader for Nowhere {
     fn load(&self, url: &str) -> Result<Value, Box<dyn Error>> {
-        Err(format!("{url} is not fetched. hint: put it into the schema itself, below \"$defs\"").into())
+        Err(Box::new(NotFetched(url.to_owned())))
     }
 }
+
+/// A document that a schema refers to.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not fetched")]
+struct NotFetched(String);
 
 /// Checks that a document is a schema.
 ///
 /// # Errors
 /// If it is not, with the reason.
-pub fn check_schema(schema: &Value) -> Result<(), String> {
+pub fn check_schema(schema: &Value) -> Result<(), Diagnostic> {
     compile(schema).map(drop)
 }
 
-fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
+fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), Diagnostic> {
     let mut compiler = Compiler::new();
     compiler.use_loader(Box::new(Nowhere));
     compiler.add_resource(HERE, schema.clone()).map_err(|error| told(&error))?;
@@ -42,7 +48,7 @@ fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
         boon::CompileError::ValidationError { src, .. } => {
             let mut complaints = Vec::new();
             collect(src, (&[], &[]), &mut complaints);
-            complaints.join("; ")
+            complaints.join("; ").into()
         }
         _ => told(&error),
     })?;
@@ -50,18 +56,22 @@ fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
 }
 
 /// Formats an error with its sources, which its own message may omit.
-fn told(error: &boon::CompileError) -> String {
+fn told(error: &boon::CompileError) -> Diagnostic {
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{source}").replace(HERE, "the schema")
+    let told = Diagnostic::new(format!("{error}{source}").replace(HERE, "the schema"));
+    match error.source().is_some_and(|source| source.is::<NotFetched>()) {
+        true => told.with_hint("put it into the schema itself, below \"$defs\""),
+        false => told,
+    }
 }
 
 /// Returns where a config violates a schema, with JSON pointers and without secrets. What the config refers to by name, and
 /// what is still a template, has no value yet, and is not checked.
 #[must_use]
-pub fn check(schema: &Value, document: &Value) -> Vec<String> {
+pub fn check(schema: &Value, document: &Value) -> Vec<Diagnostic> {
     let (schemas, index) = match compile(schema) {
         Ok(compiled) => compiled,
-        Err(error) => return vec![format!("the schema itself is not one: {error}")],
+        Err(error) => return vec![error.within("the schema itself is not one")],
     };
     let secrets = config::secrets(document);
     let (unknown, known): (Vec<_>, Vec<_>) = secrets.into_iter().partition(|(_, value)| value.is_object());
@@ -77,7 +87,7 @@ pub fn check(schema: &Value, document: &Value) -> Vec<String> {
         collect(&error, (&known, &unknown), &mut complaints);
     }
     complaints.truncate(COMPLAINTS_MAX);
-    complaints
+    complaints.into_iter().map(Diagnostic::from).collect()
 }
 
 /// Collects the leaf causes of an error.
@@ -123,7 +133,7 @@ mod tests {
         let complaints = check(schema, document);
         assert_eq!(complaints.len(), words.len(), "{complaints:#?}");
         for (complaint, words) in complaints.iter().zip(words) {
-            assert!(complaint.starts_with(words), "{complaint:?} instead of {words:?}");
+            assert!(complaint.cause.starts_with(words), "{complaint:?} instead of {words:?}");
         }
     }
 
@@ -148,9 +158,9 @@ mod tests {
         for words in
             ["the whole: missing properties 'port'", "/hosts/1: missing", "/hosts/2: want object", "/mode: value"]
         {
-            assert!(complaints.iter().any(|complaint| complaint.starts_with(words)), "{words}: {complaints:#?}");
+            assert!(complaints.iter().any(|complaint| complaint.cause.starts_with(words)), "{words}: {complaints:#?}");
         }
-        assert!(complaints.iter().any(|complaint| complaint.contains("a/b")), "{complaints:#?}");
+        assert!(complaints.iter().any(|complaint| complaint.cause.contains("a/b")), "{complaints:#?}");
     }
 
     #[test]
@@ -174,7 +184,7 @@ mod tests {
         ] {
             let schema = json!({"properties": {"p": rule}});
             check_says(&schema, &json!({"p": {"$secret": "hunter2"}}), &[words]);
-            assert!(!check(&schema, &json!({"p": {"$secret": "hunter2"}}))[0].contains("hunter2"));
+            assert!(!check(&schema, &json!({"p": {"$secret": "hunter2"}}))[0].cause.contains("hunter2"));
         }
         let schema = json!({"properties": {"n": {"minimum": 5, "maximum": 6}}});
         check_says(&schema, &json!({"n": {"$secret": 4}}), &["/n: is less than 5"]);
@@ -194,8 +204,8 @@ mod tests {
             (json!({"pattern": "("}), "pattern"),
         ] {
             let error = check_schema(&schema).unwrap_err();
-            assert!(error.contains(words), "{schema}: {error}");
-            assert!(!error.contains(HERE), "{error}");
+            assert!(error.cause.contains(words), "{schema}: {error}");
+            assert!(!error.cause.contains(HERE), "{error}");
         }
         check_schema(&json!(true)).unwrap();
         check_schema(&json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"})).unwrap();

@@ -160,7 +160,7 @@ mod tests {
             since_ms,
             at_ms: since_ms,
             state,
-            message: String::new(),
+            diagnostic: muster_topics::diagnostic::Diagnostic::default(),
         }
     }
 

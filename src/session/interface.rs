@@ -9,7 +9,7 @@ use muster_rules::{
     presence::StoreLife,
     time::KnownTime,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     ack::Numbered,
     admission::AdmissionStage,
@@ -107,7 +107,7 @@ pub enum Effect<R, W> {
     /// Hand the stored document and labels in to the console, which has lost them; the answer is [`Input::DocumentHandedIn`].
     HandInDocument,
     /// The console has said that a version of a deployment has to wait, and why.
-    AdmissionWaits(DeploymentName, u32, String),
+    AdmissionWaits(DeploymentName, u32, Diagnostic),
     /// End the connection in order, and stay away for a while: another agent of this host works.
     Withdraw,
     /// End the connection in order.
@@ -141,7 +141,7 @@ pub enum Notice {
     /// A message gets no answer: what it is, and why.
     Rejected(String, String),
     /// A command was refused.
-    Refused(CommandId, String),
+    Refused(CommandId, Diagnostic),
     /// A command was answered before.
     Repeated(CommandId),
     /// A command is left unanswered until the console has said what time it is.

@@ -193,6 +193,9 @@ struct Numbered {
     protocol: Option<u32>,
 }
 
+/// What an operator can do about a file that [another build](is_of_another_build) has written.
+pub const OTHER_BUILD_HINT: &str = "stop the program with the build that started it";
+
 /// A file of a shim that a build has started which gave these files no number.
 #[derive(Debug)]
 struct OtherBuild(PathBuf);
@@ -201,8 +204,7 @@ impl std::fmt::Display for OtherBuild {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} was written by a build of muster from before its first release, whose shims are not driven any more. hint: stop the \
-             program with the build that started it",
+            "{} was written by a build of muster from before its first release, whose shims are not driven any more",
             self.0.display()
         )
     }
@@ -210,7 +212,9 @@ impl std::fmt::Display for OtherBuild {
 
 impl std::error::Error for OtherBuild {}
 
-fn is_of_another_build(error: &io::Error) -> bool {
+/// Whether a file could not be read because it is of a shim that a build has started which gave these files no number.
+#[must_use]
+pub fn is_of_another_build(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<OtherBuild>())
 }
 
@@ -294,9 +298,9 @@ mod tests {
         }
         let (state, launch) = (read_state(folder.path()).unwrap_err(), read_launch(folder.path()).unwrap_err());
         for (error, name) in [(state, STATE), (launch, LAUNCH)] {
+            assert!(is_of_another_build(&error), "{error}");
             let error = error.to_string();
-            let is_named = error.contains("from before its first release") && error.contains("hint: ");
-            assert!(is_named && error.contains(name), "{error}");
+            assert!(error.contains("from before its first release") && error.contains(name), "{error}");
         }
         assert_eq!(fs::read_to_string(folder.path().join(STATE)).unwrap(), text);
     }

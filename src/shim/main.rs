@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         _ => {
             let _ = writeln!(
                 io::stderr(),
-                "usage: muster-shim FOLDER [--adopt]\nhint: the muster agent starts this, not you"
+                "usage: muster-shim FOLDER [--adopt]\nThe muster agent starts this, not you."
             );
             return ExitCode::from(2);
         }

@@ -14,7 +14,7 @@ use muster_session::{
     running::CommandStage,
     store::{CommandTaken, NewDocument, RepeatedCommand, StoreReply, StoreRequest},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis, V1,
     command::{Command, Verb},
     desired::{DesiredDeployment, DesiredReport, PlanQuestion, PlanRequest},
@@ -155,7 +155,7 @@ impl SimulatedHost {
     async fn take(&mut self, authorised: Authorised<Command>) -> WriteResult<CommandTaken> {
         let command = authorised.get();
         let (id, expires_ms) = (command.id, command.expires_ms);
-        let refusal = |code, message: String| Status::from(CommandRefusal::new(code, message));
+        let refusal = |code, message: Diagnostic| Status::from(CommandRefusal::new(code, message));
         if command.sealed.is_some()
             && let Err(error) = derived_sealing_key(&self.parts.identity.key).open(command, self.host())
         {
@@ -175,10 +175,8 @@ impl SimulatedHost {
             Verb::Plan(PlanQuestion::Request(request)) => self.plan(command, request).await,
             other => {
                 self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
-                let text = format!(
-                    "a simulated host does not do {}: it has no units. hint: exec and cancel work",
-                    other.name()
-                );
+                let text = format!("a simulated host does not do {}: it has no units", other.name());
+                let text = Diagnostic::new(text).with_hint("exec and cancel work");
                 self.answer(id, expires_ms, refusal(RefusalCode::Unsupported, text)).await
             }
         }

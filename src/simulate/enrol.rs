@@ -162,7 +162,7 @@ fn failure(error: &JoinError) -> Failure {
         JoinError::Unreachable { .. } => FailureKind::Unreachable,
         _ => FailureKind::Failed,
     };
-    Failure::new(kind, with_causes(error))
+    Failure::of(kind, error)
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ pub async fn run(
         None => default_data()?,
     };
     let path = data.join("simulation.db");
-    store::check_form(&path).map_err(|other| Failure::new(FailureKind::Failed, other))?;
+    store::check_form(&path).map_err(|other| Failure::of(FailureKind::Failed, &other))?;
     let _lock = hold(&data)?;
     let store = Store::open(&path).await.trying("the simulation's store")?;
     let ran = simulate(&wanted, options, &store, &shutdown).await;

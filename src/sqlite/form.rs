@@ -16,10 +16,11 @@ use sqlx::{
 pub use muster_base::form::OtherForm;
 
 /// Why a store cannot be prepared.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum FormError {
     /// It was written by another build.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Other(#[from] OtherForm),
     /// It cannot be read or written.
     #[error(transparent)]

@@ -19,7 +19,7 @@ use std::{
 };
 
 use muster_base::files::SECRET_MODE;
-pub use muster_base::unwritable::{HINT, READ_ONLY_HINT, advice, hint_or, is_missing_for};
+pub use muster_base::unwritable::{HINT, READ_ONLY_HINT, hint, hint_or, is_missing_for};
 use nix::{
     fcntl::posix_fallocate,
     sys::statvfs::{FsFlags, Statvfs, statvfs},
@@ -123,14 +123,10 @@ pub fn space(folder: &Path) -> Option<DiskSpace> {
 pub const STORE_HINT: &str = "make room on that disk, or mount it writable (`df -h` shows how full it is, `df -i` how many files it has, `dmesg` \
      whether it was made read-only after an error)";
 
-/// The hint that is appended to an error of a statement if nothing can be written; otherwise empty.
+/// What an operator can do about an error of a statement, if nothing can be written.
 #[must_use]
-pub fn advice_of_store(error: &sqlx::Error) -> String {
-    if is_missing(error) {
-        format!(". hint: this machine's disk is full or read-only: {STORE_HINT}")
-    } else {
-        String::new()
-    }
+pub fn hint_of_store(error: &sqlx::Error) -> Option<String> {
+    is_missing(error).then(|| format!("this machine's disk is full or read-only: {STORE_HINT}"))
 }
 
 /// Size of a reserve.
@@ -375,7 +371,7 @@ mod tests {
         disk.fill();
         let write = |name: &str| fs::write(disk.path().join(name), [1; 16 * 1024]);
         let error = write("refused").unwrap_err();
-        assert!(is_missing_for(&error) && advice(&error).contains("disk is full"), "{error}");
+        assert!(is_missing_for(&error) && hint(&error).unwrap().contains("disk is full"), "{error}");
         assert!(!reserve.is_short(), "nothing has asked for it");
         for part in 0..8 {
             assert!(reserve.ensure() && reserve.is_short(), "{part}");

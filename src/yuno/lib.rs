@@ -63,7 +63,7 @@ impl fmt::Display for ChannelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoChannel => f.write_str(
-                "MUSTER_SOCKET or MUSTER_TOKEN is not set. hint: run this as a yuno whose spec has \"channel\": \"lines\"",
+                "MUSTER_SOCKET or MUSTER_TOKEN is not set: run this as a yuno whose spec has \"channel\": \"lines\"",
             ),
             Self::Refused(why) => write!(f, "the channel is refused: {why}"),
             Self::TooLong(bytes) => write!(f, "a line of {bytes} bytes is too long; {LINE_MAX_BYTES} are possible"),

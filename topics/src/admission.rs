@@ -16,6 +16,7 @@ use crate::{
     Millis, V1,
     ack::Numbered,
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     envelope::{Body, Kind},
     name::{Digest, HostId},
 };
@@ -65,8 +66,8 @@ pub enum AdmissionStage {
         /// Whether anything on the host is different from before.
         changed: bool,
         /// Why, for people.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message: Option<String>,
+        #[serde(flatten)]
+        diagnostic: Option<Diagnostic>,
     },
 }
 
@@ -142,8 +143,8 @@ pub struct AdmissionWait {
     /// Since when, by the host's clock.
     pub since_ms: Millis,
     /// Why, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    #[serde(flatten)]
+    pub diagnostic: Option<Diagnostic>,
 }
 
 /// What a host waits for before it begins.

@@ -11,6 +11,7 @@ pub use self::metric::{AlertSource, AlertSubject, Metric, MetricRow, SeriesField
 use crate::{
     Millis, V1,
     catalogue::Measure,
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
 };
 
@@ -65,7 +66,8 @@ pub struct Alert {
     /// Whether it is active.
     pub state: AlertState,
     /// A description for people.
-    pub message: String,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 impl Alert {
@@ -170,11 +172,12 @@ impl Rule {
     /// # Errors
     /// If it cannot work, with the reason.
     pub fn check(&self) -> Result<(), RuleFault> {
-        let fault = |field: RuleField, problem: String| Err(RuleFault { field, problem });
+        let fault = |field: RuleField, problem: String| Err(RuleFault { field, problem, hint: None });
         if self.metric == Metric::Other {
             let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
-            let problem = format!("its metric is not known here. hint: it is one of {}", known.join(", "));
-            return fault(RuleField::Metric, problem);
+            let hint = Some(format!("it is one of {}", known.join(", ")));
+            let problem = "its metric is not known here".to_owned();
+            return Err(RuleFault { field: RuleField::Metric, problem, hint });
         }
         self.check_level(RuleField::Threshold, self.threshold)?;
         self.check_level(RuleField::Clear, self.clear_level())?;
@@ -205,29 +208,32 @@ impl Rule {
     /// Checks that values of the metric can be on both sides of a level.
     fn check_level(&self, field: RuleField, level: f64) -> Result<(), RuleFault> {
         let what = if field == RuleField::Clear { "clear level" } else { "threshold" };
-        let problem = match level {
-            _ if !level.is_finite() => format!("its {what} has to be a finite number"),
+        let (problem, hint) = match level {
+            _ if !level.is_finite() => (format!("its {what} has to be a finite number"), None),
             _ if self.metric.measure() != Measure::Ratio || (0.0..=1.0).contains(&level) => return Ok(()),
             _ => {
                 let hint = match (0.0..=100.0).contains(&level) {
                     true => format!("did you mean {level}%?"),
                     false => "write it as 80% or 0.8".to_owned(),
                 };
-                format!("its {what} is {level}, and {} is a share from 0 to 1. hint: {hint}", self.metric.as_str())
+                (format!("its {what} is {level}, and {} is a share from 0 to 1", self.metric.as_str()), Some(hint))
             }
         };
-        Err(RuleFault { field, problem })
+        Err(RuleFault { field, problem, hint })
     }
 }
 
 /// Why a rule cannot work.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 #[error("{problem}")]
 pub struct RuleFault {
     /// What of it is wrong.
     pub field: RuleField,
-    /// What is wrong, with a hint.
+    /// What is wrong.
     pub problem: String,
+    /// What to write instead.
+    #[help]
+    pub hint: Option<String>,
 }
 
 /// What can be wrong about a rule.

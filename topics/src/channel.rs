@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Millis;
+use crate::{Millis, diagnostic::Diagnostic};
 
 /// The longest line, in both directions: as much as a message on the bus.
 pub const LINE_MAX_BYTES: usize = 64 * 1024;
@@ -119,7 +119,8 @@ pub struct Complaint {
     /// The reason, for programs.
     pub code: String,
     /// The reason, for people.
-    pub message: String,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 /// A line for a yuno.
@@ -255,7 +256,7 @@ mod tests {
         check(&FromYuno::Status("well".into()), json!({"status": "well"}));
         let answer = |result| FromYuno::Answer(Answer { id: "1".into(), result });
         check(&answer(Answered::Ok(Value::Null)), json!({"answer": {"id": "1", "ok": null}}));
-        let complaint = Complaint { code: "busy".into(), message: "later".into() };
+        let complaint = Complaint { code: "busy".into(), diagnostic: "later".into() };
         check(
             &answer(Answered::Error(complaint)),
             json!({"answer": {"id": "1", "error": {"code": "busy", "message": "later"}}}),

@@ -23,6 +23,7 @@ use crate::{
     admission::AdmissionWait,
     asker::Asker,
     canonical::{self, CanonicalError},
+    diagnostic::Diagnostic,
     envelope::{Body, Envelope, Kind},
     name::{Digest, HostId, Name, NameError, UnitName},
     realm::Realm,
@@ -440,7 +441,8 @@ pub struct DocumentRefusal {
     /// Which document.
     pub mark: DesiredMark,
     /// Why.
-    pub message: String,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 /// What became of a deployment on a host.
@@ -462,7 +464,8 @@ pub struct DeploymentRefusal {
     /// The version.
     pub version: u32,
     /// Why, for people.
-    pub message: String,
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
 }
 
 /// A signed body on `s/<slot>/h/<host>/cmd`: asks the host to hand in what it has of the console, with `PUT /v1/desired`, because

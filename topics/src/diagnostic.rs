@@ -1,7 +1,7 @@
 //! What went wrong, for people: a cause, a consequence, and a hint. Refusals of the API, failures of the command line and
 //! pages print it from here.
 
-use std::fmt;
+use std::{error::Error, fmt, io};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ const HINT: &str = "hint: ";
 ///
 /// As text it has each part on a line of its own; the alternate form (`{:#}`) has all in one line, for logs, tables and the
 /// texts of outcomes. [`Diagnostic::parse`] reads both.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
     /// What failed, and why.
     #[serde(rename = "message")]
@@ -42,6 +42,19 @@ impl Diagnostic {
         Self { cause: with_causes(error), consequence: None, hint: hint_of(error) }
     }
 
+    /// Tells an error of a type that has no hints of its own, as [`Diagnostic::of`] does: a hint is only found where a
+    /// [`DiagnosticError`] is among its causes.
+    #[must_use]
+    pub fn of_error(error: &(dyn Error + 'static)) -> Self {
+        Self { cause: with_causes(error), consequence: None, hint: hint_within(error) }
+    }
+
+    /// Makes an error of it, which [`Diagnostic::of`] and [`Diagnostic::of_error`] read again.
+    #[must_use]
+    pub fn into_error(self) -> DiagnosticError {
+        DiagnosticError(self)
+    }
+
     /// Adds what follows from it.
     #[must_use]
     pub fn with_consequence(mut self, consequence: impl fmt::Display) -> Self {
@@ -63,6 +76,42 @@ impl Diagnostic {
         self
     }
 
+    /// Adds another one: both causes stand in one line, and so do their consequences and hints.
+    #[must_use]
+    pub fn and(self, other: impl Into<Self>) -> Self {
+        let other = other.into();
+        let join = |one: Option<String>, two: Option<String>| match (one, two) {
+            (Some(one), Some(two)) if one != two => Some(format!("{one}; {two}")),
+            (one, two) => one.or(two),
+        };
+        Self {
+            cause: format!("{}; {}", self.cause, other.cause),
+            consequence: join(self.consequence, other.consequence),
+            hint: join(self.hint, other.hint),
+        }
+    }
+
+    /// Makes one of all, if there is any ([`Diagnostic::and`]).
+    #[must_use]
+    pub fn all(each: impl IntoIterator<Item = Self>) -> Option<Self> {
+        each.into_iter().reduce(Self::and)
+    }
+
+    /// Returns its texts.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.cause), self.consequence.as_ref(), self.hint.as_ref()].into_iter().flatten().map(String::as_str)
+    }
+
+    /// Changes each of its texts.
+    #[must_use]
+    pub fn map(self, change: impl Fn(String) -> String) -> Self {
+        Self {
+            cause: change(self.cause),
+            consequence: self.consequence.map(&change),
+            hint: self.hint.map(&change),
+        }
+    }
+
     /// Reads a text of either form, such as the text of an outcome. A text without a hint is a cause, and so is one with
     /// several, which is a list.
     #[must_use]
@@ -73,8 +122,37 @@ impl Diagnostic {
     }
 }
 
+impl From<String> for Diagnostic {
+    fn from(cause: String) -> Self {
+        Self::parse(&cause)
+    }
+}
+
+impl From<&String> for Diagnostic {
+    fn from(cause: &String) -> Self {
+        cause.as_str().into()
+    }
+}
+
+impl From<&str> for Diagnostic {
+    fn from(cause: &str) -> Self {
+        Self::parse(cause)
+    }
+}
+
+/// A diagnostic where an error is wanted, such as within an [`std::io::Error`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.cause)]
+pub struct DiagnosticError(Diagnostic);
+
+impl miette::Diagnostic for DiagnosticError {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.0.hint.as_ref().map(|hint| Box::new(hint) as Box<dyn fmt::Display>)
+    }
+}
+
 /// An error and its causes on one line.
-fn with_causes(error: &dyn miette::Diagnostic) -> String {
+fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -90,7 +168,17 @@ fn with_causes(error: &dyn miette::Diagnostic) -> String {
 
 /// The hint of an error, or of the first of its causes that tells one.
 fn hint_of(error: &dyn miette::Diagnostic) -> Option<String> {
-    error.help().map(|hint| hint.to_string()).or_else(|| error.diagnostic_source().and_then(hint_of))
+    let own = error.help().map(|hint| hint.to_string());
+    own.or_else(|| error.diagnostic_source().and_then(hint_of)).or_else(|| error.source().and_then(hint_within))
+}
+
+/// The hint of the first [`DiagnosticError`] that an error is, has within, or has as a cause.
+fn hint_within(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(DiagnosticError(told)) = error.downcast_ref() {
+        return told.hint.clone();
+    }
+    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    within.and_then(|within| hint_within(within)).or_else(|| error.source().and_then(hint_within))
 }
 
 /// Splits a text at the only mark that begins a line or a clause.
@@ -171,6 +259,15 @@ mod tests {
         assert_eq!(Diagnostic::of(&step), Diagnostic::new("the step failed: a is not there").with_hint("make a"));
         let disk = Problem::Disk(std::io::Error::other("full"));
         assert_eq!(Diagnostic::of(&disk), Diagnostic::new("the disk: full"));
+    }
+
+    #[test]
+    fn hint_within_an_io_error_is_found() {
+        let inner = Diagnostic::new("full").with_hint("make room");
+        let disk = || io::Error::other(inner.clone().into_error());
+        assert_eq!(Diagnostic::of_error(&disk()), inner);
+        let told = Diagnostic::of(&Problem::Disk(disk()));
+        assert_eq!(told, Diagnostic::new("the disk: full").with_hint("make room"));
     }
 
     #[test]

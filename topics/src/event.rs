@@ -37,7 +37,7 @@ impl TaskRecord {
     #[must_use]
     pub fn in_short(self) -> Self {
         let cut = |text: String| text.chars().take(EVENT_TEXT_MAX_CHARS).collect::<String>();
-        Self { about: cut(self.about), message: self.message.map(cut), ..self }
+        Self { about: cut(self.about), diagnostic: self.diagnostic.map(|told| told.map(cut)), ..self }
     }
 
     /// Returns the key of its acknowledgement.

@@ -65,11 +65,17 @@ impl Point {
 }
 
 /// Why a batch cannot be parsed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum BatchError {
-    /// The compressed data is damaged, needs an unknown dictionary, or exceeds [`UNPACKED_MAX_BYTES`].
+    /// The compressed data is damaged, or exceeds [`UNPACKED_MAX_BYTES`].
     #[error("the batch cannot be unpacked: {0}")]
-    Unpack(#[source] std::io::Error),
+    Unpack(#[from] std::io::Error),
+    /// It is packed with this dictionary, which is an unknown one.
+    #[error(
+        "the batch cannot be unpacked: it is packed with the dictionary {0:08x}, which is not known here"
+    )]
+    #[diagnostic(help("is this program older than the one that packed it?"))]
+    Dictionary(u32),
     /// The first line is not the expected comment.
     #[error("the batch does not begin with '# v=1 epoch=… seq=…'")]
     Header,
@@ -214,7 +220,7 @@ pub fn encode_lines(id: Numbered, shared: Option<Shared<'_>>, lines: &[PointLine
 /// # Errors
 /// If it is too large, or invalid. Nothing of an invalid batch is returned.
 pub fn decode(bytes: &[u8]) -> Result<(Numbered, Vec<Point>), BatchError> {
-    let text = unpack(bytes).map_err(BatchError::Unpack)?;
+    let text = unpack(bytes)?;
     let mut lines = text.lines().enumerate();
     let (id, shared) = lines.next().and_then(|(_, line)| header(line)).ok_or(BatchError::Header)?;
     let points = lines

@@ -7,6 +7,7 @@ use crate::{
     Millis,
     channel::Ability,
     container::{ContainerSpec, Image},
+    diagnostic::Diagnostic,
     endpoint::{Connector, Endpoint},
     name::Digest,
     observed_form::ObservedForm,
@@ -66,7 +67,7 @@ pub struct Observed {
     /// How often it was restarted automatically since it last was up for five minutes.
     pub attempts: u32,
     /// The last error.
-    pub error: Option<String>,
+    pub error: Option<Diagnostic>,
     /// How its revision has fared.
     pub trial: TrialReport,
     /// Its second process, while one revision replaces another without interruption.
@@ -113,13 +114,13 @@ pub struct InstanceReport {
     /// Its own status text.
     pub status: Option<String>,
     /// Why, by its probes, it has not come up yet, or, once it is up, is not ready.
-    pub unready: Option<String>,
+    pub unready: Option<Diagnostic>,
     /// What it can be asked for on its channel.
     pub can: Vec<Ability>,
     /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
-    pub unsupported: Vec<String>,
+    pub unsupported: Vec<Diagnostic>,
     /// What others have changed of what it was made from, and is not put right: each with what is known of it.
-    pub drift: Vec<String>,
+    pub drift: Vec<Diagnostic>,
 }
 
 /// How the revision of a unit has fared: whether it was verified, and if not, what becomes of it.
@@ -362,7 +363,7 @@ pub struct RolledBack {
     /// The revision that it was rolled back to.
     pub to: Digest,
     /// The reason.
-    pub error: String,
+    pub error: Diagnostic,
     /// When.
     pub at_ms: Millis,
     /// The last lines of its log when it ended, if it did.
@@ -370,10 +371,13 @@ pub struct RolledBack {
     pub last_lines: Option<String>,
 }
 
-impl std::fmt::Display for RolledBack {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl RolledBack {
+    /// Says that it went back, and why; `subject` is the unit, with a blank behind it, or nothing.
+    #[must_use]
+    pub fn diagnostic(&self, subject: impl std::fmt::Display) -> Diagnostic {
         let Self { revision, to, error, .. } = self;
-        write!(f, "went back to revision {} from {}: {error}", to.short(), revision.short())
+        let what = format!("{subject}went back to revision {} from {}", to.short(), revision.short());
+        error.clone().within(what)
     }
 }
 

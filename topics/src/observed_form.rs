@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis,
     channel::Ability,
+    diagnostic::Diagnostic,
     endpoint::{Connector, Endpoint},
     name::Digest,
     observed::{
@@ -57,7 +58,7 @@ pub(crate) struct ObservedForm {
     status: Option<String>,
     /// Why, by its probes, it has not come up yet, or, once it is up, is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    unready: Option<String>,
+    unready: Option<Diagnostic>,
     /// The progress of its download, updated now and then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
@@ -72,10 +73,10 @@ pub(crate) struct ObservedForm {
     connectors: Vec<Connector>,
     /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    unsupported: Vec<String>,
+    unsupported: Vec<Diagnostic>,
     /// What others have changed of what it was made from, and is not put right: each with what is known of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    drift: Vec<String>,
+    drift: Vec<Diagnostic>,
     /// How often it was restarted automatically since it last was up for five minutes.
     attempts: u32,
     /// When it will be restarted, in phase `backoff`, which has it always.
@@ -83,7 +84,7 @@ pub(crate) struct ObservedForm {
     retry_ms: Option<Millis>,
     /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    error: Option<Diagnostic>,
     /// The last verified revision, to which a later failure rolls back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     verified: Option<Digest>,

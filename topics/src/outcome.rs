@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::{
     Millis, V1,
     channel::Complaint,
+    diagnostic::Diagnostic,
     name::{CommandId, Digest, UnitName},
     unit::{Exit, Hold, ProcessEnd},
 };
@@ -218,13 +219,11 @@ pub enum Status {
         /// The reason, for programs.
         code: RefusalCode,
         /// The reason, for people.
-        message: String,
+        #[serde(flatten)]
+        diagnostic: Diagnostic,
     },
-    /// It began and failed.
-    Failed {
-        /// The reason, for people.
-        message: String,
-    },
+    /// It began and failed; with the reason, for people.
+    Failed(Diagnostic),
     /// It began, and its result cannot be known. It is never repeated.
     Lost,
 }
@@ -243,7 +242,7 @@ impl Status {
             Self::Exited(end) => end.exit.is_success(),
             Self::Batch { steps } => steps.iter().all(|step| step.status.is_success()),
             Self::Applied { .. } | Self::AppliedSet { .. } | Self::Completed => true,
-            Self::TimedOut | Self::Cancelled | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,
+            Self::TimedOut | Self::Cancelled | Self::Refused { .. } | Self::Failed(_) | Self::Lost => false,
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis,
     container::Runtime,
+    diagnostic::Diagnostic,
     endpoint::Protocol,
     name::{Digest, Name, UnitName},
     unit::Spec,
@@ -208,7 +209,7 @@ pub struct OwedReport {
     pub attempts: u32,
     /// Why it could not be done the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
+    pub error: Option<Diagnostic>,
     /// When it was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_ms: Option<Millis>,
@@ -229,7 +230,7 @@ impl std::fmt::Display for OwedReport {
             None => f.write_str(", to be done")?,
         }
         match error {
-            Some(error) => write!(f, ": {error}"),
+            Some(error) => write!(f, ": {error:#}"),
             None => Ok(()),
         }
     }
@@ -267,6 +268,6 @@ pub struct TaskRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<Millis>,
     /// Why it has failed, or what it has changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    #[serde(flatten)]
+    pub diagnostic: Option<Diagnostic>,
 }

@@ -8,7 +8,7 @@ use muster_rules::{
     desired::body::shortened,
     rollout::window::{self, Window, WindowState, WindowZone},
 };
-use muster_topics::{Millis, desired::DeploymentVersion};
+use muster_topics::{diagnostic::Diagnostic, Millis, desired::DeploymentVersion};
 use nix::{sys::signal, unistd::Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,9 +127,9 @@ impl AdmissionPolicy {
     ///
     /// # Errors
     /// If something forbids it.
-    pub async fn ask(&self, version: &DeploymentVersion) -> Result<(), String> {
+    pub async fn ask(&self, version: &DeploymentVersion) -> Result<(), Diagnostic> {
         match self.forbids(version, PolicyMoment::Ask) {
-            Some(why) => Err(why),
+            Some(why) => Err(why.into()),
             None => self.run(version).await.map_err(|why| shortened(format!("{why} (`admission.command`)"))),
         }
     }

@@ -3,7 +3,7 @@
 //! All of them may pass: what the console lacks can be added to it, and what is damaged there can be added again.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -22,7 +22,7 @@ pub enum ArtifactError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server had another answer than the content.
-    #[error("{what} cannot be fetched: the console answers {status}{}", hint(*.status))]
+    #[error("{what} cannot be fetched: the console answers {status}")]
     Status {
         /// What was to be fetched.
         what: String,
@@ -30,9 +30,7 @@ pub enum ArtifactError {
         status: StatusCode,
     },
     /// What came has not the SHA-256 that it should have.
-    #[error(
-        "{what} is not what it should be: its SHA-256 is {found}. It was not installed. hint: add it to the console again"
-    )]
+    #[error("{what} is not what it should be: its SHA-256 is {found}. It was not installed")]
     WrongHash {
         /// What was to be fetched.
         what: String,
@@ -40,9 +38,7 @@ pub enum ArtifactError {
         found: Digest,
     },
     /// What came is longer than it should be.
-    #[error(
-        "{what} is not what it should be: it is longer than its {size_bytes} bytes. It was not installed. hint: add it to the console again"
-    )]
+    #[error("{what} is not what it should be: it is longer than its {size_bytes} bytes. It was not installed")]
     TooLong {
         /// What was to be fetched.
         what: String,
@@ -50,7 +46,7 @@ pub enum ArtifactError {
         size_bytes: u64,
     },
     /// It could not be written down.
-    #[error("{what} cannot be written to {path}: {source}{}", disk_hint(.source))]
+    #[error("{what} cannot be written to {path}: {source}")]
     Write {
         /// What was fetched.
         what: String,
@@ -64,19 +60,23 @@ pub enum ArtifactError {
     Client(Box<dyn std::error::Error + Send + Sync>),
 }
 
-fn hint(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::NOT_FOUND => ". hint: it is not there (any more); add it to the console",
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ". hint: is this host still a member of the fleet?",
-        _ => "",
+impl miette::Diagnostic for ArtifactError {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let hint = match self {
+            Self::Status { status: StatusCode::NOT_FOUND, .. } => "it is not there (any more); add it to the console",
+            Self::Status { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, .. } => {
+                "is this host still a member of the fleet?"
+            }
+            Self::WrongHash { .. } | Self::TooLong { .. } => "add it to the console again",
+            Self::Write { source, .. } if is_full(source) => "make room on this host's disk",
+            Self::Transport { .. } | Self::Status { .. } | Self::Write { .. } | Self::Client(_) => return None,
+        };
+        Some(Box::new(hint))
     }
 }
 
-fn disk_hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ". hint: make room on this host's disk",
-        _ => "",
-    }
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 pub(super) fn transport(what: &str) -> impl Fn(reqwest::Error) -> ArtifactError {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_shim::cgroup::Cgroup;
-use muster_topics::process::Limits;
+use muster_topics::{diagnostic::Diagnostic, process::Limits};
 
 use super::{
     has_controller, make_if_missing, only, own_cgroup,
@@ -56,7 +56,7 @@ impl Hierarchies {
         cgroups: &str,
         name: &str,
         limits: &Limits,
-    ) -> Result<InsideContainer, String> {
+    ) -> Result<InsideContainer, Diagnostic> {
         let container_folders = self.container_folders(cgroups);
         let mut made = InsideContainer::default();
         let result = make(&container_folders, name, limits, &mut made);
@@ -88,7 +88,7 @@ fn make(
     name: &str,
     limits: &Limits,
     made: &mut InsideContainer,
-) -> Result<(), String> {
+) -> Result<(), Diagnostic> {
     for setting in settings(limits) {
         let controller = setting.controller;
         let failed = |error: io::Error| format!("the limit of {controller}: {error}");
@@ -101,10 +101,7 @@ fn make(
                 write_all(&folder, setting.v2()).map_err(failed)?;
             }
             _ => {
-                return Err(format!(
-                    "the limit of {controller}: its container hands that on to nothing below it. hint: the container's own \
-                     limits hold in any case"
-                ));
+                return Err(Diagnostic::new(format_args!("the limit of {controller}: its container hands that on to nothing below it")).with_hint("the container's own limits hold in any case"));
             }
         }
     }
@@ -121,7 +118,7 @@ fn make(
         let why = why.map(|error| format!(" ({error})")).unwrap_or_default();
         return Err(format!(
             "nothing of its own can be made in its cgroups, so nobody could tell what is left inside{why}"
-        ));
+        ).into());
     }
     let own: Vec<&Path> = made.cgroup.folders().filter_map(Path::parent).collect();
     let is_other =

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_rules::CommandRefusal;
-use muster_topics::{name::CommandId, outcome::RefusalCode};
+use muster_topics::{diagnostic::Diagnostic, name::CommandId, outcome::RefusalCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -108,10 +108,8 @@ impl ExecutionLimits {
         }
         let Self { parallel_max, queue_max, .. } = self;
         let message = match queue_max {
-            0 => format!("{parallel_max} commands run already, as many as may at once"),
-            _ => format!(
-                "{parallel_max} commands run already and {queue_max} wait, as many as may. hint: try again later"
-            ),
+            0 => format!("{parallel_max} commands run already, as many as may at once").into(),
+            _ => Diagnostic::new(format_args!("{parallel_max} commands run already and {queue_max} wait, as many as may")).with_hint("try again later"),
         };
         Err(CommandRefusal::new(RefusalCode::Busy, message))
     }

@@ -60,8 +60,8 @@ impl BatchRunner {
         let goes_on = match began {
             Ok(goes_on) => goes_on,
             Err(error) => {
-                let message = format!("{}: {error}", self.folder.display());
-                let status = if again { Status::Lost } else { Status::Failed { message } };
+                let reason = format!("{}: {error}", self.folder.display());
+                let status = if again { Status::Lost } else { Status::Failed(reason.into()) };
                 return self.told.end(status, None, (0, 0)).await;
             }
         };
@@ -134,10 +134,11 @@ impl BatchRunner {
 }
 
 fn shortened(refusal: CommandRefusal) -> CommandRefusal {
-    match refusal.message.char_indices().nth(MESSAGE_MAX_CHARS) {
-        Some((end, _)) => CommandRefusal { message: format!("{}…", &refusal.message[..end]), ..refusal },
-        None => refusal,
-    }
+    let cut = |text: String| match text.char_indices().nth(MESSAGE_MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    };
+    CommandRefusal { diagnostic: refusal.diagnostic.map(cut), ..refusal }
 }
 
 /// The output of a batch: that of all steps as one, from the offset that was reported before.

@@ -16,7 +16,7 @@ use muster_shim::{
     ProcessExit, ProgramEnd, ShimEvent, ShimRequest,
     files::{self, StateFile},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::{Exec, Keep},
     name::CommandId,
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
@@ -172,7 +172,7 @@ impl ExecFollower {
         for wait in FIND_OUT {
             match shims.adopt(&self.folder).await {
                 Ok(found) => return Some(found),
-                Err(error) => tracing::warn!(command.id = %self.id, %error, "a command cannot be found again, yet"),
+                Err(error) => tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet"),
             }
             sleep(wait).await;
         }
@@ -180,7 +180,7 @@ impl ExecFollower {
             .adopt(&self.folder)
             .await
             .inspect_err(|error| {
-                tracing::error!(command.id = %self.id, %error, "what became of the command cannot be found out");
+                tracing::error!(command.id = %self.id, %error, hint = Diagnostic::of(error).hint, "what became of the command cannot be found out");
             })
             .ok()
     }

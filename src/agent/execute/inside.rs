@@ -20,7 +20,7 @@ use muster_shim::{
     cgroup::AGENT_PREFIX,
     process_identity,
 };
-use muster_topics::{command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
+use muster_topics::{diagnostic::Diagnostic, command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
 use nix::{
     fcntl::OFlag,
     libc,
@@ -172,7 +172,8 @@ impl RunningContainer {
     pub(crate) fn place(&self, launch: &mut Launch, name: &str, limits: &Limits) -> Result<(), CommandRefusal> {
         let made = Hierarchies::detect().make_inside_container(&self.cgroups, &format!("{AGENT_PREFIX}{name}"), limits);
         let made = made.map_err(|why| {
-            CommandRefusal::new(RefusalCode::Unsupported, format!("it cannot be limited inside {}: {why}", self.unit))
+            let place = format!("it cannot be limited inside {}", self.unit);
+            CommandRefusal::new(RefusalCode::Unsupported, why.within(place))
         })?;
         launch.cgroup = made.cgroup;
         if let Some(inside) = &mut launch.inside {
@@ -214,7 +215,7 @@ impl RunningContainer {
             return Err(CommandRefusal::new(RefusalCode::NoSuchFile, format!("{program} in {unit}: {error}")));
         }
         if !self.is_executable(program) {
-            let message = format!("{program} in {unit} cannot be run. hint: is it executable?");
+            let message = Diagnostic::new(format_args!("{program} in {unit} cannot be run")).with_hint("is it executable?");
             return Err(CommandRefusal::new(RefusalCode::NotExecutable, message));
         }
         if let Err(error) = self.open_inside(&launch.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY) {
@@ -234,7 +235,7 @@ impl RunningContainer {
             path.split(':').filter(|folder| folder.starts_with('/')).map(|folder| format!("{folder}/{program}"));
         found.into_iter().find(|path| !program.is_empty() && self.is_executable(path)).ok_or_else(|| {
             let unit = &self.unit;
-            let message = format!("there is no program {program:?} in {path} of {unit}\nhint: give its whole path");
+            let message = Diagnostic::new(format_args!("there is no program {program:?} in {path} of {unit}")).with_hint("give its whole path");
             CommandRefusal::new(RefusalCode::NoSuchFile, message)
         })
     }
@@ -322,7 +323,7 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
     match error.kind() {
         io::ErrorKind::PermissionDenied => CommandRefusal::new(
             RefusalCode::Denied,
-            format!("{unit} cannot be entered: {error}\nhint: only an agent that runs as root can go into a container"),
+            Diagnostic::new(format_args!("{unit} cannot be entered: {error}")).with_hint("only an agent that runs as root can go into a container"),
         ),
         _ => CommandRefusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
     }

@@ -14,7 +14,7 @@ use muster_base::mount::remove_folder;
 use muster_rules::{CommandRefusal, plan::Slot};
 use muster_shim::{Launch, StartStep, cgroup::Cgroup, files};
 use muster_sqlite::room;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::Exec,
     name::{Name, UnitName},
     outcome::{RefusalCode, Status},
@@ -64,13 +64,10 @@ impl Launcher {
             Ok(Ok(launch)) => launch,
             Ok(Err(NotLaunched::Refused(refusal))) => return Err(refusal),
             Ok(Err(NotLaunched::Failed(error))) => {
-                return Ok(LaunchResult::Over(failed(&format!(
-                    "{}: {error}{}",
-                    folder.display(),
-                    room::advice(&error)
-                ))));
+                let told = Diagnostic::of_error(&error).within(folder.display());
+                return Ok(LaunchResult::Over(Status::Failed(Diagnostic { hint: told.hint.or_else(|| room::hint(&error)), ..told })));
             }
-            Err(error) => return Ok(LaunchResult::Over(failed(&error))),
+            Err(error) => return Ok(LaunchResult::Over(Status::Failed(Diagnostic::new(&error)))),
         };
         match self.shims.launch(folder, &launch).await {
             Ok(shim) => Ok(LaunchResult::Runs(AdoptedShim::Alive(shim))),
@@ -126,13 +123,13 @@ impl Launcher {
     fn limit(&self, limits: Limits, cgroup: Option<&UnitName>) -> Result<Cgroup, CommandRefusal> {
         let Some(unit) = cgroup.filter(|_| !limits.is_none()) else { return Ok(Cgroup::default()) };
         let unsupported =
-            |why: String| CommandRefusal::new(RefusalCode::Unsupported, format!("it cannot be limited here: {why}"));
-        let made = self.tree.prepare((unit, Slot::First), &limits).map_err(|error| unsupported(error.to_string()))?;
+            |why: Diagnostic| CommandRefusal::new(RefusalCode::Unsupported, why.within("it cannot be limited here"));
+        let made = self.tree.prepare((unit, Slot::First), &limits).map_err(|error| unsupported(Diagnostic::new(error)))?;
         if made.missing.is_empty() {
             return Ok(made.cgroup);
         }
         self.tree.remove((unit, Slot::First));
-        Err(unsupported(made.missing.join("; ")))
+        Err(unsupported(Diagnostic::all(made.missing).unwrap_or_default()))
     }
 
     /// Finds out what happened after a launch failed in a way that leaves that open.
@@ -140,7 +137,7 @@ impl Launcher {
         match self.shims.adopt(folder).await {
             Ok(AdoptedShim::Nothing) => {
                 self.remove(folder, name).await;
-                LaunchResult::Over(failed(error))
+                LaunchResult::Over(Status::Failed(Diagnostic::of(error)))
             }
             Ok(found) => LaunchResult::Runs(found),
             Err(_) => LaunchResult::Over(Status::Lost),
@@ -212,10 +209,6 @@ fn put_stdin(folder: &Path, stdin: Option<&[u8]>, launch: &Launch) -> io::Result
     file.write_all(bytes)
 }
 
-fn failed(why: &dyn std::fmt::Display) -> Status {
-    Status::Failed { message: why.to_string() }
-}
-
 /// The refusal for a program that was not started.
 fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> CommandRefusal {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
@@ -233,12 +226,12 @@ fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> C
         (StartStep::Exec, kind) if kind == PermissionDenied || source.raw_os_error() == Some(nix::libc::ENOEXEC) => {
             CommandRefusal::new(
                 RefusalCode::NotExecutable,
-                format!("{asked} cannot be run: {source}\nhint: is it executable, for the user that is to run it?"),
+                Diagnostic::new(format_args!("{asked} cannot be run: {source}")).with_hint("is it executable, for the user that is to run it?"),
             )
         }
         (_, PermissionDenied) => CommandRefusal::new(
             RefusalCode::Denied,
-            format!("{asked} cannot be run: {source}\nhint: only an agent that runs as root can become another user"),
+            Diagnostic::new(format_args!("{asked} cannot be run: {source}")).with_hint("only an agent that runs as root can become another user"),
         ),
         _ => CommandRefusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use muster_rules::CommandRefusal;
-use muster_topics::outcome::RefusalCode;
+use muster_topics::{diagnostic::Diagnostic, outcome::RefusalCode};
 
 /// The `PATH` of commands and yunos: fixed, so that a command means the same however the agent was started.
 pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -20,9 +20,7 @@ pub(crate) fn find_program(program: &str, cwd: &Path) -> Result<String, CommandR
         .map(|folder| format!("{folder}/{program}"))
         .find(|path| !program.is_empty() && is_executable(Path::new(path)))
         .ok_or_else(|| {
-            let message = format!(
-                "there is no program {program:?} in {SEARCH_PATH}\nhint: give its whole path, or run a shell if it is one of its words"
-            );
+            let message = Diagnostic::new(format_args!("there is no program {program:?} in {SEARCH_PATH}")).with_hint("give its whole path, or run a shell if it is one of its words");
             CommandRefusal::new(RefusalCode::NoSuchFile, message)
         })
 }

@@ -46,7 +46,7 @@ pub use tags::HostTags;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_base::clock;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     ack::Numbered,
     catalogue::{MetricGroup, SAMPLE_S},
@@ -375,7 +375,7 @@ impl SamplingLoop {
         match buffer::trim(&self.store, limits, self.store.certain_ms()).await {
             Ok(0) => {}
             Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
-            Err(error) => tracing::warn!(%error, "the buffer of measurements cannot be trimmed now"),
+            Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now"),
         }
     }
 }

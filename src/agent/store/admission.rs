@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use muster_rules::desired::change::ChangedUnits;
 use muster_session::interface::{AdmissionStatement, AdmissionStatements};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     ack::Numbered,
     admission::{AdmissionStage, ChangeOutcome},
     desired::{DeploymentName, DeploymentVersion},
@@ -53,7 +53,7 @@ pub enum AdmissionRowStage {
         /// Whether anything is different from before.
         changed: bool,
         /// Why.
-        message: Option<String>,
+        reason: Option<Diagnostic>,
         /// The message with which the console has heard it.
         noted: Option<Numbered>,
     },
@@ -66,8 +66,8 @@ impl AdmissionRow {
     fn statement(&self) -> Option<AdmissionStatement> {
         let (stage, noted) = match self.stage.clone() {
             AdmissionRowStage::Begun { lease } => (AdmissionStage::Begun { lease }, None),
-            AdmissionRowStage::Ended { lease, outcome, changed, message, noted } => {
-                (AdmissionStage::Ended { lease, outcome, changed, message }, noted)
+            AdmissionRowStage::Ended { lease, outcome, changed, reason, noted } => {
+                (AdmissionStage::Ended { lease, outcome, changed, diagnostic: reason }, noted)
             }
             AdmissionRowStage::Again => return None,
         };
@@ -129,7 +129,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>,
                     lease,
                     outcome,
                     changed: row.changed != 0,
-                    message: row.message.clone(),
+                    reason: row.message.as_deref().and_then(|reason| serde_json::from_str(reason).ok()),
                     noted: row.noted.as_deref().and_then(|noted| serde_json::from_str(noted).ok()),
                 },
                 ("again", ..) => AdmissionRowStage::Again,
@@ -162,15 +162,16 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>,
 pub async fn set(connection: &mut SqliteConnection, row: &AdmissionRow) -> Result<(), StoreError> {
     let (name, version, digest) = (row.deployment.as_str(), i64::from(row.version), row.digest.as_str());
     let units = to_json("units of a version", &row.units)?;
-    let (stage, lease, outcome, changed, message, noted) = match &row.stage {
+    let (stage, lease, outcome, changed, reason, noted) = match &row.stage {
         AdmissionRowStage::Begun { lease } => ("begun", Some(*lease), None, false, None, None),
-        AdmissionRowStage::Ended { lease, outcome, changed, message, noted } => {
-            ("ended", *lease, Some(*outcome), *changed, message.as_deref(), noted.as_ref())
+        AdmissionRowStage::Ended { lease, outcome, changed, reason, noted } => {
+            ("ended", *lease, Some(*outcome), *changed, reason.as_ref(), noted.as_ref())
         }
         AdmissionRowStage::Again => ("again", None, None, false, None, None),
     };
     let outcome = outcome.map(word);
     let (lease, changed) = (lease.map(to_sql), i64::from(changed));
+    let message = reason.map(|reason| to_json("reason", reason)).transpose()?;
     let noted = noted.map(|noted| to_json("message's number", noted)).transpose()?;
     sqlx::query!(
         "INSERT INTO admission (deployment, version, digest, stage, lease, units, outcome, changed, message, noted)
@@ -227,20 +228,20 @@ pub(super) async fn end(
     connection: &mut SqliteConnection,
     version: &DeploymentVersion,
     (lease, outcome): (Option<u64>, ChangeOutcome),
-    message: Option<String>,
+    reason: Option<Diagnostic>,
 ) -> Result<(), StoreError> {
     let is_same = |row: &AdmissionRow| {
-        let AdmissionRowStage::Ended { lease: before, outcome: ended, message: why, .. } = &row.stage else {
+        let AdmissionRowStage::Ended { lease: before, outcome: ended, reason: why, .. } = &row.stage else {
             return false;
         };
         row.deployment == version.deployment
             && row.version == version.number
-            && (*before, *ended, why) == (lease, outcome, &message)
+            && (*before, *ended, why) == (lease, outcome, &reason)
     };
     if all(connection).await?.iter().any(is_same) {
         return Ok(());
     }
-    let stage = AdmissionRowStage::Ended { lease, outcome, changed: false, message, noted: None };
+    let stage = AdmissionRowStage::Ended { lease, outcome, changed: false, reason, noted: None };
     set(connection, &row(version, ChangedUnits::new(), stage)?).await
 }
 

@@ -6,6 +6,10 @@ pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Res
     serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
 }
 
+pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|source| StoreError::Content { what, source })
+}
+
 /// Converts to SQLite's signed integers; the numbers are counts far below the limit.
 pub(super) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)

@@ -385,11 +385,13 @@ async fn refuse(
     obstacle: DeploymentObstacle,
     asks: Option<Option<u64>>,
 ) -> Result<(), StoreError> {
-    let (name, reason) = (&version.deployment, obstacle.refusal.message.as_str());
-    tracing::warn!(deployment = %name, version = version.number, reason, "a deployment is refused");
+    let (name, reason) = (&version.deployment, &obstacle.refusal.diagnostic);
+    tracing::warn!(
+        deployment = %name, version = version.number, reason = reason.cause, hint = reason.hint, "a deployment is refused"
+    );
     if let Some(lease) = asks {
-        let message = Some(shortened(reason.to_owned()));
-        admission::end(connection, version, (lease, ChangeOutcome::Refused), message).await?;
+        let reason = Some(shortened(reason.clone()));
+        admission::end(connection, version, (lease, ChangeOutcome::Refused), reason).await?;
     }
     set_refused(connection, name, version.number, obstacle).await
 }
@@ -460,7 +462,7 @@ async fn take_realms(connection: &mut SqliteConnection, realms: &[Realm]) -> Res
     match realm::take_in(&mut savepoint, realms).await? {
         Ok(()) => release(savepoint).await?,
         Err(refusal) => {
-            tracing::warn!(reason = refusal.message, "the realms of a document cannot be taken");
+            tracing::warn!(reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "the realms of a document cannot be taken");
             savepoint.rollback().await?;
         }
     }
@@ -513,7 +515,7 @@ async fn set_refused(
     obstacle: DeploymentObstacle,
 ) -> Result<(), StoreError> {
     let (name, version, may_pass) = (deployment.as_str(), i64::from(version), i64::from(obstacle.may_pass));
-    let message = shortened(obstacle.refusal.message);
+    let message = to_json("reason", &shortened(obstacle.refusal.diagnostic))?;
     sqlx::query!(
         "INSERT INTO deployment (name, version, refused_version, refused_message, may_pass) VALUES (?, 0, ?, ?, ?)
          ON CONFLICT (name) DO UPDATE SET refused_version = excluded.refused_version,

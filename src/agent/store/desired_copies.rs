@@ -198,7 +198,7 @@ impl IntentFolder {
         for realm in self.realms() {
             // One that does not fit any more has its defaults until the console sends it again.
             if let Err(refusal) = realm::take_in(tx, &[realm]).await? {
-                tracing::warn!(reason = refusal.message, "a realm cannot be put back");
+                tracing::warn!(reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a realm cannot be put back");
             }
         }
         for copy in &copies {
@@ -231,7 +231,7 @@ impl IntentFolder {
 async fn hold(tx: &mut SqliteConnection, unit: &UnitName, now_ms: Millis) -> Result<(), StoreError> {
     tracing::warn!(%unit, "it is in the store that was put back, and was removed since; it is held");
     let by: Name = "agent".parse().unwrap_or_else(|_| Name::default_realm());
-    let note = "the agent's store went back to a time at which this unit was there. hint: `muster unit unhold` or \
+    let note = "the agent's store went back to a time at which this unit was there: `muster unit unhold` it, or \
                 `muster unit retire` and `rm` it";
     let hold = Hold { reason: HoldReason::Operator, since_ms: now_ms, by: Some(by), note: Some(note.to_owned()) };
     unit::hold(tx, unit, &hold).await

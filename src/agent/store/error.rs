@@ -1,7 +1,7 @@
 //! Errors of the store.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -16,13 +16,13 @@ use muster_sqlite::{
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
-    #[error("the agent's store: {}{}", .0, room::advice_of_store(.0))]
+    #[error("the agent's store: {0}")]
     Sql(#[from] sqlx::Error),
     /// The schema could not be migrated.
     #[error("the agent's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// The store cannot be opened, for a known reason.
-    #[error("the agent's store {path} {meaning}: {source}. hint: {hint}")]
+    #[error("the agent's store {path} {meaning}: {source}")]
     Unusable {
         /// Its file.
         path: PathBuf,
@@ -48,10 +48,7 @@ pub enum StoreError {
     #[error("the agent's store is damaged: {0}")]
     Damaged(String),
     /// The mark beside it cannot be used.
-    #[error(
-        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it, and there \
-         has to be room on the disk"
-    )]
+    #[error("the mark of the agent's store, {path}: {source}")]
     Mark {
         /// The store's file.
         path: PathBuf,
@@ -66,6 +63,20 @@ pub enum StoreError {
         /// The cause.
         source: io::Error,
     },
+}
+
+impl miette::Diagnostic for StoreError {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        match self {
+            Self::Sql(error) => room::hint_of_store(error).map(|hint| Box::new(hint) as Box<dyn fmt::Display>),
+            Self::Unusable { hint, .. } => Some(Box::new(hint)),
+            Self::OtherForm(other) => other.help(),
+            Self::Mark { .. } => Some(Box::new(
+                "the agent's user must be able to read and write it, and there has to be room on the disk",
+            )),
+            Self::Migrate(_) | Self::Content { .. } | Self::Damaged(_) | Self::SetAside { .. } => None,
+        }
+    }
 }
 
 impl StoreError {

@@ -56,7 +56,7 @@ use muster_rules::{
     presence,
 };
 use muster_sqlite::{form, index_file, one_writer, room::Reserve, schema};
-use muster_topics::{Millis, ack::LIVES_MAX};
+use muster_topics::{diagnostic::Diagnostic, Millis, ack::LIVES_MAX};
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
@@ -73,7 +73,7 @@ pub struct Store {
     intent: Arc<IntentFolder>,
     reserve: Option<Reserve>,
     /// Why it is in memory, if it is.
-    unwritable: Option<Arc<str>>,
+    unwritable: Option<Arc<Diagnostic>>,
     /// Notified when a write has failed.
     suspicion: Arc<Notify>,
     /// Notified when more is owed after changes of units.
@@ -230,13 +230,13 @@ impl Store {
 
     /// Marks it as one in memory, for this reason.
     #[must_use]
-    pub fn in_memory(self, reason: Arc<str>) -> Self {
+    pub fn in_memory(self, reason: Arc<Diagnostic>) -> Self {
         Self { unwritable: Some(reason), ..self }
     }
 
     /// Why nothing lasts that is written to it, if it is in memory.
     #[must_use]
-    pub fn unwritable(&self) -> Option<&str> {
+    pub fn unwritable(&self) -> Option<&Diagnostic> {
         self.unwritable.as_deref()
     }
 

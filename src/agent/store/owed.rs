@@ -3,7 +3,7 @@
 //! **Invariant: an action is owed from the transaction that has made its change**, and is no more once it was done or the change was
 //! rolled back. It may be done twice, if the agent ends in between.
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     files::ChangeAction,
     name::{Digest, UnitName},
@@ -38,7 +38,7 @@ pub struct OwedAction {
     /// When it is tried next.
     pub due_ms: Millis,
     /// Why it could not be done the last time.
-    pub error: Option<String>,
+    pub error: Option<Diagnostic>,
     /// When it was given up.
     pub failed_ms: Option<Millis>,
 }
@@ -121,10 +121,11 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<OwedAction>, S
         let read = || -> Result<_, serde_json::Error> {
             let (unit, revision) = (quoted(row.unit.clone()), quoted(row.revision.clone()));
             let action = serde_json::from_str(&row.action)?;
-            Ok((serde_json::from_value(unit)?, serde_json::from_value(revision)?, action))
+            let error: Option<Diagnostic> = row.error.as_deref().map(serde_json::from_str).transpose()?;
+            Ok((serde_json::from_value(unit)?, serde_json::from_value(revision)?, action, error))
         };
         match read() {
-            Ok((unit, revision, action)) => owed.push(OwedAction {
+            Ok((unit, revision, action, error)) => owed.push(OwedAction {
                 number: from_sql(row.number),
                 unit,
                 revision,
@@ -132,7 +133,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<OwedAction>, S
                 since_ms: row.since_ms,
                 attempts: row.attempts.try_into().unwrap_or(u32::MAX),
                 due_ms: row.due_ms,
-                error: row.error,
+                error,
                 failed_ms: row.failed_ms,
             }),
             Err(error) => tracing::error!(unit = row.unit, %error, "an action that its change wants cannot be read"),
@@ -190,12 +191,13 @@ impl Store {
     pub async fn owed_not_done(
         &self,
         numbers: &[u64],
-        error: &str,
+        error: &Diagnostic,
         due_ms: Option<Millis>,
         now_ms: Millis,
     ) -> Result<(), StoreError> {
         let failed_ms = due_ms.is_none().then_some(now_ms);
         let due_ms = due_ms.unwrap_or(now_ms);
+        let error = to_json("error", error)?;
         let mut tx = self.begin().await?;
         for number in numbers {
             let number = to_sql(*number);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     desired::{DeploymentName, UnitOwner},
     name::UnitName,
 };
@@ -118,7 +118,8 @@ pub(super) async fn detach(
     if is_listed {
         let deployment = owner.deployment.as_str();
         let message =
-            format!("{unit} was detached on this host, and the document lists it. hint: exclude it, or adopt it");
+            Diagnostic::new(format_args!("{unit} was detached on this host, and the document lists it")).with_hint("exclude it, or adopt it");
+        let message = to_json("reason", &message)?;
         sqlx::query!(
             "UPDATE deployment SET refused_version = version, refused_message = ?, may_pass = 1 WHERE name = ?",
             message,

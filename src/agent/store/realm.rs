@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use muster_rules::{CommandRefusal, realm::Realms};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Name, UnitName},
     outcome::RefusalCode,
     realm::Realm,
@@ -56,9 +56,8 @@ pub async fn take_in(
         if known.get(&realm.name).is_some_and(|there| there.generation >= realm.generation) {
             continue;
         }
-        let wrong = known.check(realm);
-        if !wrong.is_empty() {
-            let message = format!("realm {}: {}", realm.name, wrong.join("; "));
+        if let Some(wrong) = Diagnostic::all(known.check(realm)) {
+            let message = wrong.within(format_args!("realm {}", realm.name));
             return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, message)));
         }
         let (name, generation, definition) = (realm.name.as_str(), to_sql(realm.generation), to_json("realm", realm)?);
@@ -81,9 +80,9 @@ pub async fn take_in(
 /// # Errors
 /// If the database fails; a refusal is the inner error.
 pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), CommandRefusal>, StoreError> {
-    let conflict = |message| Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
+    let conflict = |message: Diagnostic| Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
     if *realm == Name::default_realm() {
-        return conflict("the realm default always exists".to_owned());
+        return conflict("the realm default always exists".into());
     }
     let mut holders: BTreeSet<String> = BTreeSet::new();
     let units = sqlx::query_scalar!(
@@ -96,15 +95,12 @@ pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<R
     }
     if !holders.is_empty() {
         let names: Vec<String> = holders.into_iter().collect();
-        return conflict(format!(
-            "realm {realm} has units here, or in snapshots: {}. hint: remove them first",
-            names.join(", ")
-        ));
+        return conflict(Diagnostic::new(format_args!("realm {realm} has units here, or in snapshots: {}", names.join(", "))).with_hint("remove them first"));
     }
     let known = all(connection).await?;
     let children: Vec<&str> = known.children(realm).into_iter().map(Name::as_str).collect();
     if !children.is_empty() {
-        return conflict(format!("realm {realm} is the parent of {}. hint: remove these first", children.join(", ")));
+        return conflict(Diagnostic::new(format_args!("realm {realm} is the parent of {}", children.join(", "))).with_hint("remove these first"));
     }
     let name = realm.as_str();
     sqlx::query!("DELETE FROM realm WHERE name = ?", name).execute(connection).await?;

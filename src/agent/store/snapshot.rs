@@ -14,7 +14,7 @@ use muster_rules::{
     CommandRefusal,
     snapshot::{SnapshotUnit, diff, difference},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::Verb,
     name::{Name, UnitName},
@@ -119,16 +119,14 @@ pub async fn take(
     if taken.iter().any(|there| there.name == *name) {
         let then: BTreeMap<_, _> = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
         let same = then == units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
-        let message = format!(
-            "there is a snapshot {name} of other units. hint: choose another name, or `muster snapshot rm {name}`"
-        );
+        let message = Diagnostic::new(format_args!("there is a snapshot {name} of other units")).with_hint(format_args!("choose another name, or `muster snapshot rm {name}`"));
         return Ok(if same { Ok(()) } else { conflict(message) });
     }
     if units.is_empty() {
         return Ok(conflict("there is no unit on this host to take a snapshot of".to_owned()));
     }
     if taken.len() >= SNAPSHOTS_MAX {
-        return Ok(conflict(format!("this host has {SNAPSHOTS_MAX} snapshots already. hint: remove one first")));
+        return Ok(conflict(Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots already")).with_hint("remove one first")));
     }
     let (snapshot, by) = (name.as_str(), asker.operator.as_str());
     sqlx::query!("INSERT INTO snapshot (name, taken_by, taken_ms) VALUES (?, ?, ?)", snapshot, by, asker.now_ms)
@@ -184,9 +182,7 @@ pub async fn activate(
         && other.name != *name
     {
         let other = &other.name;
-        return Ok(conflict(format!(
-            "the snapshot {other} is active. hint: `muster snapshot deactivate {other}` first"
-        )));
+        return Ok(conflict(Diagnostic::new(format_args!("the snapshot {other} is active")).with_hint(format_args!("`muster snapshot deactivate {other}` first"))));
     }
     let snapshot = name.as_str();
     sqlx::query!("UPDATE snapshot SET active_ms = coalesce(active_ms, ?) WHERE name = ?", asker.now_ms, snapshot)
@@ -292,8 +288,8 @@ pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> SnapshotR
     match active_ms(connection, name).await? {
         None => return Ok(Err(unknown(name))),
         Some(Some(_)) => {
-            let hint = format!("hint: `muster snapshot deactivate {name}` first");
-            return Ok(conflict(format!("the snapshot {name} is active. {hint}")));
+            let hint = format!("`muster snapshot deactivate {name}` first");
+            return Ok(conflict(Diagnostic::new(format_args!("the snapshot {name} is active")).with_hint(hint)));
         }
         Some(None) => {}
     }
@@ -313,17 +309,17 @@ pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result
         .await?;
     let Some(first) = snapshots.first() else { return Ok(None) };
     let (what, verb) = if snapshots.len() == 1 { ("the snapshot", "needs") } else { ("the snapshots", "need") };
-    let message = format!("{what} {} {verb} {unit}. hint: `muster snapshot rm {first}`", snapshots.join(", "));
+    let message = Diagnostic::new(format_args!("{what} {} {verb} {unit}", snapshots.join(", "))).with_hint(format_args!("`muster snapshot rm {first}`"));
     Ok(Some(CommandRefusal::new(RefusalCode::Conflict, message)))
 }
 
-fn conflict<T>(message: String) -> Result<T, CommandRefusal> {
+fn conflict<T>(message: impl Into<Diagnostic>) -> Result<T, CommandRefusal> {
     Err(CommandRefusal::new(RefusalCode::Conflict, message))
 }
 
 fn unknown(name: &Name) -> CommandRefusal {
     let message =
-        format!("there is no snapshot {name} on this host. hint: `muster snapshot ls` lists those that there are");
+        Diagnostic::new(format_args!("there is no snapshot {name} on this host")).with_hint("`muster snapshot ls` lists those that there are");
     CommandRefusal::new(RefusalCode::NotFound, message)
 }
 

@@ -1,6 +1,6 @@
 //! Tasks of units, with the last part of what each has said.
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     event::TaskAck,
     name::{Digest, UnitName},
@@ -11,7 +11,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     Store,
-    columns::{from_sql, to_sql},
+    columns::{from_sql, to_json, to_sql},
     error::StoreError,
 };
 
@@ -85,11 +85,12 @@ impl Store {
         &self,
         number: u64,
         state: TaskState,
-        message: Option<&str>,
+        told: Option<&Diagnostic>,
         log: &StoredTaskLog,
         now_ms: Millis,
     ) -> Result<(), StoreError> {
         let (number, state, begin) = (to_sql(number), state.as_str(), to_sql(log.begin));
+        let message = told.map(|told| to_json("message", told)).transpose()?;
         let mut tx = self.begin().await?;
         sqlx::query!(
             "UPDATE task SET state = ?, ended_ms = ?, message = ?, log = ?, log_begin = ?
@@ -276,7 +277,7 @@ impl TaskRow {
             state: serde_json::from_value(Value::String(self.state))?,
             began_ms: self.began_ms,
             ended_ms: self.ended_ms,
-            message: self.message,
+            diagnostic: self.message.as_deref().map(serde_json::from_str).transpose()?,
         })
     }
 }

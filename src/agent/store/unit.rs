@@ -23,7 +23,7 @@ use muster_rules::{
     render::{self, RenderValues},
     start_order,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::Verb,
     desired::UnitOwner,
@@ -241,7 +241,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, Store
                 stored.units.push(unit);
             }
             Err(error) => {
-                tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
+                tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "a unit cannot be read, and is left alone");
                 stored.unreadable.push(name);
             }
         }
@@ -316,15 +316,12 @@ pub async fn edit(
         (UnitEdit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
                 let message =
-                    format!("this host has {UNITS_MAX} units, as many as one may have. hint: remove one first");
+                    Diagnostic::new(format_args!("this host has {UNITS_MAX} units, as many as one may have")).with_hint("remove one first");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             if let Some(circle) = circle(connection, unit, &spec).await? {
                 let names: Vec<String> = circle.iter().map(ToString::to_string).collect();
-                let message = format!(
-                    "{unit} would wait for itself: {}. hint: take one out of `after` or `requires`",
-                    names.join(" → ")
-                );
+                let message = Diagnostic::new(format_args!("{unit} would wait for itself: {}", names.join(" → "))).with_hint("take one out of `after` or `requires`");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
@@ -417,7 +414,7 @@ pub async fn refresh_values(
             Ok(Some(applied)) => is_changed |= applied.generation != row.desired.generation,
             Ok(None) => {}
             // It goes on as it is.
-            Err(refusal) => tracing::warn!(unit = %row.name, reason = refusal.message, "a unit keeps its values"),
+            Err(refusal) => tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values"),
         }
     }
     Ok(is_changed)
@@ -948,7 +945,7 @@ mod tests {
         let refused =
             done(&store, &"default/c".parse().unwrap(), &requires("default/c", "default/a")).await.unwrap_err();
         assert_eq!(refused.code, RefusalCode::Conflict);
-        assert!(refused.message.contains("default/c → default/a → default/b → default/c"), "{refused}");
+        assert!(refused.diagnostic.contains("default/c → default/a → default/b → default/c"), "{refused}");
         assert_eq!(store.units().await.unwrap().units.len(), 2);
     }
 

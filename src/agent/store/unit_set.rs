@@ -4,7 +4,7 @@
 //! a refused set is rolled back. Ports that units of the set release are free for its other units.
 
 use muster_rules::CommandRefusal;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{SET_PARTS_MAX, SetPart, UnitWish, Verb},
     name::UnitName,
@@ -123,27 +123,24 @@ pub async fn apply(
 }
 
 fn exists(unit: &UnitName) -> CommandRefusal {
-    let message = format!(
-        "there is a unit {unit} on this host already. hint: choose another name; `--overwrite`, or `muster unit apply`, \
-         changes the one that is there"
-    );
+    let message = Diagnostic::new(format_args!("there is a unit {unit} on this host already")).with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the one that is there");
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
 /// Formats all refusals, each with its unit.
-fn told(refused: &[(&UnitName, CommandRefusal)]) -> String {
-    let line = |(unit, refusal): &(&UnitName, CommandRefusal)| match refusal.message.contains(unit.as_str()) {
-        true => refusal.message.clone(),
-        false => format!("{unit}: {}", refusal.message),
+fn told(refused: &[(&UnitName, CommandRefusal)]) -> Diagnostic {
+    let line = |(unit, refusal): &(&UnitName, CommandRefusal)| match refusal.diagnostic.cause.contains(unit.as_str()) {
+        true => refusal.diagnostic.clone(),
+        false => refusal.diagnostic.clone().within(unit),
     };
     if let [one] = refused {
         return line(one);
     }
-    let mut lines: Vec<String> = refused.iter().take(REFUSED_MAX).map(line).collect();
+    let mut lines: Vec<Diagnostic> = refused.iter().take(REFUSED_MAX).map(line).collect();
     if let Some(more) = refused.len().checked_sub(REFUSED_MAX).filter(|more| *more > 0) {
-        lines.push(format!("and {more} more"));
+        lines.push(format!("and {more} more").into());
     }
-    lines.join("; ")
+    Diagnostic::all(lines).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -227,7 +224,7 @@ mod tests {
             "d/c: tcp port 19001 is leased to d/old",
             "there is a unit d/old on this host already",
         ] {
-            assert!(refusal.message.contains(words), "{}", refusal.message);
+            assert!(refusal.diagnostic.contains(words), "{}", refusal.diagnostic);
         }
         let left: Vec<String> = bench.units().await.iter().map(|unit| unit.name.to_string()).collect();
         assert_eq!(left, ["d/old"]);
@@ -239,7 +236,7 @@ mod tests {
         let bench = Bench::new().await;
         let units = |count: usize| (0..count).map(|number| wish(&format!("d/u{number}"), None)).collect::<Vec<_>>();
         let refusal = bench.apply(&units(UNITS_MAX + 4)).await.unwrap_err();
-        assert!(refusal.message.contains("256 units, as many as one may have"), "{}", refusal.message);
+        assert!(refusal.diagnostic.contains("256 units, as many as one may have"), "{}", refusal.diagnostic);
         assert_eq!(bench.units().await.len(), 0);
         assert_eq!(bench.apply(&units(UNITS_MAX)).await.unwrap().len(), UNITS_MAX);
         assert_eq!(bench.units().await.len(), UNITS_MAX);

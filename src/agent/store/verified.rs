@@ -118,8 +118,8 @@ async fn take_back_ports(
     match port_lease::find(connection, unit, provides).await? {
         Ok(leases) => port_lease::set(connection, unit, &leases).await,
         // It continues with the ports that it has, and reports itself what it cannot bind.
-        Err(CommandRefusal { message, .. }) => {
-            tracing::error!(%unit, message, "it went back, and its port is another unit's by now");
+        Err(CommandRefusal { diagnostic, .. }) => {
+            tracing::error!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "it went back, and its port is another unit's by now");
             Ok(())
         }
     }

@@ -31,7 +31,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::crash;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     canonical,
     command::LogView,
     container::{self, ContainerSpec, Image, Network},
@@ -129,7 +129,7 @@ impl Containers {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
-            return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
+            return Err(never(what.within(format_args!("unsupported by {}", spec.runtime))));
         }
         if let Image::Existing(wanted) = &spec.image {
             return self.take(unit, desired, wanted, &*runtime).await;
@@ -172,7 +172,7 @@ impl Containers {
         let spec = render::unit::container(container(&desired.spec)?, wiring, &|name| secrets.get(name).cloned())
             .map_err(|fault| never(fault.to_string()))?;
         match runtime.cannot(&spec) {
-            Some(what) => Err(never(format!("unsupported by {}: {what}", spec.runtime))),
+            Some(what) => Err(never(what.within(format_args!("unsupported by {}", spec.runtime)))),
             None => Ok(spec),
         }
     }
@@ -182,7 +182,7 @@ impl Containers {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
-            return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
+            return Err(never(what.within(format_args!("unsupported by {}", spec.runtime))));
         }
         if let Image::Existing(_) = &spec.image {
             return Ok(());
@@ -273,10 +273,7 @@ impl Containers {
     }
 
     fn taken(&self, name: &str, runtime: container::Runtime) -> Failure {
-        never(format!(
-            "{runtime} has a container {name} that this host's agent did not make, and which is left as it is. hint: rename \
-             or remove it"
-        ))
+        never(Diagnostic::new(format_args!("{runtime} has a container {name} that this host's agent did not make, and which is left as it is")).with_hint("rename or remove it"))
     }
 
     fn recipe(
@@ -381,7 +378,7 @@ impl Containers {
         from: runtime::RuntimeLogFrom,
         view: LogView,
     ) -> io::Result<log::LogPart> {
-        let other = |failure: Failure| io::Error::other(failure.error);
+        let other = |failure: Failure| io::Error::other(failure.error.into_error());
         let Some(started) = self.place(unit).started().map_err(other)? else { return Ok(log::LogPart::default()) };
         let runtime = self.runtime(started.runtime).map_err(other)?;
         match self.find(unit, &*runtime).await.map_err(other)? {
@@ -497,7 +494,7 @@ impl UnitKind for Containers {
         self.remove(unit).boxed()
     }
 
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), Diagnostic>> {
         self.try_probe(unit, probing).boxed()
     }
 
@@ -525,7 +522,7 @@ impl UnitKind for Containers {
         async move {
             for runtime in self.runtimes.iter().filter(|runtime| runtime.is_there()) {
                 if let Err(failure) = runtime.sweep(&needed).await {
-                    tracing::debug!(error = %failure.error, "images that nobody needs cannot be removed");
+                    tracing::debug!(error = failure.error.cause, hint = failure.error.hint, "images that nobody needs cannot be removed");
                 }
             }
             // Other kinds remove artifacts that were not needed for a day.

@@ -15,7 +15,7 @@ use muster_rules::{
     plan::UnitEvent,
 };
 use muster_session::unit_state::{UnitState, UnitStates};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::UnitName,
     unit::{Desired, Phase},
 };
@@ -78,9 +78,7 @@ impl ContentWatch {
                     latest.may_correct(now_ms);
                 }
                 if is_fight && !found.changed.is_empty() {
-                    found.changed.push(format!(
-                        "it was put right {CORRECTIONS_MAX} times within an hour. hint: find out what else writes it"
-                    ));
+                    found.changed.push(Diagnostic::new(format_args!("it was put right {CORRECTIONS_MAX} times within an hour")).with_hint("find out what else writes it"));
                 }
                 let is_changed = !found.changed.is_empty() && !found.is_corrected;
                 // What is as it should be is news only after it was not.
@@ -117,7 +115,7 @@ impl ContentWatch {
         match kind.check_content(unit, state.slot, &order).await {
             Ok(found) => found,
             Err(failure) => {
-                tracing::warn!(%unit, error = failure.error, "what it was started from cannot be compared with the disk");
+                tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "what it was started from cannot be compared with the disk");
                 None
             }
         }
@@ -125,7 +123,7 @@ impl ContentWatch {
 }
 
 fn tell(unit: &UnitName, found: &ContentReport) {
-    let what = found.changed.join("; ");
+    let Diagnostic { cause: what, hint, .. } = Diagnostic::all(found.changed.iter().cloned()).unwrap_or_default();
     match (found.changed.is_empty(), found.is_corrected) {
         (true, _) => tracing::info!(%unit, "what it was started from is as it should be again"),
         (false, true) => tracing::warn!(
@@ -134,6 +132,6 @@ fn tell(unit: &UnitName, found: &ContentReport) {
             hint = "find out who changes files below the agent's folder, and check this host's disk",
             "what it was started from had been changed, and was put right",
         ),
-        (false, false) => tracing::warn!(%unit, what, "what it was started from was changed, and is left as it is"),
+        (false, false) => tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is"),
     }
 }

@@ -8,62 +8,68 @@ use std::{
 
 use muster_rules::plan::Failure;
 use muster_shim::StartStep;
+use muster_topics::diagnostic::Diagnostic;
 use nix::{errno::Errno, unistd};
 
 use crate::{artifact::ArtifactError, shim::ShimError};
 
-pub(super) fn may_heal(error: impl Into<String>) -> Failure {
+pub(super) fn may_heal(error: impl Into<Diagnostic>) -> Failure {
     Failure { error: error.into(), may_heal: true }
 }
 
-pub(super) fn never(error: impl Into<String>) -> Failure {
+pub(super) fn never(error: impl Into<Diagnostic>) -> Failure {
     Failure { error: error.into(), may_heal: false }
 }
 
 /// Converts an error of a download. What is missing on the console, or damaged there, can be added again.
 pub(super) fn from_artifact(error: ArtifactError) -> Failure {
-    may_heal(error.to_string())
+    may_heal(Diagnostic::of(&error))
 }
 
 /// Converts an error of a shim. What a host lacks may appear, with a late mount, a directory service or an operator, so
 /// such refusals may heal. Only a refusal because of the program itself, or of what this agent may not give, is final.
 pub(super) fn from_shim(error: ShimError) -> Failure {
-    let ShimError::Start { source, step, path, .. } = &error else { return may_heal(error.to_string()) };
+    let ShimError::Start { source, step, path, .. } = &error else { return may_heal(Diagnostic::of(&error)) };
     let barred;
     let refused = source.kind() == io::ErrorKind::PermissionDenied;
     let (hint, may_heal) = match (step, source.raw_os_error().map(Errno::from_raw)) {
         (_, Some(Errno::ENOEXEC)) => {
-            (". hint: it is no program for this machine; a script needs a first line such as #!/bin/sh", false)
+            (Some("it is no program for this machine; a script needs a first line such as #!/bin/sh"), false)
         }
-        (_, Some(Errno::E2BIG | Errno::EINVAL | Errno::ENAMETOOLONG)) => ("", false),
+        (_, Some(Errno::E2BIG | Errno::EINVAL | Errno::ENAMETOOLONG)) => (None, false),
         (StartStep::Exec, Some(Errno::ENOENT)) => {
-            (". hint: what its first line names, or its loader, is not on this host", true)
+            (Some("what its first line names, or its loader, is not on this host"), true)
         }
         (StartStep::Cwd, _) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            (". hint: is it on a disk that is not mounted yet?", true)
+            (Some("is it on a disk that is not mounted yet?"), true)
         }
         (StartStep::Cwd | StartStep::Exec, _) if refused && unistd::geteuid().is_root() => {
             barred = way_hint(first_closed(path).as_deref());
-            (barred.as_str(), true)
+            (Some(barred.as_str()), true)
         }
-        (StartStep::User, _) if refused => (". hint: to run units as other users, the agent must run as root", false),
+        (StartStep::User, _) if refused => (Some("to run units as other users, the agent must run as root"), false),
         (StartStep::Nice | StartStep::Rlimit | StartStep::Capabilities, _) if refused => {
-            (". hint: only what the agent itself has can be given to a unit", false)
+            (Some("only what the agent itself has can be given to a unit"), false)
         }
-        _ => ("", true),
+        _ => (None, true),
     };
-    Failure { error: format!("{error}{hint}"), may_heal }
+    let told = Diagnostic::of(&error);
+    let error = match hint {
+        Some(hint) => told.with_hint(hint),
+        None => told,
+    };
+    Failure { error, may_heal }
 }
 
 /// The hint about a user who has no access to a file of its unit.
 fn way_hint(closed: Option<&Path>) -> String {
     match closed {
         Some(folder) => format!(
-            ". hint: the unit's user cannot pass through {0}: `chmod o+x {0}`, or keep the agent's folder elsewhere (`data_dir`, \
+            "the unit's user cannot pass through {0}: `chmod o+x {0}`, or keep the agent's folder elsewhere (`data_dir`, \
              `muster up --data`)",
             folder.display()
         ),
-        None => ". hint: may the unit's user execute it, and pass through every folder above?".to_owned(),
+        None => "may the unit's user execute it, and pass through every folder above?".to_owned(),
     }
 }
 
@@ -80,7 +86,7 @@ fn first_closed(path: &Path) -> Option<PathBuf> {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(may_heal(error.to_string())))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(may_heal(Diagnostic::new(error))))
 }
 
 #[cfg(test)]
@@ -101,7 +107,7 @@ mod tests {
         ];
         for error in errors {
             let failure = from_artifact(error);
-            assert!(failure.may_heal && failure.error.starts_with("artifact hello@1 "), "{failure:?}");
+            assert!(failure.may_heal && failure.error.cause.starts_with("artifact hello@1 "), "{failure:?}");
         }
     }
 

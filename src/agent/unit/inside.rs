@@ -1,7 +1,7 @@
 //! Finds the process through which a command enters a container.
 
 use muster_rules::{CommandRefusal, edit};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::UnitName,
     outcome::RefusalCode,
     unit::{Phase, Spec},
@@ -18,28 +18,30 @@ impl Units {
     /// # Errors
     /// If there is no such unit, it is no container, it does not run or is frozen, or its runtime does not answer.
     pub(crate) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, CommandRefusal> {
-        let refuse = |code, message: String| Err(CommandRefusal::new(code, message));
+        let refuse = |code, message: Diagnostic| Err(CommandRefusal::new(code, message));
         let known = self.states.borrow().get(unit).cloned();
         let Some(state) = known else { return Err(edit::unknown(unit)) };
         let Spec::Container(_) = state.spec() else {
             let kind = state.spec().kind();
             return refuse(
                 RefusalCode::Unsupported,
-                format!("{unit} is a {kind}, and something can be run inside a container only"),
+                format!("{unit} is a {kind}, and something can be run inside a container only").into(),
             );
         };
         let Some((pid, start_ticks)) = state.process else { return Err(does_not_run(unit, state.observed.phase())) };
         let Some(containers) = &self.kinds.containers else {
-            return refuse(RefusalCode::Unsupported, "this agent keeps no containers".to_owned());
+            return refuse(RefusalCode::Unsupported, "this agent keeps no containers".into());
         };
         match containers.first(unit).await {
             Ok(Some(first)) if first.frozen => {
-                refuse(RefusalCode::Conflict, format!("{unit} is frozen. hint: `muster container thaw {unit}`"))
+                refuse(RefusalCode::Conflict, Diagnostic::new(format_args!("{unit} is frozen")).with_hint(format_args!("`muster container thaw {unit}`")))
             }
             Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
-            Ok(Some(_)) => refuse(RefusalCode::Conflict, format!("{unit} has just been started anew. hint: try again")),
+            Ok(Some(_)) => refuse(RefusalCode::Conflict, Diagnostic::new(format_args!("{unit} has just been started anew")).with_hint("try again")),
             Ok(None) => Err(does_not_run(unit, state.observed.phase())),
-            Err(failure) => refuse(RefusalCode::Conflict, format!("{unit} cannot be entered: {}", failure.error)),
+            Err(failure) => {
+                refuse(RefusalCode::Conflict, failure.error.within(format_args!("{unit} cannot be entered")))
+            },
         }
     }
 }
@@ -47,6 +49,6 @@ impl Units {
 fn does_not_run(unit: &UnitName, phase: Phase) -> CommandRefusal {
     // Each is one word.
     let phase = format!("{phase:?}").to_lowercase();
-    let message = format!("{unit} does not run: its phase is {phase}. hint: `muster container run {unit}`");
+    let message = Diagnostic::new(format_args!("{unit} does not run: its phase is {phase}")).with_hint(format_args!("`muster container run {unit}`"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }

@@ -11,7 +11,7 @@ use muster_rules::{
     plan::{Failure, InstanceEnd, ProbeRequest, ShimReport, Slot},
     port_lease::EndpointWiring,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     channel::{Ability, Complaint, ToldStats},
     command::LogView,
@@ -159,9 +159,9 @@ pub(super) trait UnitKind: Send + Sync {
     }
 
     /// Runs one of its probes once, within the probe's timeout; the error is why it failed.
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), Diagnostic>> {
         let _ = (unit, probing);
-        let answer = format!("a {} cannot be probed", self.name());
+        let answer = format!("a {} cannot be probed", self.name()).into();
         async { Err(answer) }.boxed()
     }
 
@@ -308,8 +308,8 @@ impl InstanceRequest {
 }
 
 /// The error in place of an answer.
-pub(super) fn complaint(code: &str, message: impl Into<String>) -> Complaint {
-    Complaint { code: code.to_owned(), message: message.into() }
+pub(super) fn complaint(code: &str, diagnostic: impl Into<Diagnostic>) -> Complaint {
+    Complaint { code: code.to_owned(), diagnostic: diagnostic.into() }
 }
 
 /// An event of an instance.

@@ -14,7 +14,7 @@ use muster_rules::{
     mask::{Cut, SecretMask},
     plan::{Failure, InstanceEnd, InstanceExit, ProbeRequest, ShimReport, Slot},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     channel::{Complaint, ToldStats},
     command::LogView,
     effective::Effective,
@@ -45,7 +45,7 @@ impl MaskedKind {
     }
 
     fn failure(&self, unit: &UnitName, mut failure: Failure) -> Failure {
-        self.given.mask(unit).mask(&mut failure.error, Cut::NONE);
+        self.given.mask(unit).mask_diagnostic(&mut failure.error, Cut::NONE);
         failure
     }
 
@@ -68,13 +68,13 @@ impl MaskedKind {
 fn mask_report(mask: &SecretMask, report: &mut ShimReport) {
     report.last.iter_mut().for_each(|last| mask_exit(mask, last));
     report.status.iter_mut().for_each(|status| mask.mask(status, Cut::BOTH));
-    report.unsupported.iter_mut().for_each(|reason| mask.mask(reason, Cut::NONE));
-    report.drift.iter_mut().flatten().for_each(|changed| mask.mask(changed, Cut::NONE));
+    report.unsupported.iter_mut().for_each(|reason| mask.mask_diagnostic(reason, Cut::NONE));
+    report.drift.iter_mut().flatten().for_each(|changed| mask.mask_diagnostic(changed, Cut::NONE));
 }
 
 fn mask_exit(mask: &SecretMask, exit: &mut InstanceExit) {
     exit.last_lines.iter_mut().for_each(|lines| mask.mask(lines, Cut::BOTH));
-    exit.why.iter_mut().for_each(|why| mask.mask(why, Cut::NONE));
+    exit.why.iter_mut().for_each(|why| mask.mask_diagnostic(why, Cut::NONE));
 }
 
 fn mask_end(mask: &SecretMask, mut end: InstanceEnd) -> InstanceEnd {
@@ -212,7 +212,7 @@ impl UnitKind for MaskedKind {
             }
             let mut found = found.map_err(|failure| self.failure(unit, failure))?;
             let mask = self.given.mask(unit);
-            found.iter_mut().flat_map(|found| &mut found.changed).for_each(|one| mask.mask(one, Cut::NONE));
+            found.iter_mut().flat_map(|found| &mut found.changed).for_each(|one| mask.mask_diagnostic(one, Cut::NONE));
             Ok(found)
         }
         .boxed()
@@ -246,7 +246,7 @@ impl UnitKind for MaskedKind {
                 }
                 Err(mut complaint) => {
                     mask.mask(&mut complaint.code, Cut::NONE);
-                    mask.mask(&mut complaint.message, Cut::BOTH);
+                    mask.mask_diagnostic(&mut complaint.diagnostic, Cut::BOTH);
                     Err(complaint)
                 }
             }
@@ -254,10 +254,13 @@ impl UnitKind for MaskedKind {
         .boxed()
     }
 
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), Diagnostic>> {
         async move {
             let probed = self.kind.probe(unit, probing).await;
-            probed.map_err(|why| self.given.mask(unit).text(&why, Cut::END))
+            probed.map_err(|mut why| {
+                self.given.mask(unit).mask_diagnostic(&mut why, Cut::END);
+                why
+            })
         }
         .boxed()
     }
@@ -311,7 +314,7 @@ struct MaskedInstance {
 
 impl MaskedInstance {
     fn failure(&self, mut failure: Failure) -> Failure {
-        self.given.mask(&self.unit).mask(&mut failure.error, Cut::NONE);
+        self.given.mask(&self.unit).mask_diagnostic(&mut failure.error, Cut::NONE);
         failure
     }
 }

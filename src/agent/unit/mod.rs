@@ -96,7 +96,7 @@ use muster_rules::{
     packages::change::PackageChange,
     plan::{Failure, Slot},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     channel::{Complaint, ToldStats},
     command::LogView,
     name::{Digest, HostId, UnitName},
@@ -129,10 +129,11 @@ use super::{
 };
 
 /// Units cannot be supervised.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum UnitsError {
     /// Their desired state is unreadable.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// The folders of units cannot be used.
     #[error("the folders of units in {data_dir} cannot be used: {source}")]
@@ -170,7 +171,8 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
         }
         None => UnitAnswer::Error(complaint(
             "too_large",
-            format!("it has answered {len_bytes} bytes, which is more than there is room for. hint: ask fewer at once"),
+            Diagnostic::new(format_args!("it has answered {len_bytes} bytes, which is more than there is room for"))
+                .with_hint("ask fewer at once"),
         )),
     }
 }
@@ -407,7 +409,7 @@ impl Units {
 
     async fn ask_one(&self, unit: &UnitName, ask: InstanceRequest, limit: Duration) -> Result<Value, Complaint> {
         let known = self.states.borrow().get(unit).map(|state| (state.spec().clone(), state.slot));
-        let Some((spec, slot)) = known else { return Err(complaint("not_found", edit::unknown(unit).message)) };
+        let Some((spec, slot)) = known else { return Err(complaint("not_found", edit::unknown(unit).diagnostic)) };
         match &spec {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {
                 return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
@@ -450,9 +452,8 @@ impl Units {
             Some(number) => match self.kinds.tasks.log(unit, number, from).await.map_err(failed)? {
                 Some(part) => Some(part),
                 None => {
-                    let message = format!(
-                        "{unit} has no task {number} (any more). hint: `muster unit tasks {unit}` lists those that it has"
-                    );
+                    let message = Diagnostic::new(format_args!("{unit} has no task {number} (any more)"))
+                        .with_hint(format_args!("`muster unit tasks {unit}` lists those that it has"));
                     return Err(CommandRefusal::new(RefusalCode::NotFound, message));
                 }
             },

@@ -23,7 +23,7 @@ use muster_rules::{
 };
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_shim::{Launch, OutputMode, ProcessExit, ProgramEnd, ShimEvent, ShimRequest};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{Exec, LogView, Verb},
     files::ChangeAction,
@@ -89,7 +89,7 @@ async fn report(worker: &OwedWorker) {
     let mut looks = worker.looks();
     loop {
         let is_open = worker.tasks.report_owed().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "what changes of units owe cannot be read");
+            tracing::debug!(%error, hint = Diagnostic::of(&error).hint, "what changes of units owe cannot be read");
             true
         });
         if looks.next(is_open).await.is_break() {
@@ -103,7 +103,7 @@ async fn work(worker: &OwedWorker) {
     worker.remove_old_folders().await;
     loop {
         let is_open = worker.do_all().await.unwrap_or_else(|error| {
-            tracing::error!(%error, "what changes of units owe cannot be read or written");
+            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "what changes of units owe cannot be read or written");
             true
         });
         if looks.next(is_open).await.is_break() {
@@ -211,7 +211,7 @@ impl OwedWorker {
                 let is_last = attempts + 1 >= ATTEMPTS_MAX;
                 let due_ms = (!is_last).then(|| now_ms() + AGAIN.jittered_ms(attempts, chance::random()));
                 tracing::warn!(
-                    unit = %one.unit, action = %one.action, error = why, is_last,
+                    unit = %one.unit, action = %one.action, error = why.cause, hint = why.hint, is_last,
                     "what a change wants cannot be done"
                 );
                 self.store.owed_not_done(&numbers, &why, due_ms, now_ms()).await?;
@@ -224,7 +224,7 @@ impl OwedWorker {
     }
 
     /// Has a unit read its files again, as its spec says.
-    async fn reload(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, String>, StoreError> {
+    async fn reload(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, Diagnostic>, StoreError> {
         let Some(state) = self.state(unit) else { return Ok(Err(missing(unit))) };
         if !is_running(&state) {
             return Ok(Ok(Attempt::Done(unchanged("it does not run, and reads its files when it starts"))));
@@ -233,22 +233,22 @@ impl OwedWorker {
             Spec::Yuno(spec) => spec.clone(),
             other => {
                 let kind = other.kind();
-                return Ok(Err(format!("{unit} is of the kind {kind}, which cannot be reloaded. hint: restart it")));
+                return Ok(Err(Diagnostic::new(format_args!("{unit} is of the kind {kind}, which cannot be reloaded")).with_hint("restart it")));
             }
         };
         let told = match spec.reload {
             Reload::Restart => return self.restart(unit, same).await,
-            Reload::Signal => self.units.signal(unit, spec.reload_signal).await.map_err(|refusal| refusal.message),
+            Reload::Signal => self.units.signal(unit, spec.reload_signal).await.map_err(|refusal| refusal.diagnostic),
             Reload::Channel => {
                 let answer = self.units.ask_one(unit, InstanceRequest::Reload, ANSWER_MAX).await;
-                answer.map(drop).map_err(|complaint| format!("{}: {}", complaint.code, complaint.message))
+                answer.map(drop).map_err(|complaint| complaint.diagnostic.within(complaint.code))
             }
         };
         Ok(told.map(|()| Attempt::Done(changed(format!("{unit} was told to read its files again")))))
     }
 
     /// Restarts a unit: the new desired state, and that this is done, are one transaction.
-    async fn restart(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, String>, StoreError> {
+    async fn restart(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, Diagnostic>, StoreError> {
         let Some(state) = self.state(unit) else { return Ok(Err(missing(unit))) };
         if state.desired.run == Run::Stopped {
             return Ok(Ok(Attempt::Done(unchanged("it should not run, so there is nothing to restart"))));
@@ -260,8 +260,8 @@ impl OwedWorker {
         let asker = ChangeContext { operator: &operator, now_ms: now_ms(), key: None, is_document: true, values: None };
         let mut tx = self.store.begin().await?;
         let edited = edit(&mut tx, unit, &Verb::UnitRestart { unit: unit.clone() }, asker).await?;
-        if let Err(CommandRefusal { message, .. }) = edited {
-            return Ok(Err(message));
+        if let Err(CommandRefusal { diagnostic, .. }) = edited {
+            return Ok(Err(diagnostic));
         }
         let numbers: Vec<u64> = same.iter().map(|one| one.number).collect();
         store::owed::remove(&mut tx, &numbers).await?;
@@ -271,30 +271,30 @@ impl OwedWorker {
     }
 
     /// Runs a program, or waits for the one that an earlier run of the agent has started.
-    async fn run(&self, one: &OwedAction, argv: &[String], task: &RunningTask) -> Result<TaskEnd, String> {
+    async fn run(&self, one: &OwedAction, argv: &[String], task: &RunningTask) -> Result<TaskEnd, Diagnostic> {
         let folder = self.folder_of(one);
-        let adopted = self.shims.adopt(&folder).await.map_err(|error| error.to_string())?;
+        let adopted = self.shims.adopt(&folder).await.map_err(|error| Diagnostic::of(&error))?;
         let ended = match adopted {
             AdoptedShim::Ended(end) => Some(end),
             AdoptedShim::Alive(mut shim) => self.follow(&mut shim, &folder, task).await,
             AdoptedShim::Nothing => {
                 let exec = Exec::new(argv.to_vec(), RUN_MAX_MS);
-                let launch = program_launch(&exec).map_err(|refusal| refusal.message)?;
+                let launch = program_launch(&exec).map_err(|refusal| refusal.diagnostic)?;
                 let launch = Launch {
                     output: OutputMode::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
                     timeout_ms: Some(RUN_MAX_MS),
                     ..launch
                 };
-                let mut shim = self.shims.launch(&folder, &launch).await.map_err(|error| error.to_string())?;
+                let mut shim = self.shims.launch(&folder, &launch).await.map_err(|error| Diagnostic::of(&error))?;
                 self.follow(&mut shim, &folder, task).await
             }
         };
         let ended = ended.ok_or("nobody saw how it ended")?;
         match ended.exit {
-            _ if ended.timed_out => Err(format!("it had not ended after {} s, and was killed", RUN_MAX_MS / 1_000)),
+            _ if ended.timed_out => Err(format!("it had not ended after {} s, and was killed", RUN_MAX_MS / 1_000).into()),
             ProcessExit::Code(0) => Ok(changed("it has ended with code 0".to_owned())),
-            ProcessExit::Code(_) | ProcessExit::Signal(_) => Err(process_end(&ended).to_string()),
-            ProcessExit::Unknown => Err("nobody saw how it ended".to_owned()),
+            ProcessExit::Code(_) | ProcessExit::Signal(_) => Err(Diagnostic::new(process_end(&ended))),
+            ProcessExit::Unknown => Err("nobody saw how it ended".into()),
         }
     }
 
@@ -407,18 +407,16 @@ fn goes_back(action: &ChangeAction, states: &UnitStates) -> bool {
 
 /// What becomes of a restart of a unit that was rolled back. Another desired state would end its rollback, and try the revision that has
 /// failed; units that go back together are started anew by that.
-fn restarted_when_rolled_back(unit: &UnitName, state: &UnitState, same: &[&OwedAction]) -> Result<Attempt, String> {
+fn restarted_when_rolled_back(unit: &UnitName, state: &UnitState, same: &[&OwedAction]) -> Result<Attempt, Diagnostic> {
     let has_started_since = same.iter().all(|one| state.observed.since_ms >= one.since_ms);
     match is_running(state) && has_started_since {
         true => Ok(Attempt::Done(unchanged("it was rolled back, and has started since the change"))),
-        false => Err(format!(
-            "{unit} was rolled back, and a restart would try its failed revision again. hint: apply a revision of it that works"
-        )),
+        false => Err(Diagnostic::new(format_args!("{unit} was rolled back, and a restart would try its failed revision again")).with_hint("apply a revision of it that works")),
     }
 }
 
-fn missing(unit: &UnitName) -> String {
-    format!("there is no unit {unit} on this host (yet)")
+fn missing(unit: &UnitName) -> Diagnostic {
+    format!("there is no unit {unit} on this host (yet)").into()
 }
 
 fn changed(message: String) -> TaskEnd {
@@ -437,7 +435,7 @@ pub(super) fn reports(owed: Vec<OwedAction>) -> BTreeMap<UnitName, Vec<OwedRepor
     for OwedAction { unit, action, since_ms, attempts, error, failed_ms, .. } in owed {
         let of_unit = reports.entry(unit).or_default();
         if of_unit.len() < OWED_REPORTED_MAX {
-            let (action, error) = (cut(action.to_string()), error.map(cut));
+            let (action, error) = (cut(action.to_string()), error.map(|error| error.map(cut)));
             of_unit.push(OwedReport { action, since_ms, attempts, error, failed_ms });
         }
     }
@@ -449,9 +447,9 @@ pub(super) fn reports(owed: Vec<OwedAction>) -> BTreeMap<UnitName, Vec<OwedRepor
 pub(super) fn told(one: &OwedAction, now_ms: Millis) -> String {
     let OwedAction { action, error, failed_ms, due_ms, attempts, .. } = one;
     match (error, failed_ms) {
-        (Some(error), Some(_)) => format!("{action} was given up after {attempts} attempts: {error}"),
+        (Some(error), Some(_)) => format!("{action} was given up after {attempts} attempts: {error:#}"),
         (Some(error), None) => {
-            format!("{action} is tried again in {} s: {error}", due_ms.saturating_sub(now_ms).max(0) / 1_000)
+            format!("{action} is tried again in {} s: {error:#}", due_ms.saturating_sub(now_ms).max(0) / 1_000)
         }
         (None, _) => format!("{action} is to be done"),
     }

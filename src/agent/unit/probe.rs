@@ -14,7 +14,7 @@ use muster_rules::{plan::ProbeRequest, port_lease::EndpointWiring, probe::endpoi
 use muster_shim::{
     Launch, OutputMode, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, ShimRequest, files,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::UnitName,
     probe::{Check, Http, Port, Tcp, Which},
     unit::Spec,
@@ -53,8 +53,8 @@ pub(super) async fn attempt(
     shims: &Shims,
     probes: &Path,
     probing: &ProbeRequest,
-    launch: impl FnOnce(&[String]) -> Result<Launch, String> + Send + 'static,
-) -> Result<(), String> {
+    launch: impl FnOnce(&[String]) -> Result<Launch, Diagnostic> + Send + 'static,
+) -> Result<(), Diagnostic> {
     let limit_ms = probing.probe.timeout_ms;
     let late = || format!("there was no answer within {limit_ms} ms");
     let limit = Duration::from_millis(limit_ms);
@@ -71,7 +71,7 @@ pub(super) async fn attempt(
             let (folder, argv) = (probes.join(probing.which.as_str()), argv.clone());
             timeout(limit + SLACK, execute(shims, &folder, limit_ms, move || launch(&argv)))
                 .await
-                .unwrap_or_else(|_| Err("it could neither be started nor ended in time".to_owned()))
+                .unwrap_or_else(|_| Err("it could neither be started nor ended in time".into()))
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) async fn end_all(shims: &Shims, probes: &Path, unit: &UnitName) {
         if folder.exists()
             && let Err(error) = timeout(SLACK, end_what_is_left(shims, &folder)).await.unwrap_or(Ok(()))
         {
-            tracing::warn!(%unit, %error, "a command of a probe cannot be ended; it ends when its time is over");
+            tracing::warn!(%unit, error = error.cause, hint = error.hint, "a command of a probe cannot be ended; it ends when its time is over");
         }
     }
 }
@@ -92,16 +92,16 @@ async fn execute(
     shims: &Shims,
     folder: &Path,
     limit_ms: u64,
-    launch: impl FnOnce() -> Result<Launch, String> + Send + 'static,
-) -> Result<(), String> {
+    launch: impl FnOnce() -> Result<Launch, Diagnostic> + Send + 'static,
+) -> Result<(), Diagnostic> {
     end_what_is_left(shims, folder).await?;
     let at = folder.to_owned();
     let prepare = move || {
         forget_output(&at).map_err(|error| format!("{}: {error}", at.display()))?;
         launch().map(|launch| once(launch, limit_ms))
     };
-    let launch = tokio::task::spawn_blocking(prepare).await.map_err(|error| error.to_string())??;
-    let mut shim = shims.launch(folder, &launch).await.map_err(|error| error.to_string())?;
+    let launch = tokio::task::spawn_blocking(prepare).await.map_err(Diagnostic::new)??;
+    let mut shim = shims.launch(folder, &launch).await.map_err(|error| Diagnostic::of(&error))?;
     let ended = end_of(&mut shim).await.ok_or("its shim is gone")?;
     judge(&ended, limit_ms, folder)
 }
@@ -121,7 +121,7 @@ fn once(launch: Launch, limit_ms: u64) -> Launch {
 }
 
 /// Returns where a connection goes.
-fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWiring) -> Result<SocketAddr, String> {
+fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWiring) -> Result<SocketAddr, Diagnostic> {
     let (of_port, port) = match (endpoint(spec, port, address), port) {
         (Some(name), _) | (None, Port::Endpoint(name)) => {
             let endpoint = wiring.endpoints.iter().find(|endpoint| endpoint.name == *name);
@@ -139,12 +139,12 @@ fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWi
     Ok(SocketAddr::new(address, port))
 }
 
-async fn connect(to: SocketAddr) -> Result<TcpStream, String> {
-    TcpStream::connect(to).await.map_err(|error| format!("{to}: {error}"))
+async fn connect(to: SocketAddr) -> Result<TcpStream, Diagnostic> {
+    TcpStream::connect(to).await.map_err(|error| format!("{to}: {error}").into())
 }
 
 /// Sends a request; checks the status of its answer.
-async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
+async fn request(to: SocketAddr, http: &Http) -> Result<(), Diagnostic> {
     let Http { path, status: wanted, .. } = http;
     let stream = connect(to).await?;
     let failed = |error: io::Error| format!("{to}: {error}");
@@ -170,8 +170,8 @@ async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
     // Some servers log an error if the client closes early.
     let _ = timeout(REST, tokio::io::copy(&mut answer, &mut tokio::io::sink())).await;
     match wanted {
-        Some(wanted) if *wanted != status => Err(format!("http://{to}{path}: status {status}, not {wanted}")),
-        None if !(200..400).contains(&status) => Err(format!("http://{to}{path}: status {status}")),
+        Some(wanted) if *wanted != status => Err(format!("http://{to}{path}: status {status}, not {wanted}").into()),
+        None if !(200..400).contains(&status) => Err(format!("http://{to}{path}: status {status}").into()),
         _ => Ok(()),
     }
 }
@@ -186,7 +186,7 @@ fn status(line: &[u8]) -> Option<u16> {
 }
 
 /// Ends what an attempt has left behind: of an earlier run of the agent, or a cancelled one.
-async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
+async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), Diagnostic> {
     if let AdoptedShim::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
         shim.send(&KILL).await.map_err(|error| error.to_string())?;
         end_of(&mut shim).await;
@@ -215,7 +215,7 @@ fn forget_output(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), String> {
+fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), Diagnostic> {
     let how = match ended.exit {
         _ if ended.timed_out => format!("it had not ended after {limit_ms} ms"),
         ProcessExit::Code(0) => return Ok(()),
@@ -226,8 +226,8 @@ fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), String>
     let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
     let lines = String::from_utf8_lossy(&lines);
     match lines.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(line) => Err(format!("{how}: {}", line.chars().take(LINE_MAX_CHARS).collect::<String>())),
-        None => Err(how),
+        Some(line) => Err(format!("{how}: {}", line.chars().take(LINE_MAX_CHARS).collect::<String>()).into()),
+        None => Err(how.into()),
     }
 }
 

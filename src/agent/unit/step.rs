@@ -12,7 +12,7 @@ use muster_rules::{
     CommandRefusal,
     plan::{Failure, FoundInstance, InstanceEnd, InstanceExit, PlayFailure, Slot, UnitEvent},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     channel::Complaint,
     name::{Digest, UnitName},
     outcome::RefusalCode,
@@ -193,10 +193,10 @@ impl Worker {
         let wanted = if playing { InstanceRequest::Play } else { InstanceRequest::Pause };
         let answer = match self.kind.ask(&self.unit, self.slot, wanted, PLAY_MAX).await {
             Ok(_) => Ok(()),
-            Err(Complaint { code, message }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
-                Err(PlayFailure::Unanswered(message))
+            Err(Complaint { code, diagnostic }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
+                Err(PlayFailure::Unanswered(diagnostic))
             }
-            Err(Complaint { code, message }) => Err(PlayFailure::Refused(format!("{code}: {message}"))),
+            Err(Complaint { code, diagnostic }) => Err(PlayFailure::Refused(diagnostic.within(code))),
         };
         self.report(UnitEvent::Played { ask, answer }).await;
     }
@@ -264,7 +264,7 @@ impl Worker {
 
     async fn complain(&self, outcome: Result<(), Failure>) {
         if let Err(Failure { error, .. }) = outcome {
-            tracing::warn!(unit = %self.unit, %error, "a unit could not be asked for something");
+            tracing::warn!(unit = %self.unit, error = error.cause, hint = error.hint, "a unit could not be asked for something");
             self.report(UnitEvent::Unheard { error }).await;
         }
     }
@@ -275,7 +275,8 @@ impl Worker {
             Ok(true) => Ok(()),
             Ok(false) => Err(no_process(&self.unit)),
             Err(failure) => {
-                let message = format!("it is not certain that {signal} reached {}: {}", self.unit, failure.error);
+                let place = format!("it is not certain that {signal} reached {}", self.unit);
+                let message = failure.error.within(place);
                 Err(CommandRefusal::new(RefusalCode::Conflict, message))
             }
         }
@@ -287,7 +288,7 @@ impl Worker {
         let reload = self.kind.reload(&self.unit, self.slot, &desired, keep.as_ref(), &signal);
         let outcome = timeout(RELOAD_MAX, reload).await;
         let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
-            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be reloaded, and is started anew");
+            tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a unit could not be reloaded, and is started anew");
             false
         });
         let revision = desired.revision;
@@ -304,7 +305,7 @@ impl Worker {
             Ok(false) => self.report(UnitEvent::Outdated).await,
             // The next check is soon.
             Err(failure) => {
-                tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched");
+                tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "files outside cannot be watched");
             }
         }
     }
@@ -330,7 +331,7 @@ impl Worker {
             match self.look_up().await {
                 Ok(adopted) => return adopted,
                 Err(failure) => {
-                    tracing::warn!(unit = %self.unit, error = %failure.error, "a unit cannot be found again, yet");
+                    tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a unit cannot be found again, yet");
                     wait = waits.next().unwrap_or(wait);
                     tokio::time::sleep(wait).await;
                 }
@@ -347,11 +348,11 @@ fn signaller(
     move |signal| {
         let orders = orders.clone();
         async move {
-            let gone = || Failure { error: "it has ended meanwhile".to_owned(), may_heal: true };
+            let gone = || Failure { error: "it has ended meanwhile".into(), may_heal: true };
             let (reply, answer) = oneshot::channel();
             orders.send(InstanceOrder::Signal(signal, reply)).await.map_err(|_| gone())?;
             let sent = answer.await.map_err(|_| gone())?;
-            sent.map_err(|refusal| Failure { error: refusal.message, may_heal: true })
+            sent.map_err(|refusal| Failure { error: refusal.diagnostic, may_heal: true })
         }
         .boxed()
     }
@@ -359,10 +360,10 @@ fn signaller(
 
 /// The refusal if there is no process for a signal.
 pub(super) fn no_process(unit: &UnitName) -> CommandRefusal {
-    let message = format!("{unit} has no process now. hint: `muster unit show {unit}` tells what it does");
+    let message = Diagnostic::new(format_args!("{unit} has no process now")).with_hint(format_args!("`muster unit show {unit}` tells what it does"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
 fn late(what: &str, limit: Duration) -> Failure {
-    Failure { error: format!("{what} longer than {} s", limit.as_secs()), may_heal: true }
+    Failure { error: format!("{what} longer than {} s", limit.as_secs()).into(), may_heal: true }
 }

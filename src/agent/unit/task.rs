@@ -17,7 +17,7 @@ use muster_rules::{
     port_lease::{self, EndpointWiring, PortLease, PortProvision, SpecEndpoints},
     realm::Realms,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
@@ -303,7 +303,7 @@ impl UnitsTask {
             // The next tick tries again; instances continue.
             Err(error) => {
                 self.read_at = None;
-                tracing::error!(%error, "what units should be cannot be read");
+                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "what units should be cannot be read");
             }
         }
     }
@@ -392,7 +392,7 @@ impl UnitsTask {
                 let Some(entry) = self.entries.get_mut(&name) else { continue };
                 // First, because a revision that waits no more may be verified at once.
                 if let Some(why) = back {
-                    tracing::warn!(unit = %name, why, "a unit goes back with another of its deployment");
+                    tracing::warn!(unit = %name, why = why.cause, hint = why.hint, "a unit goes back with another of its deployment");
                     entry.unit.observe(UnitEvent::GroupFailed(why), now_ms());
                 }
                 entry.unit.observe(UnitEvent::GroupWaits(waits), now_ms());
@@ -538,7 +538,7 @@ impl UnitsTask {
                 match self.store.keep_unit(name, generation, &now.0, now.1.as_ref()).await {
                     Ok(()) => entry.kept = Some(now),
                     // A full disk must not stop supervision; the next change or tick tries again.
-                    Err(error) => tracing::error!(unit = %name, %error, "what a unit is cannot be written down"),
+                    Err(error) => tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down"),
                 }
             }
         }
@@ -570,7 +570,7 @@ impl UnitsTask {
         // Without them it is unknown what is needed.
         let snapshots = match self.store.snapshot_specs().await {
             Ok(specs) => specs,
-            Err(error) => return tracing::error!(%error, "nothing is given back: what snapshots need cannot be read"),
+            Err(error) => return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "nothing is given back: what snapshots need cannot be read"),
         };
         let units = || self.entries.values();
         for kind in self.kinds.iter() {

@@ -12,7 +12,7 @@ use std::{
 
 use muster_base::clock::now_ms;
 use muster_rules::mask::Cut;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     task::{OwedReport, TASK_LOG_MAX_BYTES, TaskAction, TaskLogText, TaskRecord, TaskState},
 };
@@ -203,7 +203,7 @@ async fn keep(store: Store, live: Weak<LiveLog>) {
         let Some(stored) = stored else { continue };
         match store.keep_task_log(live.number, &stored).await {
             Ok(()) => lock(&live.text).kept = stored.begin + stored.text.len() as u64,
-            Err(error) => tracing::warn!(%error, task = live.number, "the log of a task cannot be stored, yet"),
+            Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the log of a task cannot be stored, yet"),
         }
     }
 }
@@ -234,17 +234,17 @@ impl RunningTask {
     }
 
     /// Stores how it has ended; the error is why it has failed.
-    pub(super) async fn end(mut self, end: Result<TaskEnd, String>) -> Result<(), StoreError> {
-        let (state, message) = match end {
-            Ok(TaskEnd { is_changed: true, message }) => (TaskState::Changed, message),
-            Ok(TaskEnd { is_changed: false, message }) => (TaskState::Unchanged, message),
+    pub(super) async fn end(mut self, end: Result<TaskEnd, Diagnostic>) -> Result<(), StoreError> {
+        let (state, mut told) = match end {
+            Ok(TaskEnd { is_changed: true, message }) => (TaskState::Changed, message.map(Diagnostic::new)),
+            Ok(TaskEnd { is_changed: false, message }) => (TaskState::Unchanged, message.map(Diagnostic::new)),
             Err(why) => (TaskState::Failed, Some(why)),
         };
         let stored = lock(&self.live.text).stored();
         let mask = self.tasks.given.mask(&self.unit);
-        let message = message.map(|message| mask.text(&message, Cut::NONE));
-        let message = message.as_deref().map(|message| cut(message, MESSAGE_MAX_BYTES));
-        self.tasks.store.end_task(self.live.number, state, message, &stored, now_ms()).await?;
+        told.iter_mut().for_each(|told| mask.mask_diagnostic(told, Cut::NONE));
+        let told = told.map(|told| told.map(|text| cut(&text, MESSAGE_MAX_BYTES).to_owned()));
+        self.tasks.store.end_task(self.live.number, state, told.as_ref(), &stored, now_ms()).await?;
         self.is_ended = true;
         self.tasks.ended.send_replace(());
         Ok(())
@@ -264,7 +264,7 @@ impl Drop for RunningTask {
             let stored = lock(&live.text).stored();
             let ended = store.end_task(live.number, TaskState::Interrupted, None, &stored, now_ms());
             if let Err(error) = ended.await {
-                tracing::warn!(%error, task = live.number, "that a task was interrupted cannot be stored");
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "that a task was interrupted cannot be stored");
             }
         });
     }

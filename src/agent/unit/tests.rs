@@ -456,7 +456,7 @@ async fn removed_unit_is_listed_until_gone() {
     host.until_phase(&unit, Phase::Stopped).await;
     host.verb(&Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     let before = host.until_phase(&unit, Phase::Stopped).await;
-    host.fake.world().stuck = vec![Failure { error: "it is in use".to_owned(), may_heal: true }];
+    host.fake.world().stuck = vec![Failure { error: "it is in use".into(), may_heal: true }];
     host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap();
     let state = host.until(&unit, |state| state.observed.error.as_deref() == Some("it is in use")).await;
     assert_eq!((&state.desired, &state.hold), (&before.desired, &before.hold));
@@ -554,7 +554,7 @@ async fn unknown_unit_is_stopped_and_removed() {
 async fn permanent_failure_waits_and_temporary_one_is_retried() {
     let mut host = Host::start().await;
     let unit = unit("hello");
-    let failure = |may_heal| Failure { error: "it cannot be had".to_owned(), may_heal };
+    let failure = |may_heal| Failure { error: "it cannot be had".into(), may_heal };
     host.fake.world().failures = vec![failure(false), failure(true)];
     host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;

@@ -1,7 +1,7 @@
 //! Units of this host that depend on each other's content: those that want the same ([`muster_rules::conflict`]), and those of one
 //! version of a deployment ([`muster_rules::desired::together`]). Applies these rules to the task's entries.
 
-use std::{
+use std::{sync::LazyLock, 
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -10,7 +10,7 @@ use muster_rules::{
     conflict::{self, Claimant, ConflictVerdict},
     desired::together::{self, Member, MemberStep},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     name::UnitName,
     unit::{HoldReason, Phase, Spec},
@@ -56,7 +56,7 @@ pub(super) fn steps(entries: &Entries, known: &mut BTreeSet<UnitName>, now_ms: M
     let steps = together::steps(&members, |unit| !known.contains(unit));
     let is_news = |(unit, step): &(&UnitName, MemberStep)| {
         let differs = |entry: &UnitEntry| {
-            entry.unit.group_waits() != step.waits || entry.unit.group_stays() != step.stays.as_deref()
+            entry.unit.group_waits() != step.waits || entry.unit.group_stays() != step.stays.as_ref()
         };
         step.back.is_some() || entries.get(*unit).is_some_and(|entry| differs(entry))
     };
@@ -64,6 +64,9 @@ pub(super) fn steps(entries: &Entries, known: &mut BTreeSet<UnitName>, now_ms: M
     *known = failed;
     news
 }
+
+/// Why a unit has failed that says no more.
+static NOT_RUNNING: LazyLock<Diagnostic> = LazyLock::new(|| Diagnostic::new("it does not run"));
 
 fn member<'a>(name: &'a UnitName, entry: &'a UnitEntry, now_ms: Millis) -> Option<Member<'a>> {
     let owner = entry.owner.as_ref().filter(|owner| !owner.orphan)?;
@@ -75,9 +78,9 @@ fn member<'a>(name: &'a UnitName, entry: &'a UnitEntry, now_ms: Millis) -> Optio
     let is_new = unit.verified().is_none();
     let waits_after_end = is_new && unit.observed.phase() == Phase::Backoff && unit.observed.exit().is_some();
     let failed = match back {
-        Some(back) => Some((back.at_ms, back.error.as_str())),
+        Some(back) => Some((back.at_ms, &back.error)),
         None if unit.observed.phase() == Phase::Failed || is_broken || waits_after_end => {
-            Some((unit.observed.since_ms, unit.observed.error.as_deref().unwrap_or("it does not run")))
+            Some((unit.observed.since_ms, unit.observed.error.as_ref().unwrap_or(&NOT_RUNNING)))
         }
         None => None,
     };

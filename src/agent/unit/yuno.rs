@@ -39,7 +39,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::cgroup::Cgroup;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     canonical,
     channel::{Complaint, ToldStats},
     command::LogView,
@@ -75,7 +75,7 @@ use self::{
 };
 use super::{
     container::Containers,
-    failure::{blocking, from_artifact, from_shim, may_heal},
+    failure::{blocking, from_artifact, from_shim, may_heal, never},
     folders,
     given_secrets::{SecretSource, texts_of},
     kind::{
@@ -203,7 +203,6 @@ impl Yunos {
         let Some(manifest) = self.artifacts.manifest(&spec.artifact).await.map_err(from_artifact)? else {
             return Ok(());
         };
-        let never = |error: String| Failure { error, may_heal: false };
         let ArtifactRef { role, version, .. } = &spec.artifact;
         let manifest: Manifest = serde_json::from_slice(&manifest)
             .map_err(|error| never(format!("the manifest of artifact {role}@{version} is not understood: {error}")))?;
@@ -213,7 +212,8 @@ impl Yunos {
         if complaints.is_empty() {
             return Ok(());
         }
-        Err(never(format!("the merged config is not what {role}@{version} wants: {}", complaints.join("; "))))
+        let place = format!("the merged config is not what {role}@{version} wants");
+        Err(never(Diagnostic::all(complaints).unwrap_or_default().within(place)))
     }
 
     /// Returns the documents of all configs.
@@ -222,7 +222,7 @@ impl Yunos {
         for config in &spec.configs {
             let content = self.artifacts.config(config).await.map_err(from_artifact)?;
             let document = canonical::parse(&content).map_err(|error| Failure {
-                error: format!("config {}@{}: {error}", config.id, config.version),
+                error: format!("config {}@{}: {error}", config.id, config.version).into(),
                 may_heal: false,
             })?;
             configs.push((config.clone(), document));
@@ -295,7 +295,7 @@ impl Yunos {
         }
         // It was created and then became unusable; the yuno runs without it rather than not at all.
         self.tree.remove((unit, *slot));
-        let missing = vec![format!("a cgroup, and with it all limits: {error}")];
+        let missing = vec![format!("a cgroup, and with it all limits: {error}").into()];
         self.launch(wanted, UnitCgroup { cgroup: Cgroup::default(), missing })
             .await
             .map_err(LaunchError::into_not_started)
@@ -364,7 +364,7 @@ impl Yunos {
                 if let Ok(started) = &started
                     && let Err(failure) = place.heal_started(started)
                 {
-                    tracing::warn!(%unit, error = failure.error, "what it was started as is not written twice");
+                    tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "what it was started as is not written twice");
                 }
                 let (revision, missing, wiring) =
                     started.map_or_else(|_| unknown(), |started| (started.revision, started.missing, started.wiring));
@@ -398,7 +398,7 @@ impl Yunos {
 
 /// Returns a yuno's own fields. Other specs belong to other kinds.
 fn of_yuno(spec: &Spec) -> Result<&YunoSpec, Failure> {
-    let never = || Failure { error: format!("a {} is no yuno", spec.kind()), may_heal: false };
+    let never = || Failure { error: format!("a {} is no yuno", spec.kind()).into(), may_heal: false };
     spec.yuno().ok_or_else(never)
 }
 
@@ -518,7 +518,7 @@ impl UnitKind for Yunos {
         self.switchboard.stats()
     }
 
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), Diagnostic>> {
         self.try_probe(unit, probing).boxed()
     }
 
@@ -564,9 +564,7 @@ fn kept_for_start(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BT
     let value = |name: &String| {
         let value = secrets.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value.as_str());
         let value = value.ok_or_else(|| Failure {
-            error: format!(
-                "a template names the secret {name}, which the unit was not given. hint: apply the unit again"
-            ),
+            error: Diagnostic::new(format_args!("a template names the secret {name}, which the unit was not given")).with_hint("apply the unit again"),
             may_heal: false,
         })?;
         Ok((name.clone(), value.to_owned()))
@@ -579,10 +577,7 @@ fn with_secrets(secrets: &SecretValues, configs: Vec<(ConfigRef, Value)>) -> Res
     let reveal = |(config, document): (ConfigRef, Value)| match config::with_values(&document, secrets) {
         Ok(document) => Ok((config, document)),
         Err(name) => Err(Failure {
-            error: format!(
-                "config {}@{} names the secret {name}, which the unit was not given. hint: apply the unit again",
-                config.id, config.version
-            ),
+            error: Diagnostic::new(format_args!("config {}@{} names the secret {name}, which the unit was not given", config.id, config.version)).with_hint("apply the unit again"),
             may_heal: false,
         }),
     };
@@ -605,7 +600,7 @@ fn rendered(
 
 /// A template that cannot be rendered stays so: what it names is part of the unit.
 fn from_render(fault: RenderFault) -> Failure {
-    Failure { error: fault.to_string(), may_heal: false }
+    never(Diagnostic::of(&fault))
 }
 
 /// Why a launched unit does not run.

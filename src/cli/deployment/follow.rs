@@ -213,7 +213,7 @@ impl FollowedHosts {
 }
 
 fn because(host: &DeploymentHost) -> String {
-    host.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
+    host.reason.as_ref().map(|why| format!(": {why:#}")).unwrap_or_default()
 }
 
 /// `11 verified, 1 away`.

@@ -122,7 +122,7 @@ pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
             || "not begun".to_owned(),
             |step| match &step.status {
                 success if success.is_success() => "ok".to_owned(),
-                other => status(other),
+                other => format!("{:#}", status(other)),
             },
         );
         let _ = writeln!(

@@ -186,7 +186,7 @@ impl ProgressTeller {
             .take(WAITS_TOLD)
             .map(|wait| {
                 let waits = if wait.hosts == 1 { "waits" } else { "wait" };
-                format!("  {} {waits}: {} ({})", wait.hosts, wait.reason, first_hosts(wait))
+                format!("  {} {waits}: {} ({})", wait.hosts, format_args!("{:#}", wait.reason), first_hosts(wait))
             })
             .collect();
         let now = (line, waits);

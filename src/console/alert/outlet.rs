@@ -365,7 +365,7 @@ fn alertmanager_body(one: &muster_api::Alert, ends_ms: Millis, console: &str) ->
     let is_over = one.standing != AlertStanding::Raised;
     json!({
         "labels": labels,
-        "annotations": { "summary": alert.message, "value": alert.value.to_string() },
+        "annotations": { "summary": format!("{:#}", alert.diagnostic), "value": alert.value.to_string() },
         "startsAt": rfc3339(alert.since_ms),
         "endsAt": rfc3339(if is_over { ends_ms.max(alert.since_ms + 1) } else { ends_ms }),
         "generatorURL": format!("{console}/alerts#alert-{}-{}-{}", one.host, alert.id, alert.since_ms),

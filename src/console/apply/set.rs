@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_api::{Command, CommandHost, NewCommand};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::{SetPart, TARGET_HOSTS_MAX, UnitSet, UnitWish, Verb},
     name::{CommandId, HostId, Name},
     outcome::Status,
@@ -74,7 +74,7 @@ pub(super) async fn ask(
     operator: &Name,
     commands: Vec<NewCommand>,
     limit: Duration,
-) -> Result<BTreeMap<HostId, Option<String>>, Error> {
+) -> Result<BTreeMap<HostId, Option<Diagnostic>>, Error> {
     if commands.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -105,16 +105,16 @@ pub(super) async fn ask(
     Ok(answers(&commands))
 }
 
-fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<String>> {
-    let mut answers: BTreeMap<HostId, Option<String>> = BTreeMap::new();
+fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<Diagnostic>> {
+    let mut answers: BTreeMap<HostId, Option<Diagnostic>> = BTreeMap::new();
     let lines = || commands.iter().flat_map(|command| &command.hosts);
     for line in lines() {
         let Some(outcome) = line.outcome() else { continue };
         let answer = answers.entry(line.host).or_default();
         match &outcome.value.status {
             status if status.is_success() => {}
-            Status::Refused { message, .. } | Status::Failed { message } => *answer = Some(message.clone()),
-            _ => *answer = Some("it did not find out whether it could be so".to_owned()),
+            Status::Refused { diagnostic, .. } | Status::Failed(diagnostic) => *answer = Some(diagnostic.clone()),
+            _ => *answer = Some("it did not find out whether it could be so".into()),
         }
     }
     let silent: BTreeSet<HostId> = lines().filter(|line| line.outcome().is_none()).map(|line| line.host).collect();

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use muster_api::{Config, ConfigDifference, NewConfig, StoredManifest};
 use muster_base::clock::now_ms;
 use muster_rules::{config, render, schema};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     canonical,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
     name::{ConfigId, Digest, Name, Version},
@@ -47,8 +47,8 @@ impl Console {
         let document = canonical::parse(text.as_bytes()).map_err(bad)?;
         let mut mistakes = config::check_secrets(&document);
         mistakes.extend(render::config::check(&new.id, new.version.as_str(), &document));
-        if !mistakes.is_empty() {
-            return Err(Error::invalid("bad_config", mistakes.join("\n")));
+        if let Some(told) = in_lines(mistakes) {
+            return Err(Error::told(StatusCode::BAD_REQUEST, "bad_config", told));
         }
         let (mut sha256, mut content) = canonical_text(&document).map_err(bad)?;
         let NewConfig { id, version, .. } = new;
@@ -147,3 +147,15 @@ impl Console {
         Ok(documents)
     }
 }
+/// Makes one of all mistakes of a document: the only one with its hint, or several in lines, each with its hint behind it.
+fn in_lines(mut mistakes: Vec<Diagnostic>) -> Option<Diagnostic> {
+    if mistakes.len() <= 1 {
+        return mistakes.pop();
+    }
+    let line = |told: Diagnostic| match told.hint {
+        Some(hint) => format!("{} ({hint})", told.cause),
+        None => told.cause,
+    };
+    Some(Diagnostic::new(mistakes.into_iter().map(line).collect::<Vec<_>>().join("\n")))
+}
+

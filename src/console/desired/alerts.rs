@@ -104,7 +104,7 @@ async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError>
     for one in raised {
         match wanted.get(&one.id) {
             // A rollout that was paused again for something else is another occurrence.
-            Some(alert) if alert.message == one.message => drop(stands.insert(one.id, one.at_ms)),
+            Some(alert) if alert.diagnostic == one.diagnostic => drop(stands.insert(one.id, one.at_ms)),
             _ => ended.push(one.id),
         }
     }
@@ -120,9 +120,9 @@ async fn compare(shared: &ConsoleState, now: Millis) -> Result<bool, StoreError>
         store::alert::clear_own(&mut transaction, CONSOLE, id, now).await?;
     }
     for alert in wanted.into_values() {
-        let (id, message) = (alert.id.clone(), alert.message.clone());
+        let (id, Diagnostic { cause: message, hint, .. }) = (alert.id.clone(), alert.diagnostic.clone());
         if store::alert::put_own(&mut transaction, CONSOLE, alert, now).await? == MessageEffect::TooMany {
-            tracing::warn!(alert = %id, message, "an alert is left out: too many of the console are active");
+            tracing::warn!(alert = %id, message, hint, "an alert is left out: too many of the console are active");
         }
     }
     transaction.commit().await?;

@@ -155,7 +155,7 @@ impl Console {
         let (mut drafts, mut names) = (Vec::new(), BTreeSet::new());
         for given in documents {
             let (wanted, wrong) = deployment::read(&given.content, &zones);
-            wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
+            wrong.into_iter().for_each(|DocumentFault { at, diagnostic }| faults.add(&given.source, &at, diagnostic));
             let Some(wanted) = wanted else { continue };
             if !names.insert(wanted.deployment.clone()) {
                 faults.add(&given.source, wanted.deployment.as_str(), "it is described twice");
@@ -206,7 +206,7 @@ impl Console {
             *spec.secrets_mut() = Vec::new();
             let unit_before = spec_before(&unit.unit);
             if let Err(refusal) = edit::keep_secrets(unit_before, &mut spec) {
-                faults.add(source, unit.unit.as_str(), &refusal.message);
+                faults.add(source, unit.unit.as_str(), refusal.diagnostic);
             }
             if let Some(before) = unit_before
                 && let Err(message) = catalogue.goes_forward(unit, &spec, before)
@@ -398,7 +398,7 @@ impl Console {
             faults.add(
                 "",
                 "",
-                &format!("there would be {} deployments, and {DEPLOYMENTS_ALL_MAX} are allowed", deployments.len()),
+                format!("there would be {} deployments, and {DEPLOYMENTS_ALL_MAX} are allowed", deployments.len()),
             );
         }
         let (looks, errors) = self.look(None, &deployments).await?;
@@ -932,6 +932,6 @@ fn check_plan(
     for ((place, name, message), mut hosts) in found {
         hosts.sort();
         let source = drafts.get(place).map_or("", |draft| draft.source.as_str());
-        faults.add(source, &name, &format!("{message} (on {})", first_names(&hosts, NAMED_MAX)));
+        faults.add(source, &name, format!("{message} (on {})", first_names(&hosts, NAMED_MAX)));
     }
 }

@@ -13,7 +13,7 @@ use muster_rules::{
     deployment_state::{self, DeploymentOnHost, HostUnit},
     spec_comparison,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::{DeploymentName, DeploymentUnit, DeploymentVersion},
     name::{HostId, UnitName},
@@ -232,7 +232,7 @@ impl Console {
                         host,
                         hostname: hostname.clone(),
                         state,
-                        reason: reason.or_else(|| rival(entry, &name)),
+                        reason: reason.or_else(|| rival(entry, &name).map(Diagnostic::from)),
                         wanted: assignment(&entry.assigned, &name).map(|row| row.version),
                         version: reported.map_or(0, |reported| reported.version),
                         instances: assignment(&entry.assigned, &name)
@@ -268,7 +268,7 @@ fn state(
     name: &DeploymentName,
     reports: &[UnitReport],
     away_since_ms: Option<Millis>,
-) -> Option<(DeploymentState, Option<String>)> {
+) -> Option<(DeploymentState, Option<Diagnostic>)> {
     let row = assignment(&entry.assigned, name);
     let is_detached = |unit: &UnitName| entry.detached.iter().any(|(of, one)| of == name && one == unit);
     let units: Vec<UnitName> = row
@@ -288,7 +288,7 @@ fn state(
         })
         .collect();
     if let (Some(error), Some(_)) = (&entry.error, row) {
-        return Some((DeploymentState::Refused, Some(error.clone())));
+        return Some((DeploymentState::Refused, Some(error.as_str().into())));
     }
     deployment_state::state(&DeploymentOnHost {
         deployment: name,
@@ -311,10 +311,10 @@ fn state(
 
 /// Corrects the state of a host whose report is older than what it has said in the rollout.
 fn told(
-    (state, reason): (DeploymentState, Option<String>),
+    (state, reason): (DeploymentState, Option<Diagnostic>),
     admission: Option<&HostAdmission>,
-) -> (DeploymentState, Option<String>) {
-    let because = |words: &str| Some(words.to_owned());
+) -> (DeploymentState, Option<Diagnostic>) {
+    let because = |words: &str| Some(Diagnostic::new(words));
     match (state, admission) {
         (DeploymentState::Waiting, Some(HostAdmission::Changing)) => {
             (DeploymentState::Changing, because("it has begun"))

@@ -363,7 +363,7 @@ fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
     }
     let mark = entry.mark()?;
     match &report.refused {
-        Some(refused) if refused.mark == mark => Some((SyncFindingKind::Refused, refused.message.clone())),
+        Some(refused) if refused.mark == mark => Some((SyncFindingKind::Refused, format!("{:#}", refused.diagnostic))),
         _ if entry.is_current() => None,
         _ => Some((SyncFindingKind::Behind, format!("it has {}, and should have {mark}", report.mark))),
     }

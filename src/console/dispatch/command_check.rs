@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use muster_rules::{id, intent, port_lease};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::{
         BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
@@ -140,9 +140,9 @@ fn check_spec(spec: &Spec) -> Result<(), Error> {
     let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
     no_nul(spec.args().iter().chain(user))?;
     environment(spec.env())?;
-    match &port_lease::check(spec)[..] {
-        [] => Ok(()),
-        wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
+    match Diagnostic::all(port_lease::check(spec)) {
+        None => Ok(()),
+        Some(wrong) => Err(Error::told(StatusCode::BAD_REQUEST, "bad_endpoints", wrong)),
     }
 }
 

@@ -858,7 +858,7 @@ impl UndeliveredEnd {
         let status = match self {
             Self::Superseded(by) => Status::Refused {
                 code: RefusalCode::Superseded,
-                message: format!("it never went out: command {by}, which came later, makes it void"),
+                diagnostic: format!("it never went out: command {by}, which came later, makes it void").into(),
             },
             Self::Cancelled => Status::Cancelled,
             Self::Completed => Status::Completed,

@@ -7,7 +7,7 @@ use std::{
 
 use muster_api::{NewCommand, NewTarget};
 use muster_rules::host_plan::HostPlan;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::Verb,
     desired::PlanRequest,
     name::{CommandId, HostId, Name},
@@ -46,7 +46,7 @@ impl Console {
         operator: &Name,
         asked: &[(PlanRequest, Vec<HostId>)],
         wait: Duration,
-        each: &mut (dyn FnMut(HostId, Result<HostPlan, String>) + Send),
+        each: &mut (dyn FnMut(HostId, Result<HostPlan, Diagnostic>) + Send),
     ) -> Result<Answers, Error> {
         // Nothing is missed in between.
         let mut news = self.changes();
@@ -118,7 +118,7 @@ impl Console {
         &self,
         id: CommandId,
         left: &mut HashSet<HostId>,
-        each: &mut (dyn FnMut(HostId, Result<HostPlan, String>) + Send),
+        each: &mut (dyn FnMut(HostId, Result<HostPlan, Diagnostic>) + Send),
     ) -> Result<(), Error> {
         let command = self.command(id).await?;
         for line in command.hosts.iter().filter(|line| line.is_over()) {
@@ -126,7 +126,7 @@ impl Console {
                 continue;
             }
             let answer = match line.outcome() {
-                None => Err(super::SILENT.to_owned()),
+                None => Err(super::SILENT.into()),
                 Some(outcome) => match self.read_answer(id, line.host, &outcome.value).await? {
                     Some(answer) => answer,
                     // A part of it has not arrived.
@@ -145,13 +145,13 @@ impl Console {
         id: CommandId,
         host: HostId,
         outcome: &Outcome,
-    ) -> Result<Option<Result<HostPlan, String>>, Error> {
+    ) -> Result<Option<Result<HostPlan, Diagnostic>>, Error> {
         if !outcome.status.is_success() {
             return Ok(Some(Err(reason(&outcome.status))));
         }
         let rest = match outcome.stdout.rest.as_ref().map(|rest| rest.to_bytes()) {
             Some(Ok(rest)) => rest,
-            Some(Err(_)) => return Ok(Some(Err("its answer cannot be read".to_owned()))),
+            Some(Err(_)) => return Ok(Some(Err("its answer cannot be read".into()))),
             None => Vec::new(),
         };
         let bytes = match outcome.stdout.sent_bytes {
@@ -165,14 +165,14 @@ impl Console {
             }
         };
         let plan = serde_json::from_slice(&bytes);
-        Ok(Some(plan.map_err(|error| format!("its answer is not understood: {error}"))))
+        Ok(Some(plan.map_err(|error| format!("its answer is not understood: {error}").into())))
     }
 }
 
-fn reason(status: &Status) -> String {
+fn reason(status: &Status) -> Diagnostic {
     match status {
-        Status::Refused { message, .. } | Status::Failed { message } => message.clone(),
-        Status::Cancelled => "it was cancelled".to_owned(),
-        _ => "it was lost: the agent was restarted meanwhile".to_owned(),
+        Status::Refused { diagnostic, .. } | Status::Failed(diagnostic) => diagnostic.clone(),
+        Status::Cancelled => "it was cancelled".into(),
+        _ => "it was lost: the agent was restarted meanwhile".into(),
     }
 }

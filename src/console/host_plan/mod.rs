@@ -23,7 +23,7 @@ use axum::http::StatusCode;
 use muster_api::{NamedHost, NewPlan, Plan, PlanFailure, PlanGroup, PlannedDeployment};
 use muster_base::clock::now_ms;
 use muster_rules::host_plan::{HostPlan, group::PlanGroups};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis, canonical,
     desired::{DeploymentName, DeploymentVersion, PlanRequest},
     name::{CommandId, Digest, HostId, Name},
@@ -246,7 +246,7 @@ impl Console {
                 kept.state().shown.answered += 1;
             })
             .await?;
-        gathered.failed.extend(brief.silent.into_iter().map(|host| (host, SILENT.to_owned())));
+        gathered.failed.extend(brief.silent.into_iter().map(|host| (host, SILENT.into())));
         self.complete_groups(operator, &asked, wait, &mut gathered).await?;
         let mut away = HashMap::new();
         for (request, hosts) in &requests.requests {
@@ -277,8 +277,8 @@ impl Console {
             };
             let failed = gathered.failed.iter().filter(|(host, _)| concerns(host));
             one.failed = failed
-                .flat_map(|(host, message)| {
-                    names(&[*host]).into_iter().map(|host| PlanFailure { host, message: message.clone() })
+                .flat_map(|(host, told)| {
+                    names(&[*host]).into_iter().map(|host| PlanFailure { host, diagnostic: told.clone() })
                 })
                 .collect();
             one.failed.sort_by(|one, other| one.host.hostname.cmp(&other.host.hostname));
@@ -335,11 +335,11 @@ const SILENT: &str = "it has not answered in time";
 #[derive(Debug, Default)]
 struct Gathered {
     groups: HashMap<DeploymentName, PlanGroups>,
-    failed: Vec<(HostId, String)>,
+    failed: Vec<(HostId, Diagnostic)>,
 }
 
 impl Gathered {
-    fn add(&mut self, host: HostId, answer: Result<HostPlan, String>) {
+    fn add(&mut self, host: HostId, answer: Result<HostPlan, Diagnostic>) {
         match answer {
             Ok(plan) => {
                 for one in plan.deployments {

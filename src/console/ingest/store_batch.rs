@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use muster_api::CommandState;
 use muster_fault::planted;
 use muster_guard::{LineKind, log_peer};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis, PAYLOAD_MAX_BYTES,
     ack::{HostLives, Numbered, ReportAck},
     admission::{AdmissionReport, AdmissionStage, REASON_MAX_BYTES},
@@ -128,8 +128,8 @@ impl IngestBatch {
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
             HostTopic::Admission => {
                 let report: AdmissionReport = parse(payload)?;
-                if let AdmissionStage::Ended { message: Some(message), .. } = &report.stage
-                    && message.len() > REASON_MAX_BYTES
+                if let AdmissionStage::Ended { diagnostic: Some(told), .. } = &report.stage
+                    && told.texts().any(|text| text.len() > REASON_MAX_BYTES)
                 {
                     return Err(FaultyMessage::Content("its message is longer than anybody reads").into());
                 }
@@ -256,7 +256,7 @@ impl IngestBatch {
         if id.as_str().starts_with(OWN_PREFIX) {
             return Err(FaultyMessage::Content("its id is one of the console's own").into());
         }
-        let texts = alert.message.len() + alert.mount.as_ref().map_or(0, String::len);
+        let texts = alert.diagnostic.texts().map(str::len).sum::<usize>() + alert.mount.as_ref().map_or(0, String::len);
         if texts > ALERT_MAX_BYTES {
             return Err(FaultyMessage::Content("its texts are longer than anybody reads").into());
         }
@@ -277,7 +277,8 @@ impl IngestBatch {
     async fn event(&mut self, db: &mut impl Tables, host: HostId, event: HostEvent) -> ApplyResult<()> {
         let is_short = |text: &str| text.chars().count() <= EVENT_TEXT_MAX_CHARS;
         let is_good = |task: &TaskRecord| {
-            task.is_event() && is_short(&task.about) && task.message.as_deref().is_none_or(is_short)
+            let mut texts = task.diagnostic.iter().flat_map(Diagnostic::texts);
+            task.is_event() && is_short(&task.about) && texts.all(is_short)
         };
         if event.tasks.len() > EVENT_TASKS_MAX || !event.tasks.iter().all(is_good) {
             return Err(FaultyMessage::Content("its tasks are too many or too long, or have not ended").into());

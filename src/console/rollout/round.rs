@@ -256,12 +256,12 @@ impl RolloutTable {
         let reception = match stage {
             AdmissionStage::Asks => entry.state.asked(host, *number, *version, now),
             AdmissionStage::Begun { lease } => entry.state.begun(host, *number, *version, *lease, now),
-            AdmissionStage::Ended { lease, outcome, changed, message } => {
+            AdmissionStage::Ended { lease, outcome, changed, diagnostic } => {
                 let end = HostEnd { version: *version, lease: *lease, outcome: *outcome };
                 let reception = entry.state.ended(host, *number, end, &entry.policy, now);
                 if *version == entry.state.version && reception.is_changed {
                     entry.note(host, |note| {
-                        (note.changed, note.message, note.ended_ms) = (Some(*changed), message.clone(), Some(now));
+                        (note.changed, note.message, note.ended_ms) = (Some(*changed), diagnostic.clone(), Some(now));
                     });
                 }
                 reception

@@ -13,7 +13,7 @@ use muster_rules::rollout::{
     state::{HostProgress, HostVerdict, RolloutPhase, RolloutState},
     wait::WaitReason,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
     desired::DeploymentName,
@@ -43,7 +43,7 @@ pub(super) struct ShownRollout {
     state: RolloutState,
     notes: HashMap<HostId, HostNote>,
     hostnames: HashMap<HostId, String>,
-    waits: BTreeMap<HostId, (RolloutWaitKind, String)>,
+    waits: BTreeMap<HostId, (RolloutWaitKind, Diagnostic)>,
     goes_back_to: Option<u32>,
 }
 
@@ -213,7 +213,7 @@ impl Console {
         };
         // Those in mid-change when a later version took its place have not ended yet.
         let open = shown.state.hosts.iter().filter(|(_, progress)| progress.terminal().is_none());
-        let why = (RolloutWaitKind::Changing, "the host is in the middle of the change".to_owned());
+        let why = (RolloutWaitKind::Changing, Diagnostic::new("the host is in the middle of the change"));
         shown.waits = open.map(|(host, _)| (*host, why.clone())).collect();
         Ok(shown)
     }
@@ -266,7 +266,7 @@ impl Rollouts {
         &self,
         entry: &RolloutEntry,
         waiting: &HashMap<HostId, Option<AdmissionWait>>,
-    ) -> BTreeMap<HostId, (RolloutWaitKind, String)> {
+    ) -> BTreeMap<HostId, (RolloutWaitKind, Diagnostic)> {
         let found = decide::waits(&entry.policy, &entry.state, &self.zones, now_ms());
         let of = |(host, reason): (HostId, WaitReason)| {
             let is_open = entry.state.hosts.get(&host).is_some_and(|progress| progress.terminal().is_none());
@@ -304,7 +304,7 @@ impl Rollouts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostAdmission {
     /// It has asked, and waits.
-    Waits(String),
+    Waits(Diagnostic),
     /// It is in the middle of the change.
     Changing,
     /// It has ended.
@@ -312,24 +312,24 @@ pub(crate) enum HostAdmission {
 }
 
 /// Why a host waits, with what it says itself if it has not asked. `Some(None)`: it has its document, and says nothing.
-fn refined(reason: &WaitReason, host: Option<&Option<AdmissionWait>>) -> (RolloutWaitKind, String) {
+fn refined(reason: &WaitReason, host: Option<&Option<AdmissionWait>>) -> (RolloutWaitKind, Diagnostic) {
     let kind = kind(reason);
     match (kind, host) {
         (RolloutWaitKind::Preparing, None) => {
-            (RolloutWaitKind::Pending, "the host has not stored its document yet".to_owned())
+            (RolloutWaitKind::Pending, "the host has not stored its document yet".into())
         }
-        (RolloutWaitKind::Preparing, Some(Some(AdmissionWait { kind, message, .. }))) => {
-            let said = |words: &str| message.clone().unwrap_or_else(|| words.to_owned());
+        (RolloutWaitKind::Preparing, Some(Some(AdmissionWait { kind, diagnostic, .. }))) => {
+            let said = |words: &str| diagnostic.clone().unwrap_or_else(|| words.into());
             match kind {
                 AdmissionWaitKind::Preparing => (RolloutWaitKind::Preparing, said("the host prepares the version")),
                 AdmissionWaitKind::Policy => (RolloutWaitKind::Policy, said("the host's own policy has it wait")),
                 AdmissionWaitKind::PlanChanged => {
                     (RolloutWaitKind::PlanChanged, said("what the host would change is not what the plan showed"))
                 }
-                AdmissionWaitKind::Admission => (RolloutWaitKind::Answer, "the host has asked".to_owned()),
+                AdmissionWaitKind::Admission => (RolloutWaitKind::Answer, "the host has asked".into()),
             }
         }
-        _ => (kind, reason.to_string()),
+        _ => (kind, Diagnostic::new(reason)),
     }
 }
 
@@ -445,9 +445,9 @@ impl ShownRollout {
 
     /// Groups of hosts that wait for the same, the largest first.
     fn grouped_waits(&self) -> Vec<RolloutWait> {
-        let mut groups: BTreeMap<(RolloutWaitKind, &str), Vec<HostId>> = BTreeMap::new();
+        let mut groups: BTreeMap<(RolloutWaitKind, &Diagnostic), Vec<HostId>> = BTreeMap::new();
         for (host, (kind, reason)) in &self.waits {
-            groups.entry((*kind, reason.as_str())).or_default().push(*host);
+            groups.entry((*kind, reason)).or_default().push(*host);
         }
         // Hosts may give as many reasons as there are hosts.
         let mut waits: Vec<RolloutWait> =
@@ -457,18 +457,18 @@ impl ShownRollout {
             let rest = waits.split_off(WAITS_MAX - 1);
             let hosts = rest.iter().map(|wait| wait.hosts).sum();
             let first = rest.into_iter().flat_map(|wait| wait.first).take(ROLLOUT_WAIT_HOSTS_MAX).collect();
-            let reason = "other reasons; `muster rollout show --hosts` lists them".to_owned();
+            let reason = "other reasons; `muster rollout show --hosts` lists them".into();
             waits.push(RolloutWait { kind: RolloutWaitKind::Preparing, reason, hosts, first });
         }
         waits
     }
 
-    fn wait(&self, kind: RolloutWaitKind, reason: &str, hosts: &[HostId]) -> RolloutWait {
+    fn wait(&self, kind: RolloutWaitKind, reason: &Diagnostic, hosts: &[HostId]) -> RolloutWait {
         let mut named: Vec<NamedHost> =
             hosts.iter().map(|host| NamedHost { host: *host, hostname: self.hostname(*host) }).collect();
         named.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
         named.truncate(ROLLOUT_WAIT_HOSTS_MAX);
-        RolloutWait { kind, reason: reason.to_owned(), hosts: hosts.len() as u64, first: named }
+        RolloutWait { kind, reason: reason.clone(), hosts: hosts.len() as u64, first: named }
     }
 
     fn hostname(&self, host: HostId) -> String {

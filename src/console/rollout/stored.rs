@@ -6,7 +6,7 @@ use muster_rules::rollout::{
     policy::Share,
     state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, HostVerdict, Lease, RolloutState},
 };
-use muster_topics::{Millis, ack::Numbered};
+use muster_topics::{diagnostic::Diagnostic, Millis, ack::Numbered};
 use serde::{Deserialize, Serialize};
 
 use crate::store::StoreError;
@@ -133,7 +133,7 @@ pub(super) struct HostNote {
     pub(super) changed: Option<bool>,
     /// What it has said of its end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) message: Option<String>,
+    pub(super) message: Option<Diagnostic>,
     /// When it was admitted last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) admitted_ms: Option<Millis>,

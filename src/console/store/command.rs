@@ -398,7 +398,7 @@ async fn without_a_row(
 /// Ends all open commands of a host, because it was revoked. Returns those commands.
 pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Vec<CommandId>> {
     let outcome = |message: &str| {
-        let status = Status::Refused { code: RefusalCode::Revoked, message: message.to_owned() };
+        let status = Status::Refused { code: RefusalCode::Revoked, diagnostic: message.into() };
         let (stdout, stderr) = (Output::default(), Output::default());
         to_json("outcome", &Outcome { status, started_ms: None, finished_ms: now, stdout, stderr })
     };

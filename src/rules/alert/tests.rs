@@ -75,11 +75,11 @@ fn value_beyond_threshold_raises_after_duration_and_clears_at_clear_level() {
     let mut alerts = check(rule, &[(7, 0.95, &[]), (40, 0.97, &["raised cpu"])]);
     let alert = alerts.active().next().unwrap().clone();
     assert_eq!((alert.since_ms, alert.at_ms, alert.value), (at(7).wall_ms, at(40).wall_ms, 0.97));
-    assert_eq!(alert.message, "processors busy: 97 %, above 90 % for 30 s");
+    assert_eq!(alert.diagnostic.cause, "processors busy: 97 %, above 90 % for 30 s");
     let changes = alerts.observe(&cpu(0.5), at(50));
     let ended = changes[0].alert();
     assert_eq!((ended.state, ended.since_ms, ended.at_ms), (AlertState::Cleared, at(7).wall_ms, at(50).wall_ms));
-    assert_eq!(ended.message, "processors busy: 50 % again");
+    assert_eq!(ended.diagnostic.cause, "processors busy: 50 % again");
 }
 
 #[test]

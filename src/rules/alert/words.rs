@@ -3,6 +3,7 @@
 use muster_topics::{
     alert::{Alert, Metric, Rule},
     catalogue::Measure,
+    diagnostic::Diagnostic,
     size,
 };
 
@@ -10,34 +11,22 @@ use super::{Reading, ReadingSubject};
 
 /// Describes why an alert was raised.
 #[must_use]
-pub fn raised(rule: &Rule, reading: &Reading) -> String {
+pub fn raised(rule: &Rule, reading: &Reading) -> Diagnostic {
     let (subject, value) = (about(&reading.subject), reading.value);
     match reading.subject.metric {
-        Metric::UnitBroken => format!("{subject} ended too often and is held as broken"),
-        Metric::UnitFailed => format!("{subject} should run, and does not. hint: `muster unit show` says why"),
-        Metric::UnitRolledBack => format!("{subject} went back to its last verified revision, for a later one failed"),
-        Metric::UnitRestarts => format!("{subject} was started again {value} times"),
-        Metric::DiskUnresponsive => format!(
-            "{subject} does not answer. hint: what reads or writes there hangs; is its server or device gone? `umount -l` lets go of it"
-        ),
+        Metric::UnitBroken => format!("{subject} ended too often and is held as broken").into(),
+        Metric::UnitFailed => Diagnostic::new(format_args!("{subject} should run, and does not")).with_hint("`muster unit show` says why"),
+        Metric::UnitRolledBack => format!("{subject} went back to its last verified revision, for a later one failed").into(),
+        Metric::UnitRestarts => format!("{subject} was started again {value} times").into(),
+        Metric::DiskUnresponsive => Diagnostic::new(format_args!("{subject} does not answer")).with_hint("what reads or writes there hangs; is its server or device gone? `umount -l` lets go of it"),
         Metric::StoreLost => {
-            "the agent's store went back, was lost or was damaged; commands from before that it does not \
-                              know any more are refused. hint: the agent's log says which; was a backup put back? \
-                              Otherwise check the host's disk, and its units"
-                .to_owned()
+            Diagnostic::new("the agent's store went back, was lost or was damaged; commands from before that it does not know any more are refused").with_hint("the agent's log says which; was a backup put back? Otherwise check the host's disk, and its units")
         }
         Metric::StoreUnwritable => {
-            "nothing can be written in the agent's folder; units go on from what was read, commands are \
-                                    refused, and desired changes wait. hint: is its file system full, without free \
-                                    inodes, or read-only after an error (`df -h`, `df -i`, `dmesg` on the host)?"
-                .to_owned()
+            Diagnostic::new("nothing can be written in the agent's folder; units go on from what was read, commands are refused, and desired changes wait").with_hint("is its file system full, without free inodes, or read-only after an error (`df -h`, `df -i`, `dmesg` on the host)?")
         }
-        Metric::DocumentRefused => "this host refuses its document of desired state; the one before it holds. hint: \
-                                    `muster host show` says why"
-            .to_owned(),
-        Metric::Duplicate => "another agent claims to be this host. hint: was its disk cloned? Remove the agent's \
-                              folder on the copy, and join it with a new token"
-            .to_owned(),
+        Metric::DocumentRefused => Diagnostic::new("this host refuses its document of desired state; the one before it holds").with_hint("`muster host show` says why"),
+        Metric::Duplicate => Diagnostic::new("another agent claims to be this host").with_hint("was its disk cloned? Remove the agent's folder on the copy, and join it with a new token"),
         metric => {
             let measure = metric.measure();
             let side = if metric.is_bad_if_low() { "below" } else { "above" };
@@ -45,7 +34,7 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
                 0 => String::new(),
                 for_ms => format!(" for {}", span(for_ms)),
             };
-            format!("{subject} {}, {side} {}{lasting}", said(measure, value), said(measure, rule.threshold))
+            format!("{subject} {}, {side} {}{lasting}", said(measure, value), said(measure, rule.threshold)).into()
         }
     }
 }
@@ -74,12 +63,12 @@ pub fn rule(rule: &Rule) -> String {
 
 /// Describes why an alert ended.
 #[must_use]
-pub fn ended(alert: &Alert, value: Option<f64>) -> String {
+pub fn ended(alert: &Alert, value: Option<f64>) -> Diagnostic {
     let subject = ReadingSubject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
     match (value, alert.metric.measure()) {
-        (Some(_), Measure::Flag) => format!("over: {}", alert.message),
-        (Some(value), measure) => format!("{} {} again", about(&subject), said(measure, value)),
-        (None, _) => format!("over, for it is not measured any more, or nobody asks for it: {}", alert.message),
+        (Some(_), Measure::Flag) => alert.diagnostic.clone().within("over"),
+        (Some(value), measure) => format!("{} {} again", about(&subject), said(measure, value)).into(),
+        (None, _) => alert.diagnostic.clone().within("over, for it is not measured any more, or nobody asks for it"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
-use muster_topics::outcome::RefusalCode;
+use muster_topics::{diagnostic::Diagnostic, outcome::RefusalCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -104,18 +104,15 @@ impl LocalPolicy {
     }
 
     fn forbids_variable(&self, name: &str) -> Option<CommandRefusal> {
-        let refuse = |message| Some(CommandRefusal::new(RefusalCode::Denied, message));
+        let refuse = |message: Diagnostic| Some(CommandRefusal::new(RefusalCode::Denied, message));
         if self.deny_env.iter().any(|denied| denied.include(name)) {
-            return refuse(format!("this host's own policy forbids commands to set {name:?}"));
+            return refuse(format!("this host's own policy forbids commands to set {name:?}").into());
         }
         if self.allow_env.iter().any(|allowed| allowed.include(name)) {
             return None;
         }
         let (_, why) = DANGEROUS.iter().find(|(pattern, _)| is_meant(pattern, name))?;
-        refuse(format!(
-            "commands may not set {name:?} on this host: {why}. hint: the host's owner can allow it, with `allow_env` \
-             in the agent's policy"
-        ))
+        refuse(Diagnostic::new(format_args!("commands may not set {name:?} on this host: {why}")).with_hint("the host's owner can allow it, with `allow_env` in the agent's policy"))
     }
 }
 
@@ -133,7 +130,7 @@ mod tests {
         for name in refused {
             let refusal = policy.forbids_environment(&env(name)).unwrap_or_else(|| panic!("{name} is allowed"));
             assert_eq!(refusal.code, RefusalCode::Denied);
-            assert!(refusal.message.contains(name), "{refusal}");
+            assert!(refusal.diagnostic.cause.contains(name), "{refusal:?}");
         }
     }
 

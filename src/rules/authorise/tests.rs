@@ -242,7 +242,7 @@ fn faulty_command_for_other_host_is_not_answered() {
     // Its sender thinks that it is not, and is told that.
     let CommandVerdict::Refused(_, refusal) = foreign(CommandSource::Own) else { panic!("a refusal") };
     assert_eq!(refusal.code, RefusalCode::NotSelected);
-    assert!(refusal.message.contains("label.site=south"), "{}", refusal.message);
+    assert!(refusal.diagnostic.cause.contains("label.site=south"), "{}", refusal.diagnostic.cause);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn unknown_verb_is_refused_only_by_its_targets() {
     let told = |target: Target, channel| {
         let head = CommandHead { id, target, issued_ms, expires_ms };
         seen(|host| not_understood(&head, channel, host, &"\u{e4}".repeat(4_000))).map(|refusal| {
-            assert!(refusal.message.len() < 2 * MESSAGE_MAX_BYTES, "it is bounded");
+            assert!(refusal.diagnostic.cause.len() < 2 * MESSAGE_MAX_BYTES, "it is bounded");
             refusal.code
         })
     };

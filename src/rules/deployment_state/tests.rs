@@ -1,6 +1,6 @@
 //! Tests of the state of a deployment on a host.
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal, RemovalTime},
     name::Digest,
     unit::{ArtifactRef, InstanceReport, ObservedState, Run, Spec, TrialReport, YunoSpec},
@@ -55,7 +55,7 @@ fn found(
     change: impl FnOnce(&mut DeploymentOnHost<'_>),
     report: Option<&DesiredReport>,
     (desired, observed, hold): (&Desired, &Observed, Option<&Hold>),
-) -> Option<(DeploymentState, Option<String>)> {
+) -> Option<(DeploymentState, Option<Diagnostic>)> {
     let (deployment, unit): (_, UnitName) = (name(), "shop/till".parse().unwrap());
     let owner = UnitOwner { deployment: deployment.clone(), version: 2, orphan: false };
     let units = [HostUnit { unit: &unit, desired, observed, hold, owner: Some(&owner) }];
@@ -93,12 +93,12 @@ fn way_to_the_document_comes_before_its_content() {
     check(|_| (), None, unit, Some(Cannot));
     check(|one| one.is_known = false, None, unit, Some(Pending));
     check(|one| one.is_unconfirmed = true, Some(&there), unit, Some(Unconfirmed));
-    let refusal = DocumentRefusal { mark: mark(6), message: "an unknown field".to_owned() };
+    let refusal = DocumentRefusal { mark: mark(6), diagnostic: "an unknown field".into() };
     let refused = DesiredReport { refused: Some(refusal), ..stored(2) };
     check(|one| one.mark = Some(mark(6)), Some(&refused), unit, Some(Refused));
     check(|one| one.mark = Some(mark(7)), Some(&refused), unit, Some(Pending));
     let mut refused = stored(1);
-    let why = DeploymentRefusal { version: 2, message: "no such realm".to_owned() };
+    let why = DeploymentRefusal { version: 2, diagnostic: "no such realm".into() };
     refused.deployments.get_mut(&name()).unwrap().refused = Some(why);
     check(|_| (), Some(&refused), unit, Some(Refused));
     const CONFLICT: AssignmentConflict = AssignmentConflict::Cordoned;
@@ -127,7 +127,7 @@ fn units_decide_once_the_document_is_stored() {
         generation: 3,
         revision: Digest::of(b"new"),
         to: Digest::of(b"old"),
-        error: "exit code 1".to_owned(),
+        error: "exit code 1".into(),
         at_ms: 0,
         last_lines: None,
     };
@@ -155,9 +155,9 @@ fn removal_says_what_it_waits_for() {
         found(gone, Some(&report), (&desired, &observed, None)).unwrap().1.unwrap()
     };
     let until = why(&[("shop/till", Some(1_764_321_120_000))]);
-    assert_eq!(until, "shop/till waits for the host's policy, which lets it go from 2025-11-28 09:12 UTC");
-    assert!(why(&[("shop/till", None)]).contains("`muster unit rm`"));
-    assert!(why(&[("shop/till", Some(Millis::MAX))]).contains(&Millis::MAX.to_string()));
+    assert_eq!(until.cause, "shop/till waits for the host's policy, which lets it go from 2025-11-28 09:12 UTC");
+    assert!(why(&[("shop/till", None)]).cause.contains("`muster unit rm`"));
+    assert!(why(&[("shop/till", Some(Millis::MAX))]).cause.contains(&Millis::MAX.to_string()));
     // Units of other deployments wait, too.
     let other = UnitOwner { deployment: "shop/other".parse().unwrap(), version: 1, orphan: false };
     let report =
@@ -205,7 +205,7 @@ fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
     let (desired, observed) = (desired(), running());
     let unit = (&desired, &observed, None);
     let waits = |version, kind| {
-        let waits = AdmissionWait { version, kind, since_ms: 1, message: Some("its word".to_owned()) };
+        let waits = AdmissionWait { version, kind, since_ms: 1, diagnostic: Some("its word".into()) };
         let of = DeploymentReport { version: 1, refused: None, waits: Some(waits) };
         DesiredReport { deployments: [(name(), of)].into(), ..stored(1) }
     };
@@ -215,10 +215,10 @@ fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
     check(|_| (), Some(&waits(1, AdmissionWaitKind::Admission)), unit, Some(Changing));
     check(|one| one.cannot_ask = true, Some(&stored(1)), unit, Some(Cannot));
     check(|one| (one.wanted, one.cannot_ask) = (None, true), Some(&stored(1)), unit, Some(Cannot));
-    let wait = |kind| AdmissionWait { version: 2, kind, since_ms: 1, message: Some("its word".to_owned()) };
-    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), Some("its wave")), "its wave");
-    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), None), "its word");
+    let wait = |kind| AdmissionWait { version: 2, kind, since_ms: 1, diagnostic: Some("its word".into()) };
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), Some(&"its wave".into())), "its wave".into());
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), None), "its word".into());
     // It has asked since.
-    assert_eq!(waiting(&wait(AdmissionWaitKind::Preparing), Some("its wave")), "its wave");
-    assert_eq!(waiting(&AdmissionWait { message: None, ..wait(AdmissionWaitKind::Policy) }, None), "its own policy");
+    assert_eq!(waiting(&wait(AdmissionWaitKind::Preparing), Some(&"its wave".into())), "its wave".into());
+    assert_eq!(waiting(&AdmissionWait { diagnostic: None, ..wait(AdmissionWaitKind::Policy) }, None), "its own policy".into());
 }

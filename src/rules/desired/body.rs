@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_fault::planted;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     command::UnitWish,
     desired::{DeploymentName, DeploymentUnit, DesiredDeployment, UnitRemoval},
     name::{Name, UnitName},
@@ -22,12 +22,14 @@ const REASON_MAX_BYTES: usize = 512;
 
 /// Returns a reason for a report: the beginning of a text, parts of which may come from outside.
 #[must_use]
-pub fn shortened(mut reason: String) -> String {
-    if reason.len() > REASON_MAX_BYTES {
-        reason.truncate(reason.floor_char_boundary(REASON_MAX_BYTES));
-        reason.push('…');
-    }
-    reason
+pub fn shortened(reason: impl Into<Diagnostic>) -> Diagnostic {
+    reason.into().map(|mut text| {
+        if text.len() > REASON_MAX_BYTES {
+            text.truncate(text.floor_char_boundary(REASON_MAX_BYTES));
+            text.push('…');
+        }
+        text
+    })
 }
 
 /// A unit that a host has.
@@ -136,10 +138,7 @@ fn wishes(
         is_local && !deployment.adopt.contains(unit)
     };
     if let Some((unit, _)) = units(deployment).find(|(unit, _)| is_foreign(unit)) {
-        let message = format!(
-            "{unit} is on this host already, and belongs to no deployment. hint: `adopt` takes it over; otherwise remove \
-             it, or choose another name"
-        );
+        let message = Diagnostic::new(format_args!("{unit} is on this host already, and belongs to no deployment")).with_hint("`adopt` takes it over; otherwise remove it, or choose another name");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
     let name = &deployment.version.deployment;
@@ -251,7 +250,7 @@ mod tests {
             let value = of(&body(&[adopting.clone()], &[]));
             let (_, refused) = &plan(&value, &here, rules).deployments[0];
             let obstacle = refused.as_ref().unwrap_err();
-            assert!(obstacle.may_pass && obstacle.refusal.message.contains("d/a"), "{obstacle:?}");
+            assert!(obstacle.may_pass && obstacle.refusal.diagnostic.cause.contains("d/a"), "{obstacle:?}");
             adopting["adopt"] = json!(["d/a"]);
             let value = of(&body(&[adopting], &[]));
             // A unit of another deployment passes over.
@@ -280,7 +279,7 @@ mod tests {
             let value = of(&body(&[deployment("d/y", &["other/b"])], &[]));
             let plan = plan(&value, &PresentUnits::new(), rules);
             let obstacle = plan.deployments[0].1.as_ref().unwrap_err();
-            assert!(!obstacle.may_pass && obstacle.refusal.message.contains("realm other"), "{obstacle:?}");
+            assert!(!obstacle.may_pass && obstacle.refusal.diagnostic.cause.contains("realm other"), "{obstacle:?}");
         });
     }
 
@@ -300,7 +299,7 @@ mod tests {
             assert_eq!((removals, plan.orphans), (vec!["d/c"], [unit("d/e")].into()));
             assert_eq!(plan.deployments[0].1.as_ref().unwrap().len(), 2, "what it would have");
             let obstacle = plan.deployments[1].1.as_ref().unwrap_err();
-            assert!(obstacle.may_pass && obstacle.refusal.message.contains("d/x"), "{obstacle:?}");
+            assert!(obstacle.may_pass && obstacle.refusal.diagnostic.cause.contains("d/x"), "{obstacle:?}");
             // Once it is not, what its document says holds.
             let plan = super::tests::plan(&value, &here, rules);
             assert_eq!((plan.removals.len(), plan.orphans), (2, [unit("d/e")].into()));

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     admission::ChangeOutcome,
     desired::DeploymentName,
@@ -45,7 +45,7 @@ pub enum ChangeProgress {
         next_ms: Option<Millis>,
     },
     /// It has ended: how, and why.
-    Ended(ChangeOutcome, Option<String>),
+    Ended(ChangeOutcome, Option<Diagnostic>),
 }
 
 /// The units of a version, each with whether the version has changed it.
@@ -71,7 +71,7 @@ pub fn progress<'a>(
     for (name, is_changed) in changed {
         let unit = find(name).filter(|unit| unit.owner.is_some_and(|owner| owner.deployment == *deployment));
         let Some(unit) = unit else {
-            waits = waits.or_else(|| Some(format!("{name} is not there, or does not belong to it")));
+            waits = waits.or_else(|| Some(format!("{name} is not there, or does not belong to it").into()));
             continue;
         };
         let has_gone_back = unit.observed.rolled_back().is_some();
@@ -80,17 +80,17 @@ pub fn progress<'a>(
                 let up_ms = verified_ms(&unit, now_ms).filter(|up_ms| *is_changed && *up_ms > now_ms);
                 if let Some(up_ms) = up_ms {
                     next_ms = Some(next_ms.map_or(up_ms, |next_ms| next_ms.min(up_ms)));
-                    waits = waits.or_else(|| Some(format!("{name} has not been up for long enough")));
+                    waits = waits.or_else(|| Some(format!("{name} has not been up for long enough").into()));
                 }
             }
             (DeploymentState::Failed, why) if has_gone_back && !rests(unit.observed) => waits = waits.or(why),
-            (DeploymentState::Failed, why) => failed = failed.or(why).or_else(|| Some(format!("{name} has failed"))),
-            (_, why) => waits = waits.or(why).or_else(|| Some(format!("{name} is not verified"))),
+            (DeploymentState::Failed, why) => failed = failed.or(why).or_else(|| Some(format!("{name} has failed").into())),
+            (_, why) => waits = waits.or(why).or_else(|| Some(format!("{name} is not verified").into())),
         }
         is_back &= has_gone_back || !is_changed;
     }
     let (outcome, why) = match (failed, waits) {
-        (failed, Some(why)) if is_late => (ChangeOutcome::Failed, failed.unwrap_or(format!("it took too long: {why}"))),
+        (failed, Some(why)) if is_late => (ChangeOutcome::Failed, failed.unwrap_or_else(|| why.within("it took too long"))),
         (_, Some(_)) => return ChangeProgress::UnderWay { next_ms },
         (Some(why), None) if is_back => (ChangeOutcome::RolledBack, why),
         (Some(why), None) => (ChangeOutcome::Failed, why),
@@ -175,7 +175,7 @@ mod tests {
         fn back() -> Self {
             Self::with(|unit| {
                 let (revision, to) = (Digest::of(b"new"), Digest::of(b"old"));
-                let error = "it does not come up".to_owned();
+                let error = "it does not come up".into();
                 let back = RolledBack { generation: 2, revision, to, error, at_ms: 0, last_lines: None };
                 unit.observed.trial = TrialReport::RolledBack(back);
                 unit.observed.revision = Some(Digest::of(b"old"));

@@ -1,7 +1,7 @@
 //! Judges heads of documents.
 
 use muster_fault::planted;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     desired::{BODY_MAX_BYTES, DesiredHead, DesiredMark},
     name::{Digest, HostId},
 };
@@ -31,7 +31,7 @@ pub enum HeadVerdict {
     /// It was refused before.
     RefusedBefore,
     /// It is refused, which the host reports.
-    Refused(String),
+    Refused(Diagnostic),
     /// Its body is wanted.
     Wanted,
 }
@@ -56,17 +56,11 @@ pub fn judge(head: &DesiredHead, host: HostId, known: &KnownDocument) -> HeadVer
         return HeadVerdict::RefusedBefore;
     }
     if known.mark == *mark {
-        return HeadVerdict::Refused(format!(
-            "two documents have the number {mark}, and the other one is stored. hint: was the console restored from a \
-             backup? `muster deployment confirm` goes on in a new epoch"
-        ));
+        return HeadVerdict::Refused(Diagnostic::new(format_args!("two documents have the number {mark}, and the other one is stored")).with_hint("was the console restored from a backup? `muster deployment confirm` goes on in a new epoch"));
     }
     if head.size_bytes > BODY_MAX_BYTES as u64 {
         let size_bytes = head.size_bytes;
-        return HeadVerdict::Refused(format!(
-            "the document has {size_bytes} bytes, and a host takes {BODY_MAX_BYTES}. hint: put fewer units on this host, \
-             or make their specs shorter"
-        ));
+        return HeadVerdict::Refused(Diagnostic::new(format_args!("the document has {size_bytes} bytes, and a host takes {BODY_MAX_BYTES}")).with_hint("put fewer units on this host, or make their specs shorter"));
     }
     HeadVerdict::Wanted
 }
@@ -114,7 +108,7 @@ mod tests {
         let HeadVerdict::Refused(why) = judge(&head(mark(2, 5), "b"), own, &known) else {
             panic!("two with one number")
         };
-        assert!(why.contains("2.5") && why.contains("hint:"), "{why}");
+        assert!(why.cause.contains("2.5") && why.hint.is_some(), "{why}");
         let long = DesiredHead { size_bytes: BODY_MAX_BYTES as u64 + 1, ..head(mark(2, 9), "b") };
         assert!(matches!(judge(&long, own, &known), HeadVerdict::Refused(_)));
         // A host without a document takes any.

@@ -120,7 +120,7 @@ fn unreadable_deployment(one: &Value, reason: String) -> Result<UnreadableDeploy
     let number = version.and_then(|version| u32::try_from(version.get("number")?.as_u64()?).ok());
     match name.zip(number) {
         Some((deployment, number)) => {
-            let reason = shortened(format!("this version of the agent cannot read it: {reason}"));
+            let reason = shortened(format!("this version of the agent cannot read it: {reason}")).cause;
             Ok(UnreadableDeployment { deployment, number, reason })
         }
         None => Err(format!("a deployment without a name: {reason}")),

@@ -2,7 +2,7 @@
 //!
 //! What an operator does with a unit for a while (hold, restart, freeze, signals) and questions are for everybody.
 
-use muster_topics::{command::Verb, desired::UnitOwner, name::UnitName, outcome::RefusalCode};
+use muster_topics::{diagnostic::Diagnostic, command::Verb, desired::UnitOwner, name::UnitName, outcome::RefusalCode};
 
 use crate::CommandRefusal;
 
@@ -38,10 +38,7 @@ fn belongs_to(unit: &UnitName, owner: &UnitOwner) -> CommandRefusal {
     let deployment = &owner.deployment;
     CommandRefusal::new(
         RefusalCode::Conflict,
-        format!(
-            "{unit} belongs to the deployment {deployment}, which changes it. hint: `muster deployment apply` changes the \
-             deployment; `muster unit detach {unit}` takes the unit out of it"
-        ),
+        Diagnostic::new(format_args!("{unit} belongs to the deployment {deployment}, which changes it")).with_hint(format_args!("`muster deployment apply` changes the deployment; `muster unit detach {unit}` takes the unit out of it")),
     )
 }
 
@@ -62,7 +59,8 @@ mod tests {
         let check = |owner: &UnitOwner, is_leaving, name: &str| verdict(&unit, owner, is_leaving, &verb(name));
         for name in ["unit_run", "unit_stop", "unit_retire", "unit_play", "unit_pause", "unit_rm"] {
             let OwnedVerdict::Refused(refusal) = check(&owner, false, name) else { panic!("{name}") };
-            assert!(refusal.message.contains("shop/tills") && refusal.message.contains("hint:"), "{refusal}");
+            let told = &refusal.diagnostic;
+            assert!(told.cause.contains("shop/tills") && told.hint.is_some(), "{told}");
         }
         for name in ["unit_hold", "unit_unhold", "unit_restart", "unit_freeze", "unit_thaw"] {
             assert_eq!(check(&owner, false, name), OwnedVerdict::Allowed, "{name}");

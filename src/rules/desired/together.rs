@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{Millis, desired::DeploymentName, name::UnitName};
+use muster_topics::{diagnostic::Diagnostic, Millis, desired::DeploymentName, name::UnitName};
 
 /// A unit of a version of a deployment.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct Member<'a> {
     /// Whether it goes back with the others, and holds them up.
     pub is_bound: bool,
     /// When and why it has failed, in its desired revision.
-    pub failed: Option<(Millis, &'a str)>,
+    pub failed: Option<(Millis, &'a Diagnostic)>,
     /// Whether it can go back from its desired revision, and since when that is on trial, if it was started.
     pub trial: Option<Option<Millis>>,
     /// Whether it has gone back from its desired revision.
@@ -33,11 +33,11 @@ pub struct Member<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberStep {
     /// It goes back, for this reason.
-    pub back: Option<String>,
+    pub back: Option<Diagnostic>,
     /// Its revision is not verified before others are up.
     pub waits: bool,
     /// It is new in a version that has gone back, and stays, as this says.
-    pub stays: Option<String>,
+    pub stays: Option<Diagnostic>,
 }
 
 /// Returns what follows for the units of versions. A failure counts for units whose trial had begun by then; for those that had
@@ -52,10 +52,7 @@ pub fn steps<'a>(members: &[Member<'a>], is_new: impl Fn(&UnitName) -> bool) -> 
         let is_left = one.is_bound && one.is_new && others(one).any(|other| other.has_gone_back);
         let (deployment, version) = one.version;
         is_left.then(|| {
-            format!(
-                "it is new in version {version} of {deployment}, which has gone back here, and stays. hint: apply a version \
-                 that mends or removes it"
-            )
+            Diagnostic::new(format_args!("it is new in version {version} of {deployment}, which has gone back here, and stays")).with_hint("apply a version that mends or removes it")
         })
     };
     let step = |one: &Member<'a>| {
@@ -66,7 +63,7 @@ pub fn steps<'a>(members: &[Member<'a>], is_new: impl Fn(&UnitName) -> bool) -> 
         let counts = |other: &Member<'_>| {
             let (at_ms, why) = other.failed?;
             let is_later = since_ms.map_or(is_new(other.unit), |since_ms| at_ms >= since_ms);
-            is_later.then(|| format!("it goes back with {}, which has failed: {why}", other.unit))
+            is_later.then(|| why.clone().within(format_args!("it goes back with {}, which has failed", other.unit)))
         };
         let waits = others(one).any(|other| other.failed.is_none() && other.is_coming);
         MemberStep { back: others(one).find_map(counts), waits, stays }
@@ -105,7 +102,7 @@ mod tests {
     fn first(all: &[One], new: &[&str]) -> (bool, bool) {
         let step = first_step(all, new);
         if let Some(why) = &step.back {
-            assert_eq!(why, "it goes back with d/b, which has failed: exit code 1");
+            assert_eq!(why.cause, "it goes back with d/b, which has failed: exit code 1");
         }
         (step.back.is_some(), step.waits)
     }
@@ -113,6 +110,7 @@ mod tests {
     fn first_step(all: &[One], new: &[&str]) -> MemberStep {
         let names: Vec<UnitName> = all.iter().map(|one| one.unit.parse().unwrap()).collect();
         let deployment = "d/x".parse().unwrap();
+        let end = Diagnostic::new("exit code 1");
         let members: Vec<Member<'_>> = all
             .iter()
             .zip(&names)
@@ -120,7 +118,7 @@ mod tests {
                 unit,
                 version: (&deployment, one.version),
                 is_bound: one.is_bound,
-                failed: one.failed.map(|at_ms| (at_ms, "exit code 1")),
+                failed: one.failed.map(|at_ms| (at_ms, &end)),
                 trial: one.trial,
                 has_gone_back: one.has_gone_back,
                 is_new: one.is_new,
@@ -161,7 +159,8 @@ mod tests {
         let new = One { trial: None, is_new: true, ..TRIES };
         let back = One { unit: "d/b", has_gone_back: true, failed: Some(12), trial: None, ..TRIES };
         let why = first_step(&[new, back], &[]).stays.unwrap();
-        assert!(why.starts_with("it is new in version 1 of d/x, which has gone back here, and stays. hint: "), "{why}");
+        assert_eq!(why.cause, "it is new in version 1 of d/x, which has gone back here, and stays");
+        assert!(why.hint.is_some(), "{why}");
         for (one, other) in [
             (new, One { has_gone_back: false, ..back }),
             (new, One { version: 2, ..back }),

@@ -4,7 +4,7 @@
 //!
 //! **Invariant: once the steps of a plan are done, another plan has none.**
 
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 use serde::{Deserialize, Serialize};
 
 /// What is at a path.
@@ -161,7 +161,7 @@ pub fn plan(
     wanted: &WantedEntry,
     found: &FoundEntry,
     journal: Option<&JournalEntry>,
-) -> Result<EntryPlan, &'static str> {
+) -> Result<EntryPlan, Diagnostic> {
     let target = EntryState { content: wanted.content.clone(), attributes: attributes(wanted, found, journal) };
     let is_first = journal.is_none();
     if is_first && found.state != target {
@@ -173,15 +173,15 @@ pub fn plan(
 }
 
 /// What a unit may take over that it has not made.
-fn check_takeover(wanted: &Content, found: &Content) -> Result<(), &'static str> {
+fn check_takeover(wanted: &Content, found: &Content) -> Result<(), Diagnostic> {
     match (wanted, found) {
         (_, Content::Absent) | (Content::Absent, Content::File(_) | Content::Link(_) | Content::Directory) => Ok(()),
         (wanted, found) if wanted.is_kind_of(found) => Ok(()),
-        (_, Content::Directory) => Err("there is a folder. hint: move it away, or name a path in it"),
+        (_, Content::Directory) => Err(Diagnostic::new("there is a folder").with_hint("move it away, or name a path in it")),
         (_, Content::Link(_)) => {
-            Err("there is a symbolic link. hint: name the path that it leads to, or first apply `absent: true`")
+            Err(Diagnostic::new("there is a symbolic link").with_hint("name the path that it leads to, or first apply `absent: true`"))
         }
-        (_, Content::File(_)) => Err("there is a file. hint: move it away, or first apply `absent: true`"),
+        (_, Content::File(_)) => Err(Diagnostic::new("there is a file").with_hint("move it away, or first apply `absent: true`")),
     }
 }
 
@@ -206,10 +206,10 @@ fn attributes(wanted: &WantedEntry, found: &FoundEntry, journal: Option<&Journal
 }
 
 /// The steps from what is there to what should be.
-fn steps_to(target: &EntryState, found: &FoundEntry) -> Result<Vec<Step>, &'static str> {
+fn steps_to(target: &EntryState, found: &FoundEntry) -> Result<Vec<Step>, Diagnostic> {
     let there = &found.state.content;
     if *there == Content::Directory && target.content != Content::Directory && found.is_full {
-        return Err("there is a folder with something in it, which is not removed. hint: move it away");
+        return Err(Diagnostic::new("there is a folder with something in it, which is not removed").with_hint("move it away"));
     }
     let has_attributes = found.state.attributes == target.attributes;
     Ok(match (&target.content, there) {
@@ -238,12 +238,12 @@ fn steps_to(target: &EntryState, found: &FoundEntry) -> Result<Vec<Step>, &'stat
 ///
 /// # Errors
 /// If it is left as it is, because somebody else has changed it; with the reason, for people.
-pub fn release(found: &FoundEntry, journal: &JournalEntry) -> Result<EntryPlan, &'static str> {
+pub fn release(found: &FoundEntry, journal: &JournalEntry) -> Result<EntryPlan, Diagnostic> {
     let target = journal.original.clone();
     let there = &found.state.content;
     let is_own = journal.is_own(there) || *there == journal.original.content || *there == Content::Absent;
     if !is_own {
-        return Err("somebody else has changed it since");
+        return Err("somebody else has changed it since".into());
     }
     Ok(EntryPlan { steps: steps_to(&target, found)?, target })
 }

@@ -1,5 +1,7 @@
 //! What a package manager would do, and what of that is refused.
 
+use muster_topics::diagnostic::Diagnostic;
+
 use std::cmp::Ordering;
 
 use muster_topics::packages::{PackageAllowance, PackagesSpec};
@@ -109,7 +111,7 @@ impl<'a> Permission<'a> {
     ///
     /// # Errors
     /// If any is refused.
-    pub fn check(&self, changes: &[PackageChange], installed: &InstalledPackages) -> Result<(), String> {
+    pub fn check(&self, changes: &[PackageChange], installed: &InstalledPackages) -> Result<(), Diagnostic> {
         let is_named = |name: &str, names: &[String]| names.iter().any(|named| split(named).0 == name);
         let downgrades: Vec<_> = changes.iter().filter(|change| change.is_downgrade() && !self.downgrade).collect();
         let removals: Vec<_> = changes
@@ -121,22 +123,25 @@ impl<'a> Permission<'a> {
             .filter(|change| installed.is_held(&change.name) && !is_named(&change.name, self.held))
             .collect();
         let mut refused = Vec::new();
-        let mut refuse = |what: &[&PackageChange], hint: &str| {
+        let mut refuse = |what: &[&PackageChange], why: &str, hint: &str| {
             if !what.is_empty() {
-                refused.push(format!("it would {}, {hint}", listed(what.iter().copied())));
+                let what = listed(what.iter().copied());
+                refused.push(Diagnostic::new(format_args!("it would {what}, {why}")).with_hint(hint));
             }
         };
-        refuse(&downgrades, "which is not allowed. hint: `allow: [downgrade]`");
-        refuse(&removals, "which its spec does not name. hint: `allow: [remove_others]`");
+        refuse(&downgrades, "which is not allowed", "`allow: [downgrade]`");
+        refuse(&removals, "which its spec does not name", "`allow: [remove_others]`");
         refuse(
             &held,
-            "which somebody else holds. hint: `apt-mark unhold` on the host, or name it in `hold`, which makes the hold the unit's",
+            "which somebody else holds",
+            "`apt-mark unhold` on the host, or name it in `hold`, which makes the hold the unit's",
         );
-        if refused.is_empty() {
-            return Ok(());
-        }
         refused.dedup();
-        Err(format!("nothing was changed: {}; everything that it would do: {}", refused.join("; "), listed(changes)))
+        let whole = |refused: Diagnostic| {
+            let all = format!("everything that it would do: {}", listed(changes));
+            Err(refused.within("nothing was changed").and(all))
+        };
+        Diagnostic::all(refused).map_or(Ok(()), whole)
     }
 }
 
@@ -190,14 +195,14 @@ mod tests {
             "it would remove conflicts-x 1.0, which its spec does not name",
             "everything that it would do: remove conflicts-x 1.0, remove old-x 0.9-1, upgrade libx 1:1.0-1 to 1:2.0-1, install hello-x 2.0",
         ] {
-            assert!(why.contains(part), "{part}: {why}");
+            assert!(format!("{why:#}").contains(part), "{part}: {why}");
         }
-        assert!(!why.contains("it would remove old-x"), "{why}");
+        assert!(!why.cause.contains("it would remove old-x"), "{why}");
         let free = spec(serde_json::json!({"present": ["hello-x"], "allow": ["downgrade", "remove_others"]}));
         Permission::of(&free).check(&changes, &none).unwrap();
         let held = installed::parse("libx\tamd64\t1:1.0-1\thi \n");
         let why = Permission::of(&free).check(&changes, &held).unwrap_err();
-        assert!(why.contains("it would upgrade libx 1:1.0-1 to 1:2.0-1, which somebody else holds"), "{why}");
+        assert!(why.cause.contains("it would upgrade libx 1:1.0-1 to 1:2.0-1, which somebody else holds"), "{why}");
         let own = spec(
             serde_json::json!({"present": ["hello-x"], "hold": ["libx"], "allow": ["downgrade", "remove_others"]}),
         );

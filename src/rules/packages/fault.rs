@@ -1,5 +1,7 @@
 //! Why a package manager has failed, from its output.
 
+use muster_topics::diagnostic::Diagnostic;
+
 /// The longest explanation: it is part of a message.
 const WHY_MAX_CHARS: usize = 600;
 
@@ -7,16 +9,17 @@ const WHY_MAX_CHARS: usize = 600;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageFault {
     /// The reason, for people.
-    pub message: String,
+    pub diagnostic: Diagnostic,
     /// Whether the same run may succeed later without a change of the spec.
     pub may_heal: bool,
 }
 
-/// What apt says, what that means, and whether it may heal.
-const KNOWN: &[(&[&str], &str, bool)] = &[
+/// What apt says, what that means, what to do about it, and whether it may heal.
+const KNOWN: &[(&[&str], &str, Option<&str>, bool)] = &[
     (
         &["No space left on device"],
-        "the disk is full. hint: make room; what was interrupted is repaired by itself",
+        "the disk is full",
+        Some("make room; what was interrupted is repaired by itself"),
         true,
     ),
     (
@@ -30,17 +33,20 @@ const KNOWN: &[(&[&str], &str, bool)] = &[
             "signatures couldn't be verified",
             "apt-key",
         ],
-        "a repository has no valid signature, so nothing was taken from it. hint: compare its `key` with the one that signs it",
+        "a repository has no valid signature, so nothing was taken from it",
+        Some("compare its `key` with the one that signs it"),
         true,
     ),
     (
         &["Unable to locate package"],
-        "no repository of this host has this package. hint: is its name right, and is its repository in `repositories`?",
+        "no repository of this host has this package",
+        Some("is its name right, and is its repository in `repositories`?"),
         false,
     ),
     (
         &["was not found", "has no installation candidate"],
-        "no repository of this host has this version. hint: `apt-cache policy NAME` on the host lists those that there are",
+        "no repository of this host has this version",
+        Some("`apt-cache policy NAME` on the host lists those that there are"),
         false,
     ),
     (
@@ -53,12 +59,13 @@ const KNOWN: &[(&[&str], &str, bool)] = &[
             "Connection refused",
             "Network is unreachable",
         ],
-        "a repository cannot be reached. hint: is the network up, and its `url` right?",
+        "a repository cannot be reached",
+        Some("is the network up, and its `url` right?"),
         true,
     ),
-    (&["unmet dependencies", "held broken packages"], "its dependencies cannot be satisfied", false),
-    (&["Hash Sum mismatch", "unexpected size"], "a repository is being changed, or damaged", true),
-    (&["Could not get lock"], "another program uses the package manager", true),
+    (&["unmet dependencies", "held broken packages"], "its dependencies cannot be satisfied", None, false),
+    (&["Hash Sum mismatch", "unexpected size"], "a repository is being changed, or damaged", None, true),
+    (&["Could not get lock"], "another program uses the package manager", None, true),
 ];
 
 /// Explains a failure by the output of apt and dpkg.
@@ -94,12 +101,16 @@ pub fn explain(output: &str) -> PackageFault {
         said.retain(|line| !line.starts_with("Sub-process ") && !line.starts_with("Some index files failed"));
     }
     let is_said = |words: &&&str| output.contains(**words);
-    let known = KNOWN.iter().find(|(words, _, _)| words.iter().any(|word| is_said(&word)));
+    let known = KNOWN.iter().find(|(words, ..)| words.iter().any(|word| is_said(&word)));
     let details = if said.is_empty() { last_line(output) } else { said.join("; ") };
     let details: String = details.chars().take(WHY_MAX_CHARS).collect();
     match known {
-        Some((_, means, may_heal)) => PackageFault { message: format!("{details}: {means}"), may_heal: *may_heal },
-        None => PackageFault { message: details, may_heal: true },
+        Some((_, means, hint, may_heal)) => {
+            let cause = format!("{details}: {means}");
+            let hint = hint.map(str::to_owned);
+            PackageFault { diagnostic: Diagnostic { cause, consequence: None, hint }, may_heal: *may_heal }
+        }
+        None => PackageFault { diagnostic: Diagnostic::new(details), may_heal: true },
     }
 }
 
@@ -148,7 +159,7 @@ mod tests {
             ("", "it does not say why", true),
         ] {
             let fault = explain(output);
-            assert!(fault.message.contains(message), "{message}: {fault:?}");
+            assert!(fault.diagnostic.cause.contains(message), "{message}: {fault:?}");
             assert_eq!(fault.may_heal, may_heal, "{fault:?}");
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use muster_topics::packages::Repository;
+use muster_topics::{diagnostic::Diagnostic, packages::Repository};
 
 /// What apt is asked to list of each index (`apt-get indextargets --format`), for [`parse`].
 pub const FORMAT: &str = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(TARGET_OF) $(SOURCESENTRY)";
@@ -139,15 +139,11 @@ pub struct Rival {
 ///
 /// # Errors
 /// If it cannot be added; with the reason, which names the file.
-pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool, String> {
+pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool, Diagnostic> {
     let Repository { suite, components, .. } = repository;
     let url = repository.address();
     if let Some(other) = rivals.iter().find(|rival| !rival.has_same_key) {
-        return Err(format!(
-            "{} has the repository {url} {suite} already, with another key or without saying which, and apt reads no sources at all \
-             if they disagree, so nothing was changed. hint: remove it from that file, or leave it out of `repositories`",
-            other.source.file
-        ));
+        return Err(Diagnostic::new(format_args!("{} has the repository {url} {suite} already, with another key or without saying which, and apt reads no sources at all if they disagree, so nothing was changed", other.source.file)).with_hint("remove it from that file, or leave it out of `repositories`"));
     }
     let Some(own) = rivals.iter().find(|rival| !rival.is_shared) else { return Ok(true) };
     let has = |component: &String| {
@@ -157,16 +153,11 @@ pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool,
     let has_packages = rivals.iter().any(|rival| rival.source.is_binary);
     match missing.is_empty() && has_packages {
         true => Ok(false),
-        false => Err(format!(
-            "{} has the repository {url} {suite} already, without {}, so nothing was changed. hint: add that to the file, or \
-             remove the repository from it",
-            own.source.file,
-            if missing.is_empty() {
+        false => Err(Diagnostic::new(format_args!("{} has the repository {url} {suite} already, without {}, so nothing was changed", own.source.file, if missing.is_empty() {
                 "its packages".to_owned()
             } else {
                 format!("the component {}", missing.join(", "))
-            }
-        )),
+            })).with_hint("add that to the file, or remove the repository from it")),
     }
 }
 
@@ -263,7 +254,7 @@ mod tests {
         ] {
             match (is_to_be_added(&repository(components), &rivals), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{rivals:?}"),
-                (Err(found), Err(words)) => assert!(found.contains(words) && found.contains("hint: "), "{found}"),
+                (Err(found), Err(words)) => assert!(found.cause.contains(words) && found.hint.is_some(), "{found}"),
                 other => panic!("{other:?}"),
             }
         }

@@ -2,6 +2,7 @@
 
 use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::Digest,
     probe::Which,
     unit::{Desired, Exit, Hold, ProcessEnd, Progress},
@@ -27,7 +28,7 @@ pub enum UnitEvent {
     /// A lookup failed.
     NotLookedUp {
         /// The reason.
-        error: String,
+        error: Diagnostic,
     },
     /// Progress of the installation of a revision.
     Progress(Digest, Progress),
@@ -61,7 +62,7 @@ pub enum UnitEvent {
     /// The instance could not be reached, for example to be stopped.
     Unheard {
         /// The reason.
-        error: String,
+        error: Diagnostic,
     },
     /// The instance has ended for good.
     Ended(InstanceEnd),
@@ -86,7 +87,7 @@ pub enum UnitEvent {
     /// The removal failed.
     NotRemoved {
         /// The reason.
-        error: String,
+        error: Diagnostic,
     },
     /// An event of the second instance.
     Second(Box<UnitEvent>),
@@ -95,9 +96,9 @@ pub enum UnitEvent {
     /// What becomes of it because of units that want the same; `None` if there is no conflict (any more).
     Conflict(Option<ConflictVerdict>),
     /// Another unit of its deployment's version has failed, so that it goes back with that; with the reason.
-    GroupFailed(String),
+    GroupFailed(Diagnostic),
     /// It is new in a version of its deployment that has gone back, and stays, for this reason.
-    GroupStays(Option<String>),
+    GroupStays(Option<Diagnostic>),
     /// Whether its revision has to wait for other units of its deployment's version before it counts as verified.
     GroupWaits(bool),
     /// The clock was set by so much. What is waited for comes as much later or earlier by it, and so as it would have.
@@ -136,9 +137,9 @@ pub struct ShimReport {
     /// Its connection to the agent.
     pub connection: Option<PlayConnection>,
     /// Features that its host could not provide ([`muster_topics::unit::InstanceReport::unsupported`]).
-    pub unsupported: Vec<String>,
+    pub unsupported: Vec<Diagnostic>,
     /// What others have changed ([`muster_topics::unit::InstanceReport::drift`]), if its instance is what finds that out.
-    pub drift: Option<Vec<String>>,
+    pub drift: Option<Vec<Diagnostic>>,
     /// The ports and connections that it was started with.
     pub wiring: EndpointWiring,
 }
@@ -177,7 +178,7 @@ pub struct InstanceExit {
     /// The last lines of its log.
     pub last_lines: Option<String>,
     /// Why it has ended, for an instance without a process.
-    pub why: Option<String>,
+    pub why: Option<Diagnostic>,
 }
 
 impl InstanceExit {
@@ -200,14 +201,19 @@ impl InstanceExit {
     }
 
     /// Describes why an instance ended by itself.
-    pub(super) fn by_itself(&self) -> String {
-        self.why.clone().unwrap_or_else(|| format!("ended by itself: {self}"))
+    pub(super) fn by_itself(&self) -> Diagnostic {
+        self.why.clone().unwrap_or_else(|| self.diagnostic().within("ended by itself"))
+    }
+
+    /// Describes how it ended, with what can be done about it.
+    pub(super) fn diagnostic(&self) -> Diagnostic {
+        Diagnostic { hint: self.left_some.then(|| LEFT_SOME_HINT.to_owned()), ..Diagnostic::new(self) }
     }
 }
 
 /// The hint for a program that goes to the background without being configured for it.
-const LEFT_SOME: &str = ", while what it had started still ran, which was ended as well. hint: have it stay in the foreground; \
-                         if it cannot, say that it goes to the background (--forking, `process: {forking: {}}`)";
+const LEFT_SOME_HINT: &str = "have it stay in the foreground; if it cannot, say that it goes to the background (--forking, \
+                              `process: {forking: {}}`)";
 
 impl std::fmt::Display for InstanceExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -217,7 +223,8 @@ impl std::fmt::Display for InstanceExit {
             (false, true) => ", after it was silent for too long",
             (false, false) => "",
         };
-        let left = if self.left_some { LEFT_SOME } else { "" };
+        let left =
+            if self.left_some { ", while what it had started still ran, which was ended as well" } else { "" };
         write!(f, "{}{silent}{left}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }
@@ -226,7 +233,7 @@ impl std::fmt::Display for InstanceExit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The reason, for people.
-    pub error: String,
+    pub error: Diagnostic,
     /// Whether the step may succeed later without intervention.
     pub may_heal: bool,
 }

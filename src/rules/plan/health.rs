@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     probe::{Probe, Probes, Which},
     unit::Desired,
@@ -65,9 +65,9 @@ impl ProbeRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Health {
     /// The process that was up when an earlier run of the agent last saw it, and what was wrong with it.
-    adopted: Option<(i32, Option<String>)>,
+    adopted: Option<(i32, Option<Diagnostic>)>,
     /// The latter, until a probe has answered.
-    inherited: Option<String>,
+    inherited: Option<Diagnostic>,
     /// The process that this is about.
     process: Option<ProcessId>,
     /// Since when it has time to come up.
@@ -77,15 +77,15 @@ pub(super) struct Health {
     /// Which of the probes passed that have to pass before it is up.
     passed: [bool; 2],
     /// What each failed probe reports.
-    wrong: BTreeMap<Which, String>,
+    wrong: BTreeMap<Which, Diagnostic>,
     /// Why it is being stopped as unhealthy, although it should run.
-    condemned: Option<String>,
+    condemned: Option<Diagnostic>,
 }
 
 impl Health {
     /// Restores it for an instance of an earlier run of the agent: the process that was up, if any, what was wrong with
     /// it, and why it was being stopped.
-    pub(super) fn restore(was_up: Option<i32>, unready: Option<String>, condemned: Option<String>) -> Self {
+    pub(super) fn restore(was_up: Option<i32>, unready: Option<Diagnostic>, condemned: Option<Diagnostic>) -> Self {
         let adopted = was_up.map(|pid| (pid, unready));
         Self { adopted, condemned, ..Self::default() }
     }
@@ -185,27 +185,27 @@ impl Health {
         }
         if self.awaits(has) && now_ms >= self.up_by_ms(limit_ms) {
             let which = self.due(has).first().copied().unwrap_or(Which::Start);
-            let why = self.wrong.get(&which).map_or("it was not answered", String::as_str);
+            let why = self.wrong.get(&which).cloned().unwrap_or_else(|| "it was not answered".into());
             let limit_s = std::time::Duration::from_millis(limit_ms.unsigned_abs()).as_secs_f64();
-            self.condemned = Some(format!("did not come up within {limit_s} s: {which} probe: {why}"));
+            self.condemned = Some(why.within(format_args!("did not come up within {limit_s} s: {which} probe")));
         } else if self.up
             && let Some(why) = self.wrong.get(&Which::Live)
         {
-            self.condemned = Some(format!("hangs: live probe: {why}"));
+            self.condemned = Some(why.clone().within("hangs: live probe"));
         }
     }
 
     /// Why it is stopped, or has to be, as unhealthy.
-    pub(super) fn condemned(&self) -> Option<&String> {
+    pub(super) fn condemned(&self) -> Option<&Diagnostic> {
         self.condemned.as_ref()
     }
 
     /// What is wrong with it, for the report.
-    pub(super) fn unready(&self) -> Option<String> {
-        let told = |(which, why): (&Which, &String)| format!("{which} probe: {why}");
+    pub(super) fn unready(&self) -> Option<Diagnostic> {
+        let told = |(which, why): (&Which, &Diagnostic)| why.clone().within(format_args!("{which} probe"));
         match self.wrong.is_empty() {
             true => self.inherited.clone(),
-            false => Some(self.wrong.iter().map(told).collect::<Vec<_>>().join("; ")),
+            false => Diagnostic::all(self.wrong.iter().map(told)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The instance of a unit that is in effect: each state has the data that only it can have.
 
-use muster_topics::{Millis, name::Digest, unit::InstanceReport};
+use muster_topics::{diagnostic::Diagnostic, Millis, name::Digest, unit::InstanceReport};
 
 use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, clock_shift::shift, health::Health, step::due};
 use crate::port_lease::EndpointWiring;
@@ -57,7 +57,7 @@ pub(super) struct KeptInstance {
     /// See [`RestoredUnit::up`](super::RestoredUnit::up).
     pub(super) up: bool,
     /// See [`RestoredUnit::condemned`](super::RestoredUnit::condemned).
-    pub(super) condemned: Option<String>,
+    pub(super) condemned: Option<Diagnostic>,
 }
 
 impl LookUp {

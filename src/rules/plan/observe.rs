@@ -2,6 +2,7 @@
 
 use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::Digest,
     probe::Probes,
     unit::{Desired, Hold, InstanceReport, Phase, Restart},
@@ -28,7 +29,7 @@ impl PlannedUnit {
                 if let EffectiveInstance::Unknown(lookup) = &mut self.instance {
                     lookup.failed(now_ms);
                 }
-                self.fail(&error);
+                self.fail(error);
             }
             UnitEvent::Progress(revision, progress) => {
                 if self.installation.installs(&revision) {
@@ -71,7 +72,7 @@ impl PlannedUnit {
             UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown(LookUp::default()),
             UnitEvent::Told(told) => self.handle_report(told, now_ms),
             // The step is tried again later; until then the report has the reason.
-            UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(&error),
+            UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(error),
             UnitEvent::Unheard { .. } => {}
             UnitEvent::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
             UnitEvent::Second(seen) => self.handle_second_event(*seen, now_ms),
@@ -82,17 +83,17 @@ impl PlannedUnit {
                 if let Some(error) =
                     error.filter(|_| self.desired.as_ref().is_some_and(|desired| desired.run.is_running()))
                 {
-                    self.fail(&error);
+                    self.fail(error);
                 }
             }
             UnitEvent::Removed => self.installation.removed(),
             UnitEvent::NotRemoved { error } => {
                 self.installation.removal_failed(now_ms);
-                self.fail(&error);
+                self.fail(error);
             }
             UnitEvent::Gate(gate) => self.needs.set_gate(gate),
             UnitEvent::Conflict(verdict) => self.take_verdict(verdict, now_ms),
-            UnitEvent::GroupFailed(why) => _ = self.go_back(&why, now_ms),
+            UnitEvent::GroupFailed(why) => _ = self.go_back(why, now_ms),
             UnitEvent::GroupWaits(waits) => self.set_group_waits(waits),
             UnitEvent::GroupStays(why) => self.set_group_stays(why),
             UnitEvent::ClockSet(by_ms) => self.shift(by_ms),
@@ -268,16 +269,12 @@ impl PlannedUnit {
     fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {
         if failure.may_heal {
             self.installation.failed(random, now_ms);
-        } else if self.go_back(&failure.error, now_ms) {
+        } else if self.go_back(failure.error.clone(), now_ms) {
             return;
         } else {
             self.next_start = NextStart::Failed;
         }
-        let still = match &self.instance {
-            EffectiveInstance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
-            _ => String::new(),
-        };
-        self.fail(&format!("{}{still}", failure.error));
+        self.fail_beside_instance(failure.error.clone());
     }
 
     fn started(&mut self) {
@@ -325,13 +322,21 @@ impl PlannedUnit {
             self.count(more, last);
             if more > 0 && last.silent && self.desires(&revision) {
                 self.observed.last_lines.clone_from(&last.last_lines);
-                self.go_back(&last.by_itself(), now_ms);
+                self.go_back(last.by_itself(), now_ms);
             }
         }
     }
 
-    pub(super) fn fail(&mut self, error: &str) {
-        self.observed.error = Some(shortened(error));
+    pub(super) fn fail(&mut self, error: impl Into<Diagnostic>) {
+        self.observed.error = Some(shortened(error.into()));
+    }
+
+    /// Reports a failure that an instance that runs has no part in.
+    pub(super) fn fail_beside_instance(&mut self, mut error: Diagnostic) {
+        if let EffectiveInstance::Alive(alive) = &self.instance {
+            error.cause = format!("{}; revision {} goes on running", error.cause, alive.revision.short());
+        }
+        self.fail(error);
     }
 
     pub(super) fn desires(&self, revision: &Digest) -> bool {
@@ -343,6 +348,6 @@ impl PlannedUnit {
     }
 }
 
-pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(TEXT_MAX_CHARS).collect()
+pub(super) fn shortened(error: Diagnostic) -> Diagnostic {
+    error.map(|text| text.chars().take(TEXT_MAX_CHARS).collect())
 }

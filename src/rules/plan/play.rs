@@ -4,7 +4,7 @@
 //! its connection, or the agent may be new. So a state that is not confirmed on *this* connection is
 //! requested, until it is confirmed or refused.
 
-use muster_topics::{Millis, channel::Ability};
+use muster_topics::{diagnostic::Diagnostic, Millis, channel::Ability};
 
 use super::{PlanStep, ProcessId, clock_shift::shift, step::due};
 
@@ -27,9 +27,9 @@ pub struct PlayConnection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlayFailure {
     /// It refused, or cannot do it.
-    Refused(String),
+    Refused(Diagnostic),
     /// It did not answer.
-    Unanswered(String),
+    Unanswered(Diagnostic),
 }
 
 /// Whether an instance plays, as far as known.
@@ -112,7 +112,7 @@ impl PlayState {
     }
 
     /// Handles an answer; returns the error to report, if there is one.
-    pub(super) fn answered(&mut self, ask: u32, answer: Result<(), PlayFailure>, now_ms: Millis) -> Option<String> {
+    pub(super) fn answered(&mut self, ask: u32, answer: Result<(), PlayFailure>, now_ms: Millis) -> Option<Diagnostic> {
         let (_, playing) = self.asked.take_if(|(asked, _)| *asked == ask)?;
         let word = if playing { "play" } else { "pause" };
         match answer {
@@ -122,11 +122,11 @@ impl PlayState {
             }
             Err(PlayFailure::Refused(why)) => {
                 self.refused = true;
-                Some(format!("it refuses to {word}: {why}"))
+                Some(why.within(format_args!("it refuses to {word}")))
             }
             Err(PlayFailure::Unanswered(why)) => {
                 self.again_ms = Some(now_ms.saturating_add(ASK_AGAIN_MS));
-                Some(format!("it was asked to {word}, and has not answered: {why}"))
+                Some(why.within(format_args!("it was asked to {word}, and has not answered")))
             }
         }
     }
@@ -180,7 +180,7 @@ mod tests {
 
     /// Makes a request and answers it.
     #[track_caller]
-    fn ask(play: &mut PlayState, wanted: bool, answer: Result<(), PlayFailure>) -> Option<String> {
+    fn ask(play: &mut PlayState, wanted: bool, answer: Result<(), PlayFailure>) -> Option<Diagnostic> {
         let Some(PlanStep::Play { playing, ask }) = play.step(wanted, 0) else { panic!("nothing is asked: {play:?}") };
         assert_eq!(playing, wanted);
         play.began(playing, ask);
@@ -224,12 +224,12 @@ mod tests {
     #[test]
     fn refusal_holds_for_its_process() {
         let mut play = connected(false, 1, false);
-        let error = ask(&mut play, true, Err(PlayFailure::Refused("busy: not now".to_owned())));
+        let error = ask(&mut play, true, Err(PlayFailure::Refused("busy: not now".into())));
         assert_eq!(error.as_deref(), Some("it refuses to play: busy: not now"));
         assert!(play.is_refused() && play.step(true, 9_000).is_none());
         play.observe(PROCESS, Some(&connection(2, false)));
         assert!(!play.is_refused() && play.step(true, 0).is_some());
-        ask(&mut play, true, Err(PlayFailure::Refused(String::new())));
+        ask(&mut play, true, Err(PlayFailure::Refused("".into())));
         play.try_again();
         assert!(play.step(true, 0).is_some());
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn unanswered_request_is_repeated_later() {
         let mut play = connected(false, 1, false);
-        assert!(ask(&mut play, true, Err(PlayFailure::Unanswered("late".to_owned()))).is_some());
+        assert!(ask(&mut play, true, Err(PlayFailure::Unanswered("late".into()))).is_some());
         assert_eq!(play.step(true, 0), Some(PlanStep::WaitUntil(ASK_AGAIN_MS)));
         assert_eq!(play.step(true, ASK_AGAIN_MS), Some(PlanStep::Play { playing: true, ask: 1 }));
     }

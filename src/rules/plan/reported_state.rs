@@ -81,7 +81,7 @@ impl PlannedUnit {
         }
         if let (Some(report), EffectiveInstance::Alive(alive)) = (state.instance_mut(), &self.instance) {
             let pid = alive.process.map(|process| process.pid);
-            let unready = alive.health.unready().map(|why| shortened(&why));
+            let unready = alive.health.unready().map(shortened);
             *report = InstanceReport { pid, unready, ..alive.report.clone() };
         }
         state
@@ -113,7 +113,7 @@ impl PlannedUnit {
             alive.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
         }
         if let Some(why) = alive.health.condemned() {
-            self.observed.error = Some(shortened(why));
+            self.observed.error = Some(shortened(why.clone()));
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::Digest,
     unit::{Hold, HoldReason, ProcessEnd, Restart},
 };
@@ -112,20 +113,23 @@ impl PlannedUnit {
         if !again && condemned.is_none() && ended.exit.is_success() {
             self.next_start = NextStart::Finished;
             self.forget_verified();
-            self.observed.error = ended.left_some.then(|| shortened(&ended.by_itself()));
+            self.observed.error = ended.left_some.then(|| shortened(ended.by_itself()));
             return;
         }
         let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();
-        let how = condemned.map_or_else(|| ended.by_itself(), |why| format!("{why}; ended for that: {ended}"));
-        if !goes_on && self.go_back(&how, now_ms) {
+        let how = condemned.map_or_else(
+            || ended.by_itself(),
+            |why| why.and(ended.diagnostic().within("ended for that")),
+        );
+        if !goes_on && self.go_back(how.clone(), now_ms) {
             return;
         }
         if again {
-            self.fail(&how);
+            self.fail(how);
             self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
             self.next_start = NextStart::Failed;
-            self.fail(&format!("{how}; its spec does not have it started again"));
+            self.fail(how.and("its spec does not have it started again"));
         }
     }
 
@@ -139,9 +143,8 @@ impl PlannedUnit {
             None => {
                 self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
                 let last = self.observed.error.take().unwrap_or_default();
-                self.fail(&format!(
-                    "{last}; started again {attempts} times in a row, and no more. hint: to run it is a new try"
-                ));
+                let end = Diagnostic::new(format_args!("started again {attempts} times in a row, and no more"));
+                self.fail(last.and(end.with_hint("to run it is a new try")));
             }
         }
     }
@@ -151,10 +154,10 @@ impl PlannedUnit {
         else {
             return;
         };
-        if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
+        if !self.desires(&revision) || self.go_back(failure.error.clone(), now_ms) {
             return;
         }
-        self.fail(&failure.error);
+        self.fail(failure.error.clone());
         if failure.may_heal {
             // What the system refuses now it would refuse again at once, so there is no immediate restart.
             self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);

@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::Digest,
     unit::{Desired, Phase, RolledBack, Spec, TrialReport},
 };
@@ -60,7 +61,7 @@ pub(super) struct RevisionTrial {
     /// Whether other units of the deployment's version have to be up, too, before this one is verified.
     group_waits: bool,
     /// Why it stays, though the version that has brought it has gone back.
-    group_stays: Option<String>,
+    group_stays: Option<Diagnostic>,
 }
 
 /// How the trial of the requested revision stands.
@@ -191,7 +192,7 @@ impl PlannedUnit {
     /// Takes over what becomes of it because of other units that want the same.
     pub(super) fn take_verdict(&mut self, verdict: Option<ConflictVerdict>, now_ms: Millis) {
         let hold = match verdict {
-            Some(ConflictVerdict::GoBack(why)) if self.go_back(&format!("conflict: {why}"), now_ms) => None,
+            Some(ConflictVerdict::GoBack(why)) if self.go_back(format!("conflict: {why}").into(), now_ms) => None,
             Some(ConflictVerdict::GoBack(why) | ConflictVerdict::Hold(why)) => Some(why),
             None => None,
         };
@@ -286,25 +287,25 @@ impl PlannedUnit {
         self.trial.group_waits
     }
 
-    pub(super) fn set_group_stays(&mut self, why: Option<String>) {
+    pub(super) fn set_group_stays(&mut self, why: Option<Diagnostic>) {
         self.trial.group_stays = why;
     }
 
     /// Why it stays, though the version that has brought it has gone back.
     #[must_use]
-    pub fn group_stays(&self) -> Option<&str> {
-        self.trial.group_stays.as_deref()
+    pub fn group_stays(&self) -> Option<&Diagnostic> {
+        self.trial.group_stays.as_ref()
     }
 
     /// Adds to the report that it stays, and why.
     pub(super) fn report_stay(&mut self) {
-        let Some(why) = self.trial.group_stays.as_deref() else { return };
-        let error = match self.observed.error.as_deref() {
-            None => why.to_owned(),
-            Some(error) if error.contains(why) => return,
-            Some(error) => format!("{error}; {why}"),
+        let Some(why) = self.trial.group_stays.clone() else { return };
+        let error = match self.observed.error.take() {
+            None => why,
+            Some(error) if error.cause.contains(&why.cause) => error,
+            Some(error) => error.and(why),
         };
-        self.observed.error = Some(shortened(&error));
+        self.observed.error = Some(shortened(error));
     }
 
     /// Whether it is rolled back.
@@ -351,7 +352,7 @@ impl PlannedUnit {
 
     /// Handles a failure of the desired revision: rolls back. Returns false if there is nothing to roll back to, so
     /// that the failure is handled as usual.
-    pub(super) fn go_back(&mut self, why: &str, now_ms: Millis) -> bool {
+    pub(super) fn go_back(&mut self, why: Diagnostic, now_ms: Millis) -> bool {
         let (Some(verified), Some(desired)) = (self.fallback().cloned(), &self.desired) else { return false };
         self.observed.trial = TrialReport::RolledBack(RolledBack {
             generation: desired.generation,
@@ -438,8 +439,8 @@ impl PlannedUnit {
         }
         let EffectiveInstance::Alive(alive) = &self.instance else { return false };
         let within_s = self.policy.healthy_within_ms / 1_000;
-        let probed = alive.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
-        self.go_back(&format!("it did not come up within {within_s} s{probed}"), now_ms)
+        let probed = alive.health.unready();
+        self.go_back(late(within_s, probed), now_ms)
     }
 
     /// Has a trial of an earlier run of the agent begin anew if its time is over: the clock may have been set meanwhile, and a
@@ -465,5 +466,14 @@ impl PlannedUnit {
             (Some(_), _) => self.verified_at_ms().filter(|at_ms| *at_ms > now_ms),
             (None, _) => self.healthy_by_ms().filter(|at_ms| *at_ms > now_ms),
         }
+    }
+}
+
+/// Says that an instance did not come up in time, and what its probes say.
+pub(super) fn late(within_s: i64, probed: Option<Diagnostic>) -> Diagnostic {
+    let what = format!("it did not come up within {within_s} s");
+    match probed {
+        Some(why) => why.within(what),
+        None => what.into(),
     }
 }

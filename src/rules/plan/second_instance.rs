@@ -19,10 +19,11 @@
 //!
 //! [`YunoSpec::healthy_within`]: muster_topics::unit::YunoSpec::healthy_within
 
-use muster_topics::{Millis, name::Digest, probe::Which, signal::Signal, unit};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest, probe::Which, signal::Signal, unit};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    rollback::late,
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, NextStart, PlanStep, PlannedUnit, ProcessId,
     STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, clock_shift::shift, health::Health, instance::KeptInstances,
     step::due, to_millis,
@@ -298,7 +299,7 @@ impl PlannedUnit {
                 beside.alive = Some(LiveSecond::new(LiveInstance::new(beside.revision.clone(), 0)));
             }
             (UnitEvent::NotStarted(failure), Some(beside)) if beside.alive.is_none() => {
-                self.handle_second_end(&failure.error, now_ms);
+                self.handle_second_end(failure.error, now_ms);
             }
             (UnitEvent::Told(told), Some(_)) => self.handle_second_report(told, now_ms),
             (UnitEvent::Ended(over), Some(beside)) if beside.alive.is_some() => self.handle_second_exit(&over, now_ms),
@@ -336,7 +337,7 @@ impl PlannedUnit {
         let silent = known.last.as_ref().filter(|last| more > 0 && last.silent && !*leaving).cloned();
         if let Some(last) = silent {
             self.observed.last_lines.clone_from(&last.last_lines);
-            self.candidate_failed(&last.by_itself(), now_ms);
+            self.candidate_failed(last.by_itself(), now_ms);
         }
     }
 
@@ -344,11 +345,11 @@ impl PlannedUnit {
         if self.candidate().is_some() {
             self.observed.last_lines.clone_from(&over.last.last_lines);
         }
-        self.handle_second_end(&over.last.by_itself(), now_ms);
+        self.handle_second_end(over.last.by_itself(), now_ms);
     }
 
     /// Handles its end; a candidate has failed then.
-    fn handle_second_end(&mut self, why: &str, now_ms: Millis) {
+    fn handle_second_end(&mut self, why: Diagnostic, now_ms: Millis) {
         let was_candidate = self.candidate().is_some() && self.wants_candidate();
         self.beside = None;
         if was_candidate {
@@ -373,11 +374,11 @@ impl PlannedUnit {
         } else if is_alone || beside.is_up(&policy, now_ms) {
             self.take_over(now_ms);
         } else if let Some(why) = beside.health().and_then(Health::condemned).cloned() {
-            self.candidate_failed(&why, now_ms);
+            self.candidate_failed(why, now_ms);
         } else if is_late {
-            let probed = beside.health().and_then(Health::unready).map(|why| format!(": {why}")).unwrap_or_default();
+            let probed = beside.health().and_then(Health::unready);
             let within_s = policy.healthy_within_ms / 1_000;
-            self.candidate_failed(&format!("it did not come up within {within_s} s{probed}"), now_ms);
+            self.candidate_failed(late(within_s, probed), now_ms);
         }
     }
 
@@ -410,19 +411,15 @@ impl PlannedUnit {
     }
 
     /// Handles a failed candidate. The main instance continues.
-    fn candidate_failed(&mut self, why: &str, now_ms: Millis) {
+    fn candidate_failed(&mut self, why: Diagnostic, now_ms: Millis) {
         if let Some(beside) = &mut self.beside {
             beside.leaving = true;
         }
-        if self.go_back(why, now_ms) {
+        if self.go_back(why.clone(), now_ms) {
             return;
         }
         self.next_start = NextStart::Failed;
-        let still = match &self.instance {
-            EffectiveInstance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
-            _ => String::new(),
-        };
-        self.fail(&format!("{why}{still}"));
+        self.fail_beside_instance(why);
     }
 
     /// Updates the report of the second instance.

@@ -103,7 +103,7 @@ impl Bench {
 
     fn fail_install(&mut self, may_heal: bool) {
         let revision = self.unit.desired.as_ref().unwrap().revision.clone();
-        let failure = Failure { error: "no".to_owned(), may_heal };
+        let failure = Failure { error: "no".into(), may_heal };
         self.see(UnitEvent::NotInstalled { revision, failure, random: 1.0 });
     }
 
@@ -205,7 +205,8 @@ fn daemonised_program_fails_with_hint() {
         let observed = &bench.unit.observed;
         let phase = if restart == Restart::Always { Phase::Backoff } else { Phase::Stopped };
         assert_eq!((observed.phase(), observed.exit()), (phase, Some(Exit::Code(0))));
-        assert!(observed.error.as_ref().unwrap().contains("hint: have it stay in the foreground"), "{observed:?}");
+        let hint = observed.error.as_ref().unwrap().hint.as_deref().unwrap();
+        assert!(hint.starts_with("have it stay in the foreground"), "{observed:?}");
     }
 }
 
@@ -236,7 +237,7 @@ fn last_end_is_reported_while_it_matters() {
     let end = observed.last_end.unwrap();
     assert!(end.oom_killed && !end.core_dumped);
     assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
-    assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9 (SIGKILL), out of memory"));
+    assert_eq!(observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended by itself: signal 9 (SIGKILL), out of memory"));
     bench.pass(30 * SECOND);
     bench.start();
     assert!(bench.unit.observed.last_lines.is_some(), "it is not up yet");
@@ -276,7 +277,7 @@ fn failed_install_leaves_old_revision_running() {
     bench.fail_install(false);
     bench.check("Install, RUNNING, FAILED");
     assert_eq!((bench.reached(), bench.unit.observed.instance().pid), (2, Some(1)));
-    assert!(bench.unit.observed.error.as_ref().unwrap().contains("goes on running"));
+    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("goes on running"));
     bench.see(wants(desired(3, spec("a", |_| ()), Run::Running)));
     bench.check("RUNNING");
     assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
@@ -332,7 +333,7 @@ fn crash_loop_backs_off_and_is_held() {
     bench.check("BACKOFF");
     let observed = &bench.unit.observed;
     assert_eq!((observed.attempts, observed.retry_ms()), (3, Some(bench.now_ms + 30 * SECOND)));
-    assert_eq!(observed.error.as_deref(), Some("ended by itself: exit code 3"));
+    assert_eq!(observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended by itself: exit code 3"));
     bench.pass(30 * SECOND);
     bench.check("start 3, STARTING");
     while bench.unit.hold.is_none() {
@@ -344,7 +345,7 @@ fn crash_loop_backs_off_and_is_held() {
     assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
     assert_eq!(bench.unit.observed.attempts, RESTARTS_MAX);
     assert_eq!((bench.unit.observed.phase(), bench.unit.plan(bench.now_ms)), (Phase::Failed, None));
-    assert!(bench.unit.observed.error.as_ref().unwrap().contains("hint:"));
+    assert!(bench.unit.observed.error.as_ref().unwrap().hint.is_some());
     // To run it makes a new generation, without the hold.
     bench.trail.clear();
     bench.see(wants(desired(2, spec("a", |_| ()), Run::Running)));
@@ -393,7 +394,7 @@ fn failed_install_is_retried_with_backoff() {
     }
     bench.fail_install(false);
     bench.check("FAILED");
-    assert_eq!(bench.unit.observed.error.as_deref(), Some("no"));
+    assert_eq!(bench.unit.observed.error.as_ref().map(|error| error.cause.as_str()), Some("no"));
     bench.pass(SECOND);
     bench.check("FAILED");
 }
@@ -404,9 +405,9 @@ fn failed_start_is_retried_or_fails() {
         let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
         bench.install();
         bench.trail.clear();
-        bench.see(UnitEvent::NotStarted(Failure { error: "not executable".to_owned(), may_heal }));
+        bench.see(UnitEvent::NotStarted(Failure { error: "not executable".into(), may_heal }));
         bench.check(trail);
-        assert_eq!(bench.unit.observed.error.as_deref(), Some("not executable"));
+        assert_eq!(bench.unit.observed.error.as_ref().map(|error| error.cause.as_str()), Some("not executable"));
         // Stopped, it is what it is: there, and not running.
         bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
         bench.check("STOPPED");
@@ -419,12 +420,12 @@ fn failures_of_older_revision_are_ignored() {
     bench.install();
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.trail.clear();
-    bench.see(UnitEvent::NotStarted(Failure { error: "not executable".to_owned(), may_heal: false }));
+    bench.see(UnitEvent::NotStarted(Failure { error: "not executable".into(), may_heal: false }));
     bench.check("Install, INSTALLING");
     assert_eq!(bench.unit.observed.error, None);
     // Nor does the late report of a download that was given up.
     let revision = spec("a", |_| ()).revision().unwrap();
-    let failure = Failure { error: "gone".to_owned(), may_heal: false };
+    let failure = Failure { error: "gone".into(), may_heal: false };
     bench.see(UnitEvent::NotInstalled { revision, failure, random: 0.0 });
     bench.check("INSTALLING");
 }
@@ -449,7 +450,7 @@ fn failed_look_up_starts_nothing() {
     let mut bench = Bench { unit: PlannedUnit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
     bench.see(wants(desired(1, spec("a", |_| ()), Run::Running)));
     for _ in 0..3 {
-        bench.see(UnitEvent::NotLookedUp { error: "no".to_owned() });
+        bench.see(UnitEvent::NotLookedUp { error: "no".into() });
         bench.pass(ADOPT_AGAIN_MS);
     }
     bench.check("Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT");
@@ -462,7 +463,7 @@ fn removed_unit_is_stopped_and_removed() {
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("Remove, ABSENT");
-    bench.see(UnitEvent::NotRemoved { error: "busy".to_owned() });
+    bench.see(UnitEvent::NotRemoved { error: "busy".into() });
     bench.check("ABSENT");
     bench.pass(ADOPT_AGAIN_MS);
     bench.check("Remove, ABSENT");
@@ -566,7 +567,7 @@ fn refusal_to_play_of_stopping_unit_is_ignored() {
     bench.check("Adopt, ABSENT, Install, INSTALLING, start 0, STARTING, Play { playing: true, ask: 0 }, RUNNING");
     // Its answer comes after it has been asked to stop.
     bench.see(wants(desired(2, spec("a", lines), Run::Stopped)));
-    bench.see(UnitEvent::Played { ask: 0, answer: Err(PlayFailure::Refused("busy".to_owned())) });
+    bench.see(UnitEvent::Played { ask: 0, answer: Err(PlayFailure::Refused("busy".into())) });
     bench.end(0);
     bench.check("stop Quit 30000, STOPPING, STOPPED");
     assert_eq!((bench.reached(), &bench.unit.observed.error), (2, &None));

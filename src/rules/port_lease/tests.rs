@@ -85,7 +85,7 @@ fn check_spec(fields: Value, words: &[&str]) {
     let wrong = check(&spec(fields));
     assert_eq!(wrong.len(), words.len(), "{wrong:?}");
     for (wrong, word) in wrong.iter().zip(words) {
-        assert!(wrong.contains(word), "{wrong:?} has no {word:?}");
+        assert!(wrong.cause.contains(word), "{wrong:?} has no {word:?}");
     }
 }
 
@@ -115,13 +115,24 @@ fn all_faults_are_reported_at_once() {
             "argument 1 says {port:n}, and provides",
             "argument 3 says {endpoint:a-b}, and needs",
             "{port:?}",
-            "argument 4 says {port}, and there is no such placeholder. hint: there are {config}, {port:NAME}",
+            "argument 4 says {port}, and there is no such placeholder",
             "argument 4 says {hostname}",
             "argument 5 says {fact:cpus}, and there is no such placeholder",
-            "env.B says {port:e}, and placeholders are put into arguments alone. hint: its process finds MUSTER_PORT_E",
-            "env.C says {config}, and placeholders are put into arguments alone. hint: its process finds MUSTER_CONFIG",
+            "env.B says {port:e}, and placeholders are put into arguments alone",
+            "env.C says {config}, and placeholders are put into arguments alone",
         ],
     );
+}
+
+#[test]
+fn wrong_placeholder_has_a_hint() {
+    let fields = json!({"provides": [{"name": "e"}], "args": ["{port}"], "env": {"B": "{port:e}", "C": "{config}"}});
+    let hints: Vec<_> = check(&spec(fields)).into_iter().filter_map(|wrong| wrong.hint).collect();
+    let begins = ["there are {config}, {port:NAME}", "its process finds MUSTER_PORT_E", "its process finds MUSTER_CONFIG"];
+    assert_eq!(hints.len(), begins.len(), "{hints:?}");
+    for (hint, begin) in hints.iter().zip(begins) {
+        assert!(hint.starts_with(begin), "{hint}");
+    }
 }
 
 fn realms() -> Realms {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{ConfigId, Name},
     unit::{CONFIG_TEMPLATES_MAX, ConfigRef, ConfigTemplate, YunoSpec},
 };
@@ -35,17 +35,19 @@ pub(super) fn name_in(spec: &YunoSpec, template: &ConfigTemplate) -> String {
 
 /// Returns all that is wrong with the templates of a config, as far as that is known without a host, each with its place.
 #[must_use]
-pub fn check(config: &ConfigId, version: &str, document: &Value) -> Vec<String> {
-    let mut mistakes = config::check_templates(document);
+pub fn check(config: &ConfigId, version: &str, document: &Value) -> Vec<Diagnostic> {
+    let mut mistakes: Vec<Diagnostic> =
+        config::check_templates(document).into_iter().map(Diagnostic::from).collect();
     let templates = config::templates(document);
     if templates.len() > CONFIG_TEMPLATES_MAX {
-        mistakes.push(format!("it has {} templates, and may have at most {CONFIG_TEMPLATES_MAX}", templates.len()));
+        let count = templates.len();
+        mistakes.push(format!("it has {count} templates, and may have at most {CONFIG_TEMPLATES_MAX}").into());
         return mistakes;
     }
     let faults = templates
         .iter()
         .filter_map(|(at, text)| names(&template_name(config, Some(version), at), text).err())
-        .map(|fault| fault.to_string());
+        .map(|fault| Diagnostic::of(&fault));
     mistakes.extend(faults);
     mistakes
 }
@@ -305,19 +307,22 @@ mod tests {
     fn fault_has_config_place_and_line() {
         let part = "{% set a = 'x' %}{{ a * 20000 }}";
         let long = part.repeat(60);
-        for (document, words) in [
+        for (document, words, hint) in [
             (
                 json!({"a": {"b": t("x\n{{ vars.color }}")}}),
-                "config base@1 /a/b, line 2: vars.color has no value here. hint: did you mean `colour`?",
+                "config base@1 /a/b, line 2: vars.color has no value here",
+                Some("did you mean `colour`?"),
             ),
             (
                 json!({"a": t("{{ endpoint('wep') }}")}),
-                "config base@1 /a, line 1: the unit has no endpoint wep. hint: did you mean `web`?",
+                "config base@1 /a, line 1: the unit has no endpoint wep",
+                Some("did you mean `web`?"),
             ),
-            (json!({"a": t(&long)}), "config base@1 /a: its result has more than"),
+            (json!({"a": t(&long)}), "config base@1 /a: its result has more than", None),
         ] {
-            let fault = fill(&mut unit(&[document]), None, &host(json!({"colour": 1}))).unwrap_err().to_string();
-            assert!(fault.starts_with(words), "{fault}");
+            let fault = fill(&mut unit(&[document]), None, &host(json!({"colour": 1}))).unwrap_err();
+            assert!(fault.to_string().starts_with(words), "{fault}");
+            assert_eq!(fault.hint.as_deref(), hint, "{fault}");
         }
         let all: serde_json::Map<String, Value> = (0..60).map(|n| (format!("k{n}"), t(part))).collect();
         let fault = fill(&mut unit(&[all.into()]), None, &host(json!({}))).unwrap_err().to_string();
@@ -335,15 +340,16 @@ mod tests {
         let starts = [
             "/c: a template is a text",
             "/d: beside \"$template\"",
-            "config base@2 /a, line 1: there is no hots. hint: did you mean `host`?",
+            "config base@2 /a, line 1: there is no hots",
             "config base@2 /b/0, line 1: ",
         ];
         assert_eq!(found.len(), starts.len(), "{found:#?}");
+        assert_eq!(found[2].hint.as_deref(), Some("did you mean `host`?"));
         for (found, start) in found.iter().zip(starts) {
-            assert!(found.starts_with(start), "{found}");
+            assert!(found.cause.starts_with(start), "{found}");
         }
         assert_eq!(secrets(&json!({"a": t("{{ secret('b') }}"), "c": [t("{{ secret('d') }}")]})).len(), 2);
         let many: Vec<Value> = (0..=CONFIG_TEMPLATES_MAX).map(|_| t("x")).collect();
-        assert!(check(&id, "2", &many.into())[0].contains("at most 128"));
+        assert!(check(&id, "2", &many.into())[0].cause.contains("at most 128"));
     }
 }

@@ -1,5 +1,7 @@
 //! Why a template cannot be rendered.
 
+use std::error::Error as _;
+
 use minijinja::{Error, ErrorKind};
 
 use super::values::{RenderValues, ValueRoot};
@@ -15,7 +17,7 @@ const LISTED_MAX: usize = 12;
 pub(super) const FUNCTIONS: [&str; 4] = ["dict", "endpoint", "range", "secret"];
 
 /// Why a template cannot be rendered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 pub struct RenderFault {
     /// What the template is called.
     pub name: String,
@@ -24,21 +26,19 @@ pub struct RenderFault {
     /// What is wrong.
     pub message: String,
     /// What to do about it.
+    #[help]
     pub hint: Option<String>,
 }
 
 impl std::fmt::Display for RenderFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { name, line, message, hint } = self;
+        let Self { name, line, message, hint: _ } = self;
         match line {
-            Some(line) => write!(f, "{name}, line {line}: {message}")?,
-            None => write!(f, "{name}: {message}")?,
+            Some(line) => write!(f, "{name}, line {line}: {message}"),
+            None => write!(f, "{name}: {message}"),
         }
-        hint.iter().try_for_each(|hint| write!(f, ". hint: {hint}"))
     }
 }
-
-impl std::error::Error for RenderFault {}
 
 impl RenderFault {
     pub(super) fn new(name: &str, message: String) -> Self {
@@ -90,9 +90,12 @@ pub(super) fn explain(name: &str, error: &Error, values: &RenderValues) -> Rende
         }
         kind if detail.is_empty() => RenderFault::new(name, kind.to_string()),
         _ => {
-            let (message, hint) = detail.split_once(HINT).unwrap_or((detail, ""));
-            let fault = RenderFault::new(name, message.to_owned());
-            if hint.is_empty() { fault } else { fault.with_hint(hint) }
+            let hint = error.source().and_then(|source| source.downcast_ref::<OwnHint>());
+            let fault = RenderFault::new(name, detail.to_owned());
+            match hint {
+                Some(OwnHint(hint)) => fault.with_hint(hint),
+                None => fault,
+            }
         }
     };
     match error.line() {
@@ -101,11 +104,13 @@ pub(super) fn explain(name: &str, error: &Error, values: &RenderValues) -> Rende
     }
 }
 
-/// What separates message and hint in errors of our own functions.
-const HINT: &str = ". hint: ";
+/// The hint of an error of our own functions, which the engine hands on as its source.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct OwnHint(String);
 
 fn own_error(message: String, hint: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("{message}{HINT}{hint}"))
+    Error::new(ErrorKind::InvalidOperation, message).with_source(OwnHint(hint.to_owned()))
 }
 
 /// The error for a value that has no text that any other program would read.

@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     container::ContainerSpec,
     endpoint::{Endpoint, Protocol},
     name::Name,
@@ -152,7 +152,8 @@ fn rendered_as(
     let render = |SpecTemplate { name, text, is_argument }: &SpecTemplate<'_>| {
         let text = render(name, text, &values, &|secret| Some(open_secret(secret)))?;
         if *is_argument && let Some(wrong) = wrong_placeholder(&text, spec) {
-            return Err(RenderFault::new(name, format!("it says {wrong}")));
+            let fault = RenderFault::new(name, format!("it says {}", wrong.cause));
+            return Err(RenderFault { hint: wrong.hint, ..fault });
         }
         Ok(text)
     };
@@ -160,7 +161,7 @@ fn rendered_as(
 }
 
 /// Returns what is wrong with the placeholders of an argument.
-fn wrong_placeholder(word: &str, spec: &Spec) -> Option<String> {
+fn wrong_placeholder(word: &str, spec: &Spec) -> Option<Diagnostic> {
     // A container's own program gets its arguments as they are.
     if spec.yuno().is_some_and(|yuno| yuno.container.is_some()) {
         return None;
@@ -305,8 +306,8 @@ pub fn shown(spec: &Spec, wiring: &EndpointWiring) -> Result<BTreeMap<String, St
 
 /// Returns everything that is wrong with the templates of a spec, as far as that is known without a host.
 #[must_use]
-pub fn faults(spec: &Spec) -> Vec<String> {
-    names_of(spec).err().map(|fault| fault.to_string()).into_iter().collect()
+pub fn faults(spec: &Spec) -> Vec<Diagnostic> {
+    names_of(spec).err().map(|fault| Diagnostic::of(&fault)).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -352,18 +353,20 @@ mod tests {
     fn what_no_host_can_render_is_refused_before() {
         for (fields, words) in [
             (json!({"args": ["{{ secret('db') }}"]}), "argument 1: it names the secret db"),
-            (json!({"env": {"A": "{{ hots.id }}"}}), "env.A, line 1: there is no hots. hint: did you mean `host`?"),
+            (json!({"env": {"A": "{{ hots.id }}"}}), "env.A, line 1: there is no hots"),
             (json!({"args": ["-c", "{{ fact.cpu }}"]}), "argument 2, line 1: there is no fact.cpu"),
         ] {
-            let found = crate::edit::faults(&spec(fields)).join("; ");
+            let found = Diagnostic::all(crate::edit::faults(&spec(fields))).unwrap_or_default().cause;
             assert!(found.starts_with(words), "{found}");
         }
         assert_eq!(
             crate::edit::faults(&spec(json!({"args": ["{{realm}} {config}"], "env": {"A": "{{ secret('db') }}"}}))),
-            [""; 0]
+            []
         );
+        let near = crate::edit::faults(&spec(json!({"env": {"A": "{{ hots.id }}"}})));
+        assert_eq!(near[0].hint.as_deref(), Some("did you mean `host`?"));
         let plain = json!({"render": false, "args": ["{{ hots }}", "{{config}}"], "env": {"A": "{{ x"}});
-        assert_eq!(crate::edit::faults(&spec(plain)), [""; 0]);
+        assert_eq!(crate::edit::faults(&spec(plain)), []);
     }
 
     #[test]
@@ -372,7 +375,7 @@ mod tests {
             (json!({"env": {"A": "{{ vars.colour }}"}}), "env.A, line 1: vars.colour has no value here"),
             (
                 json!({"env": {"A": "{{ vars.nam }}"}}),
-                "env.A, line 1: vars.nam has no value here. hint: did you mean `name`?; or set it: `muster var set nam",
+                "env.A, line 1: vars.nam has no value here",
             ),
             (
                 json!({"args": ["{{ vars.a }}{fact:cpus}"]}),
@@ -384,6 +387,9 @@ mod tests {
             let fault = fill(&mut spec(fields), None, &host(json!({"a": 1, "name": "x"}))).unwrap_err().to_string();
             assert!(fault.starts_with(words), "{fault}");
         }
+        let near = json!({"env": {"A": "{{ vars.nam }}"}});
+        let hint = fill(&mut spec(near), None, &host(json!({"name": "x"}))).unwrap_err().hint.unwrap();
+        assert!(hint.starts_with("did you mean `name`?; or set it: `muster var set nam"), "{hint}");
         let provides = json!([{"name": "web"}]);
         let mut good = spec(json!({"provides": provides, "args": ["{port:web}{{ endpoint('web').port }}{{ realm }}"]}));
         fill(&mut good, None, &host(json!({}))).unwrap();
@@ -426,7 +432,7 @@ mod tests {
             (json!({"args": ["{{ hots.id }}"]}), "argument 1, line 1: there is no hots"),
             (json!({"image": {"existing": "web"}}), "render: web is adopted as it was made"),
         ] {
-            let found = crate::edit::faults(&container(fields)).join("; ");
+            let found = Diagnostic::all(crate::edit::faults(&container(fields))).unwrap_or_default().cause;
             assert!(found.contains(words), "{found}");
         }
         for (args, words) in [

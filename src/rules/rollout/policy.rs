@@ -4,7 +4,7 @@
 //! produces**, and yields the same policy; what a version stores is the whole policy, and never empty.
 
 use jiff::tz::TimeZoneDatabase;
-use muster_topics::{Millis, address::has_user_information, name::Name};
+use muster_topics::{diagnostic::Diagnostic, Millis, address::has_user_information, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -195,15 +195,15 @@ pub fn read(value: &Value, zones: &TimeZoneDatabase) -> (Option<RolloutPolicy>, 
 ///
 /// # Errors
 /// If it is none that this program understands, and why.
-pub fn of(rollout: &Map<String, Value>) -> Result<Option<RolloutPolicy>, String> {
+pub fn of(rollout: &Map<String, Value>) -> Result<Option<RolloutPolicy>, Diagnostic> {
     if rollout.is_empty() {
         return Ok(None);
     }
     let mut reader = PolicyReader { zones: None, faults: Vec::new() };
     let policy = reader.policy(rollout);
-    match reader.faults.first() {
+    match reader.faults.into_iter().next() {
         None => Ok(Some(policy)),
-        Some(fault) => Err(format!("{}: {}", fault.at, fault.message)),
+        Some(fault) => Err(fault.diagnostic.within(fault.at)),
     }
 }
 
@@ -295,11 +295,11 @@ struct PolicyReader<'a> {
 }
 
 impl PolicyReader<'_> {
-    fn fault(&mut self, at: &str, message: String) {
-        self.faults.push(DocumentFault { at: at.to_owned(), message });
+    fn fault(&mut self, at: &str, diagnostic: impl Into<Diagnostic>) {
+        self.faults.push(DocumentFault { at: at.to_owned(), diagnostic: diagnostic.into() });
     }
 
-    fn keep<T>(&mut self, at: &str, result: Result<T, String>) -> Option<T> {
+    fn keep<T>(&mut self, at: &str, result: Result<T, impl Into<Diagnostic>>) -> Option<T> {
         result.map_err(|message| self.fault(at, message)).ok()
     }
 
@@ -335,7 +335,7 @@ impl PolicyReader<'_> {
         };
         if policy.approve != Approve::None && policy.waves.as_ref().is_some_and(Vec::is_empty) {
             let message = "there is one wave only, and the first wave waits for nobody: name sizes in `waves`";
-            self.fault("rollout.approve", message.to_owned());
+            self.fault("rollout.approve", message);
         }
         policy
     }
@@ -345,7 +345,7 @@ impl PolicyReader<'_> {
         let share = self.keep(at, Share::read(value))?;
         if share.is_zero() {
             let message = "it would never admit a host: at least 1 is wanted (a share is never less than one host)";
-            self.fault(at, message.to_owned());
+            self.fault(at, message);
             return None;
         }
         Some(share)
@@ -354,7 +354,7 @@ impl PolicyReader<'_> {
     fn waves(&mut self, value: &Value) -> Vec<Share> {
         let Value::Array(waves) = value else {
             let message = "a list of sizes is wanted, such as [1, 10%, 50%]; what is left is the last wave";
-            self.fault("rollout.waves", message.to_owned());
+            self.fault("rollout.waves", message);
             return Vec::new();
         };
         if waves.len() > WAVES_MAX {
@@ -409,7 +409,7 @@ impl PolicyReader<'_> {
     fn windows(&mut self, value: &Value) -> Vec<Window> {
         let Value::Array(windows) = value else {
             let message = "a list of windows is wanted, such as ['Mon-Fri 02:00-05:00 Europe/Berlin']";
-            self.fault("rollout.windows", message.to_owned());
+            self.fault("rollout.windows", message);
             return Vec::new();
         };
         if windows.len() > WINDOWS_MAX {
@@ -428,7 +428,7 @@ impl PolicyReader<'_> {
         if found.iter().any(is_host) && !found.iter().all(is_host) {
             let message = "windows in the hosts' own zones and in named ones do not go together: the console does not know \
                            in which of them a host asks";
-            self.fault("rollout.windows", message.to_owned());
+            self.fault("rollout.windows", message);
         }
         found
     }

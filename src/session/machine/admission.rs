@@ -169,7 +169,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             (AdmissionStage::Asks, AdmissionVerdict::Wait { reason, again_ms }) => {
                 let again_ms = Millis::try_from(*again_ms).unwrap_or(AGAIN_MAX_MS).clamp(AGAIN_MIN_MS, AGAIN_MAX_MS);
                 (said.attempts, said.due_ms) = (0, Some(now.life_ms + jittered(again_ms, (now.random)())));
-                let reason = shortened(reason.clone());
+                let reason = shortened(reason.as_str());
                 self.effects.push(Effect::AdmissionWaits(answer.deployment.clone(), answer.version, reason));
                 Ok(None)
             }

@@ -15,7 +15,7 @@ use muster_rules::{
         host_body,
     },
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     desired::{BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRefusal, DocumentRequest},
     name::Digest,
@@ -180,12 +180,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 let document = Box::new(NewDocument { head, signed, bytes, body });
                 self.ask(StoreRequest::Document(document), Waiting::Document(mark, digest, receipt));
             }
-            Err(message) => self.refuse_document(mark, digest, message, receipt),
+            Err(message) => self.refuse_document(mark, digest, message.into(), receipt),
         }
     }
 
-    fn refuse_document(&mut self, mark: DesiredMark, digest: Digest, message: String, receipt: Option<R>) {
-        let refusal = DocumentRefusal { mark, message: shortened(message) };
+    fn refuse_document(&mut self, mark: DesiredMark, digest: Digest, reason: Diagnostic, receipt: Option<R>) {
+        let refusal = DocumentRefusal { mark, diagnostic: shortened(reason) };
         self.notice(Notice::DocumentRefused(refusal.clone()));
         let waiting = Waiting::DocumentRefused(mark, digest.clone(), receipt);
         self.ask(StoreRequest::DocumentRefused(refusal, digest), waiting);

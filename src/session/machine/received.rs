@@ -52,7 +52,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             SignedMessage::UnknownCommand(head, reason) => {
                 let refusal = host.see(|host| authorise::not_understood(&head, source, host, &reason));
                 if let Some(refusal) = refusal {
-                    self.notice(Notice::Refused(head.id, refusal.message.clone()));
+                    self.notice(Notice::Refused(head.id, refusal.diagnostic.clone()));
                     return self.answer(source, (head.id, head.expires_ms), refusal.into(), receipt);
                 }
             }
@@ -124,7 +124,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.finish(receipt, now);
             }
             CommandVerdict::Refused(command, refusal) => {
-                self.notice(Notice::Refused(command.id, refusal.message.clone()));
+                self.notice(Notice::Refused(command.id, refusal.diagnostic.clone()));
                 self.answer(source, (command.id, command.expires_ms), refusal.into(), receipt);
             }
             CommandVerdict::Granted(command) => {

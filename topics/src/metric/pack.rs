@@ -11,7 +11,7 @@ use std::io::{self, Read};
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status, read::GzDecoder};
 
-use super::UNPACKED_MAX_BYTES;
+use super::{BatchError, UNPACKED_MAX_BYTES};
 
 /// The dictionary: typical text of a batch of this version; the most frequent text is at the end, where references are
 /// shortest.
@@ -58,7 +58,7 @@ fn feed(deflate: &mut Compress, bytes: &[u8], flush: FlushCompress, out: &mut Ve
 }
 
 /// Returns the text of a batch: compressed, compressed with gzip, or plain.
-pub(super) fn unpack(bytes: &[u8]) -> io::Result<String> {
+pub(super) fn unpack(bytes: &[u8]) -> Result<String, BatchError> {
     let text = match bytes {
         // As older agents did, and other programs may.
         [0x1f, 0x8b, ..] => limited(GzDecoder::new(bytes))?,
@@ -67,7 +67,7 @@ pub(super) fn unpack(bytes: &[u8]) -> io::Result<String> {
         }
         _ => limited(bytes)?,
     };
-    String::from_utf8(text).map_err(|_| io::Error::other("it is no text"))
+    String::from_utf8(text).map_err(|_| io::Error::other("it is no text").into())
 }
 
 fn limited(from: impl Read) -> io::Result<Vec<u8>> {
@@ -81,15 +81,12 @@ fn too_long() -> io::Error {
 }
 
 /// Decompresses what follows the first two bytes of a zlib stream with a dictionary.
-fn with_dictionary(packed: &[u8]) -> io::Result<Vec<u8>> {
+fn with_dictionary(packed: &[u8]) -> Result<Vec<u8>, BatchError> {
     let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let (dictionary, packed) = packed.split_first_chunk().ok_or_else(short)?;
     let dictionary = u32::from_be_bytes(*dictionary);
     if dictionary != adler32(DICTIONARY) {
-        let text = format!(
-            "it is packed with the dictionary {dictionary:08x}, which is not known here; hint: is this program older than the one that packed it?"
-        );
-        return Err(io::Error::other(text));
+        return Err(BatchError::Dictionary(dictionary));
     }
     let mut inflate = Decompress::new(false);
     begin(&mut inflate)?;
@@ -100,20 +97,20 @@ fn with_dictionary(packed: &[u8]) -> io::Result<Vec<u8>> {
         let rest = packed.get(done..).unwrap_or_default();
         text.reserve(STEP_BYTES);
         let before = (inflate.total_in(), inflate.total_out());
-        let status = inflate.decompress_vec(rest, &mut text, FlushDecompress::None)?;
+        let status = inflate.decompress_vec(rest, &mut text, FlushDecompress::None).map_err(io::Error::from)?;
         if text.len() > UNPACKED_MAX_BYTES {
-            return Err(too_long());
+            return Err(too_long().into());
         }
         if status == Status::StreamEnd {
             break;
         }
         if before == (inflate.total_in(), inflate.total_out()) {
-            return Err(short());
+            return Err(short().into());
         }
     }
     let done = usize::try_from(inflate.total_in() - began).unwrap_or(usize::MAX);
     let sum: [u8; 4] = packed.get(done..).unwrap_or_default().try_into().map_err(|_| short())?;
-    if u32::from_be_bytes(sum) == adler32(&text) { Ok(text) } else { Err(io::Error::other("its checksum is wrong")) }
+    if u32::from_be_bytes(sum) == adler32(&text) { Ok(text) } else { Err(io::Error::other("its checksum is wrong").into()) }
 }
 
 /// Gives a stream the dictionary, as if it began with a stored block: later references point into that.

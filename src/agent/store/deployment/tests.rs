@@ -104,7 +104,7 @@ impl Bench {
         let done = unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         crate::store::commit(tx, "edit unit").await.unwrap();
         done.map_err(|refusal| {
-            assert!(refusal.message.contains("hint:"), "{refusal}");
+            assert!(refusal.diagnostic.contains("hint:"), "{refusal}");
             refusal.code
         })
     }
@@ -361,7 +361,7 @@ async fn verbs_change_no_unit_of_a_deployment() {
     bench.document(&body(vec![deployment("d/x", 2, vec![listed("d/a", "2", None)])], &[])).await;
     let mut tx = bench.store.begin().await.unwrap();
     let refused = snapshot::activate(&mut tx, &name, |_, _| Ok(()), asker).await.unwrap().unwrap_err();
-    assert!(refused.message.contains("d/x"), "{refused}");
+    assert!(refused.diagnostic.contains("d/x"), "{refused}");
 }
 
 #[tokio::test]
@@ -384,7 +384,7 @@ async fn operator_removes_orphans_and_detaches() {
     bench.named("unit_detach", "d/c").await.unwrap().unwrap();
     assert_eq!((bench.owner("d/c").await, bench.find("d/c").await.desired), (None, before));
     let refused = bench.reported("d/x").await.refused.unwrap();
-    assert!(refused.version == 1 && refused.message.contains("detached"), "{refused:?}");
+    assert!(refused.version == 1 && refused.diagnostic.contains("detached"), "{refused:?}");
     bench.retry().await;
     assert!(bench.reported("d/x").await.refused.is_some(), "as long as the document lists it");
     bench.document(&body(vec![deployment("d/x", 1, vec![])], &[])).await;
@@ -626,5 +626,5 @@ async fn rehearsal_says_what_would_be_and_changes_nothing() {
     let taken = listed("d/local", "1", Some(8080))["spec"].clone();
     let verb = json!({"unit_apply": {"unit": "d/local", "spec": taken, "run": "stopped"}});
     bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
-    assert!(rehearsed(&bench).await.unwrap_err().refusal.message.contains("8080"));
+    assert!(rehearsed(&bench).await.unwrap_err().refusal.diagnostic.contains("8080"));
 }

@@ -166,7 +166,7 @@ async fn content_of_a_snapshot_is_kept() {
     bench.take("good").await.unwrap();
     bench.apply("a/one", args("new")).await.unwrap();
     let refusal = bench.forget("a/one").await.unwrap_err();
-    assert!(refusal.message.contains("the snapshot good needs a/one"), "{refusal}");
+    assert!(refusal.diagnostic.contains("the snapshot good needs a/one"), "{refusal}");
     let specs = bench.store.snapshot_specs().await.unwrap();
     assert_eq!(specs, [spec(&args("old"))]);
     bench.switch("good", true).await.unwrap();
@@ -271,7 +271,7 @@ async fn older_realm_is_ignored_and_empty_one_removed() {
     for (realm, word) in [("b", "has units here"), ("a", "the parent of b"), ("default", "always exists")] {
         let mut tx = bench.store.begin().await.unwrap();
         let refusal = realm::remove(&mut tx, &realm.parse().unwrap()).await.unwrap().unwrap_err();
-        assert!(refusal.message.contains(word), "{refusal}");
+        assert!(refusal.diagnostic.contains(word), "{refusal}");
     }
     bench.forget("b/one").await.unwrap();
     let mut tx = bench.store.begin().await.unwrap();

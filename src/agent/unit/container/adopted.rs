@@ -8,7 +8,7 @@ use std::{fs, io, sync::Arc};
 
 use muster_base::files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically};
 use muster_rules::plan::Failure;
-use muster_topics::{container::ContainerSpec, name::UnitName, unit::Desired};
+use muster_topics::{diagnostic::Diagnostic, container::ContainerSpec, name::UnitName, unit::Desired};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -87,25 +87,19 @@ impl Containers {
         let which = runtime.which();
         // Some runtimes accept the beginning of an id in place of a name.
         let state = runtime.inspect(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
-            never(format!(
-                "{which} has no container {wanted} to adopt. hint: `muster host show` lists all that there are"
-            ))
+            never(Diagnostic::new(format_args!("{which} has no container {wanted} to adopt")).with_hint("`muster host show` lists all that there are"))
         })?;
         if state.labels.contains_key(HOST_LABEL) || state.labels.contains_key(UNIT_LABEL) {
-            return Err(never(format!(
-                "{wanted} was made by an agent, for a unit that has it. hint: adopt what others have made"
-            )));
+            return Err(never(Diagnostic::new(format_args!("{wanted} was made by an agent, for a unit that has it")).with_hint("adopt what others have made")));
         }
         if let Some(keeper) = self.keeper(&state.id)? {
             return Err(never(format!("{wanted} was adopted already, as {keeper}")));
         }
         if let Some(why) = state.obstacle {
-            return Err(never(format!("unsupported: {wanted} cannot be adopted: {why}")));
+            return Err(never(why.within(format_args!("unsupported: {wanted} cannot be adopted"))));
         }
         if !desired.run.is_running() && is_alive(state.phase) {
-            return Err(never(format!(
-                "{wanted} runs, and is not to. hint: adopt it as it is (run: running), then stop it"
-            )));
+            return Err(never(Diagnostic::new(format_args!("{wanted} runs, and is not to")).with_hint("adopt it as it is (run: running), then stop it")));
         }
         place.write_adopted(&AdoptedContainer { runtime: which, name: wanted.to_owned(), id: state.id })
     }
@@ -148,20 +142,17 @@ impl Containers {
 }
 
 /// Sets the limits of its spec; returns those that it cannot have.
-async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -> Option<String> {
+async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -> Option<Diagnostic> {
     if spec.limits.is_none() {
         return None;
     }
     match runtime.limit(id, spec.limits).await {
         Ok(true) => None,
-        Ok(false) => Some("limits: its runtime cannot change them while it runs, and it is not made anew".to_owned()),
-        Err(failure) => Some(format!("limits: {}", failure.error)),
+        Ok(false) => Some("limits: its runtime cannot change them while it runs, and it is not made anew".into()),
+        Err(failure) => Some(failure.error.within("limits")),
     }
 }
 
 fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
-    never(format!(
-        "{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew. hint: remove the \
-         unit (`muster unit retire`, `muster container rm`), and adopt what is there now"
-    ))
+    never(Diagnostic::new(format_args!("{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew")).with_hint("remove the unit (`muster unit retire`, `muster container rm`), and adopt what is there now"))
 }

@@ -9,7 +9,7 @@ use muster_rules::{
     plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport},
     port_lease::EndpointWiring,
 };
-use muster_topics::{command::LogView, signal::Signal, unit::Exit};
+use muster_topics::{diagnostic::Diagnostic, command::LogView, signal::Signal, unit::Exit};
 use tokio::{net::unix::pipe, time::Instant};
 
 use super::runtime::{ContainerPhase, ContainerRuntime, RuntimeLogFrom};
@@ -36,7 +36,7 @@ pub(super) struct ContainerInstance {
     name: String,
     wiring: EndpointWiring,
     /// Features of its spec that it runs without.
-    missing: Vec<String>,
+    missing: Vec<Diagnostic>,
     runs: Option<RunningProcess>,
     /// When it is killed, if it was asked to end.
     kill_at: Option<Instant>,
@@ -65,7 +65,7 @@ impl ContainerInstance {
     }
 
     /// Adds a feature that it runs without.
-    pub(super) fn without(mut self, missing: Option<String>) -> Self {
+    pub(super) fn without(mut self, missing: Option<Diagnostic>) -> Self {
         self.missing.extend(missing);
         for news in &mut self.news {
             if let InstanceEvent::Told(told) = news {
@@ -151,7 +151,7 @@ impl ContainerInstance {
                 () = tokio::time::sleep_until(self.kill_at.unwrap_or(never)) => {
                     self.kill_at = Some(Instant::now() + KILL_AGAIN);
                     if let Err(failure) = self.runtime.signal(&self.name, Signal::Kill).await {
-                        tracing::warn!(container = %self.name, error = %failure.error, "a container cannot be killed, yet");
+                        tracing::warn!(container = %self.name, error = failure.error.cause, hint = failure.error.hint, "a container cannot be killed, yet");
                     }
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::{plan::Failure, port_lease::EndpointWiring};
-use muster_topics::{container::Runtime, name::Digest, process::Limits};
+use muster_topics::{diagnostic::Diagnostic, container::Runtime, name::Digest, process::Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::unit::{failure::may_heal, folders};
@@ -21,7 +21,7 @@ pub(super) struct ContainerStartRecord {
     pub(super) wiring: EndpointWiring,
     /// Features of its spec that it runs without.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) missing: Option<String>,
+    pub(super) missing: Option<Diagnostic>,
     /// The boot in which it was started.
     pub(super) boot_id: String,
 }

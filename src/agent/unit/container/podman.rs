@@ -18,7 +18,7 @@ use std::{
 
 use futures_util::FutureExt;
 use muster_rules::plan::Failure;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::LogView,
     container::{self, ContainerSpec, Image},
@@ -129,7 +129,7 @@ impl ContainerRuntime for Podman {
         container::Runtime::Podman
     }
 
-    fn cannot(&self, _: &ContainerSpec) -> Option<String> {
+    fn cannot(&self, _: &ContainerSpec) -> Option<Diagnostic> {
         // This covers everything.
         None
     }
@@ -307,11 +307,9 @@ impl ContainerRuntime for Podman {
 /// Explains a refusal of a disk limit, which few storage drivers support.
 fn about_disk(failure: Failure) -> Failure {
     // Podman's and Docker's words for that.
-    if !["storage-opt", "quota"].iter().any(|word| failure.error.contains(word)) {
+    if !["storage-opt", "quota"].iter().any(|word| failure.error.cause.contains(word)) {
         return failure;
     }
-    let error = failure.error;
-    never(format!(
-        "unsupported by podman: disk_bytes: {error}. hint: its storage on xfs that is mounted with pquota can"
-    ))
+    let told = failure.error.within("unsupported by podman: disk_bytes");
+    never(told.with_hint("its storage on xfs that is mounted with pquota can"))
 }

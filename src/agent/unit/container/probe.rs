@@ -6,7 +6,7 @@
 
 use muster_rules::plan::ProbeRequest;
 use muster_shim::Launch;
-use muster_topics::{command::Exec, container::ContainerSpec, name::UnitName, probe::Check, process::Limits};
+use muster_topics::{diagnostic::Diagnostic, command::Exec, container::ContainerSpec, name::UnitName, probe::Check, process::Limits};
 use nix::unistd;
 
 use super::{Containers, container, environment};
@@ -17,7 +17,7 @@ use crate::{
 
 impl Containers {
     /// Runs a probe once; the error is why it failed.
-    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
+    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), Diagnostic> {
         let (of_unit, wanted) = (unit.clone(), probing.clone());
         let launch = move |argv: &[String]| {
             let spec = container(&wanted.desired.spec).map_err(|failure| failure.error)?;
@@ -33,13 +33,13 @@ impl Containers {
 }
 
 /// Returns which feature of a spec this agent cannot provide in any container, if any.
-pub(super) fn cannot(spec: &ContainerSpec) -> Option<String> {
+pub(super) fn cannot(spec: &ContainerSpec) -> Option<Diagnostic> {
     let runs_inside = spec.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
     let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
-    Some(format!("probes.{which}.exec: only an agent that runs as root can go into a container. hint: tcp or http"))
+    Some(Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can go into a container")).with_hint("tcp or http"))
 }
 
-fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, String> {
+fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, Diagnostic> {
     let first = FirstProcess { pid: probing.process.pid, start_ticks: probing.process.start_ticks };
     let exec = Exec {
         cwd: spec.cwd.clone(),
@@ -54,5 +54,5 @@ fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &
         inside.place(&mut launch, &format!("probe.{}", probing.which), &Limits::default())?;
         Ok::<_, muster_rules::CommandRefusal>(launch)
     };
-    prepare().map_err(|refusal| refusal.message)
+    prepare().map_err(|refusal| refusal.diagnostic)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use muster_rules::plan::Failure;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
@@ -30,7 +30,7 @@ pub(super) trait ContainerRuntime: Send + Sync {
     fn which(&self) -> container::Runtime;
 
     /// Returns which feature of a spec this runtime cannot provide, by the field's name, if any.
-    fn cannot(&self, spec: &ContainerSpec) -> Option<String>;
+    fn cannot(&self, spec: &ContainerSpec) -> Option<Diagnostic>;
 
     /// Whether it has an image.
     fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool>;
@@ -98,7 +98,7 @@ pub(super) struct RuntimeState {
     /// Its own stop signal, from its image.
     pub(super) stop_signal: Option<Signal>,
     /// Why it cannot be adopted, if so.
-    pub(super) obstacle: Option<String>,
+    pub(super) obstacle: Option<Diagnostic>,
 }
 
 /// What a container does.

@@ -16,7 +16,7 @@ use muster_rules::{
     files::plan::{Content, Step},
     plan::Failure,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     task::{Resource, TaskAction},
 };
@@ -55,7 +55,7 @@ pub(super) struct Applied {
     /// The paths that were changed.
     pub(super) changed: BTreeSet<String>,
     /// Paths that were left as they are.
-    pub(super) left: Vec<String>,
+    pub(super) left: Vec<Diagnostic>,
 }
 
 impl FilesState {
@@ -185,11 +185,11 @@ impl FilesState {
         if self.blobs.has(sha256) {
             return Ok(());
         }
-        let failed = |why: String| may_heal(format!("{path}: what is there cannot be kept: {why}"));
+        let failed = |why: Diagnostic| may_heal(why.within(format_args!("{path}: what is there cannot be kept")));
         let place = place(&mut Ways::new(&self.confinement), path)?;
         let (kept, _) =
             open_file(&place).and_then(|file| self.blobs.put(file, u64::MAX)).map_err(|error| failed(words(&error)))?;
-        if kept == *sha256 { Ok(()) } else { Err(failed("somebody is changing it".to_owned())) }
+        if kept == *sha256 { Ok(()) } else { Err(failed("somebody is changing it".into())) }
     }
 
     /// Performs all steps: first what goes, then what comes, each as a task.
@@ -202,8 +202,8 @@ impl FilesState {
     ) -> Result<Applied, Failure> {
         let (mut applied, packed) = (Applied::default(), Arc::new(packed));
         for one in &paths {
-            if let PathRole::Left(why) = one.role {
-                applied.left.push(format!("{} is left as it is: {why}", one.path));
+            if let PathRole::Left(why) = &one.role {
+                applied.left.push(why.clone().within(format_args!("{} is left as it is", one.path)));
             }
         }
         let (goes, mut comes): (Vec<_>, Vec<_>) = paths
@@ -222,9 +222,9 @@ impl FilesState {
                 continue;
             }
             let task = self.tasks.begin(unit, revision, action, about(&paths)).await;
-            let task = task.map_err(|error| may_heal(error.to_string()))?;
+            let task = task.map_err(|error| may_heal(Diagnostic::of(&error)))?;
             if action == TaskAction::Remove {
-                applied.left.iter().for_each(|left| task.line(left));
+                applied.left.iter().for_each(|left| task.line(&format!("{left:#}")));
             }
             applied.changed.extend(paths.iter().map(|one| one.path.clone()));
             let (count, state, packed) = (paths.len(), self.clone(), packed.clone());
@@ -237,7 +237,7 @@ impl FilesState {
                 Ok(()) => Ok(TaskEnd { is_changed: count > 0, message: Some(counted(count)) }),
                 Err(failure) => Err(failure.error.clone()),
             };
-            task.end(end).await.map_err(|error| may_heal(error.to_string()))?;
+            task.end(end).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
             done?;
         }
         Ok(applied)
@@ -258,7 +258,7 @@ impl FilesState {
         let mut to_sync = std::collections::BTreeMap::new();
         for one in paths {
             let place = place(&mut ways, &one.path)?;
-            let failed = |error: &io::Error| may_heal(format!("{}: {}", one.path, words(error)));
+            let failed = |error: &io::Error| may_heal(words(error).within(&one.path));
             if !one.is_secret && syncs_each {
                 Self::diff(one, &place, &open).iter().for_each(|line| task.line(line));
             } else {
@@ -293,7 +293,7 @@ impl FilesState {
             }
         }
         for (path, place) in to_sync.into_values() {
-            sync_file_system(&place).map_err(|error| may_heal(format!("{path}: {}", words(&error))))?;
+            sync_file_system(&place).map_err(|error| may_heal(words(&error).within(path)))?;
         }
         Ok(())
     }
@@ -351,9 +351,9 @@ fn lies_in(place: &Place) -> io::Result<Option<MountId>> {
 fn place(ways: &mut Ways<'_>, path: &str) -> Result<Place, Failure> {
     ways.open(Path::new(path)).map_err(|error| {
         may_heal(match error {
-            NoWay::Missing(folder) => format!("{path}: its folder {} is not there any more", folder.display()),
-            NoWay::Barred(why) => format!("{path}: {why}"),
-            NoWay::Io(error) => format!("{path}: {}", words(&error)),
+            NoWay::Missing(folder) => format!("{path}: its folder {} is not there any more", folder.display()).into(),
+            NoWay::Barred(why) => why.within(path),
+            NoWay::Io(error) => words(&error).within(path),
         })
     })
 }

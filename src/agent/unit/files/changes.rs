@@ -68,7 +68,7 @@ impl FilesState {
         left_bytes: &mut usize,
     ) -> Option<FilePlan> {
         let SurveyedPath { path, found, plan, role, is_secret, .. } = one;
-        let left = if let PathRole::Left(why) = role { Some((*why).to_owned()) } else { None };
+        let left = if let PathRole::Left(why) = role { Some(why.clone()) } else { None };
         if left.is_none() && (!one.is_change() || found.state == plan.target) {
             return None;
         }

@@ -5,6 +5,7 @@
 //!
 //! **Invariant: nothing below the agent's own folder, `/proc`, `/sys` or `/dev` is touched**, whatever a host's policy allows.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     collections::VecDeque,
     ffi::{OsStr, OsString},
@@ -52,7 +53,7 @@ pub(super) enum NoWay {
     /// A folder on the way is not there.
     Missing(PathBuf),
     /// It is not allowed, or impossible; with the reason.
-    Barred(String),
+    Barred(Diagnostic),
     /// The system says no.
     Io(io::Error),
 }
@@ -77,13 +78,13 @@ impl Confinement {
 
     fn check(&self, path: &Path) -> Result<(), NoWay> {
         if let Some(never) = self.never.iter().find(|never| path.starts_with(never)) {
-            return Err(NoWay::Barred(format!("nothing below {} is touched", never.display())));
+            return Err(NoWay::Barred(format!("nothing below {} is touched", never.display()).into()));
         }
         match &self.roots {
             Some(roots) if !roots.iter().any(|root| path.starts_with(root)) => Err(NoWay::Barred(format!(
                 "this host's policy does not allow it (`files.roots` in its agent's configuration), where it leads to {}",
                 path.display()
-            ))),
+            ).into())),
             _ => Ok(()),
         }
     }
@@ -91,7 +92,7 @@ impl Confinement {
     /// Opens the folder of a path.
     pub(super) fn open(&self, path: &Path) -> Result<Place, NoWay> {
         self.check(path)?;
-        let name = path.file_name().ok_or_else(|| NoWay::Barred("it names nothing in a folder".to_owned()))?;
+        let name = path.file_name().ok_or_else(|| NoWay::Barred("it names nothing in a folder".into()))?;
         let (folder, folder_path) = self.walk(path.parent().unwrap_or(Path::new("/")))?;
         self.check(&folder_path.join(name))?;
         Ok(Place { folder: Arc::new(folder), name: name.to_owned(), folder_path })
@@ -121,13 +122,10 @@ impl Confinement {
                 FileType::Symlink => {
                     links += 1;
                     if links > LINKS_MAX {
-                        return Err(NoWay::Barred(format!("{} leads in a circle", path.join(part).display())));
+                        return Err(NoWay::Barred(format!("{} leads in a circle", path.join(part).display()).into()));
                     }
                     if !self.is_trusted(&found, &fstat(&at)?) {
-                        return Err(NoWay::Barred(format!(
-                            "{} is a symbolic link that somebody other than root may change. hint: name the path that it leads to",
-                            path.join(part).display()
-                        )));
+                        return Err(NoWay::Barred(Diagnostic::new(format_args!("{} is a symbolic link that somebody other than root may change", path.join(part).display())).with_hint("name the path that it leads to")));
                     }
                     let to = readlinkat(&next, "", Vec::new())?;
                     let to = Path::new(OsStr::from_bytes(to.as_bytes())).to_owned();
@@ -138,7 +136,7 @@ impl Confinement {
                         left.push_front(part);
                     }
                 }
-                _ => return Err(NoWay::Barred(format!("{} is no folder", path.join(part).display()))),
+                _ => return Err(NoWay::Barred(format!("{} is no folder", path.join(part).display()).into())),
             }
         }
         Ok((at, path))

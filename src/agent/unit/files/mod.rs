@@ -153,7 +153,7 @@ impl FilesState {
             return Err(may_heal("what it was made ready from is not there any more").into());
         };
         for left in self.apply_alone(unit, &staged).await?.left {
-            tracing::warn!(%unit, "{left}");
+            tracing::warn!(%unit, hint = left.hint, "{}", left.cause);
         }
         Ok(FilesInstance::begin(self.clone(), unit.clone(), staged, now_ms()))
     }
@@ -177,7 +177,7 @@ impl FilesState {
 
     async fn remove(self: &Arc<Self>, unit: &UnitName) -> Result<(), Failure> {
         for left in self.give_back_alone(unit).await?.left {
-            tracing::warn!(%unit, "{left}");
+            tracing::warn!(%unit, hint = left.hint, "{}", left.cause);
         }
         let revisions = self.revisions(unit);
         blocking(move || {

@@ -8,7 +8,7 @@ use muster_rules::{
     plan::Failure,
     render::{self, RenderFault, RenderValues},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     files::{FileEntry, FilesSpec},
     name::{Digest, UnitName},
     task::TaskAction,
@@ -88,7 +88,7 @@ impl FilesState {
         (action, about): (TaskAction, String),
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let failed = |error: StoreError| may_heal(error.to_string());
+        let failed = |error: StoreError| may_heal(Diagnostic::of(&error));
         let task = self.tasks.begin(unit, revision, action, about).await.map_err(failed)?;
         let done = work.await;
         let end = match &done {
@@ -110,13 +110,13 @@ impl FilesState {
         let values = RenderValues::of_chosen(&spec.values);
         for (path, entry) in &spec.files {
             // What a host lacks may appear.
-            let failed = |why: String| may_heal(format!("{path}: {why}"));
+            let failed = |why: Diagnostic| may_heal(why.within(path));
             let (content, is_secret) = self.content(path, entry, (&values, secrets))?;
             let wanted = staged::wanted(entry, content, is_secret).map_err(failed)?;
             if let (Some(directory), Some(artifact)) = (&entry.directory, &entry.artifact) {
                 let tree = tree::unpack(&self.artifacts.path(&artifact.sha256), &self.blobs).map_err(|error| {
-                    let message = format!("{path}: the artifact {}@{}: {}", artifact.role, artifact.version, error.why);
-                    Failure { error: message, may_heal: error.may_heal }
+                    let place = format!("{path}: the artifact {}@{}", artifact.role, artifact.version);
+                    Failure { error: error.why.within(place), may_heal: error.may_heal }
                 })?;
                 for (inner, one) in tree.entries {
                     let inner_path = format!("{path}/{inner}");
@@ -151,7 +151,7 @@ impl FilesState {
         let FileEntry { text, template, artifact, directory, link, .. } = entry;
         let keep = |text: &str| {
             let kept = self.blobs.put(text.as_bytes(), u64::MAX);
-            let (sha256, _) = kept.map_err(|error| may_heal(format!("{path}: {}", write::words(&error))))?;
+            let (sha256, _) = kept.map_err(|error| may_heal(write::words(&error).within(path)))?;
             Ok(Content::File(sha256))
         };
         if let Some(text) = text {
@@ -160,7 +160,7 @@ impl FilesState {
         if let Some(template) = template {
             let name = format!("files.{path}");
             // What a template names is part of the unit, so it cannot be rendered later either.
-            let wrong = |fault: RenderFault| never(fault.to_string());
+            let wrong = |fault: RenderFault| never(Diagnostic::of(&fault));
             let is_secret = !render::names(&name, template).map_err(wrong)?.secrets.is_empty();
             let value = |secret: &str| secrets.get(secret).map(|value| value.to_string());
             let text = Zeroizing::new(render::render(&name, template, values, &value).map_err(wrong)?);
@@ -185,12 +185,12 @@ impl FilesState {
             let (folder, named) = (self.folder.join("checked"), path.clone());
             let laid_out = blocking(move || {
                 validate::lay_out(&content, &folder, &named)
-                    .map_err(|error| may_heal(format!("{named}: {}", write::words(&error))))
+                    .map_err(|error| may_heal(write::words(&error).within(&named)))
             });
             let (_folder, file) = laid_out.await?;
             validate::validate(&entry.validate, &file, &mask)
                 .await
-                .map_err(|failure| Failure { error: format!("{path}: {}", failure.error), ..failure })?;
+                .map_err(|failure| Failure { error: failure.error.within(path), ..failure })?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::{
 
 use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::files::plan::{Attributes, Content, WantedEntry};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     files::{ChangeNotice, Directory, Drift, FileEntry, FilesSpec},
     name::{Digest, UnitName},
 };
@@ -157,7 +157,7 @@ impl Revisions {
 ///
 /// # Errors
 /// With the reason, for people.
-pub(super) fn wanted(entry: &FileEntry, content: Content, is_secret: bool) -> Result<WantedEntry, String> {
+pub(super) fn wanted(entry: &FileEntry, content: Content, is_secret: bool) -> Result<WantedEntry, Diagnostic> {
     let mode = entry.mode.as_deref().map(octal).transpose()?;
     let of_new = Attributes {
         uid: nix::unistd::geteuid().as_raw(),
@@ -173,26 +173,26 @@ pub(super) fn wanted(entry: &FileEntry, content: Content, is_secret: bool) -> Re
     })
 }
 
-fn octal(mode: &str) -> Result<u32, String> {
-    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| format!("{mode:?} is no mode"))
+fn octal(mode: &str) -> Result<u32, Diagnostic> {
+    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| format!("{mode:?} is no mode").into())
 }
 
-fn uid(name: &str) -> Result<u32, String> {
+fn uid(name: &str) -> Result<u32, Diagnostic> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
     let found = User::from_name(name).map_err(|error| format!("the users of this host cannot be read: {error}"))?;
     let uid = found.map(|user| Uid::as_raw(user.uid));
-    uid.ok_or_else(|| format!("this host has no user {name}. hint: make the user first, or name another"))
+    uid.ok_or_else(|| Diagnostic::new(format_args!("this host has no user {name}")).with_hint("make the user first, or name another"))
 }
 
-fn gid(name: &str) -> Result<u32, String> {
+fn gid(name: &str) -> Result<u32, Diagnostic> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
     let found = Group::from_name(name).map_err(|error| format!("the groups of this host cannot be read: {error}"))?;
     let gid = found.map(|group| Gid::as_raw(group.gid));
-    gid.ok_or_else(|| format!("this host has no group {name}. hint: make the group first, or name another"))
+    gid.ok_or_else(|| Diagnostic::new(format_args!("this host has no group {name}")).with_hint("make the group first, or name another"))
 }
 
 /// What has changed for the actions that a spec wants.

@@ -12,7 +12,7 @@ use muster_base::mount::MountId;
 use muster_rules::files::plan::{
     Attributes, Content, EntryPlan, EntryState, FoundEntry, JournalEntry, Step, WantedEntry, plan, release,
 };
-use muster_topics::files::PURGE_MAX;
+use muster_topics::{diagnostic::Diagnostic, files::PURGE_MAX};
 
 use super::{
     confine::{Confinement, NoWay, Place, Ways},
@@ -44,7 +44,7 @@ pub(super) struct SurveyedPath {
 }
 
 /// What a path is to its unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathRole {
     /// It is described, and is in the journal; a folder may be purged.
     Own { is_purged: bool },
@@ -53,7 +53,7 @@ pub(super) enum PathRole {
     /// It is given back, because it is not described any more.
     Released,
     /// It would be given back, and is left as it is.
-    Left(&'static str),
+    Left(Diagnostic),
 }
 
 impl SurveyedPath {
@@ -139,7 +139,7 @@ impl Surveyor<'_> {
     ///
     /// # Errors
     /// If something is in the way; with the reasons, for people.
-    pub(super) fn survey(&self, staged: Option<&StagedRevision>) -> Result<Vec<SurveyedPath>, String> {
+    pub(super) fn survey(&self, staged: Option<&StagedRevision>) -> Result<Vec<SurveyedPath>, Diagnostic> {
         let mut obstacles = Vec::new();
         let mut wants: BTreeMap<String, Want<'_>> = BTreeMap::new();
         if let Some(staged) = staged {
@@ -148,7 +148,7 @@ impl Surveyor<'_> {
                 let found = match walk::walk(self.confinement, path) {
                     Ok(found) => found,
                     Err(obstacle) => {
-                        obstacles.push(format!("{path}: {obstacle}"));
+                        obstacles.push(obstacle.within(path));
                         continue;
                     }
                 };
@@ -167,10 +167,7 @@ impl Surveyor<'_> {
                 }
                 let max = directory.purge_max.unwrap_or(PURGE_MAX);
                 if purged > max {
-                    obstacles.push(format!(
-                        "{path}: {purged} files and folders in it are described by nobody, and at most {max} may be removed at \
-                         once, so none is. hint: see that the path is right, or set `purge_max`"
-                    ));
+                    obstacles.push(Diagnostic::new(format_args!("{path}: {purged} files and folders in it are described by nobody, and at most {max} may be removed at once, so none is")).with_hint("see that the path is right, or set `purge_max`"));
                 }
             }
         }
@@ -194,7 +191,7 @@ impl Surveyor<'_> {
                     }
                     surveyed.push(one);
                 }
-                Err(obstacle) => obstacles.push(format!("{path}: {obstacle}")),
+                Err(obstacle) => obstacles.push(obstacle.within(path)),
             }
         }
         if obstacles.is_empty() {
@@ -202,8 +199,8 @@ impl Surveyor<'_> {
         }
         let more = obstacles.len().saturating_sub(OBSTACLES_MAX);
         obstacles.truncate(OBSTACLES_MAX);
-        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        Err(format!("{}{more}", obstacles.join("; ")))
+        obstacles.extend((more > 0).then(|| format!("and {more} more").into()));
+        Err(Diagnostic::all(obstacles).unwrap_or_default())
     }
 
     fn plan(
@@ -212,7 +209,7 @@ impl Surveyor<'_> {
         want: &Want<'_>,
         wants: &BTreeMap<String, Want<'_>>,
         goes: &BTreeSet<String>,
-    ) -> Result<SurveyedPath, String> {
+    ) -> Result<SurveyedPath, Diagnostic> {
         let journal = self.journal.get(path);
         let mut found = self.find(path, |missing| {
             let is_made = Path::new(path).parent().and_then(Path::to_str).and_then(|folder| wants.get(folder));
@@ -222,7 +219,7 @@ impl Surveyor<'_> {
                 return Ok(());
             }
             let folder = missing.display();
-            Err(format!("its folder {folder} is not there. hint: describe that as well, with `directory: {{}}`"))
+            Err(Diagnostic::new(format_args!("its folder {folder} is not there")).with_hint("describe that as well, with `directory: {}`"))
         })?;
         let strayed;
         let (wanted, journal, role, is_secret, mount) = match want {
@@ -233,7 +230,7 @@ impl Surveyor<'_> {
                 {
                     return Err(
                         "what an agent never touches is below it, so it cannot be purged or changed as a whole"
-                            .to_owned(),
+                            .into(),
                     );
                 }
                 (entry.wanted.clone(), journal, PathRole::Own { is_purged }, entry.is_secret, None)
@@ -262,7 +259,7 @@ impl Surveyor<'_> {
         if wanted.content != Content::Directory {
             self.empty(path, &mut found, goes)?;
         }
-        let plan = plan(&wanted, &found, journal).map_err(str::to_owned)?;
+        let plan = plan(&wanted, &found, journal)?;
         // What is as it should be, and is described by its folder alone, needs no trace.
         let is_idle = matches!(want, Want::Inherited { .. }) && journal.is_none() && plan.target == found.state;
         let plan = if is_idle { EntryPlan { steps: Vec::new(), ..plan } } else { plan };
@@ -278,8 +275,8 @@ impl Surveyor<'_> {
         Ok(SurveyedPath { path, found, plan, journal, role, is_secret, makes_secret, mount })
     }
 
-    fn give_back(&self, path: &str, goes: &BTreeSet<String>) -> Result<SurveyedPath, String> {
-        let Some(journal) = self.journal.get(path) else { return Err("it is not in the journal".to_owned()) };
+    fn give_back(&self, path: &str, goes: &BTreeSet<String>) -> Result<SurveyedPath, Diagnostic> {
+        let Some(journal) = self.journal.get(path) else { return Err("it is not in the journal".into()) };
         let made = |found: FoundEntry, plan, role| SurveyedPath {
             path: path.to_owned(),
             found,
@@ -290,7 +287,7 @@ impl Surveyor<'_> {
             makes_secret: true,
             mount: None,
         };
-        let left = |found: FoundEntry, why| {
+        let left = |found: FoundEntry, why: Diagnostic| {
             let plan = EntryPlan { steps: Vec::new(), target: found.state.clone() };
             made(found, plan, PathRole::Left(why))
         };
@@ -300,12 +297,12 @@ impl Surveyor<'_> {
             Ok(())
         })?;
         if (self.is_of_other)(path) {
-            return Ok(left(found, "another unit has it by now"));
+            return Ok(left(found, "another unit has it by now".into()));
         }
         let folder = Path::new(path).parent().and_then(Path::to_str).and_then(|folder| self.journal.get(folder));
         let comes_back = folder.is_some_and(|folder| folder.original.content == Content::Directory);
         if is_missing && !comes_back && journal.original.content != Content::Absent {
-            return Ok(left(found, "its folder is not there any more"));
+            return Ok(left(found, "its folder is not there any more".into()));
         }
         if journal.original.content != Content::Directory {
             self.empty(path, &mut found, goes)?;
@@ -317,7 +314,7 @@ impl Surveyor<'_> {
     }
 
     /// Returns what is at a path. A folder that is missing on the way may be all right.
-    fn find(&self, path: &str, missing: impl FnOnce(&Path) -> Result<(), String>) -> Result<FoundEntry, String> {
+    fn find(&self, path: &str, missing: impl FnOnce(&Path) -> Result<(), Diagnostic>) -> Result<FoundEntry, Diagnostic> {
         let place = self.ways.borrow_mut().open(Path::new(path));
         match place {
             Ok(place) => self.hashes.found(&place).map_err(|error| words(&error)),
@@ -328,7 +325,7 @@ impl Surveyor<'_> {
     }
 
     /// Finds out whether a folder will be empty, once what is removed has gone.
-    fn empty(&self, path: &str, found: &mut FoundEntry, goes: &BTreeSet<String>) -> Result<(), String> {
+    fn empty(&self, path: &str, found: &mut FoundEntry, goes: &BTreeSet<String>) -> Result<(), Diagnostic> {
         if !found.is_full {
             return Ok(());
         }
@@ -338,9 +335,9 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    fn open(&self, path: &str) -> Result<Place, String> {
+    fn open(&self, path: &str) -> Result<Place, Diagnostic> {
         self.ways.borrow_mut().open(Path::new(path)).map_err(|error| match error {
-            NoWay::Missing(folder) => format!("{} is not there any more", folder.display()),
+            NoWay::Missing(folder) => format!("{} is not there any more", folder.display()).into(),
             NoWay::Barred(why) => why,
             NoWay::Io(error) => words(&error),
         })

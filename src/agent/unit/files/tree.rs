@@ -12,7 +12,7 @@ use std::{
 
 use muster_rules::files::plan::Content;
 use muster_sqlite::room;
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 use tar::{Archive, EntryType};
 
 use super::blobs::{Blobs, PackedContent, Packing};
@@ -49,22 +49,22 @@ pub(super) struct TreeEntry {
 /// Why a tarball cannot be unpacked, for people.
 #[derive(Debug)]
 pub(super) struct UnpackError {
-    pub(super) why: String,
+    pub(super) why: Diagnostic,
     /// Whether it is not the tarball's fault: there is no room for it.
     pub(super) may_heal: bool,
 }
 
-impl From<String> for UnpackError {
-    fn from(why: String) -> Self {
-        Self { why, may_heal: false }
+impl<T: Into<Diagnostic>> From<T> for UnpackError {
+    fn from(why: T) -> Self {
+        Self { why: why.into(), may_heal: false }
     }
 }
 
 impl UnpackError {
-    fn of(error: &io::Error, hint: &str) -> Self {
-        let may_heal = room::is_missing_for(error);
-        let hint = if may_heal { room::advice(error) } else { hint.to_owned() };
-        Self { why: format!("it cannot be unpacked: {error}{hint}"), may_heal }
+    fn of(error: &io::Error, hint: Option<&str>) -> Self {
+        let hint = room::hint(error).or_else(|| hint.map(str::to_owned));
+        let why = Diagnostic { hint, ..Diagnostic::new(format_args!("it cannot be unpacked: {error}")) };
+        Self { why, may_heal: room::is_missing_for(error) }
     }
 }
 
@@ -73,7 +73,7 @@ impl UnpackError {
 /// # Errors
 /// If it is none, has what a tree may not have, or there is no room.
 pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, UnpackError> {
-    let said = |error: io::Error| UnpackError::of(&error, "");
+    let said = |error: io::Error| UnpackError::of(&error, None);
     let mut file = File::open(path).map_err(said)?;
     let mut magic = [0; 6];
     let length = file.read(&mut magic).map_err(said)?;
@@ -82,14 +82,14 @@ pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, UnpackError> {
     match magic.get(..length).unwrap_or_default() {
         [0x1f, 0x8b, ..] => unpack_from(flate2::read::MultiGzDecoder::new(file), blobs),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] | [b'B', b'Z', b'h', ..] => {
-            Err("it is compressed in another way than gzip. hint: make it with `tar -czf`".to_owned().into())
+            Err(Diagnostic::new("it is compressed in another way than gzip").with_hint("make it with `tar -czf`").into())
         }
         _ => unpack_from(file, blobs),
     }
 }
 
 fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, UnpackError> {
-    let said = |error: io::Error| UnpackError::of(&error, ". hint: a folder is made from a tarball");
+    let said = |error: io::Error| UnpackError::of(&error, Some("a folder is made from a tarball"));
     let (mut tree, mut left_bytes) = (BTreeMap::new(), TREE_MAX_BYTES);
     let mut packing = blobs.pack().map_err(said)?;
     let mut archive = Archive::new(from);
@@ -147,14 +147,14 @@ fn keep(
 }
 
 /// Adds folders that the tarball does not list, and refuses what lies below something else.
-fn complete(tree: &mut BTreeMap<String, TreeEntry>) -> Result<(), String> {
+fn complete(tree: &mut BTreeMap<String, TreeEntry>) -> Result<(), Diagnostic> {
     let mut above = Vec::new();
     for path in tree.keys() {
         let folders = path.match_indices('/').map(|(at, _)| &path[..at]);
         for folder in folders {
             match tree.get(folder) {
                 Some(TreeEntry { content: Content::Directory, .. }) => {}
-                Some(_) => return Err(format!("{path} lies below {folder}, which is no folder")),
+                Some(_) => return Err(format!("{path} lies below {folder}, which is no folder").into()),
                 None => above.push(folder.to_owned()),
             }
         }
@@ -163,13 +163,13 @@ fn complete(tree: &mut BTreeMap<String, TreeEntry>) -> Result<(), String> {
         tree.insert(folder, TreeEntry { content: Content::Directory, mode: 0o755 });
     }
     match tree.len() > TREE_MAX {
-        true => Err(format!("it has more than {TREE_MAX} files, folders and links")),
+        true => Err(format!("it has more than {TREE_MAX} files, folders and links").into()),
         false => Ok(()),
     }
 }
 
 /// Returns a relative path without `.`; `None` for the folder itself.
-fn inner_path(path: &[u8]) -> Result<Option<String>, String> {
+fn inner_path(path: &[u8]) -> Result<Option<String>, Diagnostic> {
     let text = std::str::from_utf8(path).map_err(|_| "it has a path that is no UTF-8".to_owned())?;
     let mut parts = Vec::new();
     for part in Path::new(text).components() {
@@ -177,19 +177,19 @@ fn inner_path(path: &[u8]) -> Result<Option<String>, String> {
             Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
             Component::CurDir => {}
             Component::RootDir | Component::ParentDir | Component::Prefix(_) => {
-                return Err(format!("{text:?} leads out of its folder. hint: paths in it are relative, without `..`"));
+                return Err(Diagnostic::new(format_args!("{text:?} leads out of its folder")).with_hint("paths in it are relative, without `..`"));
             }
         }
     }
     let path = parts.join("/");
     if path.len() > PATH_MAX_BYTES || path.contains('\0') {
-        return Err(format!("it has a path of {} bytes; at most {PATH_MAX_BYTES} are possible", path.len()));
+        return Err(format!("it has a path of {} bytes; at most {PATH_MAX_BYTES} are possible", path.len()).into());
     }
     Ok((!path.is_empty()).then_some(path))
 }
 
 /// Checks that a link stays in the folder.
-fn inner_link(path: &str, to: &[u8]) -> Result<String, String> {
+fn inner_link(path: &str, to: &[u8]) -> Result<String, Diagnostic> {
     let leaves = || format!("{path} is a link that leads out of its folder");
     let text = std::str::from_utf8(to).map_err(|_| format!("{path} is a link whose target is no UTF-8"))?;
     let mut depth = path.matches('/').count();
@@ -198,10 +198,10 @@ fn inner_link(path: &str, to: &[u8]) -> Result<String, String> {
             Component::Normal(_) => depth += 1,
             Component::CurDir => {}
             Component::ParentDir => depth = depth.checked_sub(1).ok_or_else(leaves)?,
-            Component::RootDir | Component::Prefix(_) => return Err(leaves()),
+            Component::RootDir | Component::Prefix(_) => return Err(leaves().into()),
         }
     }
-    if text.is_empty() || text.contains('\0') { Err(leaves()) } else { Ok(text.to_owned()) }
+    if text.is_empty() || text.contains('\0') { Err(leaves().into()) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]
@@ -265,21 +265,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
         assert!(
-            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.contains("hint")) || {
+            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.cause.contains("hint")) || {
                 // Too short for one block: an empty one.
                 true
             }
         );
         let path = folder.path().join("x.tar.zst");
         std::fs::write(&path, [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();
-        assert!(unpack(&path, &blobs).unwrap_err().why.contains("gzip"));
+        assert!(unpack(&path, &blobs).unwrap_err().why.cause.contains("gzip"));
     }
 
     #[test]
     fn tree_without_room_may_be_unpacked_later() {
-        let of = |kind: io::ErrorKind| UnpackError::of(&kind.into(), ". hint: a tarball");
+        let of = |kind: io::ErrorKind| UnpackError::of(&kind.into(), Some("a tarball"));
         assert!(of(io::ErrorKind::StorageFull).may_heal && of(io::ErrorKind::QuotaExceeded).may_heal);
         let wrong = of(io::ErrorKind::InvalidData);
-        assert!(!wrong.may_heal && wrong.why.ends_with("hint: a tarball"), "{wrong:?}");
+        assert!(!wrong.may_heal && wrong.why.hint.as_deref() == Some("a tarball"), "{wrong:?}");
     }
 }

@@ -3,6 +3,7 @@
 //! **Invariant: it stays in its own mount and file system.** What is mounted in the folder, a bind mount of the same file
 //! system as well, belongs to somebody else.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{collections::BTreeSet, ffi::CString, path::Path};
 
 use muster_base::mount::MountId;
@@ -34,7 +35,7 @@ pub(super) struct WalkedPath {
 ///
 /// # Errors
 /// If it cannot be looked through, or it is unknown what is mounted in it; with the reason, for people.
-pub(super) fn walk(confinement: &Confinement, path: &str) -> Result<Vec<WalkedPath>, String> {
+pub(super) fn walk(confinement: &Confinement, path: &str) -> Result<Vec<WalkedPath>, Diagnostic> {
     let (mut all, mut left) = (Vec::new(), vec![(path.to_owned(), 0)]);
     let (mut own, mut holders) = (None, BTreeSet::new());
     while let Some((folder, depth)) = left.pop() {
@@ -49,7 +50,7 @@ pub(super) fn walk(confinement: &Confinement, path: &str) -> Result<Vec<WalkedPa
             continue;
         }
         if depth > DEPTH_MAX {
-            return Err(format!("{folder} is more than {DEPTH_MAX} folders deep"));
+            return Err(format!("{folder} is more than {DEPTH_MAX} folders deep").into());
         }
         let opened = open_folder(&place).map_err(|error| words(&error))?;
         let unknown = |path: &str, error: &std::io::Error| format!("what is mounted at {path} is unknown: {error}");
@@ -78,14 +79,14 @@ pub(super) fn walk(confinement: &Confinement, path: &str) -> Result<Vec<WalkedPa
             all.push((inner, mount));
         }
         if all.len() > WALK_MAX {
-            return Err(format!("it has more than {WALK_MAX} files and folders"));
+            return Err(format!("it has more than {WALK_MAX} files and folders").into());
         }
     }
     let walked = |(path, mount)| WalkedPath { holds_mount: holders.contains(&path), path, mount };
     Ok(all.into_iter().map(walked).collect())
 }
 
-fn device(opened: &std::os::fd::OwnedFd) -> Result<u64, String> {
+fn device(opened: &std::os::fd::OwnedFd) -> Result<u64, Diagnostic> {
     fstat(opened).map(|stat| stat.st_dev).map_err(|errno| words(&errno.into()))
 }
 

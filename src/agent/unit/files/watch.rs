@@ -15,7 +15,7 @@ use muster_rules::{
     corrections::Corrections,
     plan::{Failure, InstanceEnd, InstanceExit, ShimReport},
 };
-use muster_topics::{Millis, files::Drift, name::UnitName, signal::Signal, unit::Exit};
+use muster_topics::{diagnostic::Diagnostic, Millis, files::Drift, name::UnitName, signal::Signal, unit::Exit};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::{
     net::unix::pipe,
@@ -88,11 +88,11 @@ impl FilesInstance {
 }
 
 /// What an instance reports: these paths differ.
-pub(super) fn report(differing: Vec<String>) -> ShimReport {
+pub(super) fn report(differing: Vec<Diagnostic>) -> ShimReport {
     ShimReport { ready: true, drift: Some(differing), ..ShimReport::default() }
 }
 
-fn ended(started_ms: Millis, exit: Exit, why: Option<String>) -> InstanceEvent {
+fn ended(started_ms: Millis, exit: Exit, why: Option<Diagnostic>) -> InstanceEvent {
     let last = InstanceExit { why, ..InstanceExit::new(exit, Some(started_ms), now_ms()) };
     InstanceEvent::Ended(InstanceEnd { restarts: 0, last })
 }
@@ -107,7 +107,7 @@ impl Instance for FilesInstance {
             self.watching = None;
             // A correction that is under way ends first.
             let _lock = self.state.lock(&self.unit).await;
-            files_journal::stop(&self.state.store, &self.unit).await.map_err(|error| may_heal(error.to_string()))?;
+            files_journal::stop(&self.state.store, &self.unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
             // The queue may be full of events that do not matter any more.
             while self.own.capacity() == 0 && self.events.try_recv().is_ok() {}
             let _ = self.own.try_send(ended(self.started_ms, Exit::Code(0), None));
@@ -117,7 +117,7 @@ impl Instance for FilesInstance {
     }
 
     fn freeze(&mut self, _: bool) -> BoxFuture<'_, Result<(), Failure>> {
-        async { Err(never("files cannot be frozen. hint: to stop the unit leaves them as they are")) }.boxed()
+        async { Err(never(Diagnostic::new("files cannot be frozen").with_hint("to stop the unit leaves them as they are"))) }.boxed()
     }
 
     fn signal(&mut self, _: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
@@ -134,7 +134,7 @@ struct Watch {
     events: mpsc::Sender<InstanceEvent>,
     corrections: Corrections,
     /// What was reported as different.
-    reported: Vec<String>,
+    reported: Vec<Diagnostic>,
 }
 
 impl Watch {
@@ -168,21 +168,18 @@ impl Watch {
     }
 
     /// Looks at everything; the error is why it cannot be kept any more.
-    async fn look(&mut self) -> Result<(), String> {
+    async fn look(&mut self) -> Result<(), Diagnostic> {
         let found = self.differing().await;
         if self.staged.drift == Drift::Report {
-            return self.tell(found.unwrap_or_else(|failure| vec![failure.error])).await;
+            let told = |differing| shortened(differing).into_iter().map(Diagnostic::from).collect();
+            return self.tell(found.map_or_else(|failure| vec![failure.error], told)).await;
         }
         let differing = found.map_err(|failure| failure.error)?;
         if differing.is_empty() {
             return Ok(());
         }
         if !self.corrections.may_correct(now_ms()) {
-            return Err(format!(
-                "others change it again and again: it was put right {CORRECTIONS_MAX} times within a minute, and now {}. hint: find \
-                 out what else writes it, or set `drift: report`",
-                shortened(differing).join("; ")
-            ));
+            return Err(Diagnostic::new(format_args!("others change it again and again: it was put right {CORRECTIONS_MAX} times within a minute, and now {}", shortened(differing).join("; "))).with_hint("find out what else writes it, or set `drift: report`"));
         }
         tracing::info!(unit = %self.unit, "others have changed files, which are put right: {}", shortened(differing).join("; "));
         self.state.apply_alone(&self.unit, &self.staged).await.map(drop).map_err(|failure| failure.error)
@@ -198,8 +195,7 @@ impl Watch {
         Ok(paths.iter().filter(|one| one.is_change()).map(SurveyedPath::difference).collect())
     }
 
-    async fn tell(&mut self, differing: Vec<String>) -> Result<(), String> {
-        let differing = shortened(differing);
+    async fn tell(&mut self, differing: Vec<Diagnostic>) -> Result<(), Diagnostic> {
         if differing != self.reported {
             let told = InstanceEvent::Told(report(differing.clone()));
             let _ = self.events.send(told).await;

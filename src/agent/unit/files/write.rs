@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_rules::files::plan::{Attributes, Content, EntryState, Step};
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 use rustix::{
     fs::{
         AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fallocate, fchmod, fchown, fgetxattr,
@@ -176,7 +176,9 @@ fn copy(mut from: impl Read, mut to: &File, sha256: &Digest) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "its content in the agent's folder is damaged, and is made anew. hint: check this host's disk",
+            Diagnostic::new("its content in the agent's folder is damaged, and is made anew")
+                .with_hint("check this host's disk")
+                .into_error(),
         )),
     }
 }
@@ -243,7 +245,7 @@ pub(super) fn sync_file_system(place: &Place) -> io::Result<()> {
 }
 
 /// Describes an error of the system, with what to do about it.
-pub(super) fn words(error: &io::Error) -> String {
+pub(super) fn words(error: &io::Error) -> Diagnostic {
     let hint = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => "make room on its file system",
         Some(Errno::ROFS) => "its file system is read-only; remount it, or name a path on another one",
@@ -251,7 +253,7 @@ pub(super) fn words(error: &io::Error) -> String {
             "the agent may not do that; run it as root, or see whether the file is immutable (`lsattr`)"
         }
         Some(Errno::BUSY) => "something is mounted there; unmount it",
-        _ => return error.to_string(),
+        _ => return Diagnostic::of_error(error),
     };
-    format!("{error}. hint: {hint}")
+    Diagnostic::new(error).with_hint(hint)
 }

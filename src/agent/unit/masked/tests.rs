@@ -138,7 +138,7 @@ impl UnitKind for TalkativeKind {
         async move {
             match slot {
                 Slot::First => Ok(json!({"deep": [said()]})),
-                Slot::Second => Err(Complaint { code: VALUE.to_owned(), message: said() }),
+                Slot::Second => Err(Complaint { code: VALUE.to_owned(), diagnostic: said().into() }),
             }
         }
         .boxed()

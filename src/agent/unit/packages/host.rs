@@ -6,7 +6,7 @@ use muster_rules::{
     packages::{installed::InstalledPackages, split, target},
     plan::Failure,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     packages::{PackageManager, PackagesSpec},
     task::TaskAction,
@@ -116,10 +116,8 @@ impl Host {
         // Where there is no package at all, there is none to show.
         let is_none = said.stdout.is_empty() && said.stderr.contains("no packages found");
         if !(said.is_ok || is_none) {
-            return Err(may_heal(format!(
-                "the packages cannot be listed: {}",
-                self.adapter.explain(&said.all()).message
-            )));
+            let fault = self.adapter.explain(&said.all()).diagnostic;
+            return Err(may_heal(fault.within("the packages cannot be listed")));
         }
         Ok(self.adapter.read_list(&said.stdout))
     }
@@ -166,10 +164,7 @@ impl Host {
                 Some(_) => {}
             }
             if since.elapsed() > LOCK_MAX {
-                let why = format!(
-                    "{holder} has changed packages for {} min. hint: does it wait for somebody?",
-                    LOCK_MAX.as_secs() / 60
-                );
+                let why = Diagnostic::new(format_args!("{holder} has changed packages for {} min", LOCK_MAX.as_secs() / 60)).with_hint("does it wait for somebody?");
                 self.end(task, Err(why.clone())).await?;
                 return Err(may_heal(why));
             }
@@ -188,7 +183,7 @@ impl Host {
         self.tasks.begin(unit, revision, action, about).await.map_err(|error| may_heal(error.to_string()))
     }
 
-    pub(super) async fn end(&self, task: RunningTask, end: Result<TaskEnd, String>) -> Result<(), Failure> {
+    pub(super) async fn end(&self, task: RunningTask, end: Result<TaskEnd, Diagnostic>) -> Result<(), Failure> {
         task.end(end).await.map_err(|error| may_heal(error.to_string()))
     }
 

@@ -6,7 +6,7 @@ use std::{fs, sync::Arc, time::Duration};
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::clock::now_ms;
 use muster_rules::plan::{Failure, InstanceEnd, InstanceExit, ShimReport};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     name::{Digest, UnitName},
     packages::PackagesSpec,
@@ -54,7 +54,7 @@ impl PackagesInstance {
         }
     }
 
-    fn ended(&self, why: Option<String>, exit: Exit) -> InstanceEvent {
+    fn ended(&self, why: Option<Diagnostic>, exit: Exit) -> InstanceEvent {
         let last = InstanceExit { why, ..InstanceExit::new(exit, Some(self.started_ms), now_ms()) };
         InstanceEvent::Ended(InstanceEnd { restarts: 0, last })
     }
@@ -81,18 +81,19 @@ impl PackagesInstance {
         let found = match found {
             Ok(found) => found,
             Err(failure) => {
-                tracing::warn!(error = %failure.error, "the packages of this host cannot be listed");
+                tracing::warn!(error = failure.error.cause, hint = failure.error.hint, "the packages of this host cannot be listed");
                 return None;
             }
         };
         self.seen = Some(mark);
         if !found.drift.is_empty() && self.spec.drift.is_correct() {
             return Some(
-                self.ended(Some(format!("somebody else has changed it: {}", found.drift.join(", "))), Exit::Unknown),
+                self.ended(Some(format!("somebody else has changed it: {}", found.drift.join(", ")).into()), Exit::Unknown),
             );
         }
         let left = found.leftovers.iter().map(|path| format!("{path} was left beside the file that it would replace"));
         let drift = shortened(found.drift.iter().cloned().chain(left).collect());
+        let drift = drift.into_iter().map(Diagnostic::from).collect();
         self.tell(ShimReport { ready: true, drift: Some(drift), ..ShimReport::default() })
     }
 

@@ -16,7 +16,7 @@ use muster_rules::{
     packages::source::{HostSource, Rival, SignedBy, bare_key, is_to_be_added, signed_by},
     plan::Failure,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     packages::{PackagesSpec, Repository},
 };
@@ -78,15 +78,13 @@ impl Host {
         self.copy_sources(&staged, &own).map_err(failed)?;
         let staged_logins = self.stage_logins(&staged, &logins).map_err(failed)?;
         let of_host = self.listed(&staged).await.map_err(|why| {
-            may_heal(format!(
-                "the sources of this host cannot be read, so no repository was added: {why}. hint: `{} update` on the host says so, too",
-                self.adapter.program()
-            ))
+            let told = why.within("the sources of this host cannot be read, so no repository was added");
+            may_heal(told.with_hint(format_args!("`{} update` on the host says so, too", self.adapter.program())))
         })?;
         let mut added = Vec::new();
         for (name, repository) in &spec.repositories {
             let rivals = self.rivals(repository, &of_host, &staged);
-            if is_to_be_added(repository, &rivals).map_err(|why| may_heal(format!("repositories.{name}: {why}")))? {
+            if is_to_be_added(repository, &rivals).map_err(|why| may_heal(why.within(format_args!("repositories.{name}"))))? {
                 added.push(repository);
             }
         }
@@ -98,7 +96,7 @@ impl Host {
             write_atomically(&self.root.path(&file.path), file.content.as_bytes(), PUBLIC_MODE).map_err(failed)?;
         }
         self.listed(&staged).await.map_err(|why| {
-            may_heal(format!("with the unit's repositories the sources of this host could not be read: {why}"))
+            may_heal(why.within("with the unit's repositories the sources of this host could not be read"))
         })?;
         let files = files_in(&self.adapter.source_folders()).into_iter().collect();
         Ok(StagedSources { folders: Some(staged), files, logins, _staged_logins: staged_logins })
@@ -142,12 +140,12 @@ impl Host {
     }
 
     /// Has the package manager list laid out sources; the error is what it says.
-    async fn listed(&self, staged: &SourceFolders) -> Result<BTreeSet<HostSource>, String> {
+    async fn listed(&self, staged: &SourceFolders) -> Result<BTreeSet<HostSource>, Diagnostic> {
         let program = self.adapter.list_sources(staged);
         let said = self.run(&program, SIMULATE_MAX, &|_| ()).await.map_err(|failure| failure.error)?;
         match said.is_ok {
             true => Ok(self.adapter.read_sources(&said.stdout)),
-            false => Err(self.adapter.explain(&said.all()).message),
+            false => Err(self.adapter.explain(&said.all()).diagnostic),
         }
     }
 

@@ -183,7 +183,7 @@ fn launch(root: &Root, adapter: &dyn PackageAdapter, program: &Program) -> Resul
     let mut argv = ["/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1"].map(ToOwned::to_owned).to_vec();
     let mut words = root.argv(program);
     if let Some(first) = words.first_mut() {
-        *first = find_program(first, Path::new("/")).map_err(|refusal| may_heal(refusal.message))?;
+        *first = find_program(first, Path::new("/")).map_err(|refusal| may_heal(refusal.diagnostic))?;
     }
     argv.extend(words);
     Ok(Launch {

@@ -16,7 +16,7 @@ use muster_rules::{
     },
     plan::Failure,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     packages::PackagesSpec,
     task::TaskAction,
@@ -116,7 +116,7 @@ impl Host {
             let said = self.run(&self.adapter.download(&job), DOWNLOAD_MAX, &tell).await?;
             if !said.is_ok {
                 let fault = self.adapter.explain(&said.all());
-                return Err(Failure { error: fault.message, may_heal: fault.may_heal });
+                return Err(Failure { error: fault.diagnostic, may_heal: fault.may_heal });
             }
         }
         self.keep_files(&changes, task).await?;
@@ -141,7 +141,7 @@ impl Host {
         let decided = match self.decide(of, goal.clone(), staged).await {
             // What is missing may have come since.
             Err(failure) if was_fresh => {
-                tell(&failure.error);
+                tell(&format!("{:#}", failure.error));
                 refreshed = self.refresh(of, staged, &sources, tell).await?;
                 self.decide(of, goal, staged).await
             }
@@ -150,7 +150,7 @@ impl Host {
         // Lists that could not be fetched matter only if something is missing.
         decided.map_err(|failure| match refreshed {
             Ok(()) => failure,
-            Err(why) => may_heal(format!("{}; the repositories could not be read: {why}", failure.error)),
+            Err(why) => may_heal(failure.error.and(why.within("the repositories could not be read"))),
         })
     }
 
@@ -294,7 +294,7 @@ impl Host {
             let end = self.transactions.run(&self.root, &*self.adapter, program, &note, &tell).await?;
             if !end.is_ok() {
                 // What apt refuses now it has refused for what somebody else has done meanwhile.
-                return Err(may_heal(self.adapter.explain(&end.tail).message));
+                return Err(may_heal(self.adapter.explain(&end.tail).diagnostic));
             }
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Host {
         let end = match self.transactions.follow_left(&tell).await? {
             None => Ok(TaskEnd { is_changed: false, message: Some("it had not begun".to_owned()) }),
             Some(end) if end.is_ok() => Ok(TaskEnd { is_changed: true, message: Some(about) }),
-            Some(end) => Err(self.adapter.explain(&end.tail).message),
+            Some(end) => Err(self.adapter.explain(&end.tail).diagnostic),
         };
         self.end(task, end).await
     }
@@ -406,7 +406,7 @@ impl Host {
             return Ok(self.adapter.read_changes(&said.stdout));
         }
         let fault = self.adapter.explain(&said.all());
-        Err(Failure { error: fault.message, may_heal: fault.may_heal })
+        Err(Failure { error: fault.diagnostic, may_heal: fault.may_heal })
     }
 
     /// Whether lists of these sources were fetched by an agent in this time.
@@ -424,7 +424,7 @@ impl Host {
         staged: Option<&SourceFolders>,
         sources: &str,
         tell: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<Result<(), String>, Failure> {
+    ) -> Result<Result<(), Diagnostic>, Failure> {
         let said = self.run(&self.adapter.refresh(staged), REFRESH_MAX, tell).await?;
         let all = said.all();
         let faults: String =
@@ -432,10 +432,10 @@ impl Host {
         let is_units =
             of.spec.repositories.values().any(|repository| faults.contains(repository.url.trim_end_matches('/')));
         if is_units {
-            return Err(may_heal(self.adapter.explain(&all).message));
+            return Err(may_heal(self.adapter.explain(&all).diagnostic));
         }
         if !said.is_ok {
-            return Ok(Err(self.adapter.explain(&all).message));
+            return Ok(Err(self.adapter.explain(&all).diagnostic));
         }
         let stamp = self.root.path(FOLDER).join("refreshed");
         write_atomically(&stamp, sources.as_bytes(), PUBLIC_MODE)
@@ -474,7 +474,7 @@ impl Host {
         if said.is_ok {
             return Ok(());
         }
-        Err(may_heal(format!("holds cannot be changed: {}", self.adapter.explain(&said.all()).message)))
+        Err(may_heal(self.adapter.explain(&said.all()).diagnostic.within("holds cannot be changed")))
     }
 
     /// Undoes everything that a unit has done.
@@ -496,7 +496,9 @@ impl Host {
         self.uninstall(of, &runs).await?;
         self.remove_files(unit).await?;
         let staged = self.root.path(&format!("{FOLDER}/staged/{}.{}", unit.realm(), unit.name()));
-        remove_folder(&staged).map_err(|error| may_heal(format!("{} cannot be removed: {error}", staged.display())))?;
+        remove_folder(&staged).map_err(|error| {
+            may_heal(Diagnostic::of_error(&error).within(format_args!("{} cannot be removed", staged.display())))
+        })?;
         stored(self.store.forget_packages(unit).await)
     }
 

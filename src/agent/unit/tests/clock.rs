@@ -13,7 +13,7 @@ async fn retry_comes_although_the_clock_was_set_back() {
     for ahead_ms in [DAY, 31 * DAY, 400 * DAY] {
         let unit = unit(&format!("of-{ahead_ms}"));
         pretended::set_ahead(ahead_ms);
-        host.fake.world().failures = vec![Failure { error: "it cannot be had yet".to_owned(), may_heal: true }];
+        host.fake.world().failures = vec![Failure { error: "it cannot be had yet".into(), may_heal: true }];
         host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
         let state = host.until(&unit, |state| state.observed.phase() == Phase::Backoff).await;
         pretended::set_ahead(0);

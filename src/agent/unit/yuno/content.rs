@@ -9,7 +9,7 @@ use muster_rules::{
     content_check::{ContentReport, FileCheck},
     plan::{Failure, Slot},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     name::{Digest, UnitName},
     unit::YunoSpec,
@@ -30,17 +30,17 @@ use crate::{
 
 /// What was found, and until when all of it was as it should be.
 struct FoundContent {
-    changed: Vec<String>,
+    changed: Vec<Diagnostic>,
     /// Whether the link leads elsewhere.
     is_misled: bool,
     whole_ms: Option<Millis>,
 }
 
 impl FoundContent {
-    fn add(&mut self, what: String, whole_ms: Option<Millis>) {
+    fn add(&mut self, what: impl Into<Diagnostic>, whole_ms: Option<Millis>) {
         let is_first = self.changed.is_empty();
         self.whole_ms = if is_first { whole_ms } else { self.whole_ms.min(whole_ms) };
-        self.changed.push(what);
+        self.changed.push(what.into());
     }
 }
 
@@ -71,7 +71,7 @@ impl Yunos {
         }
         match self.put_right(&place, unit, spec, &started, found.is_misled).await {
             Ok(()) => report.is_corrected = true,
-            Err(failure) => report.changed.push(format!("it cannot be put right: {}", failure.error)),
+            Err(failure) => report.changed.push(failure.error.within("it cannot be put right")),
         }
         Ok(Some(report))
     }
@@ -104,7 +104,7 @@ impl Yunos {
         }
         if !spec.reload.is_restart() && place.leads_to() != Some(place.revision_link(&started.revision)) {
             found.is_misled = true;
-            found.add("config: it leads elsewhere".to_owned(), None);
+            found.add("config: it leads elsewhere", None);
         }
         Ok(found)
     }
@@ -153,19 +153,20 @@ async fn compare(
     spec: &YunoSpec,
     started: &StartRecord,
     paths: Vec<PathBuf>,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<Diagnostic>, Failure> {
     let len_bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |found| usize::try_from(found.len()).unwrap_or(0));
     installed.wait_for(paths.iter().map(len_bytes).sum()).await;
     let before: Vec<_> = paths.iter().map(|path| crate::artifact::seen(path)).collect();
     let (materials, wired) = (place.materials(revision), place.wired_text(revision, spec, &started.wiring));
     let wired = wired.map(|text| text.map(|text| (place.wired(revision), text)));
     let changed = blocking(move || Ok(materials.changed_files())).await?;
-    let mut changed: Vec<String> = changed.into_iter().map(|name| format!("{name}: its content is another")).collect();
+    let another = |name: &str| Diagnostic::new(format_args!("{name}: its content is another"));
+    let mut changed: Vec<Diagnostic> = changed.iter().map(|name| another(name)).collect();
     // A config that differs differs with its endpoints, too.
     if changed.is_empty() {
         match wired {
             Ok(Some((path, text))) if !is_text(&path, &text) => {
-                changed.push("config.json with its endpoints: its content is another".to_owned());
+                changed.push(another("config.json with its endpoints"));
             }
             Ok(_) => {}
             Err(failure) => changed.push(failure.error),

@@ -24,7 +24,7 @@ pub(super) async fn launch(
     let first = containers.first_process(&container).await?;
     let (unit, spec) = (unit.clone(), spec.clone());
     let launch = move || {
-        let refused = |refusal: muster_rules::CommandRefusal| never(refusal.message);
+        let refused = |refusal: muster_rules::CommandRefusal| never(refusal.diagnostic);
         let exec = Exec {
             user: spec.user.clone(),
             cwd: spec.cwd.clone(),

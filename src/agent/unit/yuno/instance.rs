@@ -11,7 +11,7 @@ use muster_rules::{
     plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport},
     port_lease::EndpointWiring,
 };
-use muster_topics::{signal::Signal, unit::Exit};
+use muster_topics::{diagnostic::Diagnostic, signal::Signal, unit::Exit};
 
 use super::super::{
     failure::{from_shim, may_heal},
@@ -36,7 +36,7 @@ pub(super) struct YunoInstance {
     pub(super) shim: ShimHandle,
     /// The shim's folder, with the log.
     pub(super) run: PathBuf,
-    pub(super) missing: Vec<String>,
+    pub(super) missing: Vec<Diagnostic>,
     pub(super) line: ChannelPeer,
     pub(super) wiring: EndpointWiring,
     /// Events that were received while another was awaited.
@@ -84,7 +84,7 @@ impl YunoInstance {
     fn pass_on(&mut self, call: PendingQuestion) {
         for request in self.line.requests(call) {
             let Err(error) = self.shim.queue(&request) else { continue };
-            tracing::debug!(folder = %self.run.display(), %error, "a question could not be passed on");
+            tracing::debug!(folder = %self.run.display(), %error, hint = Diagnostic::of(&error).hint, "a question could not be passed on");
             if let muster_shim::ShimRequest::Say { id, .. } = request {
                 self.line.unreachable(&id);
             }

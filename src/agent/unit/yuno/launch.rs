@@ -13,7 +13,7 @@ use muster_shim::{
     attributes::{LimitResource, ResourceLimit},
     cgroup::Cgroup,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     capability::Capability,
     name::UnitName,
     process::{self, Process},
@@ -189,9 +189,7 @@ fn by_name(name: &str) -> Result<unistd::User, Failure> {
     unistd::User::from_name(name)
         .map_err(|errno| failure(format!("user {name:?} cannot be looked up: {errno}")))?
         .ok_or_else(|| {
-            failure(format!(
-                "there is no user {name:?} on this host. hint: create it; `muster yuno run` tries again at once"
-            ))
+            failure(Diagnostic::new(format_args!("there is no user {name:?} on this host")).with_hint("create it; `muster yuno run` tries again at once"))
         })
 }
 
@@ -207,13 +205,11 @@ fn find_group(name: &str) -> Result<u32, Failure> {
     let found = unistd::Group::from_name(name)
         .map_err(|errno| failure(format!("group {name:?} cannot be looked up: {errno}")))?;
     found.map(|group| group.gid.as_raw()).or_else(|| name.parse().ok()).ok_or_else(|| {
-        failure(format!(
-            "there is no group {name:?} on this host. hint: create it; `muster yuno run` tries again at once"
-        ))
+        failure(Diagnostic::new(format_args!("there is no group {name:?} on this host")).with_hint("create it; `muster yuno run` tries again at once"))
     })
 }
 
 /// A missing user or group may be created later, or come with a directory service.
-fn failure(error: String) -> Failure {
-    Failure { error, may_heal: true }
+fn failure(error: impl Into<Diagnostic>) -> Failure {
+    Failure { error: error.into(), may_heal: true }
 }

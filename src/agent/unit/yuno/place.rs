@@ -21,7 +21,7 @@ use muster_rules::{
 };
 use muster_shim::cgroup::Cgroup;
 use muster_sqlite::room;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::Digest,
     process::Limits,
     unit::{ConfigRef, YunoSpec},
@@ -51,7 +51,7 @@ pub(super) struct StartRecord {
     pub(super) bare: Option<Digest>,
     pub(super) artifact: Digest,
     /// Features that it runs without, as in the unit's report.
-    pub(super) missing: Vec<String>,
+    pub(super) missing: Vec<Diagnostic>,
     /// [`Spec::frame`](muster_topics::unit::Spec::frame).
     pub(super) frame: Option<Digest>,
     /// Its limits.
@@ -215,14 +215,14 @@ impl InstanceFolder {
         }
         let materials = self.materials(revision);
         let installed = (!spec.configs.is_empty()).then(|| materials.merged());
-        let never = |error: String| Failure { error, may_heal: false };
+        let never = |error: Diagnostic| Failure { error, may_heal: false };
         let content = installed.map_or(Ok(b"{}".to_vec()), fs::read).map_err(|error| self.failure("read", &error))?;
         let mut config =
-            serde_json::from_slice(&content).map_err(|error| never(format!("the unit's config: {error}")))?;
-        wiring.put_into(&mut config).map_err(never)?;
+            serde_json::from_slice(&content).map_err(|error| never(format!("the unit's config: {error}").into()))?;
+        wiring.put_into(&mut config).map_err(|error| never(error.into()))?;
         let secrets = materials.secrets_at_start();
         let texts = render::config::at_start(spec, wiring, &|name| secrets.get(name).cloned());
-        for (at, text) in texts.map_err(|fault| never(fault.to_string()))? {
+        for (at, text) in texts.map_err(|fault| never(Diagnostic::of(&fault)))? {
             config.pointer_mut(&at).into_iter().for_each(|place| *place = text.as_str().into());
         }
         Ok(Some(config.to_string()))
@@ -333,10 +333,8 @@ impl InstanceFolder {
     }
 
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        may_heal(format!(
-            "the unit's folder {} cannot be {what}: {error}{}",
-            self.folder.display(),
-            room::advice(error)
-        ))
+        let told = Diagnostic::of_error(error);
+        let told = Diagnostic { hint: told.hint.or_else(|| room::hint(error)), ..told };
+        may_heal(told.within(format_args!("the unit's folder {} cannot be {what}", self.folder.display())))
     }
 }

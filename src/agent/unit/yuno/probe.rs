@@ -10,14 +10,14 @@ use muster_rules::{
     process::NOTIFY_VARIABLES,
 };
 use muster_shim::{Launch, SOCKET_VARIABLE, cgroup::Cgroup, files};
-use muster_topics::name::UnitName;
+use muster_topics::{diagnostic::Diagnostic, name::UnitName};
 
 use super::Yunos;
 use crate::{execute::program_path::find_program, unit::probe};
 
 impl Yunos {
     /// Runs a probe once; the error is why it failed.
-    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
+    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), Diagnostic> {
         let place = self.place(unit, probing.slot);
         let (run, wanted) = (place.run(), probing.clone());
         let launch = move |argv: &[String]| {
@@ -34,12 +34,12 @@ impl Yunos {
 }
 
 /// Returns the launch of a command like the yuno's own, with another program.
-fn launch(own: Launch, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, String> {
+fn launch(own: Launch, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, Diagnostic> {
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
     let fill = |word: &String| probing.wiring.fill(word, Some(config));
     let mut argv: Vec<String> = argv.iter().map(fill).collect();
     let program = argv.first_mut().ok_or("there is no program to run")?;
-    *program = find_program(program, Path::new(&own.cwd)).map_err(|refusal| refusal.message)?;
+    *program = find_program(program, Path::new(&own.cwd)).map_err(|refusal| refusal.diagnostic)?;
     // With these variables the command would be mistaken for the yuno.
     let of_channel = |name: &str| NOTIFY_VARIABLES.contains(&name) || name == SOCKET_VARIABLE;
     let env = own.env.into_iter().filter(|(name, _)| !of_channel(name)).collect();

@@ -15,7 +15,7 @@ use std::{
 };
 
 use muster_rules::plan::{Failure, Slot};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     name::{Digest, UnitName},
     process::Limits,
     reload::Reload,
@@ -61,7 +61,7 @@ impl Yunos {
             return Ok(false);
         }
         if let Err(why) = self.change_limits(&place, spec, &started, limits) {
-            tracing::warn!(%unit, why, "its limits cannot be changed while it runs, so it is started anew");
+            tracing::warn!(%unit, why = why.cause, hint = why.hint, "its limits cannot be changed while it runs, so it is started anew");
             return Ok(false);
         }
         if !has_other_configs(desired, &started, limits) {
@@ -111,18 +111,18 @@ impl Yunos {
         spec: &YunoSpec,
         started: &StartRecord,
         before: Limits,
-    ) -> Result<(), String> {
+    ) -> Result<(), Diagnostic> {
         if before == spec.limits {
             return Ok(());
         }
         if spec.container.is_some() {
-            return Err("it runs in a container".to_owned());
+            return Err("it runs in a container".into());
         }
         if let Some(missing) = started.missing.first() {
-            return Err(format!("it does without {missing}"));
+            return Err(missing.clone().within("it does without"));
         }
         // Where it was started, which need not be where it would be now.
-        cgroup::change_limits(&place.cgroup(), &before, &spec.limits)
+        Ok(cgroup::change_limits(&place.cgroup(), &before, &spec.limits)?)
     }
 
     /// See [`crate::unit::kind::UnitKind::check_watched_files`].
@@ -174,8 +174,8 @@ impl Yunos {
             Reload::Channel => match self.switchboard.ask(unit, slot, InstanceRequest::Reload, ANSWER_MAX).await {
                 Ok(_) => Ok(true),
                 Err(complaint) => {
-                    let why = complaint.message;
-                    tracing::warn!(%unit, code = complaint.code, why, "it does not read its files again");
+                    let Diagnostic { cause: why, hint, .. } = complaint.diagnostic;
+                    tracing::warn!(%unit, code = complaint.code, why, hint, "it does not read its files again");
                     Ok(false)
                 }
             },

@@ -207,7 +207,7 @@ pub(in crate::web) fn table(alerts: &[Alert], frame: &PageFrame) -> Markup {
                 @for one in alerts {
                     tr id={ "alert-" (one.host) "-" (one.alert.id) "-" (one.alert.since_ms) } {
                         td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
-                        th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
+                        th scope="row" { (format!("{:#}", one.alert.diagnostic)) " " span.note { (one.alert.rule) } }
                         td data-label="Where" {
                             @if let Some(page) = desired::alerts::page(&one.alert.rule) { a href=(page) { (one.hostname) } } @else if one.host == CONSOLE { (one.hostname) } @else { a href=(elements::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }

@@ -158,7 +158,7 @@ impl CommandView {
         html! {
             section.output {
                 h2 { a href=(elements::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
-                @if let Some(reason) = elements::reason(line) { (problem::why(reason)) }
+                @if let Some(reason) = elements::reason(line) { (problem::why(&reason)) }
                 @if line.state() == CommandState::Waiting {
                     p.note {
                         "It is sent as soon as the host is online and can take it, until it expires "
@@ -191,7 +191,7 @@ impl CommandView {
                             td data-label="State" { (outcome(line, frame)) }
                             td data-label="Output" {
                                 @match elements::reason(line) {
-                                    Some(reason) => (problem::why(reason)),
+                                    Some(reason) => (problem::why(&reason)),
                                     None => code.line { (first_line(line)) },
                                 }
                             }

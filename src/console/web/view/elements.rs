@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 use muster_api::{CommandHost, CommandState, Cordon, CordonInfo, HostConnection, HostPresence, Unit};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     name::HostId,
     outcome::{RefusalCode, Status, StepOutcome},
@@ -222,7 +222,7 @@ pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
         Status::AppliedSet { units } => format!("applied ({} units)", units.len()),
         Status::Completed => "done".to_owned(),
         Status::Refused { .. } => "refused".to_owned(),
-        Status::Failed { .. } => "failed".to_owned(),
+        Status::Failed(_) => "failed".to_owned(),
         Status::Lost => "lost".to_owned(),
     };
     (tone, words)
@@ -237,10 +237,10 @@ fn batch_words(steps: &[StepOutcome]) -> String {
 }
 
 /// Returns what an outcome says beyond its state.
-pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
+pub(in crate::web) fn reason(line: &CommandHost) -> Option<Diagnostic> {
     match line.status()? {
-        Status::Refused { message, .. } | Status::Failed { message } => Some(message),
-        Status::Lost => Some("the agent started it, but its outcome is unknown; it is not run again"),
+        Status::Refused { diagnostic, .. } | Status::Failed(diagnostic) => Some(diagnostic.clone()),
+        Status::Lost => Some("the agent started it, but its outcome is unknown; it is not run again".into()),
         _ => None,
     }
 }

@@ -205,7 +205,7 @@ impl HostView {
                     h2 { "Deployments" }
                     @if let Some((report, refused)) = report.and_then(|report| Some((report, report.refused.as_ref()?))) {
                         div.notice.bad {
-                            p { "The host has refused document " (refused.mark) ": " (refused.message) }
+                            p { "The host has refused document " (refused.mark) ": " (format!("{:#}", refused.diagnostic)) }
                             p.note { "It keeps document " (report.mark) "." }
                         }
                     }
@@ -234,7 +234,7 @@ impl HostView {
                     }
                     @if let Some(refused) = report.and_then(|one| one.refused.as_ref()) {
                         " " (state(Tone::Bad, &format!("version {} refused", refused.version)))
-                        p.why { (refused.message) }
+                        p.why { (format!("{:#}", refused.diagnostic)) }
                     }
                     @if let Some(wait) = report.and_then(|one| one.waits.as_ref()) { (waits(wait, frame)) }
                 }
@@ -380,7 +380,7 @@ fn waits(wait: &AdmissionWait, frame: &PageFrame) -> Markup {
     };
     html! {
         " " (state(tone, &format!("{what} version {}", wait.version))) " " (ago(wait.since_ms, frame.now_ms))
-        @if let Some(message) = &wait.message { p.note { (message) } }
+        @if let Some(told) = &wait.diagnostic { p.note { (format!("{told:#}")) } }
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn plan(plan: &Plan, one: &PlannedDeployment, frame: &PageFrame) -> M
         }
         @if !one.failed.is_empty() {
             h3 { (count(one.failed.len())) " without a plan" }
-            ul { @for failure in &one.failed { li { a href=(host_url(failure.host.host)) { (failure.host.hostname) } ": " (failure.message) } } }
+            ul { @for failure in &one.failed { li { a href=(host_url(failure.host.host)) { (failure.host.hostname) } ": " (format!("{:#}", failure.diagnostic)) } } }
         }
     }
 }
@@ -53,7 +53,7 @@ fn hosts(hosts: &[NamedHost]) -> Markup {
 fn units(plan: &DeploymentPlan) -> Markup {
     html! {
         @if let Some(why) = &plan.refused {
-            p { (state(Tone::Bad, "refused")) " " (why) }
+            p { (state(Tone::Bad, "refused")) " " (format!("{why:#}")) }
         } @else if !plan.is_change() {
             p { (state(Tone::Good, "nothing changes")) }
         } @else if plan.units.is_empty() {

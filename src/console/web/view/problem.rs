@@ -55,9 +55,9 @@ pub(in crate::web) fn parts(diagnostic: &Diagnostic) -> Markup {
     }
 }
 
-/// Renders the text of an outcome or of a unit's error in a list: its cause, and below it what else it has.
-pub(in crate::web) fn why(text: &str) -> Markup {
-    let Diagnostic { cause, consequence, hint } = Diagnostic::parse(text);
+/// Renders what an outcome or a unit's error tells in a list: its cause, and below it what else it has.
+pub(in crate::web) fn why(told: &Diagnostic) -> Markup {
+    let Diagnostic { cause, consequence, hint } = told;
     html! {
         p.why { (cause) }
         @if let Some(consequence) = consequence { p.note { "Consequence: " (consequence) } }
@@ -70,12 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_in_a_list_has_its_hint_apart() {
+    fn hint_in_a_list_stands_apart() {
         assert_eq!(
-            why("no <room>. hint: make room").into_string(),
+            why(&Diagnostic::new("no <room>").with_hint("make room")).into_string(),
             "<p class=\"why\">no &lt;room&gt;</p><p class=\"note\">Hint: make room</p>"
         );
-        assert_eq!(why("no room").into_string(), "<p class=\"why\">no room</p>");
+        assert_eq!(why(&Diagnostic::new("no room")).into_string(), "<p class=\"why\">no room</p>");
     }
 
     #[test]

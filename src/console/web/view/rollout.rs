@@ -372,7 +372,7 @@ impl RolloutView {
             tr {
                 th scope="row" { (state(wait_tone(wait.kind), wait.kind.word())) }
                 td.number data-label="Hosts" { (grouped(wait.hosts)) }
-                td data-label="Why" { @if wait.reason.is_empty() { "–" } @else { (wait.reason) } }
+                td data-label="Why" { @if wait.reason.cause.is_empty() { "–" } @else { (format!("{:#}", wait.reason)) } }
                 td data-label="Which" {
                     @for host in &wait.first {
                         a href=(elements::host_url(host.host)) { (names.show(host.host, &host.hostname)) } " "
@@ -453,7 +453,7 @@ impl RolloutView {
                     @if is_releasable(host) && self.is_last() { " " a href=(release) { "Release…" } }
                 }
                 td data-label="Why" {
-                    @if let Some(reason) = &host.reason { (reason) } @else { "–" }
+                    @if let Some(reason) = &host.reason { (format!("{reason:#}")) } @else { "–" }
                     @if host.changed == Some(false) { " " span.note { "(nothing was changed)" } }
                 }
                 td.number data-label="Wave" { @if let Some(wave) = host.wave { (wave) } @else { "–" } }
@@ -641,7 +641,7 @@ impl PageView for ReleaseView {
             p {
                 "In the rollout of " a href=(&rollout) { (self.deployment) } ": "
                 @if let Some(outcome) = outcome { (state(outcome_tone(*outcome), &outcome_words(*outcome))) }
-                @if let Some(reason) = reason { " " (reason) }
+                @if let Some(reason) = reason { " " (format!("{reason:#}")) }
             }
             @if is_releasable(&self.host) {
                 p {

@@ -216,7 +216,7 @@ impl UnitView {
                         (commands::summary(&HostCounts::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
                     }
                     @for line in &asked.hosts {
-                        @if let Some(reason) = elements::reason(line) { (problem::why(reason)) }
+                        @if let Some(reason) = elements::reason(line) { (problem::why(&reason)) }
                     }
                 }
             }
@@ -249,11 +249,11 @@ impl UnitView {
         let (instance, now_ms) = (observed.instance(), frame.now_ms);
         html! {
             @if let (None, Some(error)) = (self.unit.retired(), &observed.error) {
-                div.notice.bad { (problem::parts(&Diagnostic::parse(error))) }
+                div.notice.bad { (problem::parts(error)) }
             }
             @if let Some(back) = observed.rolled_back() {
                 div.notice.bad {
-                    p { strong { "It " (back) } " " (ago(back.at_ms, now_ms)) }
+                    p { strong { (format!("{:#}", back.diagnostic("It "))) } " " (ago(back.at_ms, now_ms)) }
                     p.why { "It stays on this revision until it is changed. Start it to try the failed revision again." }
                     @if let Some(lines) = &back.last_lines { pre.terminal { (lines) } }
                 }
@@ -466,7 +466,7 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                             @if unit.observed.trial.is_on() { " " (state(Tone::Busy, "on trial")) }
                             @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { (problem::why(error)) }
-                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.instance().unready) { p.why { (why) } }
+                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.instance().unready) { p.why { (format!("{why:#}")) } }
                         }
                         td data-label="What" {
                             (unit.content().unwrap_or_else(|| unit.wanted()).artifact)

@@ -61,7 +61,7 @@ impl ShownTasks {
                 None if self.is_waiting() => p.note { "Asking the host…" },
                 None => {
                     @for line in self.asked.iter().flat_map(|asked| &asked.hosts) {
-                        @if let Some(reason) = elements::reason(line) { (problem::why(reason)) }
+                        @if let Some(reason) = elements::reason(line) { (problem::why(&reason)) }
                     }
                     p.note { "The host returned no tasks." }
                 }
@@ -110,8 +110,8 @@ fn table(tasks: &[TaskRecord], frame: &PageFrame, url: &str) -> Markup {
                         td data-label="Began" { (ago(task.began_ms, frame.now_ms)) }
                         td data-label="About" {
                             (task.about)
-                            @if let Some(message) = &task.message {
-                                @if task.state == TaskState::Failed { (problem::why(message)) } @else { div.note { (message) } }
+                            @if let Some(told) = &task.diagnostic {
+                                @if task.state == TaskState::Failed { (problem::why(told)) } @else { div.note { (format!("{told:#}")) } }
                             }
                             div.note { "revision " code { (task.revision.short()) } }
                         }

@@ -17,9 +17,10 @@ fn only_stopped_and_held_unit_is_removed() {
     let desired = desired(Run::Stopped, |_| ());
     let process = InstanceReport { pid: Some(1), ..InstanceReport::default() };
     let failed = Observed { state: ObservedState::Failed(process), ..Observed::absent(0) };
-    for (observed, words) in [(failed, "hint: wait"), (seen(Phase::Stopped), "hint: `muster unit retire")] {
+    for (observed, words) in [(failed, "wait"), (seen(Phase::Stopped), "`muster unit retire")] {
         let refusal = edit(&unit(), Some(CurrentUnit { desired: &desired, hold: None, observed: &observed }), &rm());
-        assert!(refusal.as_ref().unwrap_err().message.contains(words), "{refusal:?}");
+        let hint = refusal.as_ref().unwrap_err().diagnostic.hint.as_deref().unwrap();
+        assert!(hint.starts_with(words), "{refusal:?}");
     }
 }
 

@@ -204,7 +204,7 @@ impl World {
 
     pub(super) fn launch_ends(&mut self, slot: Slot, fate: Fate) {
         let Some(revision) = self.side(slot).launching.take() else { return };
-        let failure = Failure { error: "no".to_owned(), may_heal: fate != Fate::Fatal };
+        let failure = Failure { error: "no".into(), may_heal: fate != Fate::Fatal };
         let is_own = slot == self.unit.slot();
         match fate {
             Fate::Good => {
@@ -239,7 +239,7 @@ impl World {
 
     pub(super) fn install_ends(&mut self, fate: Fate) {
         let Some(revision) = self.installing.take() else { return };
-        let failure = Failure { error: "no".to_owned(), may_heal: fate == Fate::Heals };
+        let failure = Failure { error: "no".into(), may_heal: fate == Fate::Heals };
         match fate {
             Fate::Good | Fate::Unknown => self.see(UnitEvent::Installed(revision)),
             Fate::Heals | Fate::Fatal => self.see(UnitEvent::NotInstalled { revision, failure, random: 0.5 }),
@@ -321,8 +321,8 @@ impl World {
         }
         let answer = match fate {
             Fate::Good => Ok(()),
-            Fate::Fatal => Err(PlayFailure::Refused("no".to_owned())),
-            Fate::Heals | Fate::Unknown => Err(PlayFailure::Unanswered("late".to_owned())),
+            Fate::Fatal => Err(PlayFailure::Refused("no".into())),
+            Fate::Heals | Fate::Unknown => Err(PlayFailure::Unanswered("late".into())),
         };
         self.see(UnitEvent::Played { ask, answer });
     }

@@ -56,7 +56,7 @@ fn on_trial(change: fn(&mut YunoSpec)) -> Bench {
 const WAITING: [Waiting; 9] = [
     ("a look-up that failed", || {
         let mut bench = at_start(desired(1, spec("a", |_| ()), Run::Running));
-        bench.see(UnitEvent::NotLookedUp { error: "no".to_owned() });
+        bench.see(UnitEvent::NotLookedUp { error: "no".into() });
         bench
     }),
     ("an installation that failed", || {

@@ -1,5 +1,6 @@
 //! Cases of containers, where they differ from yunos.
 
+use muster_topics::diagnostic::Diagnostic;
 use super::*;
 
 fn container(fields: serde_json::Value) -> Spec {
@@ -40,7 +41,7 @@ fn container_is_restarted_five_times_then_held() {
     bench.end(1);
     bench.check("FAILED");
     assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
-    assert!(bench.unit.observed.error.as_ref().unwrap().contains("started again 5 times"));
+    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("started again 5 times"));
     assert_eq!(bench.unit.desired.as_ref().unwrap().run, Run::Running, "what is wanted stays");
     // A new try has all its chances.
     bench.see(wants(desired(2, plain(), Run::Running)));
@@ -51,7 +52,7 @@ fn container_is_restarted_five_times_then_held() {
 fn failed_container_start_is_retried_five_times() {
     let mut bench = Bench::new(desired(1, plain(), Run::Running));
     bench.install();
-    let failure = || Failure { error: "no runtime".to_owned(), may_heal: true };
+    let failure = || Failure { error: "no runtime".into(), may_heal: true };
     let mut waits = Vec::new();
     while bench.unit.hold.is_none() {
         bench.see(UnitEvent::NotStarted(failure()));
@@ -89,7 +90,7 @@ fn failed_runtime_call_is_retried() {
     let frozen = Desired { frozen: true, ..desired(2, plain(), Run::Running) };
     bench.see(wants(frozen));
     bench.check("Freeze, RUNNING");
-    let error = || "it does not answer".to_owned();
+    let error = || Diagnostic::from("it does not answer");
     bench.see(UnitEvent::Unheard { error: error() });
     assert_eq!((bench.reached(), bench.unit.observed.error.clone()), (1, Some(error())));
     // Another generation is another try.

@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn error(&self) -> &str {
-        self.unit.observed.error.as_deref().unwrap_or_default()
+        self.unit.observed.error.as_ref().map(|error| error.cause.as_str()).unwrap_or_default()
     }
 }
 

@@ -64,7 +64,7 @@ fn check_back(bench: &mut Bench, why: &str) {
     assert_eq!(observed.revision, Some(revision(&good("a"))));
     let rolled_back = observed.rolled_back().unwrap();
     assert_eq!((rolled_back.generation, &rolled_back.to), (2, &revision(&good("a"))));
-    assert!(rolled_back.error.contains(why), "{rolled_back}");
+    assert!(rolled_back.error.cause.contains(why), "{rolled_back:?}");
     assert!(!observed.trial.is_on());
     assert_eq!(bench.unit.asked().map(|asked| asked.generation), Some(2));
     assert_eq!(&rolled_back.revision, &bench.unit.asked().unwrap().revision);
@@ -166,13 +166,13 @@ fn failed_install_or_start_rolls_back() {
     bench.fail_install(false);
     assert_eq!((bench.unit.observed.phase(), bench.reached()), (Phase::Running, 2));
     bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
-    assert_eq!(bench.unit.observed.rolled_back().map(|back| back.error.as_str()), Some("no"));
+    assert_eq!(bench.unit.observed.rolled_back().map(|back| back.error.cause.as_str()), Some("no"));
     assert_eq!(bench.unit.plan(bench.now_ms), None, "what ran goes on");
 
     for may_heal in [true, false] {
         let mut bench = changed_to(good("b"));
         bench.end(0);
-        let failure = Failure { error: "no such user".to_owned(), may_heal };
+        let failure = Failure { error: "no such user".into(), may_heal };
         bench.see(UnitEvent::NotStarted(failure));
         check_back(&mut bench, "no such user");
     }

@@ -139,7 +139,7 @@ fn failed_candidate_leaves_old_instance_running() {
             bench.see(wants(desired(2, first("b"), Run::Running)));
             bench.install();
             bench.trail.clear();
-            bench.beside(UnitEvent::NotStarted(Failure { error: "no".to_owned(), may_heal: true }));
+            bench.beside(UnitEvent::NotStarted(Failure { error: "no".into(), may_heal: true }));
         }),
     ];
     for (why, fail) in cases {
@@ -148,7 +148,7 @@ fn failed_candidate_leaves_old_instance_running() {
         bench.trail.clear();
         fail(&mut bench);
         let back = bench.unit.observed.rolled_back().cloned().unwrap_or_else(|| panic!("{why}: {:?}", bench.unit));
-        assert_eq!((back.error.as_str(), &back.revision, &back.to), (why, &revision("b"), &revision("a")));
+        assert_eq!((back.error.cause.as_str(), &back.revision, &back.to), (why, &revision("b"), &revision("a")));
         assert_eq!(bench.runs(), (Some(1), Some(&revision("a"))));
         assert_eq!(bench.unit.observed.phase(), Phase::Running);
         if bench.shown().is_some() {
@@ -177,7 +177,7 @@ fn failed_candidate_without_verified_revision_fails_unit() {
     assert_eq!((bench.runs(), bench.reached()), ((Some(1), Some(&revision("a"))), 2));
     let error = bench.unit.observed.error.clone().unwrap();
     assert!(
-        error.starts_with("ended by itself: exit code 3; revision") && error.ends_with("goes on running"),
+        error.cause.starts_with("ended by itself: exit code 3; revision") && error.cause.ends_with("goes on running"),
         "{error}"
     );
     assert_eq!(bench.unit.plan(bench.now_ms), None);

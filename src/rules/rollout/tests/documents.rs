@@ -23,7 +23,7 @@ fn check_faults(policy: Value, wanted: &[(&str, &str)]) {
     assert_eq!(read.is_some(), wanted.is_empty());
     for (fault, (at, message)) in faults.iter().zip(wanted) {
         let at = if at.is_empty() { "rollout".to_owned() } else { format!("rollout.{at}") };
-        assert!(fault.at == at && fault.message.contains(message), "{fault:?} instead of {at}: {message}");
+        assert!(fault.at == at && fault.diagnostic.cause.contains(message), "{fault:?} instead of {at}: {message}");
     }
 }
 
@@ -108,7 +108,7 @@ fn policy_is_stored_whole() {
     assert_eq!(policy::of(&serde_json::Map::new()), Ok(None));
     let mut odd = stored;
     odd.insert("surprise".to_owned(), json!(1));
-    assert!(policy::of(&odd).unwrap_err().contains("rollout.surprise"));
+    assert!(policy::of(&odd).unwrap_err().cause.contains("rollout.surprise"));
 }
 
 #[test]
@@ -220,7 +220,7 @@ proptest! {
     fn written_policy_reads_as_the_same(policy in policies()) {
         let written = policy::write(&policy);
         let document = Value::Object(written.clone());
-        prop_assert_eq!(schema::check(&policy::schema(), &document), [""; 0]);
+        prop_assert_eq!(schema::check(&policy::schema(), &document), []);
         let (read, faults) = policy::read(&document, &TimeZoneDatabase::bundled());
         prop_assert_eq!(faults, []);
         prop_assert_eq!(read.as_ref(), Some(&policy));

@@ -14,7 +14,7 @@ const ASKS: AdmissionStage = AdmissionStage::Asks;
 const BEGUN: AdmissionStage = AdmissionStage::Begun { lease: 1 };
 
 fn ended(lease: Option<u64>) -> AdmissionStage {
-    AdmissionStage::Ended { lease, outcome: ChangeOutcome::Verified, changed: true, message: None }
+    AdmissionStage::Ended { lease, outcome: ChangeOutcome::Verified, changed: true, diagnostic: None }
 }
 
 fn name() -> DeploymentName {
@@ -46,7 +46,7 @@ fn reports(effects: &[TestEffect]) -> Vec<AdmissionReport> {
 
 fn waits(effects: &[TestEffect]) -> Vec<String> {
     let reason = |effect: &TestEffect| match effect {
-        Effect::AdmissionWaits(deployment, 1, reason) if *deployment == name() => Some(reason.clone()),
+        Effect::AdmissionWaits(deployment, 1, reason) if *deployment == name() => Some(reason.cause.clone()),
         _ => None,
     };
     effects.iter().filter_map(reason).collect()
@@ -228,7 +228,7 @@ fn noted_end_is_not_said_again_and_can_be_retried_after_a_restart() {
 #[test]
 fn later_end_replaces_an_earlier_one() {
     let mut bench = Bench::working();
-    let refused = AdmissionStage::Ended { lease: None, outcome: ChangeOutcome::Refused, changed: false, message: None };
+    let refused = AdmissionStage::Ended { lease: None, outcome: ChangeOutcome::Refused, changed: false, diagnostic: None };
     let first = bench.says(Some(statement(1, refused))).remove(0).number;
     bench.says(Some(statement(1, ended(None))));
     assert!(rejected(&bench.answer_to(first, AdmissionVerdict::Noted)));

@@ -62,7 +62,7 @@ fn fetched(effects: &[TestEffect]) -> Vec<Digest> {
 
 fn refusals(effects: &[TestEffect]) -> Vec<String> {
     let message = |effect: &TestEffect| match effect {
-        Effect::Notice(Notice::DocumentRefused(refusal)) => Some(refusal.message.clone()),
+        Effect::Notice(Notice::DocumentRefused(refusal)) => Some(refusal.diagnostic.cause.clone()),
         _ => None,
     };
     effects.iter().filter_map(message).collect()

@@ -10,6 +10,7 @@
 //! device with the last process inside. **Invariant: LXC passes that line to a shell, so it contains
 //! nothing but paths of the agent's own, without characters that a shell interprets.**
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     ffi::OsStr,
     fs::{self, File},
@@ -29,16 +30,16 @@ const ROOM: &str = "room";
 const MKFS: &str = "mkfs.ext4";
 
 /// Why containers below a folder cannot have a disk limit, if they cannot.
-pub(super) fn cannot(path: &Path) -> Option<String> {
-    let why = if !is_plain(path) {
-        odd(path)
+pub(super) fn cannot(path: &Path) -> Option<Diagnostic> {
+    let why: Diagnostic = if !is_plain(path) {
+        odd(path).into()
     } else if !Path::new("/dev/loop-control").exists() {
-        "this host has no loop devices".to_owned()
+        "this host has no loop devices".into()
     } else {
         let program = [MKFS, "mount"].into_iter().find(|program| tool::find(program).is_none())?;
         tool::missing(program).error
     };
-    Some(format!("disk_bytes: {why}"))
+    Some(why.within("disk_bytes"))
 }
 
 pub(super) fn is_plain(path: &Path) -> bool {
@@ -111,6 +112,6 @@ mod tests {
         assert_eq!(fs::metadata(folder.path().join(DISK)).unwrap().len(), 8 << 20);
         assert!(folder.path().join(ROOM).read_dir().unwrap().next().is_none());
         let failure = make(folder.path(), 1 << 53).await.unwrap_err();
-        assert!(failure.error.contains("cannot be made"), "{}", failure.error);
+        assert!(failure.error.cause.contains("cannot be made"), "{}", failure.error);
     }
 }

@@ -22,7 +22,7 @@ use muster_base::{
     mount::remove_folder,
 };
 use muster_rules::plan::Failure;
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 use tempfile::TempDir;
 
 use super::tool;
@@ -112,7 +112,7 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
     let why = ran.why_but("Removing leading");
     // Somebody may free disk space.
     if ran.says(&DISK_IS_FULL) {
-        return Err(may_heal(format!("the disk is too full for the root file system: {why}. hint: make room on it")));
+        return Err(may_heal(Diagnostic::new(format_args!("the disk is too full for the root file system: {why}")).with_hint("make room on it")));
     }
     Err(never(format!("it cannot be unpacked as a root file system: {why}")))
 }
@@ -233,7 +233,7 @@ mod tests {
         // A name that leads out of the folder.
         let file = tarball(folder.path(), &["in/../secret"]);
         let failure = bring(&path, &digest(), &file).await.unwrap_err();
-        assert!(failure.error.contains("Member name contains '..'") && !failure.may_heal, "{}", failure.error);
+        assert!(failure.error.cause.contains("Member name contains '..'") && !failure.may_heal, "{}", failure.error);
         // A link that leads out, and a file through that link.
         fs::write(inside.join("owned"), "y").unwrap();
         symlink(folder.path(), folder.path().join("way")).unwrap();

@@ -1,6 +1,7 @@
 //! Runs one of LXC's programs (or `tar`, `cp`) to its end, with a deadline. No shell is involved, so arguments arrive
 //! unchanged.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     ffi::OsStr,
     io,
@@ -68,7 +69,7 @@ pub(super) fn missing(program: &str) -> Failure {
         "mkfs.ext4" => "e2fsprogs",
         _ => "lxc",
     };
-    may_heal(format!("{program} is not on this host. hint: install it (in Debian the package {package})"))
+    may_heal(Diagnostic::new(format_args!("{program} is not on this host")).with_hint(format_args!("install it (in Debian the package {package})")))
 }
 
 /// Runs a program for at most `limit`; a slower one is killed.
@@ -121,10 +122,10 @@ mod tests {
         let ran = run("sh", &args, LIMIT).await.unwrap();
         assert_eq!((ran.ok, ran.stdout.as_str(), ran.why().as_str()), (false, "a 'b'\n$(c)\n", "it is so"));
         let failure = run("sleep", &["1000".as_ref()], Duration::from_millis(20)).await.unwrap_err();
-        assert!(failure.error.contains("has not ended within"), "{}", failure.error);
+        assert!(failure.error.cause.contains("has not ended within"), "{}", failure.error);
         let failure = run("lxc-no-such", &[], LIMIT).await.unwrap_err();
         assert!(
-            failure.error.contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
+            failure.error.cause.contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
         );
         assert!(missing("tar").error.contains("the package tar)"));
     }

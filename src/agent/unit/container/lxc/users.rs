@@ -1,5 +1,6 @@
 //! Resolves users inside a root file system, by its own `/etc/passwd` and `/etc/group`.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{fs::File, os::fd::AsFd, path::Path};
 
 use crate::rootfs::{self, ContainerUser};
@@ -15,7 +16,7 @@ pub(super) struct InsideUser {
 }
 
 /// Resolves `user` (`USER` or `USER:GROUP`, by name or number) in a root file system; root if none is given.
-pub(super) fn find(root: &Path, user: Option<&str>) -> Result<InsideUser, String> {
+pub(super) fn find(root: &Path, user: Option<&str>) -> Result<InsideUser, Diagnostic> {
     let read = |file: &str| {
         let read = File::open(root).and_then(|root| rootfs::read(root.as_fd(), file));
         read.map_err(|error| format!("{file} of the image cannot be read: {error}"))
@@ -23,14 +24,14 @@ pub(super) fn find(root: &Path, user: Option<&str>) -> Result<InsideUser, String
     named(&read("/etc/passwd")?, &read("/etc/group")?, user.unwrap_or("0"))
 }
 
-fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, String> {
+fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, Diagnostic> {
     let (user, of_group) = match user.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (user, None),
     };
     let account = ContainerUser::find(passwd, user);
     let uid = account.as_ref().map(|account| account.uid).or_else(|| user.parse().ok()).ok_or_else(|| {
-        format!("user {user:?} is not in the image's /etc/passwd. hint: a number needs no entry there")
+        Diagnostic::new(format_args!("user {user:?} is not in the image's /etc/passwd")).with_hint("a number needs no entry there")
     })?;
     let (gid, groups) = match (of_group, &account) {
         // An explicit group is the only one.
@@ -42,9 +43,9 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, String> {
     Ok(InsideUser { uid, gid, groups, home })
 }
 
-fn group_of(group: &str, name: &str) -> Result<u32, String> {
+fn group_of(group: &str, name: &str) -> Result<u32, Diagnostic> {
     rootfs::group(group, name)
-        .ok_or_else(|| format!("group {name:?} is not in the image's /etc/group. hint: a number needs no entry there"))
+        .ok_or_else(|| Diagnostic::new(format_args!("group {name:?} is not in the image's /etc/group")).with_hint("a number needs no entry there"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! HTTP requests over the Unix socket, with the HTTP client that the agent has anyway.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -106,16 +107,8 @@ impl SocketClient {
             Some(limit) if error.is_timeout() && !error.is_connect() => {
                 may_heal(format!("what keeps containers does not answer at {socket} within {} s", limit.as_secs()))
             }
-            _ if !error.is_connect() => may_heal(format!(
-                "what keeps containers ended the connection at {socket} before it had answered: {}. hint: if it has crashed, \
-                 its log says why",
-                cause(error)
-            )),
-            _ => may_heal(format!(
-                "what keeps containers cannot be reached at {socket}: {}. hint: does Podman's service run (`podman system \
-                 service`), or Docker? `containers.podman_socket` in the agent's configuration says where",
-                cause(error)
-            )),
+            _ if !error.is_connect() => may_heal(Diagnostic::new(format_args!("what keeps containers ended the connection at {socket} before it had answered: {}", cause(error))).with_hint("if it has crashed, its log says why")),
+            _ => may_heal(Diagnostic::new(format_args!("what keeps containers cannot be reached at {socket}: {}", cause(error))).with_hint("does Podman's service run (`podman system service`), or Docker? `containers.podman_socket` in the agent's configuration says where")),
         }
     }
 }

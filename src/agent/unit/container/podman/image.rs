@@ -7,7 +7,7 @@ use std::{
 };
 
 use muster_rules::plan::Failure;
-use muster_topics::{container::Image, name::Digest};
+use muster_topics::{diagnostic::Diagnostic, container::Image, name::Digest};
 use reqwest::{Body, Method, StatusCode};
 use serde::Deserialize;
 
@@ -111,9 +111,10 @@ async fn tag(http: &SocketClient, image: &str, (repo, tag): (&str, &str)) -> Res
 
 /// Explains why a root file system was not imported.
 fn not_imported(failure: Failure) -> Failure {
-    if ["unexpected EOF", "invalid tar header"].iter().any(|words| failure.error.contains(words)) {
+    if ["unexpected EOF", "invalid tar header"].iter().any(|words| failure.error.cause.contains(words)) {
         return never(
-            "the artifact is no root file system that can be imported here. hint: a tarball of one, packed or not",
+            Diagnostic::new("the artifact is no root file system that can be imported here")
+                .with_hint("a tarball of one, packed or not"),
         );
     }
     failure
@@ -121,13 +122,14 @@ fn not_imported(failure: Failure) -> Failure {
 
 /// Explains why an archive was not loaded.
 fn not_loaded(failure: Failure) -> Failure {
-    let hint = "hint: an archive of one image, as `podman save` or `docker save` writes it; Docker before 25 takes none of OCI's form";
+    let hint = "an archive of one image, as `podman save` or `docker save` writes it; Docker before 25 takes none of OCI's form";
     // Podman lists each format that it has tried; Docker the file that it missed.
     let is_none = ["does not match any of the supported image formats", "/json: no such file", "unexpected EOF"];
-    if is_none.iter().any(|words| failure.error.contains(words)) {
-        return never(format!("the artifact is no archive of an image that can be loaded here. {hint}"));
+    if is_none.iter().any(|words| failure.error.cause.contains(words)) {
+        let told = Diagnostic::new("the artifact is no archive of an image that can be loaded here");
+        return never(told.with_hint(hint));
     }
-    Failure { error: format!("{}. {hint}", failure.error), ..failure }
+    Failure { error: failure.error.with_hint(hint), ..failure }
 }
 
 /// Images that are not needed, by name, and since when.
@@ -268,7 +270,7 @@ mod tests {
         ] {
             let failure = not_loaded(may_heal(said));
             assert_eq!(failure.may_heal, heals, "{said}");
-            assert!(failure.error.lines().count() == 1 && failure.error.contains("`podman save`"), "{}", failure.error);
+            assert!(failure.error.lines().count() == 1 && failure.error.cause.contains("`podman save`"), "{}", failure.error);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     container::{ContainerState, Network},
     process::{Amount, Cores, Limits, Resource, Rlimit},
@@ -149,17 +149,14 @@ impl InspectedContainer {
     }
 
     /// What would be done to it by others than its agent, if anything.
-    fn obstacle(&self) -> Option<String> {
+    fn obstacle(&self) -> Option<Diagnostic> {
         let InspectedHostConfig { restart_policy, auto_remove, .. } = &self.host_config;
         let policy = Some(restart_policy.name.as_str()).filter(|policy| !matches!(*policy, "" | "no"));
         policy
             .map(|policy| {
-                format!(
-                    "its own restart policy ({policy}) would start it again when it is stopped. hint: `update --restart no` where \
-                     its runtime can, or make it anew without one"
-                )
+                Diagnostic::new(format_args!("its own restart policy ({policy}) would start it again when it is stopped")).with_hint("`update --restart no` where its runtime can, or make it anew without one")
             })
-            .or_else(|| auto_remove.then(|| "it is removed as soon as it ends. hint: make it without --rm".to_owned()))
+            .or_else(|| auto_remove.then(|| Diagnostic::new("it is removed as soon as it ends").with_hint("make it without --rm")))
     }
 
     pub(super) fn into_state(self) -> RuntimeState {
