@@ -121,9 +121,9 @@ pub trait FailureContext<T> {
     fn trying(self, what: impl fmt::Display) -> Result<T, Failure>;
 }
 
-impl<T, E: std::error::Error> FailureContext<T> for Result<T, E> {
+impl<T, E: std::error::Error + 'static> FailureContext<T> for Result<T, E> {
     fn trying(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure::new(FailureKind::Failed, format!("{what}: {}", with_causes(&error))))
+        self.map_err(|error| Failure::told(FailureKind::Failed, Diagnostic::of_error(&error).within(what)))
     }
 }
 

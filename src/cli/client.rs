@@ -64,8 +64,7 @@ impl ConsoleClient {
             let message = format!("the context's address {base:?} is no URL: {error}");
             usage(&message, "sign in again with `muster login LINK`")
         })?;
-        let proxy =
-            Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::new(FailureKind::Usage, error.to_string()))?;
+        let proxy = Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::of(FailureKind::Usage, &error))?;
         let http = http::client(tls, &target, proxy.as_ref())
             .and_then(|client| client.connect_timeout(CONNECT_TIMEOUT).build())
             .map_err(|error| unusable(&error))?;

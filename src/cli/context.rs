@@ -1,6 +1,7 @@
 //! The context file: the console to connect to, and the operator's token. Written by `muster up` and `muster
 //! login`, readable by its owner alone.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     collections::BTreeMap,
     io,
@@ -96,7 +97,8 @@ impl Contexts {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => {
-                Err(Failure::new(FailureKind::Failed, format!("the context file {}: {error}", path.display())))
+                let told = Diagnostic::of_error(&error).within(format_args!("the context file {}", path.display()));
+                Err(Failure::told(FailureKind::Failed, told))
             }
         }
     }

@@ -7,7 +7,10 @@ use std::{
 
 use muster_api::ApplyDocument;
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::canonical::{self, CanonicalError};
+use muster_topics::{
+    canonical::{self, CanonicalError},
+    diagnostic::Diagnostic,
+};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -26,7 +29,7 @@ pub fn read_all(given: &[PathBuf], noun: &str) -> Result<Vec<ApplyDocument>, Fai
     for file in files(given, &mut wrong) {
         let file = file.as_path();
         let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-        match read_file(file).and_then(|text| parse(&text)) {
+        match read_file(file).and_then(|text| parse(&text).map_err(Diagnostic::new)) {
             Ok(found) => {
                 let several = found.len() > 1;
                 documents.extend(found.into_iter().enumerate().map(|(index, content)| {
@@ -34,11 +37,11 @@ pub fn read_all(given: &[PathBuf], noun: &str) -> Result<Vec<ApplyDocument>, Fai
                     ApplyDocument { source, content }
                 }));
             }
-            Err(message) => wrong.push(format!("{name}: {message}")),
+            Err(fault) => wrong.push(fault.within(name)),
         }
     }
     if !wrong.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, wrong.join("\n")));
+        return Err(Failure::told(FailureKind::Usage, together(wrong)));
     }
     if documents.is_empty() {
         return Err(Failure::new(FailureKind::Usage, "there is no document")
@@ -47,8 +50,19 @@ pub fn read_all(given: &[PathBuf], noun: &str) -> Result<Vec<ApplyDocument>, Fai
     Ok(documents)
 }
 
+/// Tells all that is wrong, line by line. The hint of what is wrong alone stands apart.
+fn together(mut wrong: Vec<Diagnostic>) -> Diagnostic {
+    match wrong.pop() {
+        Some(one) if wrong.is_empty() => one,
+        last => {
+            let lines: Vec<String> = wrong.into_iter().chain(last).map(|one| format!("{one:#}")).collect();
+            Diagnostic::new(lines.join("\n"))
+        }
+    }
+}
+
 /// The files that are meant: a folder stands for the documents in it, by name.
-fn files(given: &[PathBuf], wrong: &mut Vec<String>) -> Vec<PathBuf> {
+fn files(given: &[PathBuf], wrong: &mut Vec<Diagnostic>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in given {
         if !path.is_dir() {
@@ -57,10 +71,11 @@ fn files(given: &[PathBuf], wrong: &mut Vec<String>) -> Vec<PathBuf> {
         }
         match in_folder(path) {
             Ok(found) if found.is_empty() => {
-                wrong.push(format!("{}: no file in this folder ends with .yaml, .yml or .json", path.display()));
+                let problem = Diagnostic::new("no file in this folder ends with .yaml, .yml or .json");
+                wrong.push(problem.within(path.display()));
             }
             Ok(found) => files.extend(found),
-            Err(error) => wrong.push(format!("{}: {error}", path.display())),
+            Err(error) => wrong.push(Diagnostic::of_error(&error).within(path.display())),
         }
     }
     files
@@ -79,18 +94,18 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-pub(super) fn read_file(file: &Path) -> Result<String, String> {
+pub(super) fn read_file(file: &Path) -> Result<String, Diagnostic> {
     let mut bytes = Vec::new();
     let read = if file.as_os_str() == "-" {
         std::io::stdin().lock().take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)
     } else {
         std::fs::File::open(file).and_then(|open| open.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes))
     };
-    read.map_err(|error| error.to_string())?;
+    read.map_err(|error| Diagnostic::of_error(&error))?;
     if bytes.len() as u64 > FILE_MAX_BYTES {
-        return Err(format!("it has more than {FILE_MAX_BYTES} bytes"));
+        return Err(Diagnostic::new(format!("it has more than {FILE_MAX_BYTES} bytes")));
     }
-    muster_base::files::text(bytes).map_err(|error| error.to_string())
+    muster_base::files::text(bytes).map_err(|error| Diagnostic::of_error(&error))
 }
 
 /// Parses documents: JSON, or YAML with `---` between them. Empty documents are skipped.

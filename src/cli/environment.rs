@@ -1,5 +1,6 @@
 //! The environment of a program, from options and files.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -70,7 +71,10 @@ fn read(path: &Path) -> Result<Vec<(String, String)>, Failure> {
     if bytes.len() as u64 > FILE_MAX_BYTES {
         return Err(failed(format!("it has more than {FILE_MAX_BYTES} bytes")).hint("put what is large into a config"));
     }
-    let text = files::text(bytes).map_err(|error| failed(error.to_string()))?;
+    let text = files::text(bytes).map_err(|error| {
+        let told = Diagnostic::of_error(&error).within(format_args!("--env-file {}", path.display()));
+        Failure::told(FailureKind::Usage, told)
+    })?;
     parse(&text).map_err(|line| {
         failed(format!("line {line} is no variable")).hint("K=V in each line; lines that begin with # are left out")
     })

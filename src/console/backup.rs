@@ -184,7 +184,7 @@ async fn remember(shared: &ConsoleState, copy: CopyFacts, bytes: u64, kind: Back
         store::backup::sweep(shared.store.write(), LISTED).await
     };
     if let Err(error) = stored.await {
-        tracing::error!(%error, "that a backup was made cannot be stored");
+        tracing::error!(%error, hint = error.hint(), "that a backup was made cannot be stored");
     }
     shared.changed(PageChange::Alert(None));
 }

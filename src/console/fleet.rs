@@ -12,7 +12,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_base::clock::now_ms;
-use muster_topics::{Millis, catalogue, metric::Point};
+use muster_topics::{Millis, catalogue, diagnostic::Diagnostic, metric::Point};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -63,7 +63,7 @@ pub(super) async fn record(shared: Arc<ConsoleState>, shutdown: CancellationToke
         }
         if let Err(error) = ingest::commit(&shared, points).await {
             // The recorder logs more and tries again; the next half minute has new values.
-            tracing::warn!(%error, "the fleet's values cannot be recorded");
+            tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the fleet's values cannot be recorded");
         }
     }
 }

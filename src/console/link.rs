@@ -175,7 +175,8 @@ impl ConsoleLink {
             }
             attempt = if began.elapsed() > GOOD { 0 } else { attempt + 1 };
             let retry_ms = BACKOFF.full_jitter_ms(attempt, chance::random()).unsigned_abs();
-            tracing::warn!(error = %end, retry_ms, "no connection to the broker");
+            let text = end.to_string();
+            tracing::warn!(error = text, hint = pki::clock_hint(&text), retry_ms, "no connection to the broker");
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = tokio::time::sleep(Duration::from_millis(retry_ms)) => (),
@@ -254,7 +255,7 @@ impl fmt::Display for ConsoleLinkEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shutdown => f.write_str("the console stops"),
-            Self::Connection(error) => f.write_str(&pki::with_clock(error.to_string())),
+            Self::Connection(error) => error.fmt(f),
             Self::Client => f.write_str("the client's queue is full"),
             Self::Refused(what) => write!(f, "the broker refuses the subscription to {what}"),
             Self::Full => write!(f, "the store has taken nothing for {} s", FULL.as_secs()),

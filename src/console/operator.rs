@@ -134,7 +134,9 @@ impl Console {
         if !is_noted {
             match operator::note_use(self.shared.store.write(), &secret, now).await {
                 // What is there can be read on a full disk, too.
-                Err(error) if error.is_full() => tracing::warn!(%error, "it is not noted that a secret was used"),
+                Err(error) if error.is_full() => {
+                    tracing::warn!(%error, hint = error.hint(), "it is not noted that a secret was used")
+                }
                 noted => noted?,
             }
         }

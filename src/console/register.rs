@@ -55,12 +55,15 @@ pub enum RegisterError {
     #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// The file cannot be read or written.
-    #[error("the register {path} cannot be used: {source}{}", room::advice(source))]
+    #[error("the register {path} cannot be used: {source}")]
     File {
         /// Its path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
+        /// What to do about it.
+        #[help]
+        hint: Option<String>,
     },
     /// The file is invalid.
     #[error("the store is new, and the register {path}, which says who its members are, is damaged: {problem}")]
@@ -77,6 +80,11 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
+    fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, hint: room::hint(&source), source }
+    }
+
     /// Whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -100,12 +108,11 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
 
 /// Merges what is known of a folder that was replaced by a backup, at the first start after that.
 async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
-    let file = |path: PathBuf| move |source| RegisterError::File { path, source };
-    let Some(mark) = RestoredMark::read(folder, now).map_err(file(folder.to_owned()))? else { return Ok(()) };
+    let Some(mark) = RestoredMark::read(folder, now).map_err(RegisterError::file(folder))? else { return Ok(()) };
     let path = restored_mark::replaced_register(folder);
     let replaced: Option<Result<Register, String>> = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(source) => return Err(RegisterError::File { path, source }),
+        Err(error) => return Err(RegisterError::file(path)(error)),
         Ok(bytes) => Some(checked::from_bytes(&bytes)),
     };
     let left = match fs::read(restored_mark::replaced_mark(folder)) {
@@ -153,13 +160,12 @@ async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(),
     // From here on the console's own register has all of it.
     RegisterWriter::new(folder).refresh(store).await?;
     write_mark(folder, store).await?;
-    RestoredMark::remove(folder).map_err(file(folder.to_owned()))
+    RestoredMark::remove(folder).map_err(RegisterError::file(folder))
 }
 
 /// Merges the register that lies beside the store.
 async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
-    files::clear_places(folder, RoleFile::RenewedFile, &[MARK])
-        .map_err(|source| RegisterError::File { path: folder.join(MARK), source })?;
+    files::clear_places(folder, RoleFile::RenewedFile, &[MARK]).map_err(RegisterError::file(folder.join(MARK)))?;
     let is_new = register::marks(store.read()).await?.is_empty();
     let Some(register) = read(folder, is_new)? else { return Ok(()) };
     let left = read_mark(folder)?;
@@ -218,14 +224,14 @@ fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> 
         Err(error) if error.kind() == io::ErrorKind::IsADirectory || files::is_unreadable(&error) => {
             Err(error.to_string())
         }
-        Err(source) => return Err(RegisterError::File { path, source }),
+        Err(error) => return Err(RegisterError::file(path)(error)),
         Ok(bytes) => checked::from_bytes(&bytes),
     };
     match found {
         Ok(register) => Ok(Some(register)),
         Err(problem) if is_new => Err(RegisterError::Damaged { path, problem }),
         Err(error) => {
-            let aside = files::set_aside(&path).map_err(|source| RegisterError::File { path, source })?;
+            let aside = files::set_aside(&path).map_err(RegisterError::file(&path))?;
             tracing::error!(%error, path = %aside.display(), "the register is damaged: it is set aside, and made anew from the store");
             Ok(None)
         }
@@ -241,7 +247,7 @@ fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
             StoreMark::default()
         })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoreMark::default()),
-        Err(source) => Err(RegisterError::File { path, source }),
+        Err(error) => Err(RegisterError::file(path)(error)),
     }
 }
 
@@ -252,8 +258,7 @@ fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
 pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterError> {
     let (path, mark) = (folder.join(MARK), register::mark(store.read()).await?);
     let text = checked::to_text(&mark).unwrap_or_default();
-    files::write_atomically(&path, text.as_bytes(), files::SECRET_MODE)
-        .map_err(|source| RegisterError::File { path, source })
+    files::write_atomically(&path, text.as_bytes(), files::SECRET_MODE).map_err(RegisterError::file(path))
 }
 
 /// Writes the register once, without a console.
@@ -288,9 +293,9 @@ impl RegisterWriter {
         register::next_seq(store.write()).await?;
         let register = register::read(store.read()).await?;
         store.make_room_for(FILE_MAX_BYTES);
-        let file = |source| RegisterError::File { path: self.path.clone(), source };
-        let text = checked::to_text(&register).map_err(|error| file(error.into()))?;
-        files::write_atomically(&self.path, text.as_bytes(), files::SECRET_MODE).map_err(file)?;
+        let text = checked::to_text(&register).map_err(|error| RegisterError::file(&self.path)(error.into()))?;
+        files::write_atomically(&self.path, text.as_bytes(), files::SECRET_MODE)
+            .map_err(RegisterError::file(&self.path))?;
         self.written = Some((marks, Instant::now()));
         Ok(())
     }

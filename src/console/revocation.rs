@@ -69,12 +69,15 @@ pub enum ListError {
         AuthorityError,
     ),
     /// The list could not be written.
-    #[error("the revocation list {path} cannot be written: {source}{}", room::advice(source))]
+    #[error("the revocation list {path} cannot be written: {source}")]
     File {
         /// Its path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
+        /// What to do about it.
+        #[help]
+        hint: Option<String>,
     },
 }
 
@@ -133,7 +136,7 @@ impl ListKeeper {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         files::clear_places(folder, RoleFile::File, &[FILE])
             .and_then(|()| files::write_atomically(&self.path, pem.as_bytes(), files::PUBLIC_MODE))
-            .map_err(|source| ListError::File { path: self.path.clone(), source })
+            .map_err(|source| ListError::File { path: self.path.clone(), hint: room::hint(&source), source })
     }
 
     /// Whether the file is what was written, or a newer list of another process. A list of ten thousand certificates
@@ -275,7 +278,9 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
         if !is_noticed {
             match notice(&shared, &mut known).await {
                 Ok(()) => is_noticed = true,
-                Err(error) => tracing::error!(%error, "who was revoked cannot be read; trying again"),
+                Err(error) => {
+                    tracing::error!(%error, hint = error.hint(), "who was revoked cannot be read; trying again")
+                }
             }
         }
         if feed.is_due(&keeper) {

@@ -139,6 +139,7 @@ pub enum ConsoleError {
     SecretKeys(#[from] secret::KeyringError),
     /// Another build has written what is in its folder.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     OtherForm(#[from] OtherForm),
     /// The store cannot be opened.
     #[error(transparent)]
@@ -515,7 +516,7 @@ impl PreparedConsole {
         tasks.spawn(rollout::engine::run(console.clone(), shutdown.clone()));
         tasks.spawn(desired::alerts::run(Arc::clone(&shared), shutdown.clone()));
         if let Err(error) = AlertOutlet::forget_others(&self.outlets, &shared.store).await {
-            tracing::warn!(%error, "what outlets were told before cannot be tidied up");
+            tracing::warn!(%error, hint = error.hint(), "what outlets were told before cannot be tidied up");
         }
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
@@ -630,7 +631,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
 async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
         if let Err(error) = sweep_once(&shared).await {
-            tracing::error!(%error, "what is over cannot be swept away");
+            tracing::error!(%error, hint = error.hint(), "what is over cannot be swept away");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,

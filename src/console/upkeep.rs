@@ -135,7 +135,9 @@ impl ClockWatch {
             0 => Ok(0),
             _ => store::host::bound_count(shared.store.read()).await,
         };
-        let Ok(bound) = bound.inspect_err(|error| tracing::error!(%error, "agents of before cannot be counted")) else {
+        let Ok(bound) = bound
+            .inspect_err(|error| tracing::error!(%error, hint = error.hint(), "agents of before cannot be counted"))
+        else {
             return;
         };
         let evidence = ClockEvidence {
@@ -168,7 +170,7 @@ impl ClockWatch {
             Err(error) => Err(error),
         };
         if let Err(error) = kept {
-            tracing::error!(%error, "the time that has certainly come cannot be confirmed, or stored");
+            tracing::error!(%error, hint = error.hint(), "the time that has certainly come cannot be confirmed, or stored");
         }
         shared.measurements.series.set_time_max(shared.time.now());
         let message = found
@@ -220,7 +222,7 @@ async fn look_at_hostnames(shared: &ConsoleState) {
     let hosts = match store::host::names(shared.store.read()).await {
         Ok(hosts) => hosts,
         Err(error) => {
-            tracing::warn!(%error, "the names of hosts cannot be compared");
+            tracing::warn!(%error, hint = error.hint(), "the names of hosts cannot be compared");
             return;
         }
     };

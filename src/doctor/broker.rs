@@ -137,7 +137,7 @@ impl BrokerProbe<'_> {
             match timeout_at(until, self.eventloop.poll()).await {
                 Ok(Ok(Event::Incoming(packet))) => return Ok(packet),
                 Ok(Ok(Event::Outgoing(_))) => {}
-                Ok(Err(error)) => return Err(pki::with_clock(with_causes(&error))),
+                Ok(Err(error)) => return Err(with_causes(&error)),
                 Err(_) => return Err("it does not answer in time".to_owned()),
             }
         }

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_net::pki;
 use muster_topics::{Millis, diagnostic::Diagnostic, size};
 use serde::Serialize;
 
@@ -434,12 +435,13 @@ fn check_broker(broker: &BrokerFacts) -> CheckResult {
     let (refused, reads_others, publishes) = match broker {
         BrokerFacts::Connected { refused, reads_others, publishes } => (refused, *reads_others, *publishes),
         BrokerFacts::Refused(why) => {
-            return problem(
-                check,
-                format!("the broker does not let this host in: {why}"),
-                "if its certificate was revoked or has expired, join anew (`muster token create --replaces HOST`); else \
-                 see the broker's log",
-            );
+            let usual = "if its certificate was revoked or has expired, join anew (`muster token create --replaces HOST`); else \
+                         see the broker's log";
+            let remedy = match pki::clock_hint(why) {
+                Some(of_clock) => format!("{of_clock}; {usual}"),
+                None => usual.to_owned(),
+            };
+            return problem(check, format!("the broker does not let this host in: {why}"), remedy);
         }
     };
     if !refused.is_empty() {

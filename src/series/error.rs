@@ -43,6 +43,7 @@ pub enum SeriesError {
     Migrate(#[from] sqlx::migrate::MigrateError),
     /// Another build has written it.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     OtherForm(#[from] OtherForm),
     /// SQLite reports that the file is damaged.
     #[error("the time-series store is damaged: {0}")]

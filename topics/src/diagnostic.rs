@@ -105,11 +105,7 @@ impl Diagnostic {
     /// Changes each of its texts.
     #[must_use]
     pub fn map(self, change: impl Fn(String) -> String) -> Self {
-        Self {
-            cause: change(self.cause),
-            consequence: self.consequence.map(&change),
-            hint: self.hint.map(&change),
-        }
+        Self { cause: change(self.cause), consequence: self.consequence.map(&change), hint: self.hint.map(&change) }
     }
 
     /// Reads a text of either form, such as the text of an outcome. A text without a hint is a cause, and so is one with

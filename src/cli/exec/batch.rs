@@ -48,10 +48,13 @@ struct BatchStep {
 /// Reads the steps of a file, and reports all its errors at once. Missing fields of a step are taken from `usual`.
 pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
     let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-    let wrong =
-        |message: String| Failure::new(FailureKind::Usage, message).hint("`muster exec --help` shows such a file");
-    let documents = document_file::read_file(file).and_then(|text| document_file::parse(&text));
-    let documents = documents.map_err(|message| wrong(format!("{name}: {message}")))?;
+    let hint = "`muster exec --help` shows such a file";
+    let wrong = |message: String| Failure::new(FailureKind::Usage, message).hint(hint);
+    let text = document_file::read_file(file).map_err(|told| {
+        let told = if told.hint.is_some() { told } else { told.with_hint(hint) };
+        Failure::told(FailureKind::Usage, told.within(&name))
+    })?;
+    let documents = document_file::parse(&text).map_err(|message| wrong(format!("{name}: {message}")))?;
     let [Value::Array(listed)] = &documents[..] else {
         return Err(wrong(format!("{name}: one list of steps is wanted")));
     };

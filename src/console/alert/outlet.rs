@@ -138,7 +138,8 @@ impl AlertOutlet {
             return Err(failed("its URL has to begin with http:// or https://".to_owned()));
         }
         let read = |path: &std::path::Path| {
-            muster_base::files::read_text(path).map_err(|error| failed(format!("{}: {error}", path.display())))
+            let failed = |error| told(Diagnostic::of_error(&error).within(path.display()));
+            muster_base::files::read_text(path).map_err(failed)
         };
         let secret = config.secret_file.as_deref().map(read).transpose()?;
         let key = match secret.as_deref().map(str::trim) {
@@ -162,7 +163,8 @@ impl AlertOutlet {
             .map_err(|error| failed(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let proxy = Proxy::of(config.proxy.as_deref()).map_err(|error| failed(format!("`proxy`: {error}")))?;
+        let proxy =
+            Proxy::of(config.proxy.as_deref()).map_err(|error| told(Diagnostic::of(&error).within("`proxy`")))?;
         let client = http::client(tls, &url, proxy.as_ref())
             .and_then(|client| client.timeout(ANSWER).build())
             .map_err(|error| failed(with_causes(&error)))?;

@@ -37,7 +37,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
             () = tokio::time::sleep(PERIOD) => (),
         }
         if let Err(error) = look(&shared, started, &mut attempts).await {
-            tracing::error!(%error, "whether a backup is due cannot be read");
+            tracing::error!(%error, hint = error.hint(), "whether a backup is due cannot be read");
         }
     }
 }

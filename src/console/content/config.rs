@@ -6,6 +6,7 @@ use muster_base::clock::now_ms;
 use muster_rules::{config, render, schema};
 use muster_topics::{diagnostic::Diagnostic, 
     canonical,
+    diagnostic::Diagnostic,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
     name::{ConfigId, Digest, Name, Version},
     unit::ConfigRef,
@@ -43,7 +44,7 @@ impl Console {
         }
         let bad = |error: canonical::CanonicalError| Error::invalid("bad_config", error.to_string());
         let text = muster_base::files::text(new.content.clone().into_bytes())
-            .map_err(|error| Error::invalid("bad_config", error.to_string()))?;
+            .map_err(|error| Error::told(StatusCode::BAD_REQUEST, "bad_config", Diagnostic::of_error(&error)))?;
         let document = canonical::parse(text.as_bytes()).map_err(bad)?;
         let mut mistakes = config::check_secrets(&document);
         mistakes.extend(render::config::check(&new.id, new.version.as_str(), &document));

@@ -61,7 +61,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
                     continue;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "alerts of deployments cannot be stored; trying again");
+                    tracing::error!(%error, hint = error.hint(), "alerts of deployments cannot be stored; trying again");
                     sleep(PAUSE).await;
                     continue;
                 }

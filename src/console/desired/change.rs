@@ -121,7 +121,7 @@ impl Console {
         );
         // On a full disk it is found again at the next start.
         if let Err(error) = deployment::repair_version(db.write(), &whole).await {
-            tracing::error!(%error, "a version that was repaired cannot be stored");
+            tracing::error!(%error, hint = error.hint(), "a version that was repaired cannot be stored");
         }
         Ok(VersionRow { content: Arc::new(whole), is_damaged: false, ..row })
     }

@@ -437,7 +437,7 @@ pub(crate) async fn run(
     let (mut schedule, mut left) = loop {
         match load(&shared).await {
             Ok(loaded) => break loaded,
-            Err(error) => tracing::error!(%error, "open commands cannot be read; trying again"),
+            Err(error) => tracing::error!(%error, hint = error.hint(), "open commands cannot be read; trying again"),
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -466,7 +466,9 @@ pub(crate) async fn run(
             // Open commands are to expire by what is known of the time now.
             match load(&shared).await {
                 Ok((anew, more)) => (schedule, actions) = (anew, more),
-                Err(error) => tracing::error!(%error, "open commands cannot be read anew, and may end late"),
+                Err(error) => {
+                    tracing::error!(%error, hint = error.hint(), "open commands cannot be read anew, and may end late")
+                }
             }
         }
         for event in taken {
@@ -488,7 +490,7 @@ pub(crate) async fn run(
         actions.extend(schedule.due(time.now()));
         if let Err(error) = perform(&shared, &mut schedule, actions).await {
             // Unsent commands are sent again later; missing ones are found at the next start.
-            tracing::error!(%error, "commands cannot be sent");
+            tracing::error!(%error, hint = error.hint(), "commands cannot be sent");
         }
         remember_date(&shared, &mut remembered_ms).await;
     }
@@ -515,10 +517,10 @@ async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
         Ok(()) => {
             *remembered_ms = latest_ms;
             if let Err(error) = register::write_mark(&shared.settings.started_with.data_dir, &shared.store).await {
-                tracing::error!(%error, "the mark that the store may not go back behind cannot be written");
+                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the mark that the store may not go back behind cannot be written");
             }
         }
-        Err(error) => tracing::error!(%error, "the latest date that was signed cannot be stored"),
+        Err(error) => tracing::error!(%error, hint = error.hint(), "the latest date that was signed cannot be stored"),
     }
 }
 
@@ -621,7 +623,11 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let (called, mut refresh) = RollCall::new(hosts, shared.time.now());
     refresh.issued_ms = shared.hosts.signing_time.another_ms(now_ms());
-    for slot in member_slots(shared).await.inspect_err(|error| tracing::error!(%error, "hosts cannot be read")).ok()? {
+    for slot in member_slots(shared)
+        .await
+        .inspect_err(|error| tracing::error!(%error, hint = error.hint(), "hosts cannot be read"))
+        .ok()?
+    {
         match shared.authority.keys().signer.sign(slot, &refresh).await {
             Ok(bytes) => {
                 if !shared.hosts.link.publish_in_turn(Topic::CommandAll(slot), bytes).await {
@@ -666,7 +672,7 @@ async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called:
             None
         }
         Err(error) => {
-            tracing::error!(%error, "who is away cannot be stored; trying again");
+            tracing::error!(%error, hint = error.hint(), "who is away cannot be stored; trying again");
             Some(RollCall { until_ms: now + to_ms(STORE_PAUSE), ..called })
         }
     }

@@ -71,7 +71,7 @@ impl SendError {
 /// Returns the configured proxy.
 pub(super) fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, ExternalError> {
     Proxy::of(config.proxy.as_deref()).map_err(|error| {
-        let Diagnostic { cause, hint, .. } = Diagnostic::parse(&error.to_string());
+        let Diagnostic { cause, hint, .. } = Diagnostic::of(&error);
         ExternalError::new(config, "proxy", cause, &hint.unwrap_or_default())
     })
 }

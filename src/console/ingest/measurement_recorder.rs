@@ -228,7 +228,7 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
         Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
         // They are not acknowledged, so they arrive again.
         Err(error) => {
-            tracing::error!(%error, "members cannot be read; measurements have to come again");
+            tracing::error!(%error, hint = error.hint(), "members cannot be read; measurements have to come again");
             batches.clear();
         }
     }

@@ -85,7 +85,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(%error, messages = pending.len(), "what hosts say cannot be stored; trying again");
+                    tracing::error!(%error, hint = error.hint(), messages = pending.len(), "what hosts say cannot be stored; trying again");
                     tokio::select! {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(STORE_PAUSE) => (),

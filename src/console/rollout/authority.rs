@@ -12,6 +12,7 @@ use muster_net::{
 use muster_topics::{
     admission::REASON_MAX_BYTES,
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::{HostId, LabelValue, Name},
 };
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,7 @@ async fn ask_for(
 ) -> Result<(BTreeSet<HostId>, Arc<str>), String> {
     let client = client(&shared.current().rollouts, url)?;
     let db = shared.store.read();
-    let failed = |error: store::StoreError| error.to_string();
+    let failed = |error: store::StoreError| format!("{:#}", Diagnostic::of(&error));
     let names = store::host::names_of(db, hosts).await.map_err(failed)?;
     let labels = store::label::given(db, Some(hosts)).await.map_err(failed)?;
     let asked = |host: &HostId| AskedHost {
@@ -135,14 +136,16 @@ fn client(config: &RolloutConfig, url: &str) -> Result<reqwest::Client, String> 
     let Some(path) = &config.authority_file else {
         return Err(fault(config).unwrap_or_default().to_owned());
     };
-    let pem = muster_base::files::read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let pem = muster_base::files::read_text(path)
+        .map_err(|error| format!("{:#}", Diagnostic::of_error(&error).within(path.display())))?;
     let roots = pki::roots(&pem).map_err(|error| with_causes(&error))?;
     let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let proxy = Proxy::of(config.proxy.as_deref()).map_err(|error| format!("`rollouts.proxy`: {error}"))?;
+    let proxy = Proxy::of(config.proxy.as_deref())
+        .map_err(|error| format!("{:#}", Diagnostic::of(&error).within("`rollouts.proxy`")))?;
     let client = http::client(tls, &url, proxy.as_ref()).and_then(|client| client.https_only(true).build());
     client.map_err(|error| with_causes(&error))
 }

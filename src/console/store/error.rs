@@ -1,6 +1,9 @@
 //! Errors of the store.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+};
 
 use muster_base::{files, form::OtherForm};
 use muster_sqlite::{
@@ -8,13 +11,13 @@ use muster_sqlite::{
     room,
     schema::{self, SchemaError},
 };
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 
 /// A statement or a migration failed, or a row is invalid.
-#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+#[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
-    #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
+    #[error("the console's store: {0}")]
     Sql(#[from] sqlx::Error),
     /// The schema could not be migrated.
     #[error("the console's store cannot be brought up to date: {0}")]
@@ -27,7 +30,6 @@ pub enum StoreError {
         /// What that means.
         meaning: &'static str,
         /// What an operator can do.
-        #[help]
         hint: &'static str,
         /// The cause.
         source: Box<StoreError>,
@@ -54,6 +56,17 @@ pub enum StoreError {
         /// The problem.
         problem: String,
     },
+}
+
+impl miette::Diagnostic for StoreError {
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        match self {
+            Self::Sql(error) => room::hint_of_store(error).map(|hint| Box::new(hint) as Box<dyn Display>),
+            Self::Unusable { hint, .. } => Some(Box::new(hint)),
+            Self::OtherForm(other) => other.help(),
+            Self::Migrate(_) | Self::Damaged(_) | Self::Altered { .. } | Self::Row { .. } => None,
+        }
+    }
 }
 
 impl StoreError {
@@ -87,6 +100,12 @@ impl StoreError {
             Self::Sql(error) => schema::is_unreadable(error),
             _ => false,
         }
+    }
+
+    /// What to do about it, for a log.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Diagnostic::of(self).hint
     }
 
     /// Adds the meaning and a hint to an error of opening a store, as far as known.
