@@ -187,7 +187,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
 
 /// Checks, before anything is changed, that no other build has written what is in the folder, or the context file.
 fn check_form(data: &Path) -> Result<(), Failure> {
-    let refused = |other: OtherForm| Failure::new(FailureKind::Failed, other);
+    let refused = |other: OtherForm| Failure::of(FailureKind::Failed, &other);
     muster_console::check_form(&data.join("console")).map_err(refused)?;
     muster_agent::check_form(&data.join("agent")).map_err(refused)?;
     Contexts::load(&context::path()?).map(drop)
@@ -434,9 +434,7 @@ async fn start_agent(
     broker_url: &str,
 ) -> Result<RunningAgent, Failure> {
     let console = running.console();
-    let told =
-        |error: &dyn std::error::Error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(error));
-    let known = join::load(folder).map_err(|error| told(&error))?;
+    let known = join::load(folder).map_err(|error| Failure::of(FailureKind::Failed, &error))?;
     let mut config =
         muster_agent::config::Config { data_dir: folder.to_owned(), ..muster_agent::config::Config::default() };
     if let Some(socket) = &up.podman_socket {
@@ -447,7 +445,7 @@ async fn start_agent(
         config.own_fleet = Some(FleetUrls { broker: broker_url.to_owned(), console: console_url });
     } else {
         // The agent has joined before and has lost its key: it may replace itself, because this is its own machine.
-        let replaces = match join::known_host_id(folder).map_err(|error| told(&error))? {
+        let replaces = match join::known_host_id(folder).map_err(|error| Failure::of(FailureKind::Failed, &error))? {
             Some(host) if console.host(&host.to_string()).await.is_ok() => Some(host.to_string()),
             _ => None,
         };
@@ -458,7 +456,7 @@ async fn start_agent(
         let token = token.token.parse().trying("the agent's token")?;
         config.join = Some(Secret::new(token));
     }
-    muster_agent::start(config).await.map_err(|error| told(&error))
+    muster_agent::start(config).await.map_err(|error| Failure::of(FailureKind::Failed, &error))
 }
 
 /// Says what was being tried when the console refused.

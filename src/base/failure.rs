@@ -43,9 +43,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of the given kind, from a message or an error. A consequence and a hint in its text are taken apart.
+    /// A failure of the given kind, from a message or an error without a hint.
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
-        Self { kind, diagnostic: Some(Diagnostic::parse(&message.to_string())) }
+        Self::told(kind, Diagnostic::new(message))
     }
 
     /// A failure of the given kind, from what is told already.
@@ -127,23 +127,10 @@ impl<T, E: std::error::Error + 'static> FailureContext<T> for Result<T, E> {
     }
 }
 
-/// An error and its causes on one line; a cause that the error's own text already contains is not repeated. A consequence
-/// and a hint stand behind all causes.
+/// An error without a hint, and its causes, on one line; a cause that the text before already contains is not repeated.
 #[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut told = Diagnostic::parse(&error.to_string());
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = Diagnostic::parse(&error.to_string());
-        if !told.cause.contains(&said.cause) {
-            told.cause.push_str(": ");
-            told.cause.push_str(&said.cause);
-        }
-        told.consequence = told.consequence.or(said.consequence);
-        told.hint = told.hint.or(said.hint);
-        cause = error.source();
-    }
-    format!("{told:#}")
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    Diagnostic::of_error(error).cause
 }
 
 #[cfg(test)]
@@ -159,8 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn hint_in_the_text_of_an_error_is_taken_apart() {
-        let failure = Failure::new(FailureKind::Failed, "no room. hint: make some");
-        assert_eq!((failure.cause(), failure.given_hint()), (Some("no room"), Some("make some")));
+    fn hint_within_an_error_goes_with_what_was_tried() {
+        let full = || Diagnostic::new("no room").with_hint("make some").into_error();
+        let wanted = "error: the disk: no room\nhint: make some\n";
+        assert_eq!(Failure::trying("the disk")(full()).lines(), wanted);
+        assert_eq!(Err::<(), _>(std::io::Error::other(full())).trying("the disk").unwrap_err().lines(), wanted);
     }
 }

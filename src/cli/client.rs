@@ -45,7 +45,7 @@ impl ConsoleClient {
     /// # Errors
     /// If the context's authority cannot be used.
     pub fn new(context: &ConsoleContext) -> Result<Self, Failure> {
-        let unusable = |error: &dyn std::error::Error| {
+        let unusable = |error: &(dyn std::error::Error + 'static)| {
             Failure::new(FailureKind::Failed, format!("the context's authority: {}", with_causes(error)))
         };
         let roots = match &context.authority {

@@ -155,7 +155,7 @@ fn check_form(path: &Path, text: &str) -> Result<(), Failure> {
         Some(toml::Value::Integer(form)) if *form == i64::from(FORM) => Ok(()),
         _ => {
             let hint = "move it away, and sign in again with `muster login LINK`, or start `muster up`".to_owned();
-            Err(Failure::new(FailureKind::Failed, OtherForm { path: path.to_owned(), hint }))
+            Err(Failure::of(FailureKind::Failed, &OtherForm { path: path.to_owned(), hint }))
         }
     }
 }

@@ -111,7 +111,7 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     let Some(Config { data_dir: folder, authority: AuthorityConfig { signer }, .. }) = wanted.folder.config()? else {
         return Ok(());
     };
-    check_form(&folder).map_err(|other| Failure::new(FailureKind::Failed, other))?;
+    check_form(&folder).map_err(|other| Failure::of(FailureKind::Failed, &other))?;
     let was_there = Authority::exists(&folder.join(AUTHORITY));
     files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
     let authority = open_authority(&folder, signer).map_err(|error| Failure::of(FailureKind::Failed, &error))?;

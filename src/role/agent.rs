@@ -216,8 +216,7 @@ fn folder_of_user(folders: &UserFolders, is_root: bool) -> PathBuf {
 /// agent.
 fn ask_for_folder(config: &Config) -> Result<(), Failure> {
     let (folder, token) = (&config.data_dir, config.join.as_ref().map(Secret::reveal));
-    let there = join::load(folder)
-        .map_err(|error| Failure::new(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+    let there = join::load(folder).map_err(|error| Failure::of(FailureKind::Failed, &error))?;
     if there.is_none() || token.is_some_and(|token| !join::is_another_token(folder, token)) {
         return Ok(());
     }
@@ -234,7 +233,7 @@ fn start_failure(error: &AgentError) -> Failure {
         AgentError::Join(JoinError::Refused { .. }) => FailureKind::Refused,
         _ => FailureKind::Failed,
     };
-    Failure::new(kind, muster_base::failure::with_causes(error))
+    Failure::of(kind, error)
 }
 
 #[cfg(test)]

@@ -136,8 +136,7 @@ fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> 
 }
 
 fn trouble(error: &ConfigError) -> Diagnostic {
-    let told = Diagnostic::parse(&error.to_string());
-    hinted(told, "correct the file; `--print-config` of its role shows every key")
+    hinted(Diagnostic::of(error), "correct the file; `--print-config` of its role shows every key")
 }
 
 /// Gives what has no hint of its own the usual one.
@@ -150,7 +149,6 @@ mod agent {
     use std::path::Path;
 
     use muster_agent::{config::Config, join, local};
-    use muster_base::failure::with_causes;
     use muster_doctor::setup::{CertificateSetup, CertificateSource, MemberSetup, PartSetup, ServerSetup};
     use muster_topics::diagnostic::Diagnostic;
 
@@ -220,7 +218,7 @@ mod agent {
             Err(join::JoinError::Credential { .. }) => {}
             Err(error) => {
                 let usual = "run this as root, or as the user that the agent runs as";
-                setup.trouble = Some(hinted(Diagnostic::parse(&with_causes(&error)), usual));
+                setup.trouble = Some(hinted(Diagnostic::of(&error), usual));
             }
         }
         setup
