@@ -377,10 +377,9 @@ fn problems_of_the_source() -> Vec<(String, u16, String)> {
 
 /// The problems that a source text makes with a literal code.
 fn problems(source: &str) -> Vec<(String, u16)> {
-    const CALLS: [(&str, u16); 9] = [
+    const CALLS: [(&str, u16); 8] = [
         ("::invalid(", 400),
         ("::told(", 0),
-        ("::told_by(", 0),
         ("::of(", 0),
         ("::unauthorised(", 401),
         ("::not_found(", 404),

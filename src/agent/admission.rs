@@ -30,11 +30,12 @@ use muster_session::{
     store::{AdmissionChange, AdmissionStep},
     unit_state::UnitStates,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     ack::Numbered,
     admission::{AdmissionStage, AdmissionWait, AdmissionWaitKind, ChangeOutcome},
     desired::{DeploymentName, DeploymentReport, DeploymentVersion, DesiredReport},
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     outcome::RefusalCode,
 };

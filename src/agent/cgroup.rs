@@ -27,7 +27,8 @@ use std::{
 
 use muster_rules::plan::Slot;
 use muster_shim::cgroup::{AGENT_PREFIX, Cgroup};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     process::Limits,
 };
@@ -239,7 +240,8 @@ impl UnifiedHierarchy {
     fn why_not(&self, controller: &str) -> Diagnostic {
         let base = self.base.display();
         if !has_controller(&self.base, controller) {
-            return Diagnostic::new(format_args!("{base} has no {controller} controller")).with_hint("an agent that runs as a service needs Delegate=yes");
+            return Diagnostic::new(format_args!("{base} has no {controller} controller"))
+                .with_hint("an agent that runs as a service needs Delegate=yes");
         }
         match hand_on(&self.base, controller) {
             Err(error) => format!("{base} does not hand the {controller} controller on: {error}").into(),

@@ -20,11 +20,12 @@ use muster_session::{
     interface::Input,
     store::{Acknowledgement, CommandTaken, OutboxRead, StoreReply, StoreRequest},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     ack::ReportAck,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Verb},
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::{CommandId, Digest, UnitName},
     outcome::{RefusalCode, Status},
     verb::VerbClass,

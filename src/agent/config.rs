@@ -9,9 +9,10 @@ use std::{
 
 use muster_base::{config::explain, folders};
 use muster_rules::{alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat};
-use muster_topics::{diagnostic::{Diagnostic, DiagnosticError}, 
+use muster_topics::{
     alert::{RULES_MAX, Rule},
     catalogue::MetricGroup,
+    diagnostic::{Diagnostic, DiagnosticError},
     join::JoinToken,
     name::Name,
     process::Limits,
@@ -366,14 +367,20 @@ impl Config {
     pub fn check(&self) -> Result<(), AgentConfigError> {
         let wrong = |told: Diagnostic| Err(AgentConfigError::Value(told.into_error()));
         if self.labels.len() > LABELS_MAX {
-            return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into());
+            return wrong(
+                format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into(),
+            );
         }
         let realms = self.all_realms().len();
         if realms > REALMS_MAX {
-            return wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into());
+            return wrong(
+                format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into(),
+            );
         }
         if let Some((name, value)) = self.labels.iter().find(|(_, value)| value.len() > LABEL_MAX_BYTES) {
-            return wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into());
+            return wrong(
+                format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into(),
+            );
         }
         for (key, value) in [
             ("keep_alive_s", u32::from(self.keep_alive_s)),
@@ -407,10 +414,10 @@ impl Config {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".into());
         }
         if self.alerts.rules.len() > RULES_MAX {
-            return wrong(format!(
-                "`alerts.rules` has {} entries; at most {RULES_MAX} are possible",
-                self.alerts.rules.len()
-            ).into());
+            return wrong(
+                format!("`alerts.rules` has {} entries; at most {RULES_MAX} are possible", self.alerts.rules.len())
+                    .into(),
+            );
         }
         for (name, rule) in &self.alerts.rules {
             if let Err(fault) = rule.check() {
@@ -418,9 +425,10 @@ impl Config {
             }
         }
         if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
-            return wrong(format!(
-                "`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070"
-            ).into());
+            return wrong(
+                format!("`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070")
+                    .into(),
+            );
         }
         if self.metrics.publish_ms < self.metrics.sample_ms {
             return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".into());

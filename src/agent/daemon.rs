@@ -10,9 +10,10 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use muster_rules::CommandRefusal;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{Exec, Verb},
+    diagnostic::Diagnostic,
     name::{CommandId, Name, UnitName},
     outcome::{RefusalCode, Status},
     revision::RevisionKey,
@@ -173,12 +174,18 @@ fn on_host(exec: &Exec) -> Result<(Vec<String>, DaemonFields), CommandRefusal> {
     match fs::metadata(program) {
         Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => {}
         Ok(_) => {
-            return refuse(RefusalCode::NotExecutable, Diagnostic::new(format_args!("{program} cannot be run")).with_hint("is it executable?"));
+            return refuse(
+                RefusalCode::NotExecutable,
+                Diagnostic::new(format_args!("{program} cannot be run")).with_hint("is it executable?"),
+            );
         }
         Err(error) => return refuse(RefusalCode::NoSuchFile, format!("{program}: {error}").into()),
     }
     if !Path::new(&launch.cwd).is_dir() {
-        return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: there is no such folder", launch.cwd).into());
+        return refuse(
+            RefusalCode::NoSuchFolder,
+            format!("working directory {}: there is no such folder", launch.cwd).into(),
+        );
     }
     let env = launch.env.into_iter().collect();
     Ok((launch.argv, DaemonFields { args: Vec::new(), env, cwd: launch.cwd, container: None }))

@@ -16,12 +16,13 @@ use muster_rules::{
     render::RenderValues,
 };
 use muster_session::{interface::Input, store::NewDocument};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis, V1, canonical,
     command::Verb,
     desired::{
         Admission, BODY_MAX_BYTES, DesiredDeployment, DocumentRefusal, HandedIn, PlanRequest, StoredDocument, UnitOwner,
     },
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     verb::VerbName,
 };
@@ -424,7 +425,9 @@ impl AgentLoop {
                             tracing::info!(%unit, "a unit that was to go is removed");
                             is_changed = true;
                         }
-                        Err(refusal) => tracing::debug!(%unit, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "it cannot be removed yet"),
+                        Err(refusal) => {
+                            tracing::debug!(%unit, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "it cannot be removed yet")
+                        }
                     }
                 }
                 _ => {}

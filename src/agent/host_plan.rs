@@ -19,9 +19,10 @@ use muster_rules::{
     spec_comparison::known_fields,
 };
 use muster_session::unit_state::UnitStates;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     V1,
     desired::{DeploymentName, DesiredHead, DesiredMark, PlanQuestion},
+    diagnostic::Diagnostic,
     name::{Digest, HostId, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -98,7 +99,14 @@ impl Planner {
         }
         let bytes = serde_json::to_vec(&plan).map_err(|error| invalid(Diagnostic::new(&error)))?;
         match bytes.len() > super::unit::ANSWER_MAX_BYTES {
-            true => Err(invalid(Diagnostic::new(format_args!("the plans of {} deployments have {} bytes, too many for an answer", names.len(), bytes.len())).with_hint("plan fewer at once"))),
+            true => Err(invalid(
+                Diagnostic::new(format_args!(
+                    "the plans of {} deployments have {} bytes, too many for an answer",
+                    names.len(),
+                    bytes.len()
+                ))
+                .with_hint("plan fewer at once"),
+            )),
             false => Ok((bytes, Vec::new())),
         }
     }

@@ -25,9 +25,9 @@ use muster_net::{
 };
 use muster_rules::backoff::RECONNECT;
 use muster_topics::{
-    diagnostic::DiagnosticError,
     Millis, V1,
     command_keys::{CommandKeys, KnownKeys},
+    diagnostic::DiagnosticError,
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem, RenewRequest},
     name::{Digest, HostId},
@@ -213,7 +213,9 @@ pub enum JoinError {
     },
     /// The server is not of the fleet that the token names.
     #[error("the server at {url} is not of the fleet that the token was made for")]
-    #[diagnostic(help("make a new token (`muster token create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's root certificate"))]
+    #[diagnostic(help(
+        "make a new token (`muster token create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's root certificate"
+    ))]
     Stranger {
         /// The console's address, from the token.
         url: String,
@@ -246,7 +248,9 @@ pub enum JoinError {
     },
     /// A file has invalid content.
     #[error("{path} cannot be read: {reason}")]
-    #[diagnostic(help("bring it back from a backup; without one, remove it and join again, with a token of `muster token create --replaces HOST`"))]
+    #[diagnostic(help(
+        "bring it back from a backup; without one, remove it and join again, with a token of `muster token create --replaces HOST`"
+    ))]
     Content {
         /// The file.
         path: PathBuf,
@@ -271,7 +275,9 @@ pub enum JoinError {
     },
     /// The file is missing, although this host had one.
     #[error("{path} is missing, which has the certificate and the key of this host")]
-    #[diagnostic(help("bring it back from a backup; without one, join again, with a token of `muster token create --replaces {host}`"))]
+    #[diagnostic(help(
+        "bring it back from a backup; without one, join again, with a token of `muster token create --replaces {host}`"
+    ))]
     Lost {
         /// The file.
         path: PathBuf,

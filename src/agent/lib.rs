@@ -92,7 +92,7 @@ use muster_rules::{
     time::{AHEAD_MAX_MS, KnownTime},
 };
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
-use muster_topics::{diagnostic::Diagnostic, Millis, join::JoinToken, name::HostId, numbered::NumberedKind};
+use muster_topics::{Millis, diagnostic::Diagnostic, join::JoinToken, name::HostId, numbered::NumberedKind};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

@@ -32,8 +32,9 @@ use muster_session::{
     reconnect::{ConnectionEnd, ReconnectSchedule},
     signed::IncomingMessage,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
+    diagnostic::Diagnostic,
     envelope::PublicKey,
     name::Name,
     slot::Slot,
@@ -306,7 +307,14 @@ impl LinkLoop {
                     if pki::is_of_unknown_root(&reason.cause) {
                         self.unknown_root.notify_one();
                     }
-                    tracing::warn!(broker, reason = reason.cause, hint = reason.hint, attempts, retry_ms = wait_ms, "no connection to the broker");
+                    tracing::warn!(
+                        broker,
+                        reason = reason.cause,
+                        hint = reason.hint,
+                        attempts,
+                        retry_ms = wait_ms,
+                        "no connection to the broker"
+                    );
                     wait_ms
                 }
             };
@@ -518,7 +526,10 @@ async fn close(connection: &ConnectionHandle, mut eventloop: EventLoop, end: Lin
 fn explain(error: &ConnectionError, has_expired: bool) -> Diagnostic {
     match error {
         ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s").into(),
-        ConnectionError::ConnectionRefused(code) => Diagnostic::new(format_args!("the broker refuses this host: {code:?}")).with_hint("is the host's certificate still good, and of this broker's fleet?"),
+        ConnectionError::ConnectionRefused(code) => {
+            Diagnostic::new(format_args!("the broker refuses this host: {code:?}"))
+                .with_hint("is the host's certificate still good, and of this broker's fleet?")
+        }
         error => with_remedy(causes(error), has_expired),
     }
 }

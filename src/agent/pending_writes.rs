@@ -2,9 +2,10 @@
 //! outcome and loses none.
 
 use muster_base::clock;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     ack::ReportAck,
+    diagnostic::Diagnostic,
     name::CommandId,
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
 };

@@ -8,9 +8,10 @@ use std::time::Duration;
 use muster_base::clock;
 use muster_rules::CommandRefusal;
 use muster_session::{interface::Input, running::CommandStage};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},
+    diagnostic::Diagnostic,
     name::CommandId,
     outcome::{RefusalCode, Status},
 };

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 
 use muster_base::clock;
 use muster_rules::CommandRefusal;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{Command, Verb},
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::{RefusalCode, Status},
     unit::Spec,
@@ -132,7 +133,9 @@ impl AgentLoop {
     pub(super) async fn update_realms(&mut self) {
         let told = match self.store.realms().await {
             Ok(realms) => realms,
-            Err(error) => return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the realms of this host cannot be read"),
+            Err(error) => {
+                return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the realms of this host cannot be read");
+            }
         };
         let realms: BTreeSet<Name> =
             self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_base::{chance, clock};
 use muster_rules::backoff::{ExponentialGrowth, jittered, share};
-use muster_topics::{diagnostic::Diagnostic, Millis};
+use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

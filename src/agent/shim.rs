@@ -8,8 +8,8 @@
 //! waited for. So there is nothing to reap later, and no signal to handle.
 
 use std::{
-    fmt,
     collections::VecDeque,
+    fmt,
     fs::{self, File},
     io,
     os::{
@@ -33,8 +33,9 @@ use muster_shim::{
     process_identity, sealed,
 };
 use muster_sqlite::room::{self, Reserve};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     capability::Capability,
+    diagnostic::Diagnostic,
     name::Digest,
     unit::{self, ProcessEnd},
 };
@@ -524,7 +525,9 @@ fn spawn(program: &Path, folder: &Path, adopt: bool, lock: File) -> io::Result<S
     let status = start(&mut command).and_then(|mut child| child.wait()).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => io::Error::new(
             error.kind(),
-            Diagnostic::new(format_args!("{}: {error}", program.display())).with_hint("the data folder must not be mounted noexec").into_error(),
+            Diagnostic::new(format_args!("{}: {error}", program.display()))
+                .with_hint("the data folder must not be mounted noexec")
+                .into_error(),
         ),
         _ => error,
     })?;

@@ -24,9 +24,10 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DesiredMark},
+    diagnostic::Diagnostic,
     name::{Digest, HostId, LabelValue, Name, UnitName},
     select::HostSelect,
 };

@@ -6,9 +6,10 @@
 //! | `GET /api/v1/plans/{id}` | | [`Plan`] |
 
 use muster_rules::host_plan::DeploymentPlan;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::{Digest, Name},
 };
 use schemars::JsonSchema;

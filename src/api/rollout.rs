@@ -20,9 +20,10 @@
 use std::collections::BTreeMap;
 
 use muster_rules::rollout::state::{HostOutcome, RolloutPhase};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::{HostId, Name},
 };
 use schemars::JsonSchema;

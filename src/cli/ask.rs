@@ -10,10 +10,11 @@ use clap::Args;
 use futures_util::future::join_all;
 use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     canonical,
     channel::Complaint,
     command::{Forward, Verb},
+    diagnostic::Diagnostic,
     name::{HostId, UnitName},
     outcome::{Status, Stream, UnitAnswer},
 };

@@ -5,7 +5,8 @@ use muster_api::{
     summary::{Class, Summary},
 };
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     outcome::{RefusalCode, Status},
     unit::{Exit, ProcessEnd},
 };

@@ -104,7 +104,11 @@ fn deployment(one: &PlannedDeployment) -> String {
         ));
     }
     for failure in &one.failed {
-        text.push_str(&format!("\n{}: no plan: {}\n", failure.host.hostname, line(&format!("{:#}", failure.diagnostic))));
+        text.push_str(&format!(
+            "\n{}: no plan: {}\n",
+            failure.host.hostname,
+            line(&format!("{:#}", failure.diagnostic))
+        ));
     }
     text
 }

@@ -7,7 +7,8 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{HostId, UnitName},
     unit::{self, Exit, HoldReason, Phase, Restart, Run, Spec},
 };

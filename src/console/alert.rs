@@ -10,6 +10,7 @@ pub mod outlet;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use axum::http::StatusCode;
 use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
@@ -141,7 +142,8 @@ impl Console {
         self.shared.check_operator(operator).await?;
         let muster_api::NewAlertRule { name, host, rule } = new;
         if let Err(problem) = rule.check() {
-            return Err(Error::invalid("bad_rule", format!("rule {name}: {problem}")));
+            let told = Diagnostic::of(&problem).within(format_args!("rule {name}"));
+            return Err(Error::told(StatusCode::BAD_REQUEST, "bad_rule", told));
         }
         let host = self.scope(host.as_deref()).await?;
         let mut transaction = self.shared.store.begin().await?;

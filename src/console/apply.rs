@@ -259,9 +259,9 @@ impl Console {
             && found.iter().any(|host| !chosen.contains(host))
             && (!spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?)
         {
-            let message = "it has secrets, so the expression has to require a label that the console gives its hosts, such as \
-                           label.role=till; what a host says of itself earns it no secret. hint: or name the hosts";
-            faults.add(source, &at("hosts"), message);
+            let cause = "it has secrets, so the expression has to require a label that the console gives its hosts, such as \
+                         label.role=till; what a host says of itself earns it no secret";
+            faults.add(source, &at("hosts"), Diagnostic::new(cause).with_hint("or name the hosts"));
         }
         let goal = spec.map(|spec| UnitGoal { source: source.to_owned(), wanted, spec, hosts: found });
         Ok(goal.filter(|_| faults.0.len() == before))
@@ -688,18 +688,21 @@ mod tests {
 
     #[test]
     fn hint_of_a_fault_is_not_part_of_its_cause() {
-        let owned = "shop/till belongs to the deployment shop/tills, which changes it. hint: `muster deployment apply`";
+        let owned = || {
+            Diagnostic::new("shop/till belongs to the deployment shop/tills, which changes it")
+                .with_hint("`muster deployment apply`")
+        };
         let said = |add: &dyn Fn(&mut DocumentFaults)| {
             let mut faults = DocumentFaults::default();
             add(&mut faults);
             faults.into_result().unwrap_err().problem.diagnostic
         };
-        let one = said(&|faults| faults.add("host till-7", "", owned));
+        let one = said(&|faults| faults.add("host till-7", "", owned()));
         assert_eq!(one.cause, "host till-7: shop/till belongs to the deployment shop/tills, which changes it");
         assert_eq!(one.hint.as_deref(), Some("`muster deployment apply`"));
         assert_eq!(one.consequence.as_deref(), Some("nothing was changed"));
         let two = said(&|faults| {
-            faults.add("host till-7", "", owned);
+            faults.add("host till-7", "", owned());
             faults.add("a.yaml", "shop/x", "it is described twice");
         });
         assert!(

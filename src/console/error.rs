@@ -59,12 +59,6 @@ impl Error {
         Self::told(status, code, Diagnostic::of(error))
     }
 
-    /// What a host has answered, with its own hint.
-    #[must_use]
-    pub fn told_by(status: StatusCode, code: &str, message: &str) -> Self {
-        Self::told(status, code, Diagnostic::parse(message))
-    }
-
     /// 404: there is no such thing.
     #[must_use]
     pub fn not_found(code: &str, message: impl Into<String>) -> Self {

@@ -12,8 +12,9 @@ use axum::http::StatusCode;
 use muster_api::{NewCommand, NewTarget, RealmFields};
 use muster_base::clock::now_ms;
 use muster_rules::realm::Realms;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::{LIFETIME_MAX_MS, Verb},
+    diagnostic::Diagnostic,
     name::{CommandId, Name},
     realm::Realm,
 };

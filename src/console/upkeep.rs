@@ -173,9 +173,7 @@ impl ClockWatch {
             tracing::error!(%error, hint = error.hint(), "the time that has certainly come cannot be confirmed, or stored");
         }
         shared.measurements.series.set_time_max(shared.time.now());
-        let message = found
-            .diagnostic()
-            .or_else(|| certain_time::message(shared.time.ahead_ms(now)));
+        let message = found.diagnostic().or_else(|| certain_time::message(shared.time.ahead_ms(now)));
         let changed = match message.as_ref().filter(|_| !waits) {
             Some(message) => shared.notices.raise(NoticeKind::Clock, message.clone(), now),
             None => shared.notices.clear(NoticeKind::Clock),

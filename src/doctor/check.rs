@@ -535,15 +535,14 @@ fn check_console(console: &ConsoleFacts) -> Vec<CheckResult> {
     }
     let finding = |(rule, of_rule): (&str, Vec<&ConsoleAlertFacts>)| {
         let first = of_rule.first()?;
-        let told = Diagnostic::parse(&first.message);
         let about = match (&first.hostname, of_rule.len()) {
             (Some(host), 1) => format!(", about {host}"),
             (Some(host), count) => format!(", about {host} and {} others", count - 1),
             (None, _) => String::new(),
         };
-        let message = Diagnostic { hint: None, ..told.clone() };
+        let message = Diagnostic { hint: None, ..first.told.clone() };
         let all = format!("`muster alert ls --rule {rule}` shows all of it");
-        Some(warning(check, format!("{name}: {rule}{about}: {message:#}"), told.hint.unwrap_or(all)))
+        Some(warning(check, format!("{name}: {rule}{about}: {message:#}"), first.told.hint.clone().unwrap_or(all)))
     };
     by_rule.into_iter().filter_map(finding).collect()
 }

@@ -259,7 +259,7 @@ fn alerts_of_a_console_are_told_once_for_each_rule() {
     let alert = |rule: &str, hostname: Option<&str>| ConsoleAlertFacts {
         rule: rule.to_owned(),
         hostname: hostname.map(str::to_owned),
-        message: "it has too many. hint: ask it for fewer".to_owned(),
+        told: Diagnostic::new("it has too many").with_hint("ask it for fewer"),
     };
     let of = |alerts| PartFacts { consoles: vec![ConsoleFacts { name: "main".to_owned(), alerts }], ..well() };
     check(Part::Cli, of(Ok(Vec::new())), "console alerts", Verdict::Ok, "main has none");

@@ -248,7 +248,7 @@ pub struct ConsoleAlertFacts {
     /// The host that it is about, if it is about one.
     pub hostname: Option<String>,
     /// What it says.
-    pub message: String,
+    pub told: Diagnostic,
 }
 
 /// What answers at the socket of containers.

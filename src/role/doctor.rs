@@ -462,7 +462,7 @@ mod cli {
             .map(|one| ConsoleAlertFacts {
                 rule: one.alert.rule.to_string(),
                 hostname: (!one.host.0.is_nil()).then_some(one.hostname),
-                message: one.alert.message,
+                told: one.alert.diagnostic,
             })
             .collect())
     }

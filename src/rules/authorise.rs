@@ -8,9 +8,10 @@
 use std::collections::BTreeSet;
 
 use muster_fault::planted;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{Command, LIFETIME_MAX_MS, Target, Verb},
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::RefusalCode,
     select,
@@ -301,7 +302,8 @@ fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> 
     let secret = command.verb.secret().filter(|_| broadcast)?;
     refuse(
         RefusalCode::Invalid,
-        Diagnostic::new(format_args!("a broadcast carries no {secret}, for every host reads it")).with_hint("name the hosts one by one"),
+        Diagnostic::new(format_args!("a broadcast carries no {secret}, for every host reads it"))
+            .with_hint("name the hosts one by one"),
     )
 }
 
@@ -327,7 +329,8 @@ fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefus
 }
 
 fn unknown_realm(realm: &Name) -> CommandRefusal {
-    let message = Diagnostic::new(format_args!("this host does not carry the realm {realm}")).with_hint(format_args!("`muster realm create {realm}`, or add it to the agent's `realms`"));
+    let message = Diagnostic::new(format_args!("this host does not carry the realm {realm}"))
+        .with_hint(format_args!("`muster realm create {realm}`, or add it to the agent's `realms`"));
     CommandRefusal::new(RefusalCode::Denied, message)
 }
 

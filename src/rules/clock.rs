@@ -4,7 +4,7 @@
 //! if two thirds are near it. Three hosts that agree outvote the console's clock, and so does any number of them if
 //! that clock was set by the same offset while the console ran. Otherwise one of two clocks is wrong, and an operator has to look.
 
-use muster_topics::{diagnostic::Diagnostic, Millis};
+use muster_topics::{Millis, diagnostic::Diagnostic};
 
 use super::time::{AHEAD_MAX_MS, BUILD_MS, SLACK_MS};
 
@@ -138,7 +138,10 @@ impl ClockFinding {
                 };
                 format!("the console's clock is {} those of {agree} of {of} hosts: {then}", off(ahead_ms))
             }
-            Self::Bound { ahead_ms, hosts } => format!("while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of before go: what they are sent is dated no earlier until then, so that it expires later on them", ahead_ms / 60_000),
+            Self::Bound { ahead_ms, hosts } => format!(
+                "while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of before go: what they are sent is dated no earlier until then, so that it expires later on them",
+                ahead_ms / 60_000
+            ),
             Self::Set { by_ms } => format!(
                 "the console's clock was set {} while it ran, and there is no host to compare it with",
                 if by_ms < 0 {

@@ -1,7 +1,8 @@
 //! Validates the spec of a container.
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, LISTED_NAME_MAX_BYTES, MOUNTS_MAX, Mount, Network},
+    diagnostic::Diagnostic,
     name::Name,
     signal::Signal,
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
@@ -56,7 +57,8 @@ fn check_image(image: &Image) -> Result<(), Diagnostic> {
     let parts_are_names = name.split('/').all(|part| part.starts_with(|first: char| first.is_ascii_alphanumeric()));
     if name.len() > IMAGE_NAME_MAX_BYTES || !name.bytes().all(is_plain) || !parts_are_names {
         let name: String = name.chars().take(40).collect();
-        return Err(Diagnostic::new(format_args!("image.name {name:?} is no name of an image")).with_hint("REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"));
+        return Err(Diagnostic::new(format_args!("image.name {name:?} is no name of an image"))
+            .with_hint("REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"));
     }
     Ok(())
 }
@@ -68,7 +70,8 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
     if !begins_well || !name.bytes().all(is_plain) || name.len() > LISTED_NAME_MAX_BYTES {
         let name: String = name.chars().take(40).collect();
-        return Err(Diagnostic::new(format_args!("image.existing {name:?} is no name of a container")).with_hint("`muster host show` lists them"));
+        return Err(Diagnostic::new(format_args!("image.existing {name:?} is no name of a container"))
+            .with_hint("`muster host show` lists them"));
     }
     let given = [
         ("entry", spec.entry.is_some()),
@@ -86,7 +89,8 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((field, _)) => {
-            Err(Diagnostic::new(format_args!("{field}: {name} is adopted as it was made, which says that")).with_hint("leave it out"))
+            Err(Diagnostic::new(format_args!("{field}: {name} is adopted as it was made, which says that"))
+                .with_hint("leave it out"))
         }
         None => Ok(()),
     }
@@ -102,7 +106,8 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
         let what = |name: Option<&str>| {
             name.map_or("one that is made".to_owned(), |name| format!("the existing container {name}"))
         };
-        return Err(Diagnostic::new(format_args!("image: it is {}, and cannot become {}", what(was), what(is))).with_hint("remove it first, or choose another name"));
+        return Err(Diagnostic::new(format_args!("image: it is {}, and cannot become {}", what(was), what(is)))
+            .with_hint("remove it first, or choose another name"));
     }
     let (had, has) = (before.limits, after.limits);
     let taken = [
@@ -111,7 +116,10 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
         ("pids", had.pids.is_some() && has.pids.is_none()),
     ];
     match (is, taken.into_iter().find(|(_, is_taken)| *is_taken)) {
-        (Some(name), Some((limit, _))) => Err(Diagnostic::new(format_args!("limits.{limit}: to take a limit away makes a container anew, and {name} is adopted")).with_hint("a high one")),
+        (Some(name), Some((limit, _))) => Err(Diagnostic::new(format_args!(
+            "limits.{limit}: to take a limit away makes a container anew, and {name} is adopted"
+        ))
+        .with_hint("a high one")),
         _ => Ok(()),
     }
 }
@@ -135,7 +143,9 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into());
+            return Err(
+                format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into()
+            );
         }
     }
     if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
@@ -176,7 +186,8 @@ fn absolute(what: &str, path: &str) -> Result<(), Diagnostic> {
 fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     let provides = |name: &Name| spec.provides.iter().any(|provided| provided.name == *name);
     if let Some(name) = spec.ports.keys().find(|name| !provides(name)) {
-        return Err(Diagnostic::new(format_args!("ports.{name}: it provides no {name}")).with_hint(format_args!("add {{\"name\": \"{name}\"}} to provides")));
+        return Err(Diagnostic::new(format_args!("ports.{name}: it provides no {name}"))
+            .with_hint(format_args!("add {{\"name\": \"{name}\"}} to provides")));
     }
     if let Some((name, _)) = spec.ports.iter().find(|(_, port)| **port == 0) {
         return Err(format!("ports.{name} is 0, which is no port").into());
@@ -189,7 +200,8 @@ fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
             Err(Diagnostic::new("network is host, where a port inside is the host's own").with_hint("leave ports out"))
         }
         Network::Bridge | Network::None if !spec.needs.is_empty() => {
-            Err(Diagnostic::new("needs are endpoints of the host, which only a container in its network reaches").with_hint("\"network\": \"host\""))
+            Err(Diagnostic::new("needs are endpoints of the host, which only a container in its network reaches")
+                .with_hint("\"network\": \"host\""))
         }
         _ => Ok(()),
     }
@@ -197,7 +209,11 @@ fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
 
 fn check_stop(signal: Option<Signal>) -> Result<(), Diagnostic> {
     // For an immediate kill there is a grace period of zero.
-    if signal == Some(Signal::Kill) { Err(Diagnostic::new("stop_signal is kill").with_hint("\"grace_ms\": 0")) } else { Ok(()) }
+    if signal == Some(Signal::Kill) {
+        Err(Diagnostic::new("stop_signal is kill").with_hint("\"grace_ms\": 0"))
+    } else {
+        Ok(())
+    }
 }
 
 fn check_times(spec: &ContainerSpec) -> Result<(), Diagnostic> {

@@ -21,9 +21,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZoneDatabase;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DeploymentVersion, INSTANCES_MAX, Placement},
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     select::HostSelect,
     unit::{Run, UNITS_MAX},
@@ -481,7 +482,10 @@ mod tests {
         let (_, faults) = read(document);
         assert_eq!(faults.len(), wanted.len(), "{faults:#?}");
         for (fault, (at, message)) in faults.iter().zip(wanted) {
-            assert!(fault.at == *at && fault.diagnostic.cause.contains(message), "{fault:?} instead of {at}: {message}");
+            assert!(
+                fault.at == *at && fault.diagnostic.cause.contains(message),
+                "{fault:?} instead of {at}: {message}"
+            );
         }
     }
 

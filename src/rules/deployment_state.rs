@@ -1,9 +1,10 @@
 //! How far a deployment is on a host.
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitOwner},
+    diagnostic::Diagnostic,
     name::UnitName,
     unit::{Desired, Hold, HoldReason, Observed, Phase},
 };

@@ -11,8 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic,
+use muster_topics::{
     container::ContainerSpec,
+    diagnostic::Diagnostic,
     files::FilesSpec,
     manifest::Manifest,
     name::{Digest, UnitName, Version},
@@ -342,7 +343,8 @@ impl WantedUnit {
         says: &Manifest,
     ) -> Result<Spec, DocumentFault> {
         let spec = spec_of(self.kind, Value::Object(self.fields.clone()));
-        let mut spec = spec.map_err(|message| DocumentFault { at: self.unit.to_string(), diagnostic: message.into() })?;
+        let mut spec =
+            spec.map_err(|message| DocumentFault { at: self.unit.to_string(), diagnostic: message.into() })?;
         if let (Some(place), Some(artifact)) = (spec.artifact_mut(), artifact) {
             *place = artifact;
         }
@@ -584,7 +586,10 @@ mod tests {
         let (_, faults) = read(document);
         assert_eq!(faults.len(), wanted.len(), "{faults:#?}");
         for (fault, (at, message)) in faults.iter().zip(wanted) {
-            assert!(fault.at == *at && fault.diagnostic.cause.contains(message), "{fault:?} instead of {at}: {message}");
+            assert!(
+                fault.at == *at && fault.diagnostic.cause.contains(message),
+                "{fault:?} instead of {at}: {message}"
+            );
         }
     }
 

@@ -15,10 +15,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     canonical::CanonicalError,
     channel::Ability,
     command::Verb,
+    diagnostic::Diagnostic,
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -149,7 +150,8 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
 pub fn unknown(unit: &UnitName) -> CommandRefusal {
     CommandRefusal::new(
         RefusalCode::NotFound,
-        Diagnostic::new(format_args!("there is no unit {unit} on this host")).with_hint("`muster unit ls` lists those that there are"),
+        Diagnostic::new(format_args!("there is no unit {unit} on this host"))
+            .with_hint("`muster unit ls` lists those that there are"),
     )
 }
 
@@ -219,7 +221,11 @@ fn upgrade(unit: &UnitName, desired: &Desired, from: &Digest, verb: &Verb) -> Re
         return Ok(UnitEdit::Keep);
     }
     if *from != desired.revision {
-        let message = Diagnostic::new(format_args!("{unit} has changed since this was planned: it has revision {} now", desired.revision.short())).with_hint("plan it again");
+        let message = Diagnostic::new(format_args!(
+            "{unit} has changed since this was planned: it has revision {} now",
+            desired.revision.short()
+        ))
+        .with_hint("plan it again");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let revision = revision(&spec)?;
@@ -271,7 +277,8 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
         return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
     }
     if desired.run == Run::Stopped {
-        let message = Diagnostic::new(format_args!("{unit} should not run, so there is nothing to freeze")).with_hint(format_args!("`muster {kind} run {unit}`"));
+        let message = Diagnostic::new(format_args!("{unit} should not run, so there is nothing to freeze"))
+            .with_hint(format_args!("`muster {kind} run {unit}`"));
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let (spec, revision) = (desired.spec.clone(), desired.revision.clone());
@@ -304,7 +311,8 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
     if !current.desired.run.is_running() && !run {
         return Err(CommandRefusal::new(
             RefusalCode::Conflict,
-            Diagnostic::new(format_args!("{unit} should not run")).with_hint(format_args!("`muster yuno run --play {unit}` starts it, and has it play")),
+            Diagnostic::new(format_args!("{unit} should not run"))
+                .with_hint(format_args!("`muster yuno run --play {unit}` starts it, and has it play")),
         ));
     }
     let needs_a_new_try = current.is_held(HoldReason::Broken)
@@ -332,7 +340,12 @@ fn apply(
         if current.desired.spec.kind() != spec.kind() {
             return Err(CommandRefusal::new(
                 RefusalCode::Conflict,
-                Diagnostic::new(format_args!("{unit} is a {} and cannot become a {}", current.desired.spec.kind(), spec.kind())).with_hint("remove it first, or choose another name"),
+                Diagnostic::new(format_args!(
+                    "{unit} is a {} and cannot become a {}",
+                    current.desired.spec.kind(),
+                    spec.kind()
+                ))
+                .with_hint("remove it first, or choose another name"),
             ));
         }
         if let (Spec::Container(before), Spec::Container(after)) = (&*current.desired.spec, &spec) {
@@ -344,7 +357,8 @@ fn apply(
     if run == Some(Run::Playing) && spec.channel() != Channel::Lines {
         return Err(CommandRefusal::new(
             RefusalCode::Unsupported,
-            Diagnostic::new(format_args!("{unit} cannot play: its channel is not `lines`")).with_hint("add \"channel\": \"lines\""),
+            Diagnostic::new(format_args!("{unit} cannot play: its channel is not `lines`"))
+                .with_hint("add \"channel\": \"lines\""),
         ));
     }
     let revision = revision(&spec)?;
@@ -401,8 +415,10 @@ pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Comma
     let before = before.map(Spec::env);
     for (name, value) in after.env_mut().into_iter().flatten().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
-            let message =
-                Diagnostic::new(format_args!("env.{name}: {MASK} stands for the value that is there, and there is none")).with_hint("write it out");
+            let message = Diagnostic::new(format_args!(
+                "env.{name}: {MASK} stands for the value that is there, and there is none"
+            ))
+            .with_hint("write it out");
             return Err(CommandRefusal::new(RefusalCode::Invalid, message));
         };
         value.clone_from(kept);
@@ -436,15 +452,25 @@ fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, Command
     let is_transient = current.desired.spec.is_transient();
     let has_ended = is_transient && matches!(current.observed.phase(), Phase::Stopped | Phase::Failed);
     if current.desired.run != Run::Stopped && !has_ended {
-        return conflict(Diagnostic::new(format_args!("{unit} should run")).with_hint(format_args!("`muster unit retire {unit}` stops and holds it")));
+        return conflict(
+            Diagnostic::new(format_args!("{unit} should run"))
+                .with_hint(format_args!("`muster unit retire {unit}` stops and holds it")),
+        );
     }
     let ends = matches!(current.observed.phase(), Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
     if ends || current.observed.instance().pid.is_some() {
-        return conflict(Diagnostic::new(format_args!("{unit} has not stopped yet")).with_hint("wait until its phase is stopped"));
+        return conflict(
+            Diagnostic::new(format_args!("{unit} has not stopped yet")).with_hint("wait until its phase is stopped"),
+        );
     }
     // A unit that runs once is not restarted by a change.
     if !is_transient && !current.is_held(HoldReason::Operator) {
-        return conflict(Diagnostic::new(format_args!("{unit} is stopped, but nobody holds it, so it could be started at any moment")).with_hint(format_args!("`muster unit retire {unit}`")));
+        return conflict(
+            Diagnostic::new(format_args!(
+                "{unit} is stopped, but nobody holds it, so it could be started at any moment"
+            ))
+            .with_hint(format_args!("`muster unit retire {unit}`")),
+        );
     }
     Ok(UnitEdit::Forget)
 }

@@ -2,7 +2,8 @@
 
 pub mod plan;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     files::{FILES_MAX, FileEntry, FilesSpec, NOTICES_MAX, TEXTS_MAX_BYTES},
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
@@ -58,9 +59,8 @@ fn check_entry(entry: &FileEntry) -> Result<(), Diagnostic> {
     let forms = [text.is_some(), template.is_some(), is_artifact, directory.is_some(), link.is_some(), *absent];
     match forms.into_iter().filter(|is_form| *is_form).count() {
         1 => check_details(entry),
-        0 => {
-            Err(Diagnostic::new("it says not what there is").with_hint("text, template, artifact, directory, link, or absent: true"))
-        }
+        0 => Err(Diagnostic::new("it says not what there is")
+            .with_hint("text, template, artifact, directory, link, or absent: true")),
         _ => Err("it says more than one of text, template, artifact, directory, link and absent".into()),
     }
 }
@@ -69,7 +69,9 @@ fn check_entry(entry: &FileEntry) -> Result<(), Diagnostic> {
 fn check_details(entry: &FileEntry) -> Result<(), Diagnostic> {
     let FileEntry { directory, link, absent, owner, group, mode, validate, .. } = entry;
     if let Some(mode) = mode.as_ref().filter(|mode| !u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o7777)) {
-        return Err(Diagnostic::new(format_args!("mode: {mode:?} is none")).with_hint("write it in octal, such as \"0644\""));
+        return Err(
+            Diagnostic::new(format_args!("mode: {mode:?} is none")).with_hint("write it in octal, such as \"0644\"")
+        );
     }
     if *absent && (owner.is_some() || group.is_some() || mode.is_some()) || link.is_some() && mode.is_some() {
         return Err("it has owner, group or mode, which what it describes has not".into());

@@ -10,7 +10,7 @@ pub mod text_diff;
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic, canonical, desired::DeploymentName, name::Digest, name::UnitName};
+use muster_topics::{canonical, desired::DeploymentName, diagnostic::Diagnostic, name::Digest, name::UnitName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -17,8 +17,9 @@ pub mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     address::has_user_information,
+    diagnostic::Diagnostic,
     files::NOTICES_MAX,
     packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository, RepositoryLogin},
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
@@ -51,7 +52,9 @@ pub fn faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     ];
     let of_packages = package_faults(spec);
     let of_repositories = spec.repositories.iter().filter_map(|(name, repository)| {
-        check_repository(repository).err().map(|fault| Diagnostic { cause: format!("repositories.{name}.{}", fault.cause), ..fault })
+        check_repository(repository)
+            .err()
+            .map(|fault| Diagnostic { cause: format!("repositories.{name}.{}", fault.cause), ..fault })
     });
     let all = checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories);
     all.chain(key_faults(spec)).chain(login_faults(spec)).collect()
@@ -77,9 +80,13 @@ fn package_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
             faults.push(fault.within(format_args!("{part}: {package}")));
         }
         match version {
-            Some(_) if part == "absent" => faults.push(Diagnostic::new(format_args!("absent: {package}: a package that is not there has no version")).with_hint(format_args!("write {name} alone"))),
+            Some(_) if part == "absent" => faults.push(
+                Diagnostic::new(format_args!("absent: {package}: a package that is not there has no version"))
+                    .with_hint(format_args!("write {name} alone")),
+            ),
             Some(version) => {
-                faults.extend(check_version(version).err().map(|fault| fault.within(format_args!("{part}: {package}"))));
+                faults
+                    .extend(check_version(version).err().map(|fault| fault.within(format_args!("{part}: {package}"))));
             }
             None => {}
         }
@@ -177,7 +184,9 @@ fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
         return Err("suite: it has to be one word, such as stable, or ./ for a flat repository".into());
     }
     if suite.ends_with('/') != components.is_empty() {
-        return Err("components: a flat repository, whose suite ends with /, has none, and any other at least one".into());
+        return Err(
+            "components: a flat repository, whose suite ends with /, has none, and any other at least one".into()
+        );
     }
     if !components.iter().all(|component| is_word(component)) {
         return Err("components: each has to be one word".into());
@@ -186,7 +195,9 @@ fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
     let is_armoured =
         key.starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") && key.ends_with("-----END PGP PUBLIC KEY BLOCK-----");
     if !is_armoured || key.len() > KEY_MAX_BYTES {
-        return Err(Diagnostic::new("key: it has to be a public key in ASCII armour").with_hint("gpg --armor --export KEY"));
+        return Err(
+            Diagnostic::new("key: it has to be a public key in ASCII armour").with_hint("gpg --armor --export KEY")
+        );
     }
     login.as_ref().map_or(Ok(()), |login| check_login(url, login))
 }

@@ -60,8 +60,9 @@ use std::sync::Arc;
 
 #[cfg(test)]
 use muster_topics::name::Digest;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     signal::Signal,
     unit::{Desired, Hold, Observed, Phase},
 };

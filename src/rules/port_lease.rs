@@ -12,8 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     container::ContainerSpec,
+    diagnostic::Diagnostic,
     endpoint::{Connector, ENDPOINTS_MAX, Endpoint, Needed, Protocol, Provided},
     name::{Name, UnitName},
     outcome::RefusalCode,
@@ -214,7 +215,10 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
     let mut ports = BTreeSet::new();
     for Provided { name, port, protocol, .. } in spec.provides {
         match port {
-            Some(0) => wrong.push(Diagnostic::new(format_args!("provides: {name} has port 0, which is none")).with_hint("leave the port out")),
+            Some(0) => wrong.push(
+                Diagnostic::new(format_args!("provides: {name} has port 0, which is none"))
+                    .with_hint("leave the port out"),
+            ),
             Some(port) if !ports.insert((*protocol, *port)) => {
                 wrong.push(format!("provides: two endpoints have {protocol} port {port}").into());
             }
@@ -227,10 +231,17 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
     for (name, value) in spec.env {
         let known = |one: &Placeholder<'_>| one.name.is_some() == (one.what != "config") && WHATS.contains(&one.what);
         if let Some(one) = placeholder::all(value).into_iter().find(known) {
-            wrong.push(Diagnostic::new(format_args!("env.{name} says {one}, and placeholders are put into arguments alone")).with_hint(format_args!("its process finds {} in its environment", match one.name {
-                    None => "MUSTER_CONFIG".to_owned(),
-                    Some(of) => format!("MUSTER_{}_{}", one.what.to_uppercase(), of.to_uppercase().replace('-', "_")),
-                })));
+            wrong.push(
+                Diagnostic::new(format_args!("env.{name} says {one}, and placeholders are put into arguments alone"))
+                    .with_hint(format_args!(
+                        "its process finds {} in its environment",
+                        match one.name {
+                            None => "MUSTER_CONFIG".to_owned(),
+                            Some(of) =>
+                                format!("MUSTER_{}_{}", one.what.to_uppercase(), of.to_uppercase().replace('-', "_")),
+                        }
+                    )),
+            );
         }
     }
     wrong
@@ -283,7 +294,8 @@ pub fn assign(
     for Provided { protocol, port, .. } in provides {
         let Some(port) = port else { continue };
         if let Some(other) = taken.insert((*protocol, *port), unit).filter(|other| *other != unit) {
-            let message = Diagnostic::new(format_args!("{protocol} port {port} is leased to {other}")).with_hint("leave the port out, to be leased a free one");
+            let message = Diagnostic::new(format_args!("{protocol} port {port} is leased to {other}"))
+                .with_hint("leave the port out, to be leased a free one");
             return Err(CommandRefusal::new(RefusalCode::Conflict, message));
         }
     }

@@ -6,8 +6,9 @@
 use core::net::IpAddr;
 use std::time::Duration;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     container::{ContainerSpec, Network},
+    diagnostic::Diagnostic,
     endpoint::{Protocol, Provided},
     name::Name,
     probe::{self, ARGV_MAX, Check, Http, PATH_MAX_BYTES, Port, Probe, Tcp, WORD_MAX_BYTES, Which},
@@ -131,7 +132,8 @@ impl ProbeCounter {
 pub fn check(spec: &Spec) -> Vec<Diagnostic> {
     let mut wrong = Vec::new();
     for (which, probe) in spec.probes().iter() {
-        let mut complain = |what: Diagnostic| wrong.push(Diagnostic { cause: format!("probes.{which}.{}", what.cause), ..what });
+        let mut complain =
+            |what: Diagnostic| wrong.push(Diagnostic { cause: format!("probes.{which}.{}", what.cause), ..what });
         check_numbers(which, probe, &mut complain);
         match &probe.check {
             Check::Exec(argv) => check_argv(argv, spec, &mut complain),
@@ -167,11 +169,13 @@ fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(Diagnost
             continue;
         }
         complain(match (which, what) {
-            (Which::Start, "failures") => {
-                Diagnostic::new(format_args!("{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over")).with_hint("leave it out")
-            }
+            (Which::Start, "failures") => Diagnostic::new(format_args!(
+                "{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over"
+            ))
+            .with_hint("leave it out"),
             (Which::Live, "successes") => {
-                Diagnostic::new(format_args!("{what} is {value}, but one good answer is all that it takes")).with_hint("leave it out")
+                Diagnostic::new(format_args!("{what} is {value}, but one good answer is all that it takes"))
+                    .with_hint("leave it out")
             }
             _ => format!("{what} is {value}, and may be from {min} to {max}").into(),
         });
@@ -183,7 +187,9 @@ fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(Diagnostic
         complain(Diagnostic::new("exec has no program").with_hint("[\"/usr/bin/test\", \"-e\", \"/run/ready\"]"));
     }
     if argv.len() > ARGV_MAX || argv.iter().any(|word| word.len() > WORD_MAX_BYTES || word.contains('\0')) {
-        complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL").into());
+        complain(
+            format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL").into(),
+        );
     }
     for (word, wrong) in port_lease::wrong_placeholders(argv, spec) {
         complain(Diagnostic { cause: format!("exec: word {word} says {}", wrong.cause), ..wrong });
@@ -218,25 +224,38 @@ fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
     }
 }
 
-fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec, complain: &mut impl FnMut(Diagnostic)) {
+fn check_port(
+    kind: &str,
+    (port, address): (&Port, Option<IpAddr>),
+    spec: &Spec,
+    complain: &mut impl FnMut(Diagnostic),
+) {
     if matches!(spec, Spec::Container(container) if container.network == Network::None) {
-        return complain(Diagnostic::new(format_args!("{kind}: its network is none, so that nobody connects to it")).with_hint("exec, which runs inside"));
+        return complain(
+            Diagnostic::new(format_args!("{kind}: its network is none, so that nobody connects to it"))
+                .with_hint("exec, which runs inside"),
+        );
     }
     match port {
         Port::Number(0) => complain(format!("{kind}.port is 0, which is none").into()),
         Port::Number(number) if address.is_none() && own_network(spec).is_some() => {
             if endpoint(spec, port, address).is_none() {
-                complain(Diagnostic::new(format_args!("{kind}.port is {number}, a port inside to which no endpoint leads from the host")).with_hint("add one to `provides`, and that number to `ports`; or exec, which runs inside"));
+                complain(
+                    Diagnostic::new(format_args!(
+                        "{kind}.port is {number}, a port inside to which no endpoint leads from the host"
+                    ))
+                    .with_hint("add one to `provides`, and that number to `ports`; or exec, which runs inside"),
+                );
             }
         }
         Port::Number(_) => {}
         Port::Endpoint(name) => match spec.provides().iter().find(|provided| provided.name == *name) {
             None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name").into()),
             Some(endpoint) if endpoint.protocol != Protocol::Tcp => {
-                complain(format!(
-                    "{kind}.port is {name}, an endpoint of {}, to which nobody connects",
-                    endpoint.protocol
-                ).into());
+                complain(
+                    format!("{kind}.port is {name}, an endpoint of {}, to which nobody connects", endpoint.protocol)
+                        .into(),
+                );
             }
             Some(_) => {}
         },
@@ -247,7 +266,9 @@ fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec,
 fn check_path(path: &str, complain: &mut impl FnMut(Diagnostic)) {
     let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if !path.starts_with('/') || !is_plain || path.len() > PATH_MAX_BYTES {
-        complain(Diagnostic::new(format_args!("http.path {path:?} is none")).with_hint(format_args!("it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII character stands there as %XX")));
+        complain(Diagnostic::new(format_args!("http.path {path:?} is none")).with_hint(format_args!(
+            "it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII character stands there as %XX"
+        )));
     }
 }
 
@@ -301,9 +322,7 @@ mod tests {
     fn starting_unit_is_probed_often() {
         let mut watch = ProbeCounter::new(&probe(|_| ()), true, 0.9);
         let mut waits = vec![watch.wait_ms()];
-        for answer in
-            [Err("".into()), Err("".into()), Err("".into()), Err("".into()), Err("".into())]
-        {
+        for answer in [Err("".into()), Err("".into()), Err("".into()), Err("".into()), Err("".into())] {
             watch.answered(answer);
             waits.push(watch.wait_ms());
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::backoff::GOOD_AFTER_MS;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     probe::{Check, Which},
     process::{Forking, Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
@@ -111,7 +112,9 @@ fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into());
+            return Err(
+                format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into()
+            );
         }
         if !spec.channel.is_none() && NOTIFY_VARIABLES.contains(&name.as_str()) {
             return Err(format!("environment variable {name} is set by the agent for a unit with a channel").into());
@@ -132,10 +135,12 @@ fn check_configs(spec: &YunoSpec) -> Result<(), Diagnostic> {
     }
     for (index, config) in spec.configs.iter().enumerate() {
         if config.id.as_str() == MERGED {
-            return Err(Diagnostic::new(format_args!("configs: the id {MERGED} is that of the merged file")).with_hint("add it under another id"));
+            return Err(Diagnostic::new(format_args!("configs: the id {MERGED} is that of the merged file"))
+                .with_hint("add it under another id"));
         }
         if spec.configs[..index].iter().any(|other| other.id == config.id) {
-            return Err(Diagnostic::new(format_args!("configs: {} stands there twice", config.id)).with_hint("one version of it is enough"));
+            return Err(Diagnostic::new(format_args!("configs: {} stands there twice", config.id))
+                .with_hint("one version of it is enough"));
         }
     }
     Ok(())
@@ -143,17 +148,24 @@ fn check_configs(spec: &YunoSpec) -> Result<(), Diagnostic> {
 
 fn check_reload(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.reload_signal == Signal::Kill {
-        return Err(Diagnostic::new("reload_signal is kill, which nothing survives").with_hint("\"reload\": \"restart\""));
+        return Err(
+            Diagnostic::new("reload_signal is kill, which nothing survives").with_hint("\"reload\": \"restart\"")
+        );
     }
     let by_channel = spec.on_change.iter().any(|one| one.action == Reload::Channel) || spec.reload == Reload::Channel;
     if by_channel && spec.channel != Channel::Lines {
         return Err(Diagnostic::new("to reload by channel needs one").with_hint("\"channel\": \"lines\""));
     }
     if spec.on_change.len() > ON_CHANGE_MAX {
-        return Err(format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()).into());
+        return Err(
+            format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()).into()
+        );
     }
     match spec.on_change.iter().find(|one| !one.path.starts_with('/') || one.path.contains('\0')) {
-        Some(one) => Err(Diagnostic::new(format_args!("on_change: {:?} is no absolute path", one.path)).with_hint("begin it with /")),
+        Some(one) => {
+            Err(Diagnostic::new(format_args!("on_change: {:?} is no absolute path", one.path))
+                .with_hint("begin it with /"))
+        }
         None => Ok(()),
     }
 }
@@ -210,14 +222,14 @@ fn check_log(log: &Log) -> Result<(), Diagnostic> {
 fn check_channel(spec: &YunoSpec) -> Result<(), Diagnostic> {
     between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     if spec.process.forking.is_some() && !spec.channel.is_none() {
-        return Err(
-            Diagnostic::new("process.forking: a program with a channel says itself when it is up, and stays in the foreground").with_hint("leave out one of the two"),
-        );
+        return Err(Diagnostic::new(
+            "process.forking: a program with a channel says itself when it is up, and stays in the foreground",
+        )
+        .with_hint("leave out one of the two"));
     }
     match spec.watchdog_ms {
-        Some(_) if spec.channel.is_none() => {
-            Err(Diagnostic::new("watchdog_ms needs a channel to be heard on").with_hint("add \"channel\": \"notify\" or \"lines\""))
-        }
+        Some(_) if spec.channel.is_none() => Err(Diagnostic::new("watchdog_ms needs a channel to be heard on")
+            .with_hint("add \"channel\": \"notify\" or \"lines\"")),
         Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
         None => Ok(()),
     }

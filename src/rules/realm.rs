@@ -11,7 +11,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::Name,
     realm::{BIND, PARENTS_MAX, PORTS_MAX, PortRange, Realm},
 };
@@ -121,7 +122,9 @@ impl Realms {
             if ports.first == 0 || ports.count() == 0 {
                 wrong.push(format!("the ports {ports} are no range from a port to one that is not below it").into());
             } else if ports.count() > PORTS_MAX {
-                wrong.push(format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()).into());
+                wrong.push(
+                    format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()).into(),
+                );
             }
         }
         if realm.bind.is_some_and(|bind| bind.is_multicast()) {
@@ -129,7 +132,10 @@ impl Realms {
         }
         let Some(parent) = &realm.parent else { return wrong };
         if *parent != Name::default_realm() && self.get(parent).is_none() && *parent != realm.name {
-            wrong.push(Diagnostic::new(format_args!("there is no realm {parent} to be its parent")).with_hint(format_args!("`muster realm create {parent}`")));
+            wrong.push(
+                Diagnostic::new(format_args!("there is no realm {parent} to be its parent"))
+                    .with_hint(format_args!("`muster realm create {parent}`")),
+            );
         }
         let above = self.lineage(parent);
         if above.contains(&realm.name) {

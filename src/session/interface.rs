@@ -9,12 +9,13 @@ use muster_rules::{
     presence::StoreLife,
     time::KnownTime,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     ack::Numbered,
     admission::AdmissionStage,
     command::Command,
     desired::{DeploymentName, DesiredMark, DocumentRefusal},
+    diagnostic::Diagnostic,
     envelope::{self, EnvelopeError, PublicKey},
     name::{CommandId, Digest, Name},
     numbered::Numbers,

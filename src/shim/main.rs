@@ -67,10 +67,8 @@ fn main() -> ExitCode {
         [folder] => (folder, false),
         [folder, flag] if flag == "--adopt" => (folder, true),
         _ => {
-            let _ = writeln!(
-                io::stderr(),
-                "usage: muster-shim FOLDER [--adopt]\nThe muster agent starts this, not you."
-            );
+            let _ =
+                writeln!(io::stderr(), "usage: muster-shim FOLDER [--adopt]\nThe muster agent starts this, not you.");
             return ExitCode::from(2);
         }
     };

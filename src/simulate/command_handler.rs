@@ -14,10 +14,11 @@ use muster_session::{
     running::CommandStage,
     store::{CommandTaken, NewDocument, RepeatedCommand, StoreReply, StoreRequest},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis, V1,
     command::{Command, Verb},
     desired::{DesiredDeployment, DesiredReport, PlanQuestion, PlanRequest},
+    diagnostic::Diagnostic,
     label,
     name::CommandId,
     numbered::{NumberedContent, NumberedDocument},

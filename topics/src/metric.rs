@@ -71,9 +71,7 @@ pub enum BatchError {
     #[error("the batch cannot be unpacked: {0}")]
     Unpack(#[from] std::io::Error),
     /// It is packed with this dictionary, which is an unknown one.
-    #[error(
-        "the batch cannot be unpacked: it is packed with the dictionary {0:08x}, which is not known here"
-    )]
+    #[error("the batch cannot be unpacked: it is packed with the dictionary {0:08x}, which is not known here")]
     #[diagnostic(help("is this program older than the one that packed it?"))]
     Dictionary(u32),
     /// The first line is not the expected comment.

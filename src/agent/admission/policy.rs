@@ -8,7 +8,7 @@ use muster_rules::{
     desired::body::shortened,
     rollout::window::{self, Window, WindowState, WindowZone},
 };
-use muster_topics::{diagnostic::Diagnostic, Millis, desired::DeploymentVersion};
+use muster_topics::{Millis, desired::DeploymentVersion, diagnostic::Diagnostic};
 use nix::{sys::signal, unistd::Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -101,7 +101,10 @@ fn make(
                 write_all(&folder, setting.v2()).map_err(failed)?;
             }
             _ => {
-                return Err(Diagnostic::new(format_args!("the limit of {controller}: its container hands that on to nothing below it")).with_hint("the container's own limits hold in any case"));
+                return Err(Diagnostic::new(format_args!(
+                    "the limit of {controller}: its container hands that on to nothing below it"
+                ))
+                .with_hint("the container's own limits hold in any case"));
             }
         }
     }
@@ -118,7 +121,8 @@ fn make(
         let why = why.map(|error| format!(" ({error})")).unwrap_or_default();
         return Err(format!(
             "nothing of its own can be made in its cgroups, so nobody could tell what is left inside{why}"
-        ).into());
+        )
+        .into());
     }
     let own: Vec<&Path> = made.cgroup.folders().filter_map(Path::parent).collect();
     let is_other =

@@ -109,7 +109,10 @@ impl ExecutionLimits {
         let Self { parallel_max, queue_max, .. } = self;
         let message = match queue_max {
             0 => format!("{parallel_max} commands run already, as many as may at once").into(),
-            _ => Diagnostic::new(format_args!("{parallel_max} commands run already and {queue_max} wait, as many as may")).with_hint("try again later"),
+            _ => Diagnostic::new(format_args!(
+                "{parallel_max} commands run already and {queue_max} wait, as many as may"
+            ))
+            .with_hint("try again later"),
         };
         Err(CommandRefusal::new(RefusalCode::Busy, message))
     }

@@ -16,8 +16,9 @@ use muster_shim::{
     ProcessExit, ProgramEnd, ShimEvent, ShimRequest,
     files::{self, StateFile},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::{Exec, Keep},
+    diagnostic::Diagnostic,
     name::CommandId,
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
 };
@@ -172,7 +173,9 @@ impl ExecFollower {
         for wait in FIND_OUT {
             match shims.adopt(&self.folder).await {
                 Ok(found) => return Some(found),
-                Err(error) => tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet"),
+                Err(error) => {
+                    tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet")
+                }
             }
             sleep(wait).await;
         }

@@ -20,7 +20,7 @@ use muster_shim::{
     cgroup::AGENT_PREFIX,
     process_identity,
 };
-use muster_topics::{diagnostic::Diagnostic, command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
+use muster_topics::{command::Exec, diagnostic::Diagnostic, name::UnitName, outcome::RefusalCode, process::Limits};
 use nix::{
     fcntl::OFlag,
     libc,
@@ -215,7 +215,8 @@ impl RunningContainer {
             return Err(CommandRefusal::new(RefusalCode::NoSuchFile, format!("{program} in {unit}: {error}")));
         }
         if !self.is_executable(program) {
-            let message = Diagnostic::new(format_args!("{program} in {unit} cannot be run")).with_hint("is it executable?");
+            let message =
+                Diagnostic::new(format_args!("{program} in {unit} cannot be run")).with_hint("is it executable?");
             return Err(CommandRefusal::new(RefusalCode::NotExecutable, message));
         }
         if let Err(error) = self.open_inside(&launch.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY) {
@@ -235,7 +236,8 @@ impl RunningContainer {
             path.split(':').filter(|folder| folder.starts_with('/')).map(|folder| format!("{folder}/{program}"));
         found.into_iter().find(|path| !program.is_empty() && self.is_executable(path)).ok_or_else(|| {
             let unit = &self.unit;
-            let message = Diagnostic::new(format_args!("there is no program {program:?} in {path} of {unit}")).with_hint("give its whole path");
+            let message = Diagnostic::new(format_args!("there is no program {program:?} in {path} of {unit}"))
+                .with_hint("give its whole path");
             CommandRefusal::new(RefusalCode::NoSuchFile, message)
         })
     }
@@ -323,7 +325,8 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
     match error.kind() {
         io::ErrorKind::PermissionDenied => CommandRefusal::new(
             RefusalCode::Denied,
-            Diagnostic::new(format_args!("{unit} cannot be entered: {error}")).with_hint("only an agent that runs as root can go into a container"),
+            Diagnostic::new(format_args!("{unit} cannot be entered: {error}"))
+                .with_hint("only an agent that runs as root can go into a container"),
         ),
         _ => CommandRefusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
     }

@@ -14,8 +14,9 @@ use muster_base::mount::remove_folder;
 use muster_rules::{CommandRefusal, plan::Slot};
 use muster_shim::{Launch, StartStep, cgroup::Cgroup, files};
 use muster_sqlite::room;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::Exec,
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::{RefusalCode, Status},
     process::Limits,
@@ -65,7 +66,10 @@ impl Launcher {
             Ok(Err(NotLaunched::Refused(refusal))) => return Err(refusal),
             Ok(Err(NotLaunched::Failed(error))) => {
                 let told = Diagnostic::of_error(&error).within(folder.display());
-                return Ok(LaunchResult::Over(Status::Failed(Diagnostic { hint: told.hint.or_else(|| room::hint(&error)), ..told })));
+                return Ok(LaunchResult::Over(Status::Failed(Diagnostic {
+                    hint: told.hint.or_else(|| room::hint(&error)),
+                    ..told
+                })));
             }
             Err(error) => return Ok(LaunchResult::Over(Status::Failed(Diagnostic::new(&error)))),
         };
@@ -124,7 +128,8 @@ impl Launcher {
         let Some(unit) = cgroup.filter(|_| !limits.is_none()) else { return Ok(Cgroup::default()) };
         let unsupported =
             |why: Diagnostic| CommandRefusal::new(RefusalCode::Unsupported, why.within("it cannot be limited here"));
-        let made = self.tree.prepare((unit, Slot::First), &limits).map_err(|error| unsupported(Diagnostic::new(error)))?;
+        let made =
+            self.tree.prepare((unit, Slot::First), &limits).map_err(|error| unsupported(Diagnostic::new(error)))?;
         if made.missing.is_empty() {
             return Ok(made.cgroup);
         }
@@ -226,12 +231,14 @@ fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> C
         (StartStep::Exec, kind) if kind == PermissionDenied || source.raw_os_error() == Some(nix::libc::ENOEXEC) => {
             CommandRefusal::new(
                 RefusalCode::NotExecutable,
-                Diagnostic::new(format_args!("{asked} cannot be run: {source}")).with_hint("is it executable, for the user that is to run it?"),
+                Diagnostic::new(format_args!("{asked} cannot be run: {source}"))
+                    .with_hint("is it executable, for the user that is to run it?"),
             )
         }
         (_, PermissionDenied) => CommandRefusal::new(
             RefusalCode::Denied,
-            Diagnostic::new(format_args!("{asked} cannot be run: {source}")).with_hint("only an agent that runs as root can become another user"),
+            Diagnostic::new(format_args!("{asked} cannot be run: {source}"))
+                .with_hint("only an agent that runs as root can become another user"),
         ),
         _ => CommandRefusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
     }

@@ -20,7 +20,8 @@ pub(crate) fn find_program(program: &str, cwd: &Path) -> Result<String, CommandR
         .map(|folder| format!("{folder}/{program}"))
         .find(|path| !program.is_empty() && is_executable(Path::new(path)))
         .ok_or_else(|| {
-            let message = Diagnostic::new(format_args!("there is no program {program:?} in {SEARCH_PATH}")).with_hint("give its whole path, or run a shell if it is one of its words");
+            let message = Diagnostic::new(format_args!("there is no program {program:?} in {SEARCH_PATH}"))
+                .with_hint("give its whole path, or run a shell if it is one of its words");
             CommandRefusal::new(RefusalCode::NoSuchFile, message)
         })
 }

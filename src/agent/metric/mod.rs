@@ -46,10 +46,11 @@ pub use tags::HostTags;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_base::clock;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     ack::Numbered,
     catalogue::{MetricGroup, SAMPLE_S},
+    diagnostic::Diagnostic,
     metric::{Point, PointLine, Shared},
     name::HostId,
 };
@@ -375,7 +376,9 @@ impl SamplingLoop {
         match buffer::trim(&self.store, limits, self.store.certain_ms()).await {
             Ok(0) => {}
             Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
-            Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now"),
+            Err(error) => {
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now")
+            }
         }
     }
 }

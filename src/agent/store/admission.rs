@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use muster_rules::desired::change::ChangedUnits;
 use muster_session::interface::{AdmissionStatement, AdmissionStatements};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     ack::Numbered,
     admission::{AdmissionStage, ChangeOutcome},
     desired::{DeploymentName, DeploymentVersion},
+    diagnostic::Diagnostic,
     name::Digest,
 };
 use sqlx::SqliteConnection;

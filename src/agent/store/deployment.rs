@@ -462,7 +462,11 @@ async fn take_realms(connection: &mut SqliteConnection, realms: &[Realm]) -> Res
     match realm::take_in(&mut savepoint, realms).await? {
         Ok(()) => release(savepoint).await?,
         Err(refusal) => {
-            tracing::warn!(reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "the realms of a document cannot be taken");
+            tracing::warn!(
+                reason = refusal.diagnostic.cause,
+                hint = refusal.diagnostic.hint,
+                "the realms of a document cannot be taken"
+            );
             savepoint.rollback().await?;
         }
     }

@@ -198,7 +198,11 @@ impl IntentFolder {
         for realm in self.realms() {
             // One that does not fit any more has its defaults until the console sends it again.
             if let Err(refusal) = realm::take_in(tx, &[realm]).await? {
-                tracing::warn!(reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a realm cannot be put back");
+                tracing::warn!(
+                    reason = refusal.diagnostic.cause,
+                    hint = refusal.diagnostic.hint,
+                    "a realm cannot be put back"
+                );
             }
         }
         for copy in &copies {

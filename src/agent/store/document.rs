@@ -11,7 +11,12 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, columns::{from_json, to_json}, error::StoreError, owner};
+use super::{
+    Store,
+    columns::{from_json, to_json},
+    error::StoreError,
+    owner,
+};
 
 /// The stored document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,7 +146,10 @@ pub async fn report(store: &Store) -> Result<DesiredReport, StoreError> {
         let Ok(name) = row.name.parse() else { continue };
         let refused = row.refused_version.zip(row.refused_message);
         let refused = refused.map(|(version, message)| {
-            Ok::<_, StoreError>(DeploymentRefusal { version: number(version), diagnostic: from_json("reason", &message)? })
+            Ok::<_, StoreError>(DeploymentRefusal {
+                version: number(version),
+                diagnostic: from_json("reason", &message)?,
+            })
         });
         let refused = refused.transpose()?;
         report.deployments.insert(name, DeploymentReport { version: number(row.version), refused, waits: None });

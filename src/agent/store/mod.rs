@@ -56,7 +56,7 @@ use muster_rules::{
     presence,
 };
 use muster_sqlite::{form, index_file, one_writer, room::Reserve, schema};
-use muster_topics::{diagnostic::Diagnostic, Millis, ack::LIVES_MAX};
+use muster_topics::{Millis, ack::LIVES_MAX, diagnostic::Diagnostic};
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},

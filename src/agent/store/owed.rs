@@ -3,8 +3,9 @@
 //! **Invariant: an action is owed from the transaction that has made its change**, and is no more once it was done or the change was
 //! rolled back. It may be done twice, if the agent ends in between.
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     files::ChangeAction,
     name::{Digest, UnitName},
 };

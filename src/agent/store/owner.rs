@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     desired::{DeploymentName, UnitOwner},
+    diagnostic::Diagnostic,
     name::UnitName,
 };
 use sqlx::SqliteConnection;
@@ -117,8 +118,8 @@ pub(super) async fn detach(
     sqlx::query!("DELETE FROM removal WHERE unit = ?", name).execute(&mut *connection).await?;
     if is_listed {
         let deployment = owner.deployment.as_str();
-        let message =
-            Diagnostic::new(format_args!("{unit} was detached on this host, and the document lists it")).with_hint("exclude it, or adopt it");
+        let message = Diagnostic::new(format_args!("{unit} was detached on this host, and the document lists it"))
+            .with_hint("exclude it, or adopt it");
         let message = to_json("reason", &message)?;
         sqlx::query!(
             "UPDATE deployment SET refused_version = version, refused_message = ?, may_pass = 1 WHERE name = ?",

@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 
 use muster_rules::{CommandRefusal, realm::Realms};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::RefusalCode,
     realm::Realm,
@@ -95,12 +96,18 @@ pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<R
     }
     if !holders.is_empty() {
         let names: Vec<String> = holders.into_iter().collect();
-        return conflict(Diagnostic::new(format_args!("realm {realm} has units here, or in snapshots: {}", names.join(", "))).with_hint("remove them first"));
+        return conflict(
+            Diagnostic::new(format_args!("realm {realm} has units here, or in snapshots: {}", names.join(", ")))
+                .with_hint("remove them first"),
+        );
     }
     let known = all(connection).await?;
     let children: Vec<&str> = known.children(realm).into_iter().map(Name::as_str).collect();
     if !children.is_empty() {
-        return conflict(Diagnostic::new(format_args!("realm {realm} is the parent of {}", children.join(", "))).with_hint("remove these first"));
+        return conflict(
+            Diagnostic::new(format_args!("realm {realm} is the parent of {}", children.join(", ")))
+                .with_hint("remove these first"),
+        );
     }
     let name = realm.as_str();
     sqlx::query!("DELETE FROM realm WHERE name = ?", name).execute(connection).await?;

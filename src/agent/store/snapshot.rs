@@ -14,9 +14,10 @@ use muster_rules::{
     CommandRefusal,
     snapshot::{SnapshotUnit, diff, difference},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::Verb,
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::RefusalCode,
     snapshot::{Difference, Snapshot, SnapshotDiff, Snapshots, UnitDiff},
@@ -119,14 +120,18 @@ pub async fn take(
     if taken.iter().any(|there| there.name == *name) {
         let then: BTreeMap<_, _> = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
         let same = then == units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
-        let message = Diagnostic::new(format_args!("there is a snapshot {name} of other units")).with_hint(format_args!("choose another name, or `muster snapshot rm {name}`"));
+        let message = Diagnostic::new(format_args!("there is a snapshot {name} of other units"))
+            .with_hint(format_args!("choose another name, or `muster snapshot rm {name}`"));
         return Ok(if same { Ok(()) } else { conflict(message) });
     }
     if units.is_empty() {
         return Ok(conflict("there is no unit on this host to take a snapshot of".to_owned()));
     }
     if taken.len() >= SNAPSHOTS_MAX {
-        return Ok(conflict(Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots already")).with_hint("remove one first")));
+        return Ok(conflict(
+            Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots already"))
+                .with_hint("remove one first"),
+        ));
     }
     let (snapshot, by) = (name.as_str(), asker.operator.as_str());
     sqlx::query!("INSERT INTO snapshot (name, taken_by, taken_ms) VALUES (?, ?, ?)", snapshot, by, asker.now_ms)
@@ -182,7 +187,10 @@ pub async fn activate(
         && other.name != *name
     {
         let other = &other.name;
-        return Ok(conflict(Diagnostic::new(format_args!("the snapshot {other} is active")).with_hint(format_args!("`muster snapshot deactivate {other}` first"))));
+        return Ok(conflict(
+            Diagnostic::new(format_args!("the snapshot {other} is active"))
+                .with_hint(format_args!("`muster snapshot deactivate {other}` first")),
+        ));
     }
     let snapshot = name.as_str();
     sqlx::query!("UPDATE snapshot SET active_ms = coalesce(active_ms, ?) WHERE name = ?", asker.now_ms, snapshot)
@@ -309,7 +317,8 @@ pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result
         .await?;
     let Some(first) = snapshots.first() else { return Ok(None) };
     let (what, verb) = if snapshots.len() == 1 { ("the snapshot", "needs") } else { ("the snapshots", "need") };
-    let message = Diagnostic::new(format_args!("{what} {} {verb} {unit}", snapshots.join(", "))).with_hint(format_args!("`muster snapshot rm {first}`"));
+    let message = Diagnostic::new(format_args!("{what} {} {verb} {unit}", snapshots.join(", ")))
+        .with_hint(format_args!("`muster snapshot rm {first}`"));
     Ok(Some(CommandRefusal::new(RefusalCode::Conflict, message)))
 }
 
@@ -318,8 +327,8 @@ fn conflict<T>(message: impl Into<Diagnostic>) -> Result<T, CommandRefusal> {
 }
 
 fn unknown(name: &Name) -> CommandRefusal {
-    let message =
-        Diagnostic::new(format_args!("there is no snapshot {name} on this host")).with_hint("`muster snapshot ls` lists those that there are");
+    let message = Diagnostic::new(format_args!("there is no snapshot {name} on this host"))
+        .with_hint("`muster snapshot ls` lists those that there are");
     CommandRefusal::new(RefusalCode::NotFound, message)
 }
 

@@ -1,7 +1,8 @@
 //! Tasks of units, with the last part of what each has said.
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     event::TaskAck,
     name::{Digest, UnitName},
     task::{TaskAction, TaskRecord, TaskState},

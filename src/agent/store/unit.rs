@@ -23,10 +23,11 @@ use muster_rules::{
     render::{self, RenderValues},
     start_order,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::Verb,
     desired::UnitOwner,
+    diagnostic::Diagnostic,
     name::{Digest, Name, UnitName},
     outcome::RefusalCode,
     revision::RevisionKey,
@@ -315,13 +316,14 @@ pub async fn edit(
         (UnitEdit::Forget, _) => Ok(remove(connection, unit).await?.map(|()| None)),
         (UnitEdit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
-                let message =
-                    Diagnostic::new(format_args!("this host has {UNITS_MAX} units, as many as one may have")).with_hint("remove one first");
+                let message = Diagnostic::new(format_args!("this host has {UNITS_MAX} units, as many as one may have"))
+                    .with_hint("remove one first");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             if let Some(circle) = circle(connection, unit, &spec).await? {
                 let names: Vec<String> = circle.iter().map(ToString::to_string).collect();
-                let message = Diagnostic::new(format_args!("{unit} would wait for itself: {}", names.join(" → "))).with_hint("take one out of `after` or `requires`");
+                let message = Diagnostic::new(format_args!("{unit} would wait for itself: {}", names.join(" → ")))
+                    .with_hint("take one out of `after` or `requires`");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
@@ -414,7 +416,9 @@ pub async fn refresh_values(
             Ok(Some(applied)) => is_changed |= applied.generation != row.desired.generation,
             Ok(None) => {}
             // It goes on as it is.
-            Err(refusal) => tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values"),
+            Err(refusal) => {
+                tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values")
+            }
         }
     }
     Ok(is_changed)

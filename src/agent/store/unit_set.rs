@@ -4,9 +4,10 @@
 //! a refused set is rolled back. Ports that units of the set release are free for its other units.
 
 use muster_rules::CommandRefusal;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{SET_PARTS_MAX, SetPart, UnitWish, Verb},
+    diagnostic::Diagnostic,
     name::UnitName,
     outcome::{AppliedUnit, RefusalCode},
     unit::Hold,
@@ -123,7 +124,8 @@ pub async fn apply(
 }
 
 fn exists(unit: &UnitName) -> CommandRefusal {
-    let message = Diagnostic::new(format_args!("there is a unit {unit} on this host already")).with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the one that is there");
+    let message = Diagnostic::new(format_args!("there is a unit {unit} on this host already"))
+        .with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the one that is there");
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 

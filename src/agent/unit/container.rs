@@ -31,10 +31,11 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::crash;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     canonical,
     command::LogView,
     container::{self, ContainerSpec, Image, Network},
+    diagnostic::Diagnostic,
     effective::Effective,
     name::{Digest, UnitName},
     process::Limits,
@@ -273,7 +274,12 @@ impl Containers {
     }
 
     fn taken(&self, name: &str, runtime: container::Runtime) -> Failure {
-        never(Diagnostic::new(format_args!("{runtime} has a container {name} that this host's agent did not make, and which is left as it is")).with_hint("rename or remove it"))
+        never(
+            Diagnostic::new(format_args!(
+                "{runtime} has a container {name} that this host's agent did not make, and which is left as it is"
+            ))
+            .with_hint("rename or remove it"),
+        )
     }
 
     fn recipe(
@@ -522,7 +528,11 @@ impl UnitKind for Containers {
         async move {
             for runtime in self.runtimes.iter().filter(|runtime| runtime.is_there()) {
                 if let Err(failure) = runtime.sweep(&needed).await {
-                    tracing::debug!(error = failure.error.cause, hint = failure.error.hint, "images that nobody needs cannot be removed");
+                    tracing::debug!(
+                        error = failure.error.cause,
+                        hint = failure.error.hint,
+                        "images that nobody needs cannot be removed"
+                    );
                 }
             }
             // Other kinds remove artifacts that were not needed for a day.

@@ -15,7 +15,8 @@ use muster_rules::{
     plan::UnitEvent,
 };
 use muster_session::unit_state::{UnitState, UnitStates};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::UnitName,
     unit::{Desired, Phase},
 };
@@ -78,7 +79,10 @@ impl ContentWatch {
                     latest.may_correct(now_ms);
                 }
                 if is_fight && !found.changed.is_empty() {
-                    found.changed.push(Diagnostic::new(format_args!("it was put right {CORRECTIONS_MAX} times within an hour")).with_hint("find out what else writes it"));
+                    found.changed.push(
+                        Diagnostic::new(format_args!("it was put right {CORRECTIONS_MAX} times within an hour"))
+                            .with_hint("find out what else writes it"),
+                    );
                 }
                 let is_changed = !found.changed.is_empty() && !found.is_corrected;
                 // What is as it should be is news only after it was not.
@@ -132,6 +136,8 @@ fn tell(unit: &UnitName, found: &ContentReport) {
             hint = "find out who changes files below the agent's folder, and check this host's disk",
             "what it was started from had been changed, and was put right",
         ),
-        (false, false) => tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is"),
+        (false, false) => {
+            tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is")
+        }
     }
 }

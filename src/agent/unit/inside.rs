@@ -1,7 +1,8 @@
 //! Finds the process through which a command enters a container.
 
 use muster_rules::{CommandRefusal, edit};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::UnitName,
     outcome::RefusalCode,
     unit::{Phase, Spec},
@@ -33,15 +34,20 @@ impl Units {
             return refuse(RefusalCode::Unsupported, "this agent keeps no containers".into());
         };
         match containers.first(unit).await {
-            Ok(Some(first)) if first.frozen => {
-                refuse(RefusalCode::Conflict, Diagnostic::new(format_args!("{unit} is frozen")).with_hint(format_args!("`muster container thaw {unit}`")))
-            }
+            Ok(Some(first)) if first.frozen => refuse(
+                RefusalCode::Conflict,
+                Diagnostic::new(format_args!("{unit} is frozen"))
+                    .with_hint(format_args!("`muster container thaw {unit}`")),
+            ),
             Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
-            Ok(Some(_)) => refuse(RefusalCode::Conflict, Diagnostic::new(format_args!("{unit} has just been started anew")).with_hint("try again")),
+            Ok(Some(_)) => refuse(
+                RefusalCode::Conflict,
+                Diagnostic::new(format_args!("{unit} has just been started anew")).with_hint("try again"),
+            ),
             Ok(None) => Err(does_not_run(unit, state.observed.phase())),
             Err(failure) => {
                 refuse(RefusalCode::Conflict, failure.error.within(format_args!("{unit} cannot be entered")))
-            },
+            }
         }
     }
 }
@@ -49,6 +55,7 @@ impl Units {
 fn does_not_run(unit: &UnitName, phase: Phase) -> CommandRefusal {
     // Each is one word.
     let phase = format!("{phase:?}").to_lowercase();
-    let message = Diagnostic::new(format_args!("{unit} does not run: its phase is {phase}")).with_hint(format_args!("`muster container run {unit}`"));
+    let message = Diagnostic::new(format_args!("{unit} does not run: its phase is {phase}"))
+        .with_hint(format_args!("`muster container run {unit}`"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }

@@ -11,10 +11,11 @@ use muster_rules::{
     plan::{Failure, InstanceEnd, ProbeRequest, ShimReport, Slot},
     port_lease::EndpointWiring,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     channel::{Ability, Complaint, ToldStats},
     command::LogView,
+    diagnostic::Diagnostic,
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,

@@ -14,9 +14,10 @@ use muster_rules::{
     mask::{Cut, SecretMask},
     plan::{Failure, InstanceEnd, InstanceExit, ProbeRequest, ShimReport, Slot},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     channel::{Complaint, ToldStats},
     command::LogView,
+    diagnostic::Diagnostic,
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,

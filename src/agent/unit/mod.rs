@@ -96,9 +96,10 @@ use muster_rules::{
     packages::change::PackageChange,
     plan::{Failure, Slot},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     channel::{Complaint, ToldStats},
     command::LogView,
+    diagnostic::Diagnostic,
     name::{Digest, HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,

@@ -23,9 +23,10 @@ use muster_rules::{
 };
 use muster_session::unit_state::{UnitState, UnitStates};
 use muster_shim::{Launch, OutputMode, ProcessExit, ProgramEnd, ShimEvent, ShimRequest};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{Exec, LogView, Verb},
+    diagnostic::Diagnostic,
     files::ChangeAction,
     name::UnitName,
     reload::Reload,
@@ -233,7 +234,10 @@ impl OwedWorker {
             Spec::Yuno(spec) => spec.clone(),
             other => {
                 let kind = other.kind();
-                return Ok(Err(Diagnostic::new(format_args!("{unit} is of the kind {kind}, which cannot be reloaded")).with_hint("restart it")));
+                return Ok(Err(Diagnostic::new(format_args!(
+                    "{unit} is of the kind {kind}, which cannot be reloaded"
+                ))
+                .with_hint("restart it")));
             }
         };
         let told = match spec.reload {
@@ -291,7 +295,9 @@ impl OwedWorker {
         };
         let ended = ended.ok_or("nobody saw how it ended")?;
         match ended.exit {
-            _ if ended.timed_out => Err(format!("it had not ended after {} s, and was killed", RUN_MAX_MS / 1_000).into()),
+            _ if ended.timed_out => {
+                Err(format!("it had not ended after {} s, and was killed", RUN_MAX_MS / 1_000).into())
+            }
             ProcessExit::Code(0) => Ok(changed("it has ended with code 0".to_owned())),
             ProcessExit::Code(_) | ProcessExit::Signal(_) => Err(Diagnostic::new(process_end(&ended))),
             ProcessExit::Unknown => Err("nobody saw how it ended".into()),
@@ -411,7 +417,10 @@ fn restarted_when_rolled_back(unit: &UnitName, state: &UnitState, same: &[&OwedA
     let has_started_since = same.iter().all(|one| state.observed.since_ms >= one.since_ms);
     match is_running(state) && has_started_since {
         true => Ok(Attempt::Done(unchanged("it was rolled back, and has started since the change"))),
-        false => Err(Diagnostic::new(format_args!("{unit} was rolled back, and a restart would try its failed revision again")).with_hint("apply a revision of it that works")),
+        false => Err(Diagnostic::new(format_args!(
+            "{unit} was rolled back, and a restart would try its failed revision again"
+        ))
+        .with_hint("apply a revision of it that works")),
     }
 }
 

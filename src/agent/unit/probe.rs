@@ -14,7 +14,8 @@ use muster_rules::{plan::ProbeRequest, port_lease::EndpointWiring, probe::endpoi
 use muster_shim::{
     Launch, OutputMode, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, ShimRequest, files,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::UnitName,
     probe::{Check, Http, Port, Tcp, Which},
     unit::Spec,
@@ -121,7 +122,12 @@ fn once(launch: Launch, limit_ms: u64) -> Launch {
 }
 
 /// Returns where a connection goes.
-fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWiring) -> Result<SocketAddr, Diagnostic> {
+fn target(
+    port: &Port,
+    address: Option<IpAddr>,
+    spec: &Spec,
+    wiring: &EndpointWiring,
+) -> Result<SocketAddr, Diagnostic> {
     let (of_port, port) = match (endpoint(spec, port, address), port) {
         (Some(name), _) | (None, Port::Endpoint(name)) => {
             let endpoint = wiring.endpoints.iter().find(|endpoint| endpoint.name == *name);

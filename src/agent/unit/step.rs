@@ -12,8 +12,9 @@ use muster_rules::{
     CommandRefusal,
     plan::{Failure, FoundInstance, InstanceEnd, InstanceExit, PlayFailure, Slot, UnitEvent},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     channel::Complaint,
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
@@ -193,7 +194,9 @@ impl Worker {
         let wanted = if playing { InstanceRequest::Play } else { InstanceRequest::Pause };
         let answer = match self.kind.ask(&self.unit, self.slot, wanted, PLAY_MAX).await {
             Ok(_) => Ok(()),
-            Err(Complaint { code, diagnostic }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
+            Err(Complaint { code, diagnostic })
+                if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) =>
+            {
                 Err(PlayFailure::Unanswered(diagnostic))
             }
             Err(Complaint { code, diagnostic }) => Err(PlayFailure::Refused(diagnostic.within(code))),
@@ -360,7 +363,8 @@ fn signaller(
 
 /// The refusal if there is no process for a signal.
 pub(super) fn no_process(unit: &UnitName) -> CommandRefusal {
-    let message = Diagnostic::new(format_args!("{unit} has no process now")).with_hint(format_args!("`muster unit show {unit}` tells what it does"));
+    let message = Diagnostic::new(format_args!("{unit} has no process now"))
+        .with_hint(format_args!("`muster unit show {unit}` tells what it does"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 

@@ -17,7 +17,8 @@ use muster_rules::{
     port_lease::{self, EndpointWiring, PortLease, PortProvision, SpecEndpoints},
     realm::Realms,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
@@ -538,7 +539,9 @@ impl UnitsTask {
                 match self.store.keep_unit(name, generation, &now.0, now.1.as_ref()).await {
                     Ok(()) => entry.kept = Some(now),
                     // A full disk must not stop supervision; the next change or tick tries again.
-                    Err(error) => tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down"),
+                    Err(error) => {
+                        tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down")
+                    }
                 }
             }
         }
@@ -570,7 +573,9 @@ impl UnitsTask {
         // Without them it is unknown what is needed.
         let snapshots = match self.store.snapshot_specs().await {
             Ok(specs) => specs,
-            Err(error) => return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "nothing is given back: what snapshots need cannot be read"),
+            Err(error) => {
+                return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "nothing is given back: what snapshots need cannot be read");
+            }
         };
         let units = || self.entries.values();
         for kind in self.kinds.iter() {

@@ -12,7 +12,8 @@ use std::{
 
 use muster_base::clock::now_ms;
 use muster_rules::mask::Cut;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     task::{OwedReport, TASK_LOG_MAX_BYTES, TaskAction, TaskLogText, TaskRecord, TaskState},
 };
@@ -203,7 +204,9 @@ async fn keep(store: Store, live: Weak<LiveLog>) {
         let Some(stored) = stored else { continue };
         match store.keep_task_log(live.number, &stored).await {
             Ok(()) => lock(&live.text).kept = stored.begin + stored.text.len() as u64,
-            Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the log of a task cannot be stored, yet"),
+            Err(error) => {
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the log of a task cannot be stored, yet")
+            }
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Units of this host that depend on each other's content: those that want the same ([`muster_rules::conflict`]), and those of one
 //! version of a deployment ([`muster_rules::desired::together`]). Applies these rules to the task's entries.
 
-use std::{sync::LazyLock, 
+use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    sync::LazyLock,
 };
 
 use muster_rules::{
     conflict::{self, Claimant, ConflictVerdict},
     desired::together::{self, Member, MemberStep},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::UnitName,
     unit::{HoldReason, Phase, Spec},
 };

@@ -39,10 +39,11 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::cgroup::Cgroup;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     canonical,
     channel::{Complaint, ToldStats},
     command::LogView,
+    diagnostic::Diagnostic,
     effective::Effective,
     manifest::Manifest,
     name::{Digest, Name, UnitName},
@@ -564,7 +565,8 @@ fn kept_for_start(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BT
     let value = |name: &String| {
         let value = secrets.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value.as_str());
         let value = value.ok_or_else(|| Failure {
-            error: Diagnostic::new(format_args!("a template names the secret {name}, which the unit was not given")).with_hint("apply the unit again"),
+            error: Diagnostic::new(format_args!("a template names the secret {name}, which the unit was not given"))
+                .with_hint("apply the unit again"),
             may_heal: false,
         })?;
         Ok((name.clone(), value.to_owned()))
@@ -577,7 +579,11 @@ fn with_secrets(secrets: &SecretValues, configs: Vec<(ConfigRef, Value)>) -> Res
     let reveal = |(config, document): (ConfigRef, Value)| match config::with_values(&document, secrets) {
         Ok(document) => Ok((config, document)),
         Err(name) => Err(Failure {
-            error: Diagnostic::new(format_args!("config {}@{} names the secret {name}, which the unit was not given", config.id, config.version)).with_hint("apply the unit again"),
+            error: Diagnostic::new(format_args!(
+                "config {}@{} names the secret {name}, which the unit was not given",
+                config.id, config.version
+            ))
+            .with_hint("apply the unit again"),
             may_heal: false,
         }),
     };

@@ -6,8 +6,9 @@ use std::{
 };
 
 use muster_api::{Command, CommandHost, NewCommand};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::{SetPart, TARGET_HOSTS_MAX, UnitSet, UnitWish, Verb},
+    diagnostic::Diagnostic,
     name::{CommandId, HostId, Name},
     outcome::Status,
 };

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use muster_api::{Config, ConfigDifference, NewConfig, StoredManifest};
 use muster_base::clock::now_ms;
 use muster_rules::{config, render, schema};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     canonical,
     diagnostic::Diagnostic,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
@@ -159,4 +159,3 @@ fn in_lines(mut mistakes: Vec<Diagnostic>) -> Option<Diagnostic> {
     };
     Some(Diagnostic::new(mistakes.into_iter().map(line).collect::<Vec<_>>().join("\n")))
 }
-

@@ -13,9 +13,10 @@ use muster_rules::{
     deployment_state::{self, DeploymentOnHost, HostUnit},
     spec_comparison,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DeploymentVersion},
+    diagnostic::Diagnostic,
     name::{HostId, UnitName},
     unit::{MASK, Run, Spec, UnitReport},
 };

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use muster_rules::{id, intent, port_lease};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::{
         BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
         Forward, Keep, LIFETIME_MAX_MS, LOG_LINES_MAX, OUTPUT_MAX_BYTES, STDIN_MAX_BYTES, Verb,
     },
+    diagnostic::Diagnostic,
     effective::RENDER_MAX_BYTES,
     name::{HostId, UnitName},
     outcome::{Data, Stream},

@@ -7,9 +7,10 @@ use std::{
 
 use muster_api::{NewCommand, NewTarget};
 use muster_rules::host_plan::HostPlan;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::Verb,
     desired::PlanRequest,
+    diagnostic::Diagnostic,
     name::{CommandId, HostId, Name},
     outcome::{Outcome, Status},
 };

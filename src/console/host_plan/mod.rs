@@ -23,9 +23,10 @@ use axum::http::StatusCode;
 use muster_api::{NamedHost, NewPlan, Plan, PlanFailure, PlanGroup, PlannedDeployment};
 use muster_base::clock::now_ms;
 use muster_rules::host_plan::{HostPlan, group::PlanGroups};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis, canonical,
     desired::{DeploymentName, DeploymentVersion, PlanRequest},
+    diagnostic::Diagnostic,
     name::{CommandId, Digest, HostId, Name},
 };
 

@@ -219,7 +219,9 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
         match one {
             Ok(batch) => batches.push(batch),
             Err((host, id, error)) => {
-                log_peer!(WARN, host, FAULTY, host.id = %host, error = LineLimiter::shorten(&error.to_string()), "a faulty batch of measurements is dropped");
+                let Diagnostic { cause, hint, .. } = Diagnostic::of(&error);
+                let error = LineLimiter::shorten(&cause);
+                log_peer!(WARN, host, FAULTY, host.id = %host, error, hint, "a faulty batch of measurements is dropped");
                 batches.extend(id.map(|id| ReadableBatch { host, id, points: Vec::new() }));
             }
         }

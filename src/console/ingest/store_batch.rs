@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use muster_api::CommandState;
 use muster_fault::planted;
 use muster_guard::{LineKind, log_peer};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{HostLives, Numbered, ReportAck},
     admission::{AdmissionReport, AdmissionStage, REASON_MAX_BYTES},
@@ -13,6 +13,7 @@ use muster_topics::{diagnostic::Diagnostic,
     canonical,
     command_keys::KnownKeys,
     desired::DesiredReport,
+    diagnostic::Diagnostic,
     event::{EVENT_TASKS_MAX, EVENT_TEXT_MAX_CHARS, HostEvent},
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},

@@ -13,10 +13,11 @@ use muster_rules::rollout::{
     state::{HostProgress, HostVerdict, RolloutPhase, RolloutState},
     wait::WaitReason,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     admission::{AdmissionWait, AdmissionWaitKind},
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::HostId,
 };
 

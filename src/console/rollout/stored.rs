@@ -6,7 +6,7 @@ use muster_rules::rollout::{
     policy::Share,
     state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, HostVerdict, Lease, RolloutState},
 };
-use muster_topics::{diagnostic::Diagnostic, Millis, ack::Numbered};
+use muster_topics::{Millis, ack::Numbered, diagnostic::Diagnostic};
 use serde::{Deserialize, Serialize};
 
 use crate::store::StoreError;

@@ -112,7 +112,10 @@ impl LocalPolicy {
             return None;
         }
         let (_, why) = DANGEROUS.iter().find(|(pattern, _)| is_meant(pattern, name))?;
-        refuse(Diagnostic::new(format_args!("commands may not set {name:?} on this host: {why}")).with_hint("the host's owner can allow it, with `allow_env` in the agent's policy"))
+        refuse(
+            Diagnostic::new(format_args!("commands may not set {name:?} on this host: {why}"))
+                .with_hint("the host's owner can allow it, with `allow_env` in the agent's policy"),
+        )
     }
 }
 

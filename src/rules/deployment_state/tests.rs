@@ -1,7 +1,8 @@
 //! Tests of the state of a deployment on a host.
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     desired::{DeploymentRefusal, DeploymentReport, DocumentRefusal, RemovalTime},
+    diagnostic::Diagnostic,
     name::Digest,
     unit::{ArtifactRef, InstanceReport, ObservedState, Run, Spec, TrialReport, YunoSpec},
 };
@@ -220,5 +221,8 @@ fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
     assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), None), "its word".into());
     // It has asked since.
     assert_eq!(waiting(&wait(AdmissionWaitKind::Preparing), Some(&"its wave".into())), "its wave".into());
-    assert_eq!(waiting(&AdmissionWait { diagnostic: None, ..wait(AdmissionWaitKind::Policy) }, None), "its own policy".into());
+    assert_eq!(
+        waiting(&AdmissionWait { diagnostic: None, ..wait(AdmissionWaitKind::Policy) }, None),
+        "its own policy".into()
+    );
 }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_fault::planted;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::UnitWish,
     desired::{DeploymentName, DeploymentUnit, DesiredDeployment, UnitRemoval},
+    diagnostic::Diagnostic,
     name::{Name, UnitName},
     outcome::RefusalCode,
     unit::{Run, Spec},
@@ -138,7 +139,8 @@ fn wishes(
         is_local && !deployment.adopt.contains(unit)
     };
     if let Some((unit, _)) = units(deployment).find(|(unit, _)| is_foreign(unit)) {
-        let message = Diagnostic::new(format_args!("{unit} is on this host already, and belongs to no deployment")).with_hint("`adopt` takes it over; otherwise remove it, or choose another name");
+        let message = Diagnostic::new(format_args!("{unit} is on this host already, and belongs to no deployment"))
+            .with_hint("`adopt` takes it over; otherwise remove it, or choose another name");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
     let name = &deployment.version.deployment;

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     admission::ChangeOutcome,
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     name::UnitName,
     unit::{Observed, Phase, Spec},
 };
@@ -84,13 +85,17 @@ pub fn progress<'a>(
                 }
             }
             (DeploymentState::Failed, why) if has_gone_back && !rests(unit.observed) => waits = waits.or(why),
-            (DeploymentState::Failed, why) => failed = failed.or(why).or_else(|| Some(format!("{name} has failed").into())),
+            (DeploymentState::Failed, why) => {
+                failed = failed.or(why).or_else(|| Some(format!("{name} has failed").into()))
+            }
             (_, why) => waits = waits.or(why).or_else(|| Some(format!("{name} is not verified").into())),
         }
         is_back &= has_gone_back || !is_changed;
     }
     let (outcome, why) = match (failed, waits) {
-        (failed, Some(why)) if is_late => (ChangeOutcome::Failed, failed.unwrap_or_else(|| why.within("it took too long"))),
+        (failed, Some(why)) if is_late => {
+            (ChangeOutcome::Failed, failed.unwrap_or_else(|| why.within("it took too long")))
+        }
         (_, Some(_)) => return ChangeProgress::UnderWay { next_ms },
         (Some(why), None) if is_back => (ChangeOutcome::RolledBack, why),
         (Some(why), None) => (ChangeOutcome::Failed, why),

@@ -1,8 +1,9 @@
 //! Judges heads of documents.
 
 use muster_fault::planted;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     desired::{BODY_MAX_BYTES, DesiredHead, DesiredMark},
+    diagnostic::Diagnostic,
     name::{Digest, HostId},
 };
 
@@ -56,11 +57,19 @@ pub fn judge(head: &DesiredHead, host: HostId, known: &KnownDocument) -> HeadVer
         return HeadVerdict::RefusedBefore;
     }
     if known.mark == *mark {
-        return HeadVerdict::Refused(Diagnostic::new(format_args!("two documents have the number {mark}, and the other one is stored")).with_hint("was the console restored from a backup? `muster deployment confirm` goes on in a new epoch"));
+        return HeadVerdict::Refused(
+            Diagnostic::new(format_args!("two documents have the number {mark}, and the other one is stored"))
+                .with_hint(
+                    "was the console restored from a backup? `muster deployment confirm` goes on in a new epoch",
+                ),
+        );
     }
     if head.size_bytes > BODY_MAX_BYTES as u64 {
         let size_bytes = head.size_bytes;
-        return HeadVerdict::Refused(Diagnostic::new(format_args!("the document has {size_bytes} bytes, and a host takes {BODY_MAX_BYTES}")).with_hint("put fewer units on this host, or make their specs shorter"));
+        return HeadVerdict::Refused(
+            Diagnostic::new(format_args!("the document has {size_bytes} bytes, and a host takes {BODY_MAX_BYTES}"))
+                .with_hint("put fewer units on this host, or make their specs shorter"),
+        );
     }
     HeadVerdict::Wanted
 }

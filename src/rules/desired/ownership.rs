@@ -2,7 +2,7 @@
 //!
 //! What an operator does with a unit for a while (hold, restart, freeze, signals) and questions are for everybody.
 
-use muster_topics::{diagnostic::Diagnostic, command::Verb, desired::UnitOwner, name::UnitName, outcome::RefusalCode};
+use muster_topics::{command::Verb, desired::UnitOwner, diagnostic::Diagnostic, name::UnitName, outcome::RefusalCode};
 
 use crate::CommandRefusal;
 
@@ -38,7 +38,11 @@ fn belongs_to(unit: &UnitName, owner: &UnitOwner) -> CommandRefusal {
     let deployment = &owner.deployment;
     CommandRefusal::new(
         RefusalCode::Conflict,
-        Diagnostic::new(format_args!("{unit} belongs to the deployment {deployment}, which changes it")).with_hint(format_args!("`muster deployment apply` changes the deployment; `muster unit detach {unit}` takes the unit out of it")),
+        Diagnostic::new(format_args!("{unit} belongs to the deployment {deployment}, which changes it")).with_hint(
+            format_args!(
+                "`muster deployment apply` changes the deployment; `muster unit detach {unit}` takes the unit out of it"
+            ),
+        ),
     )
 }
 

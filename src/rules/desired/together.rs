@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic, Millis, desired::DeploymentName, name::UnitName};
+use muster_topics::{Millis, desired::DeploymentName, diagnostic::Diagnostic, name::UnitName};
 
 /// A unit of a version of a deployment.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,10 @@ pub fn steps<'a>(members: &[Member<'a>], is_new: impl Fn(&UnitName) -> bool) -> 
         let is_left = one.is_bound && one.is_new && others(one).any(|other| other.has_gone_back);
         let (deployment, version) = one.version;
         is_left.then(|| {
-            Diagnostic::new(format_args!("it is new in version {version} of {deployment}, which has gone back here, and stays")).with_hint("apply a version that mends or removes it")
+            Diagnostic::new(format_args!(
+                "it is new in version {version} of {deployment}, which has gone back here, and stays"
+            ))
+            .with_hint("apply a version that mends or removes it")
         })
     };
     let step = |one: &Member<'a>| {

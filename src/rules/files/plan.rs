@@ -157,11 +157,7 @@ pub struct EntryPlan {
 ///
 /// # Errors
 /// If what is there must not be replaced; with the reason, for people.
-pub fn plan(
-    wanted: &WantedEntry,
-    found: &FoundEntry,
-    journal: Option<&JournalEntry>,
-) -> Result<EntryPlan, Diagnostic> {
+pub fn plan(wanted: &WantedEntry, found: &FoundEntry, journal: Option<&JournalEntry>) -> Result<EntryPlan, Diagnostic> {
     let target = EntryState { content: wanted.content.clone(), attributes: attributes(wanted, found, journal) };
     let is_first = journal.is_none();
     if is_first && found.state != target {
@@ -177,11 +173,14 @@ fn check_takeover(wanted: &Content, found: &Content) -> Result<(), Diagnostic> {
     match (wanted, found) {
         (_, Content::Absent) | (Content::Absent, Content::File(_) | Content::Link(_) | Content::Directory) => Ok(()),
         (wanted, found) if wanted.is_kind_of(found) => Ok(()),
-        (_, Content::Directory) => Err(Diagnostic::new("there is a folder").with_hint("move it away, or name a path in it")),
-        (_, Content::Link(_)) => {
-            Err(Diagnostic::new("there is a symbolic link").with_hint("name the path that it leads to, or first apply `absent: true`"))
+        (_, Content::Directory) => {
+            Err(Diagnostic::new("there is a folder").with_hint("move it away, or name a path in it"))
         }
-        (_, Content::File(_)) => Err(Diagnostic::new("there is a file").with_hint("move it away, or first apply `absent: true`")),
+        (_, Content::Link(_)) => Err(Diagnostic::new("there is a symbolic link")
+            .with_hint("name the path that it leads to, or first apply `absent: true`")),
+        (_, Content::File(_)) => {
+            Err(Diagnostic::new("there is a file").with_hint("move it away, or first apply `absent: true`"))
+        }
     }
 }
 
@@ -209,7 +208,9 @@ fn attributes(wanted: &WantedEntry, found: &FoundEntry, journal: Option<&Journal
 fn steps_to(target: &EntryState, found: &FoundEntry) -> Result<Vec<Step>, Diagnostic> {
     let there = &found.state.content;
     if *there == Content::Directory && target.content != Content::Directory && found.is_full {
-        return Err(Diagnostic::new("there is a folder with something in it, which is not removed").with_hint("move it away"));
+        return Err(
+            Diagnostic::new("there is a folder with something in it, which is not removed").with_hint("move it away")
+        );
     }
     let has_attributes = found.state.attributes == target.attributes;
     Ok(match (&target.content, there) {

@@ -153,11 +153,16 @@ pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool,
     let has_packages = rivals.iter().any(|rival| rival.source.is_binary);
     match missing.is_empty() && has_packages {
         true => Ok(false),
-        false => Err(Diagnostic::new(format_args!("{} has the repository {url} {suite} already, without {}, so nothing was changed", own.source.file, if missing.is_empty() {
+        false => Err(Diagnostic::new(format_args!(
+            "{} has the repository {url} {suite} already, without {}, so nothing was changed",
+            own.source.file,
+            if missing.is_empty() {
                 "its packages".to_owned()
             } else {
                 format!("the component {}", missing.join(", "))
-            })).with_hint("add that to the file, or remove the repository from it")),
+            }
+        ))
+        .with_hint("add that to the file, or remove the repository from it")),
     }
 }
 

@@ -223,8 +223,7 @@ impl std::fmt::Display for InstanceExit {
             (false, true) => ", after it was silent for too long",
             (false, false) => "",
         };
-        let left =
-            if self.left_some { ", while what it had started still ran, which was ended as well" } else { "" };
+        let left = if self.left_some { ", while what it had started still ran, which was ended as well" } else { "" };
         write!(f, "{}{silent}{left}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     probe::{Probe, Probes, Which},
     unit::Desired,
 };

@@ -1,6 +1,6 @@
 //! The instance of a unit that is in effect: each state has the data that only it can have.
 
-use muster_topics::{diagnostic::Diagnostic, Millis, name::Digest, unit::InstanceReport};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest, unit::InstanceReport};
 
 use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, clock_shift::shift, health::Health, step::due};
 use crate::port_lease::EndpointWiring;

@@ -4,7 +4,7 @@
 //! its connection, or the agent may be new. So a state that is not confirmed on *this* connection is
 //! requested, until it is confirmed or refused.
 
-use muster_topics::{diagnostic::Diagnostic, Millis, channel::Ability};
+use muster_topics::{Millis, channel::Ability, diagnostic::Diagnostic};
 
 use super::{PlanStep, ProcessId, clock_shift::shift, step::due};
 

@@ -117,10 +117,8 @@ impl PlannedUnit {
             return;
         }
         let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();
-        let how = condemned.map_or_else(
-            || ended.by_itself(),
-            |why| why.and(ended.diagnostic().within("ended for that")),
-        );
+        let how =
+            condemned.map_or_else(|| ended.by_itself(), |why| why.and(ended.diagnostic().within("ended for that")));
         if !goes_on && self.go_back(how.clone(), now_ms) {
             return;
         }

@@ -23,10 +23,9 @@ use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest, probe::Which, 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    rollback::late,
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, NextStart, PlanStep, PlannedUnit, ProcessId,
     STOP_SLACK_MS, ShimReport, UnitEvent, UnitPolicy, clock_shift::shift, health::Health, instance::KeptInstances,
-    step::due, to_millis,
+    rollback::late, step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 

@@ -237,7 +237,10 @@ fn last_end_is_reported_while_it_matters() {
     let end = observed.last_end.unwrap();
     assert!(end.oom_killed && !end.core_dumped);
     assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
-    assert_eq!(observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended by itself: signal 9 (SIGKILL), out of memory"));
+    assert_eq!(
+        observed.error.as_ref().map(|error| error.cause.as_str()),
+        Some("ended by itself: signal 9 (SIGKILL), out of memory")
+    );
     bench.pass(30 * SECOND);
     bench.start();
     assert!(bench.unit.observed.last_lines.is_some(), "it is not up yet");

@@ -128,7 +128,8 @@ fn all_faults_are_reported_at_once() {
 fn wrong_placeholder_has_a_hint() {
     let fields = json!({"provides": [{"name": "e"}], "args": ["{port}"], "env": {"B": "{port:e}", "C": "{config}"}});
     let hints: Vec<_> = check(&spec(fields)).into_iter().filter_map(|wrong| wrong.hint).collect();
-    let begins = ["there are {config}, {port:NAME}", "its process finds MUSTER_PORT_E", "its process finds MUSTER_CONFIG"];
+    let begins =
+        ["there are {config}, {port:NAME}", "its process finds MUSTER_PORT_E", "its process finds MUSTER_CONFIG"];
     assert_eq!(hints.len(), begins.len(), "{hints:?}");
     for (hint, begin) in hints.iter().zip(begins) {
         assert!(hint.starts_with(begin), "{hint}");

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{ConfigId, Name},
     unit::{CONFIG_TEMPLATES_MAX, ConfigRef, ConfigTemplate, YunoSpec},
 };
@@ -36,8 +37,7 @@ pub(super) fn name_in(spec: &YunoSpec, template: &ConfigTemplate) -> String {
 /// Returns all that is wrong with the templates of a config, as far as that is known without a host, each with its place.
 #[must_use]
 pub fn check(config: &ConfigId, version: &str, document: &Value) -> Vec<Diagnostic> {
-    let mut mistakes: Vec<Diagnostic> =
-        config::check_templates(document).into_iter().map(Diagnostic::from).collect();
+    let mut mistakes: Vec<Diagnostic> = config::check_templates(document).into_iter().map(Diagnostic::from).collect();
     let templates = config::templates(document);
     if templates.len() > CONFIG_TEMPLATES_MAX {
         let count = templates.len();

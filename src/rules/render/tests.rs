@@ -121,10 +121,7 @@ fn mistake_is_named_with_its_line_and_a_hint() {
         of("{{ deployment.name }}"),
         told("t, line 1: deployment has no value here", "the unit belongs to no deployment")
     );
-    assert_eq!(
-        of("{{ vars.a }}"),
-        told("t, line 1: vars.a has no value here", "set it: `muster var set a VALUE`")
-    );
+    assert_eq!(of("{{ vars.a }}"), told("t, line 1: vars.a has no value here", "set it: `muster var set a VALUE`"));
     assert!(of("{{ endpoint('a') }}").hint.unwrap().contains("`provides` and `needs`"));
 }
 

@@ -8,8 +8,9 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     container::ContainerSpec,
+    diagnostic::Diagnostic,
     endpoint::{Endpoint, Protocol},
     name::Name,
     unit::{MASK, Spec, YunoSpec},
@@ -373,10 +374,7 @@ mod tests {
     fn what_this_host_cannot_render_is_refused() {
         for (fields, words) in [
             (json!({"env": {"A": "{{ vars.colour }}"}}), "env.A, line 1: vars.colour has no value here"),
-            (
-                json!({"env": {"A": "{{ vars.nam }}"}}),
-                "env.A, line 1: vars.nam has no value here",
-            ),
+            (json!({"env": {"A": "{{ vars.nam }}"}}), "env.A, line 1: vars.nam has no value here"),
             (
                 json!({"args": ["{{ vars.a }}{fact:cpus}"]}),
                 "argument 1: it says {fact:cpus}, and there is no such placeholder",

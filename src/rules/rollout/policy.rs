@@ -4,7 +4,7 @@
 //! produces**, and yields the same policy; what a version stores is the whole policy, and never empty.
 
 use jiff::tz::TimeZoneDatabase;
-use muster_topics::{diagnostic::Diagnostic, Millis, address::has_user_information, name::Name};
+use muster_topics::{Millis, address::has_user_information, diagnostic::Diagnostic, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

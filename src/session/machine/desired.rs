@@ -15,9 +15,10 @@ use muster_rules::{
         host_body,
     },
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     desired::{BODY_ON_TOPIC_MAX_BYTES, DesiredHead, DesiredMark, DocumentRefusal, DocumentRequest},
+    diagnostic::Diagnostic,
     name::Digest,
     numbered::NumberedKind,
 };

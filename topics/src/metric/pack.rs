@@ -110,7 +110,11 @@ fn with_dictionary(packed: &[u8]) -> Result<Vec<u8>, BatchError> {
     }
     let done = usize::try_from(inflate.total_in() - began).unwrap_or(usize::MAX);
     let sum: [u8; 4] = packed.get(done..).unwrap_or_default().try_into().map_err(|_| short())?;
-    if u32::from_be_bytes(sum) == adler32(&text) { Ok(text) } else { Err(io::Error::other("its checksum is wrong").into()) }
+    if u32::from_be_bytes(sum) == adler32(&text) {
+        Ok(text)
+    } else {
+        Err(io::Error::other("its checksum is wrong").into())
+    }
 }
 
 /// Gives a stream the dictionary, as if it began with a stored block: later references point into that.

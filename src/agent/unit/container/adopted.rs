@@ -8,7 +8,7 @@ use std::{fs, io, sync::Arc};
 
 use muster_base::files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically};
 use muster_rules::plan::Failure;
-use muster_topics::{diagnostic::Diagnostic, container::ContainerSpec, name::UnitName, unit::Desired};
+use muster_topics::{container::ContainerSpec, diagnostic::Diagnostic, name::UnitName, unit::Desired};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -87,10 +87,16 @@ impl Containers {
         let which = runtime.which();
         // Some runtimes accept the beginning of an id in place of a name.
         let state = runtime.inspect(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
-            never(Diagnostic::new(format_args!("{which} has no container {wanted} to adopt")).with_hint("`muster host show` lists all that there are"))
+            never(
+                Diagnostic::new(format_args!("{which} has no container {wanted} to adopt"))
+                    .with_hint("`muster host show` lists all that there are"),
+            )
         })?;
         if state.labels.contains_key(HOST_LABEL) || state.labels.contains_key(UNIT_LABEL) {
-            return Err(never(Diagnostic::new(format_args!("{wanted} was made by an agent, for a unit that has it")).with_hint("adopt what others have made")));
+            return Err(never(
+                Diagnostic::new(format_args!("{wanted} was made by an agent, for a unit that has it"))
+                    .with_hint("adopt what others have made"),
+            ));
         }
         if let Some(keeper) = self.keeper(&state.id)? {
             return Err(never(format!("{wanted} was adopted already, as {keeper}")));
@@ -99,7 +105,10 @@ impl Containers {
             return Err(never(why.within(format_args!("unsupported: {wanted} cannot be adopted"))));
         }
         if !desired.run.is_running() && is_alive(state.phase) {
-            return Err(never(Diagnostic::new(format_args!("{wanted} runs, and is not to")).with_hint("adopt it as it is (run: running), then stop it")));
+            return Err(never(
+                Diagnostic::new(format_args!("{wanted} runs, and is not to"))
+                    .with_hint("adopt it as it is (run: running), then stop it"),
+            ));
         }
         place.write_adopted(&AdoptedContainer { runtime: which, name: wanted.to_owned(), id: state.id })
     }
@@ -154,5 +163,10 @@ async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -
 }
 
 fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
-    never(Diagnostic::new(format_args!("{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew")).with_hint("remove the unit (`muster unit retire`, `muster container rm`), and adopt what is there now"))
+    never(
+        Diagnostic::new(format_args!(
+            "{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew"
+        ))
+        .with_hint("remove the unit (`muster unit retire`, `muster container rm`), and adopt what is there now"),
+    )
 }

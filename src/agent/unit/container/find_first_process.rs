@@ -1,7 +1,7 @@
 //! Asks the runtime for a container's first process, before something is run inside.
 
 use muster_rules::plan::Failure;
-use muster_topics::{diagnostic::Diagnostic, Millis, name::UnitName};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::UnitName};
 
 use super::{Containers, runtime::ContainerPhase};
 use crate::unit::{
@@ -33,7 +33,10 @@ impl Containers {
     pub(in crate::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
         let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} does not run"))) };
         if first.frozen {
-            return Err(never(Diagnostic::new(format_args!("{unit} is frozen")).with_hint(format_args!("`muster container thaw {unit}`"))));
+            return Err(never(
+                Diagnostic::new(format_args!("{unit} is frozen"))
+                    .with_hint(format_args!("`muster container thaw {unit}`")),
+            ));
         }
         let stat = muster_shim::process_identity::stat(first.pid).filter(|stat| !stat.is_dead());
         match (stat, self.first(unit).await?) {

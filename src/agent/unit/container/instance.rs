@@ -9,7 +9,7 @@ use muster_rules::{
     plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport},
     port_lease::EndpointWiring,
 };
-use muster_topics::{diagnostic::Diagnostic, command::LogView, signal::Signal, unit::Exit};
+use muster_topics::{command::LogView, diagnostic::Diagnostic, signal::Signal, unit::Exit};
 use tokio::{net::unix::pipe, time::Instant};
 
 use super::runtime::{ContainerPhase, ContainerRuntime, RuntimeLogFrom};

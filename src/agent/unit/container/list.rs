@@ -52,7 +52,11 @@ impl Containers {
         for round in 0_u32.. {
             let (mut all, mut processes) = (BTreeMap::new(), BTreeMap::new());
             let adopted = self.adopted().unwrap_or_else(|failure| {
-                tracing::debug!(error = failure.error.cause, hint = failure.error.hint, "which containers were adopted cannot be told");
+                tracing::debug!(
+                    error = failure.error.cause,
+                    hint = failure.error.hint,
+                    "which containers were adopted cannot be told"
+                );
                 Vec::new()
             });
             let unit_of =
@@ -67,7 +71,11 @@ impl Containers {
                 match runtime.list(known).await {
                     Ok(now) => *known = now,
                     // If the runtime does not answer, they have not disappeared.
-                    Err(failure) => tracing::debug!(error = failure.error.cause, hint = failure.error.hint, "containers cannot be listed"),
+                    Err(failure) => tracing::debug!(
+                        error = failure.error.cause,
+                        hint = failure.error.hint,
+                        "containers cannot be listed"
+                    ),
                 }
                 for (id, listed) in known.iter() {
                     let summary = self.summary(&**runtime, listed, unit_of(id));

@@ -35,9 +35,10 @@ use muster_shim::{
     Launch, MainProcessId, OutputMode, ProcessAttributes, RestartLimits, RestartOn, ShimEvent, ShimRequest,
     cgroup::Cgroup,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
+    diagnostic::Diagnostic,
     name::Digest,
     process::{Limits, Log},
     signal::Signal,
@@ -412,20 +413,23 @@ impl ContainerRuntime for Lxc {
     fn cannot(&self, spec: &ContainerSpec) -> Option<Diagnostic> {
         let (what, hint) = match (&spec.image, spec.network) {
             (Image::Archive(_), _) => ("image.archive: it makes containers of root file systems", Some("image.rootfs")),
-            (Image::Existing(_), _) => {
-                ("image.existing: what it has not started itself it cannot follow", Some("make it anew, of image.rootfs"))
-            }
+            (Image::Existing(_), _) => (
+                "image.existing: what it has not started itself it cannot follow",
+                Some("make it anew, of image.rootfs"),
+            ),
             (Image::Name(_), _) => ("image.name: it pulls no images", Some("an artifact, as image.rootfs")),
-            (_, Network::Bridge) => {
-                ("network bridge: what is in a network of its own cannot be published", Some("\"network\": \"none\" or \"host\""))
-            }
+            (_, Network::Bridge) => (
+                "network bridge: what is in a network of its own cannot be published",
+                Some("\"network\": \"none\" or \"host\""),
+            ),
             _ if !unistd::geteuid().is_root() => ("it: the agent does not run as root", None),
             _ => {
                 if let Some(what) = spec.disk_bytes.and_then(|_| disk::cannot(&self.path)) {
                     return Some(what);
                 }
                 let broken = spec.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
-                return broken.map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()).into());
+                return broken
+                    .map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()).into());
             }
         };
         Some(Diagnostic { hint: hint.map(str::to_owned), ..Diagnostic::new(what) })
@@ -486,7 +490,11 @@ impl ContainerRuntime for Lxc {
     fn list<'a>(&'a self, known: &'a ContainersById) -> RuntimeFuture<'a, ContainersById> {
         async move {
             let mut all = self.list_others().await.unwrap_or_else(|failure| {
-                tracing::debug!(error = failure.error.cause, hint = failure.error.hint, "containers of others cannot be listed");
+                tracing::debug!(
+                    error = failure.error.cause,
+                    hint = failure.error.hint,
+                    "containers of others cannot be listed"
+                );
                 // If LXC does not answer, they have not disappeared.
                 let is_ours = |id: &String| Path::new(id).starts_with(&self.path);
                 known.iter().filter(|(id, _)| !is_ours(id)).map(|(id, listed)| (id.clone(), listed.clone())).collect()

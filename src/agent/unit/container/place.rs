@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::{plan::Failure, port_lease::EndpointWiring};
-use muster_topics::{diagnostic::Diagnostic, container::Runtime, name::Digest, process::Limits};
+use muster_topics::{container::Runtime, diagnostic::Diagnostic, name::Digest, process::Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::unit::{failure::may_heal, folders};

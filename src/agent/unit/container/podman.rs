@@ -18,10 +18,11 @@ use std::{
 
 use futures_util::FutureExt;
 use muster_rules::plan::Failure;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::LogView,
     container::{self, ContainerSpec, Image},
+    diagnostic::Diagnostic,
     name::Digest,
     process::Limits,
     signal::Signal,

@@ -6,7 +6,9 @@
 
 use muster_rules::plan::ProbeRequest;
 use muster_shim::Launch;
-use muster_topics::{diagnostic::Diagnostic, command::Exec, container::ContainerSpec, name::UnitName, probe::Check, process::Limits};
+use muster_topics::{
+    command::Exec, container::ContainerSpec, diagnostic::Diagnostic, name::UnitName, probe::Check, process::Limits,
+};
 use nix::unistd;
 
 use super::{Containers, container, environment};
@@ -36,10 +38,18 @@ impl Containers {
 pub(super) fn cannot(spec: &ContainerSpec) -> Option<Diagnostic> {
     let runs_inside = spec.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
     let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
-    Some(Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can go into a container")).with_hint("tcp or http"))
+    Some(
+        Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can go into a container"))
+            .with_hint("tcp or http"),
+    )
 }
 
-fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, Diagnostic> {
+fn launch(
+    unit: &UnitName,
+    spec: &ContainerSpec,
+    probing: &ProbeRequest,
+    argv: &[String],
+) -> Result<Launch, Diagnostic> {
     let first = FirstProcess { pid: probing.process.pid, start_ticks: probing.process.start_ticks };
     let exec = Exec {
         cwd: spec.cwd.clone(),

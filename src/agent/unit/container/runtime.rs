@@ -7,10 +7,11 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use muster_rules::plan::Failure;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
+    diagnostic::Diagnostic,
     endpoint::Endpoint,
     name::Digest,
     process::{Limits, Resource, Rlimit},

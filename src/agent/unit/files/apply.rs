@@ -16,7 +16,8 @@ use muster_rules::{
     files::plan::{Content, Step},
     plan::Failure,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     task::{Resource, TaskAction},
 };

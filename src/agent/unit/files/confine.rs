@@ -125,7 +125,13 @@ impl Confinement {
                         return Err(NoWay::Barred(format!("{} leads in a circle", path.join(part).display()).into()));
                     }
                     if !self.is_trusted(&found, &fstat(&at)?) {
-                        return Err(NoWay::Barred(Diagnostic::new(format_args!("{} is a symbolic link that somebody other than root may change", path.join(part).display())).with_hint("name the path that it leads to")));
+                        return Err(NoWay::Barred(
+                            Diagnostic::new(format_args!(
+                                "{} is a symbolic link that somebody other than root may change",
+                                path.join(part).display()
+                            ))
+                            .with_hint("name the path that it leads to"),
+                        ));
                     }
                     let to = readlinkat(&next, "", Vec::new())?;
                     let to = Path::new(OsStr::from_bytes(to.as_bytes())).to_owned();

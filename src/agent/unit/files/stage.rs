@@ -8,7 +8,8 @@ use muster_rules::{
     plan::Failure,
     render::{self, RenderFault, RenderValues},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     files::{FileEntry, FilesSpec},
     name::{Digest, UnitName},
     task::TaskAction,

@@ -9,7 +9,8 @@ use std::{
 
 use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
 use muster_rules::files::plan::{Attributes, Content, WantedEntry};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     files::{ChangeNotice, Directory, Drift, FileEntry, FilesSpec},
     name::{Digest, UnitName},
 };
@@ -174,7 +175,10 @@ pub(super) fn wanted(entry: &FileEntry, content: Content, is_secret: bool) -> Re
 }
 
 fn octal(mode: &str) -> Result<u32, Diagnostic> {
-    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| format!("{mode:?} is no mode").into())
+    u32::from_str_radix(mode, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("{mode:?} is no mode").into())
 }
 
 fn uid(name: &str) -> Result<u32, Diagnostic> {
@@ -183,7 +187,9 @@ fn uid(name: &str) -> Result<u32, Diagnostic> {
     }
     let found = User::from_name(name).map_err(|error| format!("the users of this host cannot be read: {error}"))?;
     let uid = found.map(|user| Uid::as_raw(user.uid));
-    uid.ok_or_else(|| Diagnostic::new(format_args!("this host has no user {name}")).with_hint("make the user first, or name another"))
+    uid.ok_or_else(|| {
+        Diagnostic::new(format_args!("this host has no user {name}")).with_hint("make the user first, or name another")
+    })
 }
 
 fn gid(name: &str) -> Result<u32, Diagnostic> {
@@ -192,7 +198,10 @@ fn gid(name: &str) -> Result<u32, Diagnostic> {
     }
     let found = Group::from_name(name).map_err(|error| format!("the groups of this host cannot be read: {error}"))?;
     let gid = found.map(|group| Gid::as_raw(group.gid));
-    gid.ok_or_else(|| Diagnostic::new(format_args!("this host has no group {name}")).with_hint("make the group first, or name another"))
+    gid.ok_or_else(|| {
+        Diagnostic::new(format_args!("this host has no group {name}"))
+            .with_hint("make the group first, or name another")
+    })
 }
 
 /// What has changed for the actions that a spec wants.

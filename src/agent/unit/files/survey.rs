@@ -219,7 +219,8 @@ impl Surveyor<'_> {
                 return Ok(());
             }
             let folder = missing.display();
-            Err(Diagnostic::new(format_args!("its folder {folder} is not there")).with_hint("describe that as well, with `directory: {}`"))
+            Err(Diagnostic::new(format_args!("its folder {folder} is not there"))
+                .with_hint("describe that as well, with `directory: {}`"))
         })?;
         let strayed;
         let (wanted, journal, role, is_secret, mount) = match want {
@@ -229,8 +230,7 @@ impl Surveyor<'_> {
                     && self.confinement.holds_what_is_never_touched(Path::new(path))
                 {
                     return Err(
-                        "what an agent never touches is below it, so it cannot be purged or changed as a whole"
-                            .into(),
+                        "what an agent never touches is below it, so it cannot be purged or changed as a whole".into(),
                     );
                 }
                 (entry.wanted.clone(), journal, PathRole::Own { is_purged }, entry.is_secret, None)
@@ -314,7 +314,11 @@ impl Surveyor<'_> {
     }
 
     /// Returns what is at a path. A folder that is missing on the way may be all right.
-    fn find(&self, path: &str, missing: impl FnOnce(&Path) -> Result<(), Diagnostic>) -> Result<FoundEntry, Diagnostic> {
+    fn find(
+        &self,
+        path: &str,
+        missing: impl FnOnce(&Path) -> Result<(), Diagnostic>,
+    ) -> Result<FoundEntry, Diagnostic> {
         let place = self.ways.borrow_mut().open(Path::new(path));
         match place {
             Ok(place) => self.hashes.found(&place).map_err(|error| words(&error)),

@@ -82,7 +82,9 @@ pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, UnpackError> {
     match magic.get(..length).unwrap_or_default() {
         [0x1f, 0x8b, ..] => unpack_from(flate2::read::MultiGzDecoder::new(file), blobs),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] | [b'B', b'Z', b'h', ..] => {
-            Err(Diagnostic::new("it is compressed in another way than gzip").with_hint("make it with `tar -czf`").into())
+            Err(Diagnostic::new("it is compressed in another way than gzip")
+                .with_hint("make it with `tar -czf`")
+                .into())
         }
         _ => unpack_from(file, blobs),
     }
@@ -177,7 +179,8 @@ fn inner_path(path: &[u8]) -> Result<Option<String>, Diagnostic> {
             Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
             Component::CurDir => {}
             Component::RootDir | Component::ParentDir | Component::Prefix(_) => {
-                return Err(Diagnostic::new(format_args!("{text:?} leads out of its folder")).with_hint("paths in it are relative, without `..`"));
+                return Err(Diagnostic::new(format_args!("{text:?} leads out of its folder"))
+                    .with_hint("paths in it are relative, without `..`"));
             }
         }
     }
@@ -265,10 +268,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
         assert!(
-            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.cause.contains("hint")) || {
-                // Too short for one block: an empty one.
-                true
-            }
+            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.cause.contains("hint"))
+                || {
+                    // Too short for one block: an empty one.
+                    true
+                }
         );
         let path = folder.path().join("x.tar.zst");
         std::fs::write(&path, [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();

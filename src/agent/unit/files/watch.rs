@@ -15,7 +15,7 @@ use muster_rules::{
     corrections::Corrections,
     plan::{Failure, InstanceEnd, InstanceExit, ShimReport},
 };
-use muster_topics::{diagnostic::Diagnostic, Millis, files::Drift, name::UnitName, signal::Signal, unit::Exit};
+use muster_topics::{Millis, diagnostic::Diagnostic, files::Drift, name::UnitName, signal::Signal, unit::Exit};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::{
     net::unix::pipe,
@@ -107,7 +107,9 @@ impl Instance for FilesInstance {
             self.watching = None;
             // A correction that is under way ends first.
             let _lock = self.state.lock(&self.unit).await;
-            files_journal::stop(&self.state.store, &self.unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
+            files_journal::stop(&self.state.store, &self.unit)
+                .await
+                .map_err(|error| may_heal(Diagnostic::of(&error)))?;
             // The queue may be full of events that do not matter any more.
             while self.own.capacity() == 0 && self.events.try_recv().is_ok() {}
             let _ = self.own.try_send(ended(self.started_ms, Exit::Code(0), None));
@@ -117,7 +119,10 @@ impl Instance for FilesInstance {
     }
 
     fn freeze(&mut self, _: bool) -> BoxFuture<'_, Result<(), Failure>> {
-        async { Err(never(Diagnostic::new("files cannot be frozen").with_hint("to stop the unit leaves them as they are"))) }.boxed()
+        async {
+            Err(never(Diagnostic::new("files cannot be frozen").with_hint("to stop the unit leaves them as they are")))
+        }
+        .boxed()
     }
 
     fn signal(&mut self, _: Signal) -> BoxFuture<'_, Result<bool, Failure>> {

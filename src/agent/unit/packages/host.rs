@@ -6,7 +6,8 @@ use muster_rules::{
     packages::{installed::InstalledPackages, split, target},
     plan::Failure,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     packages::{PackageManager, PackagesSpec},
     task::TaskAction,
@@ -164,7 +165,9 @@ impl Host {
                 Some(_) => {}
             }
             if since.elapsed() > LOCK_MAX {
-                let why = Diagnostic::new(format_args!("{holder} has changed packages for {} min", LOCK_MAX.as_secs() / 60)).with_hint("does it wait for somebody?");
+                let why =
+                    Diagnostic::new(format_args!("{holder} has changed packages for {} min", LOCK_MAX.as_secs() / 60))
+                        .with_hint("does it wait for somebody?");
                 self.end(task, Err(why.clone())).await?;
                 return Err(may_heal(why));
             }

@@ -6,8 +6,9 @@ use std::{fs, sync::Arc, time::Duration};
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_base::clock::now_ms;
 use muster_rules::plan::{Failure, InstanceEnd, InstanceExit, ShimReport};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     packages::PackagesSpec,
     signal::Signal,
@@ -81,15 +82,20 @@ impl PackagesInstance {
         let found = match found {
             Ok(found) => found,
             Err(failure) => {
-                tracing::warn!(error = failure.error.cause, hint = failure.error.hint, "the packages of this host cannot be listed");
+                tracing::warn!(
+                    error = failure.error.cause,
+                    hint = failure.error.hint,
+                    "the packages of this host cannot be listed"
+                );
                 return None;
             }
         };
         self.seen = Some(mark);
         if !found.drift.is_empty() && self.spec.drift.is_correct() {
-            return Some(
-                self.ended(Some(format!("somebody else has changed it: {}", found.drift.join(", ")).into()), Exit::Unknown),
-            );
+            return Some(self.ended(
+                Some(format!("somebody else has changed it: {}", found.drift.join(", ")).into()),
+                Exit::Unknown,
+            ));
         }
         let left = found.leftovers.iter().map(|path| format!("{path} was left beside the file that it would replace"));
         let drift = shortened(found.drift.iter().cloned().chain(left).collect());

@@ -16,7 +16,8 @@ use muster_rules::{
     packages::source::{HostSource, Rival, SignedBy, bare_key, is_to_be_added, signed_by},
     plan::Failure,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     packages::{PackagesSpec, Repository},
 };
@@ -84,7 +85,9 @@ impl Host {
         let mut added = Vec::new();
         for (name, repository) in &spec.repositories {
             let rivals = self.rivals(repository, &of_host, &staged);
-            if is_to_be_added(repository, &rivals).map_err(|why| may_heal(why.within(format_args!("repositories.{name}"))))? {
+            if is_to_be_added(repository, &rivals)
+                .map_err(|why| may_heal(why.within(format_args!("repositories.{name}"))))?
+            {
                 added.push(repository);
             }
         }

@@ -16,7 +16,8 @@ use muster_rules::{
     },
     plan::Failure,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     packages::PackagesSpec,
     task::TaskAction,

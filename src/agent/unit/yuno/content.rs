@@ -9,8 +9,9 @@ use muster_rules::{
     content_check::{ContentReport, FileCheck},
     plan::{Failure, Slot},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     unit::YunoSpec,
 };

@@ -13,8 +13,9 @@ use muster_shim::{
     attributes::{LimitResource, ResourceLimit},
     cgroup::Cgroup,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     capability::Capability,
+    diagnostic::Diagnostic,
     name::UnitName,
     process::{self, Process},
     unit::{Channel, Desired, Restart, Run, YunoSpec},
@@ -189,7 +190,10 @@ fn by_name(name: &str) -> Result<unistd::User, Failure> {
     unistd::User::from_name(name)
         .map_err(|errno| failure(format!("user {name:?} cannot be looked up: {errno}")))?
         .ok_or_else(|| {
-            failure(Diagnostic::new(format_args!("there is no user {name:?} on this host")).with_hint("create it; `muster yuno run` tries again at once"))
+            failure(
+                Diagnostic::new(format_args!("there is no user {name:?} on this host"))
+                    .with_hint("create it; `muster yuno run` tries again at once"),
+            )
         })
 }
 
@@ -205,7 +209,10 @@ fn find_group(name: &str) -> Result<u32, Failure> {
     let found = unistd::Group::from_name(name)
         .map_err(|errno| failure(format!("group {name:?} cannot be looked up: {errno}")))?;
     found.map(|group| group.gid.as_raw()).or_else(|| name.parse().ok()).ok_or_else(|| {
-        failure(Diagnostic::new(format_args!("there is no group {name:?} on this host")).with_hint("create it; `muster yuno run` tries again at once"))
+        failure(
+            Diagnostic::new(format_args!("there is no group {name:?} on this host"))
+                .with_hint("create it; `muster yuno run` tries again at once"),
+        )
     })
 }
 

@@ -21,7 +21,8 @@ use muster_rules::{
 };
 use muster_shim::cgroup::Cgroup;
 use muster_sqlite::room;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::Digest,
     process::Limits,
     unit::{ConfigRef, YunoSpec},

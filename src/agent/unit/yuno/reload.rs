@@ -15,7 +15,8 @@ use std::{
 };
 
 use muster_rules::plan::{Failure, Slot};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     name::{Digest, UnitName},
     process::Limits,
     reload::Reload,

@@ -7,9 +7,8 @@ use muster_api::{NewAlertRule, Problem};
 use muster_promql::number;
 use muster_rules::alert::{defaults, words};
 use muster_topics::{
-    alert::{Metric, Rule, RuleField, Severity},
+    alert::{Metric, Rule, RuleFault, RuleField, Severity},
     catalogue::Measure,
-    diagnostic::Diagnostic,
     name::{Name, NameError},
 };
 use serde::Deserialize;
@@ -162,7 +161,7 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
             let rule = Rule { metric, of: given(&form.of), threshold, clear, for_ms, severity, disabled: form.off };
             match rule.check() {
                 Ok(()) => Ok(NewAlertRule { name, host: given(&form.host), rule }),
-                Err(fault) => Err(FieldFaults::from([(field_name(fault.field), hinted(&fault.problem))])),
+                Err(fault) => Err(FieldFaults::from([(field_name(fault.field), hinted(&fault))])),
             }
         }
         _ => Err(faults),
@@ -179,11 +178,10 @@ fn field_name(field: RuleField) -> &'static str {
 }
 
 /// A problem and its hint as pages have them.
-fn hinted(problem: &str) -> String {
-    let told = Diagnostic::parse(problem);
-    match told.hint {
-        Some(hint) => format!("{}. Hint: {hint}", told.cause),
-        None => told.cause,
+fn hinted(RuleFault { problem, hint, .. }: &RuleFault) -> String {
+    match hint {
+        Some(hint) => format!("{problem}. Hint: {hint}"),
+        None => problem.clone(),
     }
 }
 

@@ -4,8 +4,9 @@
 
 use maud::{Markup, html};
 use muster_api::{CommandHost, CommandState, Cordon, CordonInfo, HostConnection, HostPresence, Unit};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     name::HostId,
     outcome::{RefusalCode, Status, StepOutcome},
     unit::{Hold, HoldReason, Phase, Run},

@@ -1,7 +1,7 @@
 //! Cases of containers, where they differ from yunos.
 
-use muster_topics::diagnostic::Diagnostic;
 use super::*;
+use muster_topics::diagnostic::Diagnostic;
 
 fn container(fields: serde_json::Value) -> Spec {
     let mut spec = serde_json::json!({"kind": "container", "image": {"name": "a"}, "rollback": "never"});

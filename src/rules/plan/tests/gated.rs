@@ -54,7 +54,10 @@ fn running_unit_continues_without_its_dependency() {
     bench.check("BACKOFF");
     bench.pass(30 * SECOND);
     bench.check("STOPPED");
-    assert_eq!(bench.unit.observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended by itself: exit code 1"));
+    assert_eq!(
+        bench.unit.observed.error.as_ref().map(|error| error.cause.as_str()),
+        Some("ended by itself: exit code 1")
+    );
     bench.see(gate(StartGate::Open));
     bench.check("start 3, STARTING");
 }

@@ -52,7 +52,10 @@ fn unit_ended_while_held_is_not_restarted() {
     bench.pass(SECOND);
     bench.check("RUNNING, STOPPED");
     let observed = &bench.unit.observed;
-    assert_eq!((observed.retry_ms(), observed.error.as_ref().map(|error| error.cause.as_str())), (None, Some("ended by itself: exit code 3")));
+    assert_eq!(
+        (observed.retry_ms(), observed.error.as_ref().map(|error| error.cause.as_str())),
+        (None, Some("ended by itself: exit code 3"))
+    );
     bench.see(wants(a(3, Run::Running)));
     bench.check("start 0, STARTING");
     assert_eq!((bench.unit.observed.attempts, &bench.unit.observed.error), (0, &None));

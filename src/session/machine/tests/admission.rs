@@ -228,7 +228,8 @@ fn noted_end_is_not_said_again_and_can_be_retried_after_a_restart() {
 #[test]
 fn later_end_replaces_an_earlier_one() {
     let mut bench = Bench::working();
-    let refused = AdmissionStage::Ended { lease: None, outcome: ChangeOutcome::Refused, changed: false, diagnostic: None };
+    let refused =
+        AdmissionStage::Ended { lease: None, outcome: ChangeOutcome::Refused, changed: false, diagnostic: None };
     let first = bench.says(Some(statement(1, refused))).remove(0).number;
     bench.says(Some(statement(1, ended(None))));
     assert!(rejected(&bench.answer_to(first, AdmissionVerdict::Noted)));

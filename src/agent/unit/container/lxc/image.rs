@@ -112,7 +112,10 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
     let why = ran.why_but("Removing leading");
     // Somebody may free disk space.
     if ran.says(&DISK_IS_FULL) {
-        return Err(may_heal(Diagnostic::new(format_args!("the disk is too full for the root file system: {why}")).with_hint("make room on it")));
+        return Err(may_heal(
+            Diagnostic::new(format_args!("the disk is too full for the root file system: {why}"))
+                .with_hint("make room on it"),
+        ));
     }
     Err(never(format!("it cannot be unpacked as a root file system: {why}")))
 }

@@ -69,7 +69,10 @@ pub(super) fn missing(program: &str) -> Failure {
         "mkfs.ext4" => "e2fsprogs",
         _ => "lxc",
     };
-    may_heal(Diagnostic::new(format_args!("{program} is not on this host")).with_hint(format_args!("install it (in Debian the package {package})")))
+    may_heal(
+        Diagnostic::new(format_args!("{program} is not on this host"))
+            .with_hint(format_args!("install it (in Debian the package {package})")),
+    )
 }
 
 /// Runs a program for at most `limit`; a slower one is killed.
@@ -125,7 +128,10 @@ mod tests {
         assert!(failure.error.cause.contains("has not ended within"), "{}", failure.error);
         let failure = run("lxc-no-such", &[], LIMIT).await.unwrap_err();
         assert!(
-            failure.error.cause.contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
+            failure
+                .error
+                .cause
+                .contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
         );
         assert!(missing("tar").error.contains("the package tar)"));
     }

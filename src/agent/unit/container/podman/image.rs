@@ -7,7 +7,7 @@ use std::{
 };
 
 use muster_rules::plan::Failure;
-use muster_topics::{diagnostic::Diagnostic, container::Image, name::Digest};
+use muster_topics::{container::Image, diagnostic::Diagnostic, name::Digest};
 use reqwest::{Body, Method, StatusCode};
 use serde::Deserialize;
 
@@ -270,7 +270,11 @@ mod tests {
         ] {
             let failure = not_loaded(may_heal(said));
             assert_eq!(failure.may_heal, heals, "{said}");
-            assert!(failure.error.lines().count() == 1 && failure.error.cause.contains("`podman save`"), "{}", failure.error);
+            assert!(
+                failure.error.lines().count() == 1 && failure.error.cause.contains("`podman save`"),
+                "{}",
+                failure.error
+            );
         }
     }
 

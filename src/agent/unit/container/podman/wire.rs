@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     container::{ContainerState, Network},
+    diagnostic::Diagnostic,
     process::{Amount, Cores, Limits, Resource, Rlimit},
     signal::Signal,
     unit::Exit,
@@ -154,9 +155,15 @@ impl InspectedContainer {
         let policy = Some(restart_policy.name.as_str()).filter(|policy| !matches!(*policy, "" | "no"));
         policy
             .map(|policy| {
-                Diagnostic::new(format_args!("its own restart policy ({policy}) would start it again when it is stopped")).with_hint("`update --restart no` where its runtime can, or make it anew without one")
+                Diagnostic::new(format_args!(
+                    "its own restart policy ({policy}) would start it again when it is stopped"
+                ))
+                .with_hint("`update --restart no` where its runtime can, or make it anew without one")
             })
-            .or_else(|| auto_remove.then(|| Diagnostic::new("it is removed as soon as it ends").with_hint("make it without --rm")))
+            .or_else(|| {
+                auto_remove
+                    .then(|| Diagnostic::new("it is removed as soon as it ends").with_hint("make it without --rm"))
+            })
     }
 
     pub(super) fn into_state(self) -> RuntimeState {
