@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use muster_api::{Command, CommandHost};
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::diagnostic::Diagnostic;
 
 use super::command_verdict;
 

@@ -198,7 +198,7 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use muster_api::{AppliedDeployment, ApplyAction, NamedHost};
-    use muster_topics::name::HostId;
+    use muster_topics::{diagnostic::Diagnostic, name::HostId};
 
     use super::*;
 
@@ -228,7 +228,7 @@ mod tests {
         let restart = UnitPlan::new("shop/till".parse().unwrap(), UnitAction::Restart);
         let same = UnitPlan::new("shop/base".parse().unwrap(), UnitAction::Unchanged);
         let refused = UnitPlan {
-            reason: Some("this host has no user till".to_owned()),
+            reason: Some(Diagnostic::new("this host has no user till")),
             ..UnitPlan::new("shop/till".parse().unwrap(), UnitAction::Refuse)
         };
         let one = PlannedDeployment {

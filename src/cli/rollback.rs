@@ -143,6 +143,7 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
 mod tests {
     use clap::Parser;
     use muster_topics::{
+        diagnostic::Diagnostic,
         name::Digest,
         unit::{ArtifactRef, Phase, RolledBack, TrialReport},
     };
@@ -193,15 +194,15 @@ mod tests {
         unit.observed.revision = Some(rolled_back().to);
         for goal in [WaitGoal::Reached, WaitGoal::Proven] {
             let WaitProgress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
-            assert!(why.contains("it went back to revision") && why.contains("exit code 1"), "{why}");
+            assert!(why.cause.contains("it went back to revision") && why.cause.contains("exit code 1"), "{why}");
         }
         assert_eq!(progress(&unit, 2, WaitGoal::Proven), WaitProgress::Going, "that was another generation");
         // The desired revision is temporarily not available; the running one continues.
         unit.desired.generation = 2;
         unit.observed.trial = TrialReport::Verified(rolled_back().to);
-        unit.observed.error = Some("nobody answers".to_owned());
+        unit.observed.error = Some(Diagnostic::new("nobody answers"));
         let WaitProgress::Stuck { why, .. } = progress(&unit, 2, WaitGoal::Reached) else { panic!("nobody hears why") };
-        assert_eq!(why, "it is not there yet: nobody answers");
+        assert_eq!(why, Diagnostic::new("it is not there yet: nobody answers"));
         assert_eq!(progress(&unit, 2, WaitGoal::Seen), WaitProgress::Going);
         unit.observed.error = None;
         assert_eq!(progress(&unit, 2, WaitGoal::Reached), WaitProgress::Going);
@@ -216,7 +217,7 @@ mod tests {
             generation: 1,
             revision: Digest::of(b"bad"),
             to: Digest::of(b"good"),
-            error: "exit code 1".to_owned(),
+            error: Diagnostic::new("exit code 1"),
             at_ms: 0,
             last_lines: Some("no such table\n".to_owned()),
         }

@@ -395,7 +395,11 @@ mod tests {
         let shown = alerts(&old).await;
         assert_eq!((shown[0].host, shown[0].hostname.as_str()), (store::alert::CONSOLE, "console"));
         assert!(
-            shown[0].alert.message.contains("1 revoked certificates, 1 hosts that had joined, 1 that were removed")
+            shown[0]
+                .alert
+                .diagnostic
+                .cause
+                .contains("1 revoked certificates, 1 hosts that had joined, 1 that were removed")
         );
         // From here on it is not older any more.
         let mark = register::mark(old.read()).await.unwrap();
@@ -450,7 +454,7 @@ mod tests {
                 "damaged" => "is damaged",
                 _ => "there was no folder to replace",
             };
-            assert!(shown[0].alert.message.contains(words), "{register}: {}", shown[0].alert.message);
+            assert!(shown[0].alert.diagnostic.cause.contains(words), "{register}: {}", shown[0].alert.diagnostic);
             let revoked = host::revoked(restored.read()).await.unwrap();
             let hosts = host::list(restored.read(), None).await.unwrap();
             assert_eq!(revoked.contains(&stolen), register == "whole");
@@ -556,7 +560,7 @@ mod tests {
         RegisterWriter::new(folder.path()).refresh(&fixture.shared().store).await.unwrap();
         restore(folder.path(), &empty, now_ms()).await.unwrap();
         let shown = alerts(&empty).await;
-        assert!(shown[0].alert.message.contains("console.db is lost"), "{}", shown[0].alert.message);
+        assert!(shown[0].alert.diagnostic.cause.contains("console.db is lost"), "{}", shown[0].alert.diagnostic);
     }
 
     #[tokio::test]

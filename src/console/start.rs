@@ -880,9 +880,9 @@ mod tests {
             let refused = console.series("muster_host_load_1m", None, 1).await.unwrap_err();
             assert_eq!((refused.status, refused.problem.code.as_str()), (503, "series_left_out"), "{broken}");
             let alerts = console.alerts(store::alert::Which { limit: 9, ..Default::default() }).await.unwrap();
-            let message = &alerts[0].alert.message;
+            let told = &alerts[0].alert.diagnostic;
             assert_eq!(alerts[0].alert.rule.as_str(), "console-series", "{broken}");
-            assert!(message.contains(path.to_str().unwrap()) && message.contains("hint: "), "{message}");
+            assert!(told.cause.contains(path.to_str().unwrap()) && told.hint.is_some(), "{told}");
             assert_eq!(console.alert_count(None).await.unwrap(), 1, "{broken}");
             running.stop().await;
         }

@@ -342,7 +342,7 @@ mod tests {
             let alerts = shared.notices.alerts(now_ms()).into_iter();
             alerts
                 .filter(|one| one.alert.rule.as_str() == "console-hostname-shared")
-                .map(|one| one.alert.message)
+                .map(|one| one.alert.diagnostic)
                 .next()
         };
         let (first, other) = (fixture.member("till-7").await, fixture.member("till-8").await);
@@ -353,9 +353,10 @@ mod tests {
         };
         rename("till-7").await;
         let message = told().await.unwrap();
-        for words in ["\"till-7\"", &first.id.to_string(), &other.id.to_string(), "hint: "] {
-            assert!(message.contains(words), "{words}: {message}");
+        for words in ["\"till-7\"", &first.id.to_string(), &other.id.to_string()] {
+            assert!(message.cause.contains(words), "{words}: {message}");
         }
+        assert!(message.hint.is_some(), "{message}");
         rename("till-8").await;
         assert_eq!(told().await, None);
         fixture.running.stop().await;

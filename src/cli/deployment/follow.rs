@@ -322,6 +322,8 @@ pub(super) async fn follow(
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::diagnostic::Diagnostic;
+
     use super::*;
 
     fn host(digit: u8, state: DeploymentState, reason: Option<&str>) -> DeploymentHost {
@@ -329,7 +331,7 @@ mod tests {
             host: HostId(uuid::Uuid::from_bytes([digit; 16])),
             hostname: format!("till-{digit}"),
             state,
-            reason: reason.map(str::to_owned),
+            reason: reason.map(Diagnostic::new),
             wanted: Some(2),
             version: 1,
             instances: Vec::new(),

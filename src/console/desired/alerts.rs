@@ -177,11 +177,11 @@ mod tests {
     use crate::testing::{Fixture, admin};
 
     /// The active alerts of deployments: rules and messages.
-    async fn active(fixture: &Fixture) -> Vec<(String, String)> {
+    async fn active(fixture: &Fixture) -> Vec<(String, Diagnostic)> {
         assert!(compare(fixture.shared(), now_ms()).await.unwrap());
         let raised = store::alert::raised_own(fixture.shared().store.read(), CONSOLE).await.unwrap();
         let raised = raised.into_iter().filter(|alert| page(&alert.rule).is_some());
-        raised.map(|alert| (alert.rule.to_string(), alert.message)).collect()
+        raised.map(|alert| (alert.rule.to_string(), alert.diagnostic)).collect()
     }
 
     async fn ready(fixture: &Fixture) {
@@ -207,14 +207,16 @@ mod tests {
         let paused = active(&fixture).await;
         assert_eq!(paused.iter().map(|(rule, _)| rule.as_str()).collect::<Vec<_>>(), [PAUSED, PAUSED]);
         for name in &names {
-            let words =
-                format!("the rollout of {name}, version 1, is paused: admin has paused it. hint: `muster rollout show");
-            assert!(paused.iter().any(|(_, message)| message.starts_with(&words)), "{paused:?}");
+            let cause = format!("the rollout of {name}, version 1, is paused: admin has paused it");
+            let is_told = |told: &Diagnostic| {
+                told.cause == cause && told.hint.as_ref().is_some_and(|hint| hint.starts_with("`muster rollout show"))
+            };
+            assert!(paused.iter().any(|(_, told)| is_told(told)), "{paused:?}");
         }
         assert_eq!(active(&fixture).await, paused, "each once");
         fixture.console.resume_rollout(&admin(), &names[0], version).await.unwrap();
         let left = active(&fixture).await;
-        assert!(left.len() == 1 && left[0].1.contains(names[1].as_str()), "{left:?}");
+        assert!(left.len() == 1 && left[0].1.cause.contains(names[1].as_str()), "{left:?}");
         fixture.console.abort_rollout(&admin(), &names[1], Default::default()).await.unwrap();
         assert_eq!(active(&fixture).await, []);
         fixture.running.stop().await;

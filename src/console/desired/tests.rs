@@ -363,7 +363,7 @@ async fn agent_that_renders_no_configs_is_not_sent_any() {
     let hosts = fixture.console.deployment_hosts(&name("shop/till")).await.unwrap();
     let late_host = hosts.iter().find(|host| host.hostname == "late").unwrap();
     assert_eq!(late_host.state, DeploymentState::Refused);
-    assert!(late_host.reason.as_ref().unwrap().contains("too old"), "{late_host:?}");
+    assert!(late_host.reason.as_ref().unwrap().cause.contains("too old"), "{late_host:?}");
     heard(&fixture, late.id, renders()).await;
     assert!(row(&fixture, late.id).is_some());
     fixture.running.stop().await;

@@ -184,7 +184,7 @@ async fn certificates_of_a_host_are_few_however_often_it_asks() {
     let shared = fixture.shared();
     let own = crate::store::alert::raised_own(shared.store.read(), host).await.unwrap();
     let alert = own.iter().find(|alert| alert.rule.as_str() == ShareKind::Certificates.rule()).unwrap();
-    assert!(alert.message.contains("more than the 16 certificates"), "{}", alert.message);
+    assert!(alert.diagnostic.cause.contains("more than the 16 certificates"), "{}", alert.diagnostic);
     assert_eq!(shared.hosts.shares.exceeded(ShareKind::Certificates), 1);
     let lifetime = fixture.shared().current().host_certificate_lifetime();
     pass(i64::try_from(lifetime.as_millis()).unwrap() / 2).await;
@@ -294,7 +294,7 @@ async fn token_does_not_take_over_existing_host() {
     let alerts = fixture.console.alerts(Which { limit: 9, ..Which::default() }).await.unwrap();
     let shown: Vec<_> = alerts.iter().map(|one| (one.host, one.alert.rule.as_str())).collect();
     assert_eq!(shown, [(member.id, alert::JOIN_REFUSED)], "one for both attempts");
-    assert!(alerts[0].alert.message.contains("thief"));
+    assert!(alerts[0].alert.diagnostic.cause.contains("thief"));
     // It holds whatever the host lists, and ends by itself.
     let store = &fixture.shared().store;
     let mut db = store.begin().await.unwrap();

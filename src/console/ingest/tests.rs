@@ -105,7 +105,7 @@ async fn revoked_host_is_not_commanded_and_ignored() {
     let of = |host: HostId| shown.hosts.iter().find(|line| line.host == host).unwrap();
     assert!(matches!(
         &of(bad).outcome().unwrap().value.status,
-        Status::Refused { code: RefusalCode::Revoked, message } if message.contains("revoked")
+        Status::Refused { code: RefusalCode::Revoked, diagnostic } if diagnostic.cause.contains("revoked")
     ));
     assert_eq!((of(bad).state(), of(good).state()), (CommandState::Done, CommandState::Waiting));
     // It goes on talking, for its broker has not heard of it.

@@ -11,6 +11,7 @@ use muster_topics::{
     ack::Numbered,
     admission::{AdmissionReport, AdmissionStage, ChangeOutcome},
     desired::{Admission, DeploymentName, DesiredBody, DesiredReport},
+    diagnostic::Diagnostic,
     name::{Digest, HostId},
 };
 use serde_json::{Value, json};
@@ -126,8 +127,12 @@ impl Bench {
 
     async fn ends(&mut self, host: HostId, version: u32, outcome: ChangeOutcome) {
         let lease = self.lease(host, version).await;
-        let stage =
-            AdmissionStage::Ended { lease: Some(lease), outcome, changed: true, message: Some("why".to_owned()) };
+        let stage = AdmissionStage::Ended {
+            lease: Some(lease),
+            outcome,
+            changed: true,
+            diagnostic: Some(Diagnostic::new("why")),
+        };
         self.says(host, version, stage).await;
     }
 
@@ -203,7 +208,8 @@ async fn version_goes_through_its_waves_and_completes() {
     bench
         .until("a wait", || {
             let found = bench.fixture.shared().hosts.rollouts.admissions(&name());
-            let is_told = |found: &HostAdmission| matches!(found, HostAdmission::Waits(why) if why.contains("wave 1"));
+            let is_told =
+                |found: &HostAdmission| matches!(found, HostAdmission::Waits(why) if why.cause.contains("wave 1"));
             found.get(&b).filter(|found| is_told(found)).map(|_| ())
         })
         .await;
@@ -406,7 +412,8 @@ async fn restarted_console_goes_on_and_adopts_what_it_has_forgotten() {
     // A host has begun with a lease that the console does not know, as after a restore: it is in mid-change.
     bench.says(b, 1, AdmissionStage::Begun { lease: 77 }).await;
     bench.reaches("both in mid-change", |rollout| rollout.in_flight == 2).await;
-    let end = AdmissionStage::Ended { lease: Some(77), outcome: ChangeOutcome::Verified, changed: true, message: None };
+    let end =
+        AdmissionStage::Ended { lease: Some(77), outcome: ChangeOutcome::Verified, changed: true, diagnostic: None };
     bench.says(b, 1, end).await;
     bench.ends(a, 1, ChangeOutcome::Verified).await;
     bench.reaches("completed", is_done).await;
@@ -439,7 +446,7 @@ async fn repeated_end_counts_once_and_host_that_failed_is_told_to_retry() {
     bench.says(host, 1, AdmissionStage::Asks).await;
     let lease = bench.lease(host, 1).await;
     let end =
-        AdmissionStage::Ended { lease: Some(lease), outcome: ChangeOutcome::Failed, changed: true, message: None };
+        AdmissionStage::Ended { lease: Some(lease), outcome: ChangeOutcome::Failed, changed: true, diagnostic: None };
     for _ in 0..3 {
         bench.says(host, 1, end.clone()).await;
         tokio::time::sleep(Duration::from_millis(150)).await;

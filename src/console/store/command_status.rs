@@ -112,6 +112,7 @@ mod tests {
         V1,
         asker::Asker,
         command::{Command, Exec, Target, Verb},
+        diagnostic::Diagnostic,
         name::Name,
         outcome::{Data, Outcome, Output, RefusalCode},
         unit::Exit,
@@ -143,7 +144,7 @@ mod tests {
             verb: Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000)),
             sealed: None,
         };
-        let refused = Status::Refused { code: RefusalCode::Denied, message: "no".to_owned() };
+        let refused = Status::Refused { code: RefusalCode::Denied, diagnostic: Diagnostic::new("no") };
         let exited = |code| Status::exited(Exit::Code(code));
         let mut db = store.begin().await.unwrap();
         command::add(&mut db, &order, b"", &hosts).await.unwrap();

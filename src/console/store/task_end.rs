@@ -130,7 +130,7 @@ mod tests {
             state: TaskState::Changed,
             began_ms: 1,
             ended_ms: Some(2),
-            message: None,
+            diagnostic: None,
         }
     }
 

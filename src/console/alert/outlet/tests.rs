@@ -31,7 +31,7 @@ fn alert(standing: AlertStanding) -> muster_api::Alert {
             since_ms: 1_700_000_000_000,
             at_ms: 1_700_000_050_000,
             state: AlertState::Raised,
-            message: "file system / used: 93 %".to_owned(),
+            diagnostic: Diagnostic::new("file system / used: 93 %"),
         },
     }
 }

@@ -19,7 +19,7 @@ async fn behind(fixture: &Fixture) -> Option<String> {
     fixture.console.sync().await;
     let alerts = fixture.shared().notices.alerts(now_ms());
     let found = alerts.into_iter().find(|alert| alert.alert.rule.as_str() == "console-hosts-behind");
-    found.map(|alert| alert.alert.message)
+    found.map(|alert| alert.alert.diagnostic.cause)
 }
 
 #[tokio::test]

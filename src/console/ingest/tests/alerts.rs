@@ -59,7 +59,7 @@ async fn alert_is_stored_from_raise_to_end() {
     let mut effects = stored(&fixture, &[told(host, (1, 2), 100, 170, "raised")]).await;
     assert_eq!((effects.changes.len(), effects.acks(host).alerts.len()), (0, 1));
     let shown = raised(&fixture).await.remove(0);
-    assert_eq!((shown.alert.message.as_str(), shown.hostname.as_str()), ("raised 3", "h"));
+    assert_eq!((shown.alert.diagnostic.cause.as_str(), shown.hostname.as_str()), ("raised 3", "h"));
     assert_eq!(fixture.console.alert_count(Some(host)).await.unwrap(), 1);
 
     let mut effects = stored(&fixture, &[told(host, (1, 4), 100, 200, "cleared")]).await;

@@ -10,7 +10,6 @@ use muster_api::{Command, Unit, upgrade::Upgrade};
 use muster_topics::{
     container::{ContainerSpec, Image, Network},
     desired::UnitOwner,
-    diagnostic::Diagnostic,
     endpoint::Protocol,
     name::{CommandId, HostId, Name, UnitName},
     unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},

@@ -28,7 +28,7 @@ pub(in crate::web) fn alert(hostname: &str, message: &str, standing: AlertStandi
             since_ms: ago(600 * number),
             at_ms: ago(5 * number),
             state: if is_raised { AlertState::Raised } else { AlertState::Cleared },
-            message: message.to_owned(),
+            diagnostic: Diagnostic::new(message),
         },
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
         0 => done(Ended::exited(Exit::Code(0))),
         1 => done(Ended::exited(Exit::Code(3))),
         2 => done(Ended::TimedOut),
-        3 => done(Ended::Refused { code: RefusalCode::Denied, message: hostname.to_owned() }),
+        3 => done(Ended::Refused { code: RefusalCode::Denied, diagnostic: Diagnostic::new(hostname) }),
         4 => HostProgress::Waiting { away_since_ms: Some(ago(3_600)), reason: (index % 16 == 4).then(reason) },
         5 => HostProgress::Running,
         6 => HostProgress::Missing,
@@ -76,7 +76,7 @@ pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
     let select = format!("label.site={text:?}").parse().unwrap_or_else(|_| "label.site".parse().unwrap());
     let mut command = Command { target: Some(Target::Select(select)), ..command("uname", hostname, 24) };
     command.hosts.retain(|line| !matches!(line.state(), CommandState::Waiting | CommandState::Running));
-    let refused = Ended::Refused { code: RefusalCode::NotSelected, message: hostname.to_owned() };
+    let refused = Ended::Refused { code: RefusalCode::NotSelected, diagnostic: Diagnostic::new(hostname) };
     command.hosts[0].progress = HostProgress::Done { outcome: Received { at_ms: ago(6), value: outcome(refused, "") } };
     view(command, 1)
 }

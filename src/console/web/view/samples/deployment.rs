@@ -20,9 +20,9 @@ pub(super) fn owner(orphan: bool) -> UnitOwner {
 /// What a host says of a document: one deployment that it has refused, and units that are to go.
 pub(super) fn desired_report(text: &str) -> DesiredReport {
     let mark = |generation| DesiredMark { epoch: 1, generation };
-    let refused = DeploymentRefusal { version: 5, message: text.to_owned() };
-    let message = Some(text.to_owned());
-    let waits = AdmissionWait { version: 6, kind: AdmissionWaitKind::Admission, since_ms: ago(40), message };
+    let refused = DeploymentRefusal { version: 5, diagnostic: Diagnostic::new(text) };
+    let diagnostic = Some(Diagnostic::new(text));
+    let waits = AdmissionWait { version: 6, kind: AdmissionWaitKind::Admission, since_ms: ago(40), diagnostic };
     DesiredReport {
         mark: mark(8),
         digest: Some(Digest::of(b"body")),
@@ -30,7 +30,7 @@ pub(super) fn desired_report(text: &str) -> DesiredReport {
         plans: true,
         config_templates: true,
         places: true,
-        refused: Some(DocumentRefusal { mark: mark(9), message: text.to_owned() }),
+        refused: Some(DocumentRefusal { mark: mark(9), diagnostic: Diagnostic::new(text) }),
         deployments: [
             (deployment_name(), DeploymentReport { version: 4, refused: Some(refused), waits: Some(waits) }),
             ("shop/scanner".parse().unwrap(), DeploymentReport { version: 2, refused: None, waits: None }),
@@ -95,7 +95,7 @@ fn hosts(hostname: &str, count: usize) -> Vec<DeploymentHost> {
             host: HostId(uuid::Uuid::from_u128(index as u128)),
             hostname: if hostname == HOSTILE { HOSTILE.to_owned() } else { format!("{hostname}-{index}") },
             state,
-            reason: (state != DeploymentState::Verified).then(|| reason.to_owned()),
+            reason: (state != DeploymentState::Verified).then(|| Diagnostic::new(reason)),
             wanted: (state != DeploymentState::Removing).then_some(4),
             version: if state == DeploymentState::Verified { 4 } else { (index % 4) as u32 },
             instances: if index % 5 == 3 { vec![name(1).instance(1), name(1).instance(12)] } else { Vec::new() },
@@ -294,7 +294,7 @@ pub(super) fn plan(text: &str, count: u128) -> Plan {
         path: format!("/etc/{text}"),
         before: None,
         after: None,
-        left: Some(text.to_owned()),
+        left: Some(Diagnostic::new(text)),
         diff: Some(format!("@@ -1,1 +1,1 @@\n-{text}\n+new\n")),
         is_masked: false,
     };
@@ -304,10 +304,10 @@ pub(super) fn plan(text: &str, count: u128) -> Plan {
         UnitPlan { fields: vec![field], ..unit(1, UnitAction::Restart) },
         UnitPlan { files: vec![file], ..unit(2, UnitAction::Change) },
     ];
-    let refused = UnitPlan { reason: Some(text.to_owned()), ..unit(1, UnitAction::Refuse) };
+    let refused = UnitPlan { reason: Some(Diagnostic::new(text)), ..unit(1, UnitAction::Refuse) };
     let group =
         |units, count| PlanGroup { plan: DeploymentPlan::of(deployment_name(), units), hosts: named(text, count) };
-    let failure = |host| PlanFailure { host, message: text.to_owned() };
+    let failure = |host| PlanFailure { host, diagnostic: Diagnostic::new(text) };
     Plan {
         id: "plan".to_owned(),
         operator: "anna".parse().unwrap(),
@@ -322,7 +322,10 @@ pub(super) fn plan(text: &str, count: u128) -> Plan {
             groups: vec![
                 group(changed, count),
                 group(vec![refused], 1),
-                PlanGroup { plan: DeploymentPlan::refused(deployment_name(), text.to_owned()), hosts: named(text, 1) },
+                PlanGroup {
+                    plan: DeploymentPlan::refused(deployment_name(), Diagnostic::new(text)),
+                    hosts: named(text, 1),
+                },
                 PlanGroup {
                     plan: DeploymentPlan::of(deployment_name(), vec![unit(1, UnitAction::Create)]).brief(),
                     hosts: named(text, 1),

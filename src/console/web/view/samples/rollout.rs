@@ -79,7 +79,7 @@ fn wave(number: u32, state: RolloutWaveState, size: Option<u64>) -> RolloutWave 
 fn waits(hostname: &str, hosts: u64) -> Vec<RolloutWait> {
     let wait = |kind, number: u64, reason: &str| RolloutWait {
         kind,
-        reason: if hostname == HOSTILE { HOSTILE.to_owned() } else { reason.to_owned() },
+        reason: Diagnostic::new(if hostname == HOSTILE { HOSTILE } else { reason }),
         hosts: number,
         first: named(hostname, u128::from(number.min(3))),
     };
@@ -140,7 +140,7 @@ pub(super) fn rollout_host(hostname: &str, index: usize) -> RolloutHost {
         group: index.is_multiple_of(2).then(|| if hostname == HOSTILE { HOSTILE } else { "north" }.to_owned()),
         outcome,
         waits: outcome.is_none().then(|| kinds[index % kinds.len()]),
-        reason: (outcome != Some(HostOutcome::Verified)).then(|| words(hostname)),
+        reason: (outcome != Some(HostOutcome::Verified)).then(|| Diagnostic::new(words(hostname))),
         changed: outcome.map(|_| !index.is_multiple_of(4)),
         is_unavailable: matches!(outcome, Some(HostOutcome::Failed | HostOutcome::Lost)),
         failures: (index % 3) as u32,

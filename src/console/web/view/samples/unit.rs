@@ -31,14 +31,14 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
         pid: Some(4711),
         frozen: true,
         can: vec![Ability::Play, Ability::Stats],
-        unready: Some(text("ready probe: http://127.0.0.1:8080/ready: status 503")),
+        unready: Some(Diagnostic::new(text("ready probe: http://127.0.0.1:8080/ready: status 503"))),
         ..InstanceReport::default()
     });
     let back = RolledBack {
         generation: 4,
         revision: Digest::of(b"new"),
         to: Digest::of(b"old"),
-        error: text("ended by itself: exit code 2"),
+        error: Diagnostic::new(text("ended by itself: exit code 2")),
         at_ms: ago(300),
         last_lines: Some(text("no such table: till")),
     };
@@ -65,7 +65,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
             last_end: failed.then_some(Exit::Signal(11).into()),
             attempts: u32::from(failed) * 4,
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
-            error: failed.then(|| text("it ended within a second, four times in a row")),
+            error: failed.then(|| Diagnostic::new(text("it ended within a second, four times in a row"))),
             trial: if failed { TrialReport::RolledBack(back) } else { TrialReport::OnTrial { verified: back.to } },
             beside: (!failed).then(|| Beside {
                 revision: Digest::of(b"old"),
@@ -168,13 +168,13 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
     let mut view = unit_view(hostname, "");
     let entries = serde_json::json!({text("/etc/till.conf"): {"text": "a\n"}});
     view.unit.desired.spec = serde_json::from_value(serde_json::json!({"kind": "files", "files": entries})).unwrap();
-    let drift = vec![text("/etc/till.conf: its content differs")];
+    let drift = vec![Diagnostic::new(text("/etc/till.conf: its content differs"))];
     view.unit.observed.state = ObservedState::Running(InstanceReport { drift, ..InstanceReport::default() });
     let owed = OwedReport {
         action: text("restart shop/till"),
         since_ms: ago(40),
         attempts: 2,
-        error: Some(text("there is no unit shop/till on this host (yet)")),
+        error: Some(Diagnostic::new(text("there is no unit shop/till on this host (yet)"))),
         failed_ms: None,
     };
     view.unit.observed.owed = vec![OwedReport { attempts: 0, error: None, ..owed.clone() }, owed];
@@ -187,7 +187,7 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
         state,
         began_ms: ago(50),
         ended_ms: (state != TaskState::Running).then(|| ago(48)),
-        message,
+        diagnostic: message.map(Diagnostic::new),
     };
     let tasks = vec![
         task(9, TaskState::Running, None),
