@@ -212,7 +212,7 @@ mod tests {
     fn damaged_context_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("context.toml");
-        fs::write(&path, "form = 1\ncurrent = 7").unwrap();
+        fs::write(&path, format!("form = {FORM}\ncurrent = 7")).unwrap();
         assert!(Contexts::load(&path).unwrap_err().cause().unwrap().to_owned().contains("context.toml"));
     }
 
@@ -220,7 +220,8 @@ mod tests {
     fn context_file_of_another_build_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("context.toml");
-        for text in ["", "current = \"a\"\n", "form = 0\n", "form = 2\nnew = 1\n"] {
+        let later = format!("form = {}\nnew = 1\n", FORM + 1);
+        for text in ["", "current = \"a\"\n", "form = 0\n", &later] {
             fs::write(&path, text).unwrap();
             let failure = Contexts::load(&path).unwrap_err();
             let cause = failure.cause().unwrap();

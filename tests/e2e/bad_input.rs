@@ -137,8 +137,8 @@ fn interrupted_download_is_retried() {
     let replace = |content: &[u8]| fs::remove_file(&stored).and_then(|()| fs::write(&stored, content)).unwrap();
     replace(&whole[..whole.len() / 2]);
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run", "--no-wait"]);
-    let unit = fleet.unit("default/till", |unit| unit["observed"]["error"].is_string());
-    assert!(unit["observed"]["error"].as_str().unwrap().contains("server@1"), "{unit}");
+    let unit = fleet.unit("default/till", |unit| unit["observed"]["error"].is_object());
+    assert!(unit["observed"]["error"]["message"].as_str().unwrap().contains("server@1"), "{unit}");
     assert!(!fleet.data().join("agent/artifacts").join(stored.file_name().unwrap()).exists());
 
     replace(&whole);
@@ -200,10 +200,11 @@ fn full_disk_is_reported_and_heals_with_room() {
         let run = roles.home.muster(&["-o", "json", "unit", "show", "default/till"]);
         // The console may not have heard of it yet.
         let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr)?;
-        if shown["observed"]["error"].is_string() { Ok(shown) } else { Err(shown.to_string()) }
+        if shown["observed"]["error"].is_object() { Ok(shown) } else { Err(shown.to_string()) }
     });
-    let error = shown["observed"]["error"].as_str().unwrap();
-    assert!(error.contains("server@1") && error.contains("hint: make room"), "{error}");
+    let error = &shown["observed"]["error"];
+    let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
+    assert!(message.contains("server@1") && hint.starts_with("make room"), "{error}");
     // Nothing of it is left to keep the disk full, so the agent goes on.
     roles.ok(&["exec", "--", "true"]);
     disk.make_room(&roles.home);

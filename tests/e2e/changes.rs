@@ -73,7 +73,7 @@ fn units_of_a_version_go_back_together() {
     assert_eq!(shown["outcomes"], json!({"rolled_back": 1}), "{shown}");
     let [base, till] = ["default/base", "default/till"].map(|name| bench.unit(name)["observed"].clone());
     assert_eq!([base["revision"].clone(), till["revision"].clone()], before);
-    let why = base["rolled_back"]["error"].as_str().unwrap();
+    let why = base["rolled_back"]["error"]["message"].as_str().unwrap();
     assert!(why.starts_with("it goes back with default/till, which has failed: "), "{why}");
     // Another version is another try.
     let (code, told) = bench.apply("better", "good");
@@ -132,7 +132,7 @@ fn new_unit_of_a_version_that_goes_back_says_that_it_stays() {
         let path = file(&bench.roles.home, "shop.yaml", &document.to_string());
         bench.roles.home.muster(&["deployment", "apply", &path, "--yes"])
     };
-    let error = |name: &str| bench.unit(name)["observed"]["error"].as_str().unwrap_or_default().to_owned();
+    let error = |name: &str| bench.unit(name)["observed"]["error"]["message"].as_str().unwrap_or_default().to_owned();
     let run = apply(&json!([unit("base", "good")]));
     assert_eq!(run.code, 0, "{}", run.stderr);
     for (word, phase) in [("bad", "backoff"), ("good", "running")] {

@@ -125,7 +125,7 @@ fn files_are_applied_kept_and_given_back() {
         bench.document(&json!({"motd": {"text": "three\n", "validate": ["grep", "-q", "two", "{}"]}}), &json!({}));
     bench.fleet.muster(&["unit", "apply", &wrong]);
     let unit = bench.fleet.unit("default/config", |unit| unit["observed"]["rolled_back"].is_object());
-    let why = unit["observed"]["rolled_back"]["error"].as_str().unwrap();
+    let why = unit["observed"]["rolled_back"]["error"]["message"].as_str().unwrap();
     assert!(why.contains("its validator grep says no"), "{why}");
     assert_eq!(bench.text("motd"), "two\n");
 
@@ -149,7 +149,7 @@ fn obstacles_are_clear_and_the_right_thing_works_afterwards() {
         let document = bench.document(&entries, &json!({}));
         bench.fleet.muster(&["unit", "apply", &document, "--no-wait"]);
         let unit = bench.fleet.unit("default/config", |unit| {
-            unit["observed"]["error"].as_str().is_some_and(|error| error.contains(words))
+            unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains(words))
         });
         assert_ne!(unit["observed"]["phase"], "running", "{unit}");
     }
@@ -214,7 +214,7 @@ fn fight_over_a_file_is_given_up_visibly() {
     });
     let unit = bench.fleet.unit("default/config", |unit| {
         unit["observed"]["phase"] == "backoff"
-            && unit["observed"]["error"].as_str().is_some_and(|error| error.contains("again and again"))
+            && unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains("again and again"))
     });
     assert!(unit["observed"]["retry_ms"].is_number(), "{unit}");
     // Each time it waits longer.
@@ -289,7 +289,10 @@ fn full_and_read_only_file_systems_leave_the_old_file_whole() {
     let entries = json!({"small/motd": {"text": "x".repeat(30_000)}});
     bench.fleet.muster(&["unit", "apply", &bench.document(&entries, &json!({})), "--no-wait"]);
     let said = |words: &'static str| {
-        move |unit: &Value| unit["observed"]["error"].as_str().is_some_and(|error| error.contains(words))
+        move |unit: &Value| {
+            let error = &unit["observed"]["error"];
+            ["message", "hint"].iter().any(|part| error[*part].as_str().is_some_and(|text| text.contains(words)))
+        }
     };
     bench.fleet.unit("default/config", said("make room on its file system"));
     assert_eq!(bench.text("small/motd"), "before\n");

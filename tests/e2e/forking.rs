@@ -41,11 +41,9 @@ fn daemonised_program_is_recognised_and_kept() {
     let create = ["yuno", "create", "default/daemon", "--artifact", "daemon", "--overwrite"];
     fleet.muster(&[&create[..], &["--run", "--no-wait"]].concat()).expect_code(0);
     let unit = fleet.unit("default/daemon", |unit| !unit["observed"]["error"].is_null());
-    let error = unit["observed"]["error"].as_str().unwrap();
-    assert!(
-        error.contains("exit code 0, while what it had started still ran") && error.contains("--forking"),
-        "{error}"
-    );
+    let error = &unit["observed"]["error"];
+    let has = |part: &str, words: &str| error[part].as_str().unwrap().contains(words);
+    assert!(has("message", "exit code 0, while what it had started still ran") && has("hint", "--forking"), "{error}");
     fleet.muster(&[&create[..], &["--forking", "--notify"]].concat()).expect_code(2);
 
     // Its agent finds it again, whatever the agent ends by.

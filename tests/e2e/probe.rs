@@ -59,7 +59,9 @@ fn unset(fleet: &Fleet, name: &str) {
 
 #[track_caller]
 fn unready(fleet: &Fleet, words: &str) -> Value {
-    fleet.unit("default/a", |unit| unit["observed"]["unready"].as_str().is_some_and(|why| why.contains(words)))
+    fleet.unit("default/a", |unit| {
+        unit["observed"]["unready"]["message"].as_str().is_some_and(|why| why.contains(words))
+    })
 }
 
 #[track_caller]
@@ -129,7 +131,7 @@ fn server_that_never_starts_is_retried_later() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     create(&fleet, &web(), &["--ready", &format!("tcp:{}", nobody.port()), "--start-timeout", "1s"]);
     let unit = fleet.unit_in_phase("default/a", "backoff");
-    let error = unit["observed"]["error"].as_str().unwrap();
+    let error = unit["observed"]["error"]["message"].as_str().unwrap();
     let wanted = format!("did not come up within 1 s: ready probe: {nobody}: Connection refused");
     assert!(error.starts_with(&wanted), "{error}");
     assert!(unit["observed"]["retry_ms"].is_number() && unit["observed"]["attempts"].as_u64().unwrap() >= 3, "{unit}");
@@ -159,9 +161,9 @@ fn hanging_server_restarts_and_probes_change_in_place() {
     assert_eq!((&unit["observed"]["pid"], &unit["desired"]["spec"]["probes"]["ready"]), (&pid, &Value::Null), "{unit}");
     unset(&fleet, "well");
     let unit = fleet.unit("default/a", |unit| {
-        unit["observed"]["error"].as_str().is_some_and(|error| error.contains("ended for that: signal 15"))
+        unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains("ended for that: signal 15"))
     });
-    let error = unit["observed"]["error"].as_str().unwrap();
+    let error = unit["observed"]["error"]["message"].as_str().unwrap();
     assert!(error.starts_with("hangs: live probe: exit code 9: default/a is not; "), "{error}");
     set(&fleet, "well");
     let unit = fleet.unit("default/a", |unit| unit["observed"]["phase"] == "running" && unit["observed"]["pid"] != pid);

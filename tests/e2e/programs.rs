@@ -343,7 +343,7 @@ fn unready_program_never_runs() {
     });
     let seen = seen.into_inner();
     assert!(!seen.contains(&"running".to_owned()), "{seen:?}");
-    let error = unit["observed"]["error"].as_str().unwrap_or_default();
+    let error = unit["observed"]["error"]["message"].as_str().unwrap_or_default();
     assert!(error.contains("did not say within its start timeout that it is up"), "it says why: {unit}");
     all_end(&pids(&fleet, "silent", 1));
 }

@@ -80,7 +80,7 @@ fn check_back(fleet: &Fleet, before: &Value, why: &str) -> Value {
         (&observed["generation"], &back["generation"]),
         (&unit["desired"]["generation"], &unit["desired"]["generation"])
     );
-    assert!(back["error"].as_str().unwrap().contains(why), "{back}");
+    assert!(back["error"]["message"].as_str().unwrap().contains(why), "{back}");
     assert_ne!(observed["revision"], unit["desired"]["revision"]);
     unit
 }

@@ -184,10 +184,12 @@ fn rollout_waits_for_an_approval_and_says_so() {
     bench.apply("one", &json!({"waves": [1], "soak": 0, "approve": "each"}));
     let shown = bench.phase("approval");
     let waits = shown["waits"].as_array().unwrap();
-    let is_told =
-        |wait: &Value| wait["kind"] == "approval" && wait["reason"].as_str().unwrap().contains("rollout promote");
+    let is_told = |wait: &Value| {
+        wait["kind"] == "approval" && wait["reason"]["message"].as_str().unwrap().contains("rollout promote")
+    };
     assert!(waits.iter().any(is_told), "{shown}");
-    let is_waiting = |host: &Value| host["state"] == "waiting" && host["reason"].as_str().unwrap().contains("approval");
+    let is_waiting =
+        |host: &Value| host["state"] == "waiting" && host["reason"]["message"].as_str().unwrap().contains("approval");
     eventually("a host that waits", || {
         let states = bench.roles.json(&["deployment", "show", "default/shop"]);
         if states["on_hosts"].as_array().unwrap().iter().any(is_waiting) { Ok(()) } else { Err(states.to_string()) }

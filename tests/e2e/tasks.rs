@@ -31,10 +31,10 @@ fn tasks_and_what_is_owed_are_in_the_api_and_in_unit_show() {
     fleet.ok(&["unit", "apply", &document(&fleet.home, "config", "right\n", &more)]);
     let unit = fleet.unit("default/config", |unit| unit["observed"]["owed"][0]["attempts"] == 1);
     let owed = &unit["observed"]["owed"];
-    assert_eq!((owed.as_array().unwrap().len(), &owed[0]["error"]), (1, &json!("exit code 7")));
+    assert_eq!((owed.as_array().unwrap().len(), &owed[0]["error"]), (1, &json!({"message": "exit code 7"})));
     let path = fleet.home.path().join("config.conf");
     fs::write(&path, "wrong\n").unwrap();
-    fleet.unit("default/config", |unit| unit["observed"]["drift"][0].is_string());
+    fleet.unit("default/config", |unit| unit["observed"]["drift"][0].is_object());
     let shown = fleet.ok(&["unit", "show", "default/config"]);
     let has = |words: &[&str]| {
         shown.lines().any(|line| words.iter().all(|word| line.contains(word))) || panic!("{words:?}: {shown}")

@@ -101,7 +101,7 @@ fn failed_start_heals_with_the_right_artifact() {
     let fleet = Fleet::start();
     add(&fleet, "text", "this is no program", "1");
     fleet.muster(&["yuno", "create", "default/a", "--artifact", "text@1", "--run"]).expect_code(1);
-    let unit = fleet.unit("default/a", |unit| unit["observed"]["error"].is_string());
+    let unit = fleet.unit("default/a", |unit| unit["observed"]["error"].is_object());
     assert!(["failed", "backoff"].contains(&unit["observed"]["phase"].as_str().unwrap()), "{unit}");
     add(&fleet, "text", SERVER, "2");
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "text@2", "--run", "--overwrite"]);
@@ -133,8 +133,8 @@ fn altered_artifact_is_not_run() {
     let right = fs::read(&stored).unwrap();
     replace(&stored, &vec![b'#'; right.len()]);
     fleet.muster(&["yuno", "create", "default/till", "--artifact", "server", "--run"]).expect_code(1);
-    let unit = fleet.unit("default/till", |unit| unit["observed"]["error"].is_string());
-    assert!(unit["observed"]["error"].as_str().unwrap().to_lowercase().contains("sha-256"), "{unit}");
+    let unit = fleet.unit("default/till", |unit| unit["observed"]["error"].is_object());
+    assert!(unit["observed"]["error"]["message"].as_str().unwrap().to_lowercase().contains("sha-256"), "{unit}");
 
     replace(&stored, &right);
     fleet.ok(&["yuno", "run", "default/till"]);

@@ -12,7 +12,7 @@ use std::{
 
 use muster_api::{BackupFailure, BackupKind};
 use muster_backup::{BackupError, archive::SUFFIX};
-use muster_base::{clock::now_ms, failure::with_causes, files};
+use muster_base::{clock::now_ms, files};
 use muster_sqlite::room;
 use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio_util::sync::CancellationToken;
@@ -156,7 +156,7 @@ async fn make(shared: &Arc<ConsoleState>, interval_ms: Millis) -> BackupAttempt 
             };
             let told = match error.downcast::<BackupError>() {
                 Ok(error) => error.diagnostic(),
-                Err(error) => Diagnostic::new(with_causes(&error)),
+                Err(error) => Diagnostic::of_error(&error),
             };
             let told = if told.hint.is_some() { told } else { told.with_hint(hint) };
             fail(shared, told.within(format!("the folder {}", folder.display())))

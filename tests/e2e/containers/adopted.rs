@@ -104,7 +104,7 @@ fn missing_adopted_container_is_not_recreated() {
     podman.run(&["rm", "--force", "--time", "0", "old-web"]);
     let other = make(&podman, &image, "old-web", &[]);
     let unit = fleet.unit_in_phase("default/old", "failed");
-    let error = unit["observed"]["error"].as_str().unwrap();
+    let error = unit["observed"]["error"]["message"].as_str().unwrap();
     assert!(error.contains("podman has no longer the container old-web that was adopted"), "{error}");
     fleet.muster(&["container", "run", "default/old"]).expect_code(1).expect_stderr("no longer the container old-web");
     // What has its name now is another.

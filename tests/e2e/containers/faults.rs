@@ -2,6 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
+use muster_topics::diagnostic::Diagnostic;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -42,7 +43,10 @@ impl Drop for Small {
 /// Waits until the error of a unit has these words, in any case. A slow runtime may be reported before.
 #[track_caller]
 fn error_with(fleet: &Fleet, unit: &str, words: &str) -> String {
-    let error = |unit: &Value| unit["observed"]["error"].as_str().unwrap_or_default().to_owned();
+    let error = |unit: &Value| {
+        let told: Option<Diagnostic> = serde_json::from_value(unit["observed"]["error"].clone()).unwrap();
+        told.unwrap_or_default().to_string()
+    };
     error(&fleet.unit(unit, |unit| error(unit).to_lowercase().contains(&words.to_lowercase())))
 }
 
@@ -123,7 +127,7 @@ fn full_disk_of_podman_is_reported_and_recovers() {
     begin(&fleet, &shop(json!({})));
     fleet.unit("default/shop", |unit| {
         podman.keep_serving();
-        unit["observed"]["error"].as_str().is_some_and(|error| error.contains("no space left on device"))
+        unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains("no space left on device"))
     });
     small.grow("64m");
     fleet.unit("default/shop", |unit| {

@@ -249,8 +249,8 @@ fn an_image_is_pulled_by_its_tag_or_its_digest() {
     registry.kill();
     let late = shop(json!({"unit": "default/late", "image": {"name": format!("{name}:3")}, "args": []}));
     fleet.ok(&["unit", "apply", &write(&fleet, &late), "--no-wait"]);
-    let unit = fleet.unit("default/late", |unit| unit["observed"]["error"].is_string());
-    assert!(unit["observed"]["error"].as_str().unwrap().contains("connection refused"), "{unit}");
+    let unit = fleet.unit("default/late", |unit| unit["observed"]["error"].is_object());
+    assert!(unit["observed"]["error"]["message"].as_str().unwrap().contains("connection refused"), "{unit}");
     let _again = podman.serve_registry();
     fleet.unit_in_phase("default/late", "running");
 }

@@ -242,7 +242,7 @@ fn foreign_containers_are_not_touched() {
     let path = write(&fleet, &stall(json!({})));
     fleet.muster(&["unit", "apply", &path]).expect_code(1).expect_stderr("did not make");
     let unit = fleet.unit_in_phase("default/shop", "failed");
-    assert!(unit["observed"]["error"].as_str().unwrap().contains("hint: rename or remove it"), "{unit}");
+    assert!(unit["observed"]["error"]["hint"].as_str().unwrap().starts_with("rename or remove it"), "{unit}");
     fleet.ok(&["unit", "retire", "default/shop"]);
     fleet.ok(&["container", "rm", "default/shop"]);
     assert_eq!(fs::read_to_string(others.join("config")).unwrap(), "lxc.uts.name = other\n");
@@ -349,7 +349,7 @@ fn oom_of_container_is_reported() {
         (&json!({"code": 5}), &json!(true)),
         "{eaten}"
     );
-    assert!(eaten["observed"]["error"].as_str().unwrap().contains("exit code 5, out of memory"), "{eaten}");
+    assert!(eaten["observed"]["error"]["message"].as_str().unwrap().contains("exit code 5, out of memory"), "{eaten}");
     // Another run is judged by itself.
     let other = run("exit 6");
     assert_eq!(

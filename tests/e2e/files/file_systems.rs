@@ -49,7 +49,8 @@ impl Bench {
         self.fleet.unit("default/config", |unit| {
             let observed = &unit["observed"];
             let errors = [&observed["error"], &observed["rolled_back"]["error"]];
-            errors.iter().any(|error| error.as_str().is_some_and(|error| error.contains(words)))
+            let says = |text: &Value| text.as_str().is_some_and(|text| text.contains(words));
+            errors.iter().any(|error| says(&error["message"]) || says(&error["hint"]))
         })
     }
 

@@ -113,7 +113,8 @@ impl Bench {
         self.unit(words, |unit| {
             let observed = &unit["observed"];
             let errors = [&observed["error"], &observed["rolled_back"]["error"]];
-            errors.iter().any(|error| error.as_str().is_some_and(|error| error.contains(words)))
+            let says = |text: &Value| text.as_str().is_some_and(|text| text.contains(words));
+            errors.iter().any(|error| says(&error["message"]) || says(&error["hint"]))
         })
     }
 
@@ -272,7 +273,7 @@ fn failed_revision_brings_earlier_versions_back() {
     bench.repository.remove("tool", "1.0");
     bench.apply(json!({"present": ["tool=2.0", "bad"]}));
     let back = bench.rolled_back();
-    let why = back["observed"]["rolled_back"]["error"].as_str().unwrap();
+    let why = back["observed"]["rolled_back"]["error"]["message"].as_str().unwrap();
     assert!(why.contains("bad") && why.contains("exit status 3"), "{why}");
     assert_eq!(bench.root.packages(), [("tool".to_owned(), "1.0".to_owned())].into());
     bench.task("install changed: back: ");
@@ -389,7 +390,7 @@ fn drift_is_corrected_or_reported() {
     bench.apply(json!({"present": ["tool=1.0", "conf"], "drift": "report"}));
     bench.verified();
     apt(&["apt-get", "-q", "-y", "install", "tool=2.0"]);
-    bench.unit("reported drift", |unit| unit["observed"]["drift"] == json!(["tool is 2.0, not 1.0"]));
+    bench.unit("reported drift", |unit| unit["observed"]["drift"] == json!([{"message": "tool is 2.0, not 1.0"}]));
     assert_eq!(bench.version("tool"), version("2.0"));
 
     // A configuration file that somebody has changed stays, and the new one beside it is reported.
@@ -397,7 +398,9 @@ fn drift_is_corrected_or_reported() {
     bench.repository.add(&Package { name: "conf", version: "2.0", config: Some("two\n"), ..Package::default() });
     bench.apply(json!({"present": ["tool=2.0", "conf=2.0"], "drift": "report"}));
     bench.unit("a reported leftover", |unit| {
-        unit["observed"]["drift"][0].as_str().is_some_and(|one| one.contains("/etc/conf.conf.dpkg-dist was left"))
+        unit["observed"]["drift"][0]["message"]
+            .as_str()
+            .is_some_and(|one| one.contains("/etc/conf.conf.dpkg-dist was left"))
     });
     assert_eq!(bench.root.read("etc/conf.conf").unwrap(), "mine\n");
 }
