@@ -54,7 +54,7 @@ struct Options {
 fn answer(variant: usize) -> Vec<u8> {
     let unit = |number: usize| {
         let mut unit = UnitPlan::new(format!("shop/u{number}").parse().expect("a name"), UnitAction::Restart);
-        unit.reason = Some(format!("variant {variant}"));
+        unit.reason = Some(format!("variant {variant}").into());
         unit
     };
     let plan = DeploymentPlan::of("shop/till".parse().expect("a name"), (0..5).map(unit).collect());

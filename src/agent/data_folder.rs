@@ -117,6 +117,8 @@ pub(super) fn lock(folder: &Path) -> Result<File, AgentError> {
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::diagnostic::Diagnostic;
+
     use super::*;
 
     #[test]
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, files::workloads_folder());
         let first = lock(&folder).unwrap();
         let second = lock(&folder).unwrap_err();
-        assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
+        assert!(matches!(second, AgentError::Busy { .. }) && Diagnostic::of(&second).hint.is_some(), "{second}");
         assert_eq!(fs::metadata(folder.join("lock")).unwrap().permissions().mode() & 0o7777, files::SECRET_MODE);
         drop(first);
         lock(&folder).unwrap();

@@ -292,7 +292,7 @@ mod tests {
         let unit = |index: usize| format!("{index:0>63}/{index:0>63}");
         for (count, left) in [(20, (20, 20)), (100, (0, 100)), (256, (0, 0))] {
             let mut state = state(100, 2);
-            let refused = DeploymentRefusal { version: u32::MAX, message: "é".repeat(256) };
+            let refused = DeploymentRefusal { version: u32::MAX, diagnostic: "é".repeat(256).into() };
             let report = DeploymentReport { version: u32::MAX, refused: Some(refused), waits: None };
             let desired = DesiredReport {
                 mark: DesiredMark { epoch: 1, generation: 7 },

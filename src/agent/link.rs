@@ -556,7 +556,7 @@ mod tests {
             ("connection refused", true, "connection refused", "hint"),
         ] {
             let told = with_remedy(said.to_owned(), has_expired);
-            assert!(told.contains(wanted) && !told.contains(unwanted), "{told}");
+            assert!(told.cause.contains(wanted) && !told.cause.contains(unwanted), "{told}");
         }
     }
 }

@@ -157,7 +157,7 @@ mod tests {
         let check = |run, phase: Phase, reason: Option<HoldReason>, wanted| {
             let mut unit = absent();
             (unit.desired.run, unit.observed.state, unit.hold) = (run, phase.into(), reason.and_then(hold));
-            unit.observed.error = Some("exit code 3".to_owned());
+            unit.observed.error = Some("exit code 3".into());
             assert_eq!(unit.retired().is_some(), wanted, "{run:?} {phase:?} {reason:?}");
         };
         use HoldReason::{Broken, Operator};

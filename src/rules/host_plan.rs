@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(one.sentence(), "mode 0644 → 0600");
         one.before = None;
         assert_eq!(one.sentence(), "create file (6 bytes)");
-        one.left = Some("somebody else has changed it since".to_owned());
+        one.left = Some("somebody else has changed it since".into());
         assert_eq!(one.sentence(), "is left as it is: somebody else has changed it since");
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         let mut watch = ProbeCounter::new(probe, coming, 0.0);
         let told = answers.chars().map(|answer| {
             let answer = if answer == '+' { Ok(()) } else { Err(answer.to_string()) };
-            match watch.answered(answer) {
+            match watch.answered(answer.map_err(Diagnostic::from)) {
                 None => ".".to_owned(),
                 Some(ProbeVerdict::Passed) => "+".to_owned(),
                 Some(ProbeVerdict::Pending(why)) => format!("?{why}"),
@@ -356,7 +356,7 @@ mod tests {
             let mut watch = ProbeCounter::new(&probe(|probe| (probe.failures, probe.successes) = (failures, successes)), coming, 0.5);
             let mut told: Option<ProbeVerdict> = None;
             for (index, good) in answers.iter().enumerate() {
-                let news = watch.answered(if *good { Ok(()) } else { Err("no".to_owned()) });
+                let news = watch.answered(if *good { Ok(()) } else { Err("no".into()) });
                 let row = answers[..=index].iter().rev().take_while(|answer| *answer == good).count();
                 prop_assert!(news.is_none() || news != told, "told twice");
                 match &news {

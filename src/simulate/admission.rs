@@ -8,7 +8,7 @@ use muster_session::{
     interface::{AdmissionStatement, AdmissionStatements},
     store::{AdmissionChange, AdmissionStep},
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     admission::{AdmissionStage, AdmissionWait, AdmissionWaitKind, ChangeOutcome},
     desired::{Admission, DeploymentName, DeploymentReport, DeploymentVersion, DesiredDeployment, DesiredReport},
@@ -66,7 +66,7 @@ impl KeptDesired {
             let since_ms = since_ms.filter(|waits| waits.version == version.number).map(|waits| waits.since_ms);
             let kind = AdmissionWaitKind::Admission;
             let since_ms = since_ms.unwrap_or_else(clock::now_ms);
-            let waits = AdmissionWait { version: version.number, kind, since_ms, message: None };
+            let waits = AdmissionWait { version: version.number, kind, since_ms, diagnostic: None };
             self.set(name.clone(), applied, Some(waits));
             self.said.insert(name, asks(&version));
         }
@@ -97,8 +97,8 @@ impl KeptDesired {
         let AdmissionStage::Begun { lease } = said.stage else { return };
         let outcome = outcome(host, name, (said.version, lease), manner);
         let is_verified = outcome == ChangeOutcome::Verified;
-        let message = (!is_verified).then(|| "it was to fail (`--change-fail`)".to_owned());
-        said.stage = AdmissionStage::Ended { lease: Some(lease), outcome, changed: is_verified, message };
+        let diagnostic = (!is_verified).then(|| "it was to fail (`--change-fail`)".into());
+        said.stage = AdmissionStage::Ended { lease: Some(lease), outcome, changed: is_verified, diagnostic };
     }
 }
 
@@ -117,11 +117,11 @@ impl SimulatedHost {
     }
 
     /// Reports what the console has said.
-    pub(super) fn admission_waits(&mut self, name: &DeploymentName, version: u32, reason: String) {
+    pub(super) fn admission_waits(&mut self, name: &DeploymentName, version: u32, reason: Diagnostic) {
         self.change_desired(|kept| {
             let waits = kept.report.deployments.get_mut(name).and_then(|report| report.waits.as_mut());
             if let Some(waits) = waits.filter(|waits| waits.version == version) {
-                waits.message = Some(reason);
+                waits.diagnostic = Some(reason);
             }
         });
     }

@@ -161,7 +161,7 @@ impl SimulatedHost {
             && let Err(error) = derived_sealing_key(&self.parts.identity.key).open(command, self.host())
         {
             self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
-            return self.answer(id, expires_ms, refusal(RefusalCode::Invalid, error.to_string())).await;
+            return self.answer(id, expires_ms, refusal(RefusalCode::Invalid, Diagnostic::of(&error))).await;
         }
         match &command.verb {
             Verb::Exec(exec) if exec.container.is_none() => {

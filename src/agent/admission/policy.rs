@@ -206,10 +206,10 @@ mod tests {
             ("yes no; exit 1", "no"),
         ] {
             let why = script(wanted).ask(&version).await.unwrap_err();
-            assert!(why.contains(words) && why.contains("`admission.command`"), "{why}");
+            assert!(why.cause.contains(words) && why.cause.contains("`admission.command`"), "{why}");
         }
         let missing = AdmissionPolicy { command: vec!["/no/such".to_owned()], ..AdmissionPolicy::default() };
-        assert!(missing.ask(&version).await.unwrap_err().contains("cannot be run"));
+        assert!(missing.ask(&version).await.unwrap_err().cause.contains("cannot be run"));
     }
 
     #[tokio::test]
@@ -219,7 +219,7 @@ mod tests {
         let policy = AdmissionPolicy { unless_file: Some(file.clone()), ..AdmissionPolicy::default() };
         assert_eq!(policy.forbids(&version(), PolicyMoment::Ask), None);
         std::fs::write(&file, "").unwrap();
-        assert!(policy.ask(&version()).await.unwrap_err().contains("in-use"));
+        assert!(policy.ask(&version()).await.unwrap_err().cause.contains("in-use"));
         // What is unknown is no permission.
         let policy = AdmissionPolicy { unless_file: Some(file.join("below")), ..AdmissionPolicy::default() };
         assert!(policy.forbids(&version(), PolicyMoment::Begin).unwrap().contains("cannot be examined"));

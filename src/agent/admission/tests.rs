@@ -222,10 +222,10 @@ async fn version_begins_with_a_lease_once_everything_is_there() {
     *bench.missing.lock().unwrap() = true;
     let agent = bench.agent().await;
     bench.document(&[asks(1, &[listed("default/a", GOOD)])], &[]).await;
-    let says_why = |report: &DeploymentReport| report.waits.as_ref().is_some_and(|waits| waits.message.is_some());
+    let says_why = |report: &DeploymentReport| report.waits.as_ref().is_some_and(|waits| waits.diagnostic.is_some());
     let waits = bench.reports(says_why).await.waits.unwrap();
     assert!(waits.kind == AdmissionWaitKind::Preparing && waits.since_ms > 0, "{waits:?}");
-    assert!(waits.message.unwrap().contains("artifact"), "it says what is missing");
+    assert!(waits.diagnostic.unwrap().cause.contains("artifact"), "it says what is missing");
     assert!(!is_there(&agent, "default/a"));
     *bench.missing.lock().unwrap() = false;
     let question = bench.question(1).await;
@@ -234,7 +234,7 @@ async fn version_begins_with_a_lease_once_everything_is_there() {
     bench.answer(&old, granted(9)).await;
     bench.answer(&question, AdmissionVerdict::Wait { reason: "not yet".to_owned(), again_ms: 1_000 }).await;
     let waits = |report: &DeploymentReport| {
-        report.waits.as_ref().is_some_and(|waits| waits.message.as_deref() == Some("not yet"))
+        report.waits.as_ref().is_some_and(|waits| waits.diagnostic.as_ref().map(|told| told.cause.as_str()) == Some("not yet"))
     };
     let report = bench.reports(waits).await;
     assert_eq!((report.version, report.waits.unwrap().kind), (0, AdmissionWaitKind::Admission));
@@ -271,7 +271,7 @@ async fn version_whose_plan_is_another_waits_for_one_that_is_the_same() {
     };
     bench.document(&[planned(Digest::of(b"another"))], &[]).await;
     let waits = bench.waits(1, AdmissionWaitKind::PlanChanged).await;
-    assert!(waits.message.unwrap().contains("muster plan"), "it says what to do");
+    assert!(waits.diagnostic.unwrap().hint.unwrap().contains("muster plan"), "it says what to do");
     a_moment().await;
     assert!(bench.console.is_silent_on(&HostTopic::Admission) && !is_there(&agent, "default/a"));
     // The same version with the plan that the host makes: its only unit is new.
@@ -378,8 +378,8 @@ async fn refused_version_ends_without_a_lease_and_asks_once_it_may() {
     bench.document(&[asks(1, &[forbidden])], &[]).await;
     let (report, lease, outcome, changed) = bench.ended(1).await;
     assert_eq!((lease, outcome, changed), (None, ChangeOutcome::Refused, false));
-    let AdmissionStage::Ended { message: Some(why), .. } = &report.stage else { panic!("{report:?}") };
-    assert!(why.contains("elsewhere"), "{why}");
+    let AdmissionStage::Ended { diagnostic: Some(why), .. } = &report.stage else { panic!("{report:?}") };
+    assert!(why.cause.contains("elsewhere"), "{why}");
     bench.answer(&report, AdmissionVerdict::Noted).await;
     // A newer one is asked for at once, and one newer still in its place.
     bench.document(&[asks(2, &[listed("default/a", GOOD)])], &[]).await;
@@ -408,7 +408,7 @@ async fn own_policy_keeps_a_host_from_asking() {
     let agent = working(config.clone()).await;
     bench.document(&[asks(1, &[listed("default/a", GOOD)])], &[]).await;
     let waits = bench.waits(1, AdmissionWaitKind::Policy).await;
-    assert!(waits.message.unwrap().contains("in-use"));
+    assert!(waits.diagnostic.unwrap().cause.contains("in-use"));
     a_moment().await;
     assert!(bench.console.is_silent_on(&HostTopic::Admission));
     agent.stop().await;

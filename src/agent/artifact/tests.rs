@@ -15,7 +15,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use muster_net::pki;
-use muster_topics::join::Membership;
+use muster_topics::{diagnostic::Diagnostic, join::Membership};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
 use tokio::net::TcpListener;
@@ -205,7 +205,8 @@ async fn check(answers: &'static [Answer], failures: usize, error: &str) -> Vec<
     let artifacts = open(folder.path(), &server.identity);
     for _ in 0..failures {
         let failure = artifacts.fetch(&wanted()).await.expect_err("should fail");
-        assert!(failure.to_string().contains(error), "{failure}");
+        let told = Diagnostic::of(&failure);
+        assert!(format!("{told:#}").contains(error), "{told}");
         assert!(failure.to_string().contains("artifact hello@1"), "{failure}");
     }
     if answers.len() > failures {
@@ -274,7 +275,7 @@ async fn damaged_artifact_is_downloaded_again() {
 async fn artifact_with_wrong_hash_is_not_installed() {
     assert_eq!(check(&[Answer::Wrong], 1, "SHA-256").await, [""; 0]);
     assert_eq!(check(&[Answer::Longer], 1, "longer than its 100000 bytes").await, [""; 0]);
-    assert_eq!(check(&[Answer::Status(404)], 1, "hint: it is not there").await, [""; 0]);
+    assert_eq!(check(&[Answer::Status(404)], 1, "it is not there (any more)").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(403)], 1, "member of the fleet").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(302)], 1, "302").await, [""; 0]);
 }
@@ -456,6 +457,6 @@ async fn full_disk_is_reported() {
     sender.send(Ok(CONTENT)).await.unwrap();
     drop(sender);
     let error = tokio::task::spawn_blocking(move || receiving.write(queue)).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("hint: make room"), "{error}");
+    assert!(Diagnostic::of(&error).hint.unwrap().contains("make room"), "{error}");
     assert_eq!(listing(folder.path()), [""; 0], "a half of something is the last to keep on a full disk");
 }

@@ -208,10 +208,10 @@ mod tests {
         let error = hierarchies
             .make_inside_container(cgroups, "muster-exec-1", &limits(r#"{"memory_bytes":1000000}"#))
             .unwrap_err();
-        assert!(error.starts_with("the limit of memory: "), "{error}");
+        assert!(error.cause.starts_with("the limit of memory: "), "{error}");
         assert!(!folder("memory/pod/c1/muster-exec-1").exists());
         let error = hierarchies.make_inside_container(cgroups, "muster-exec-1", &limits(r#"{"pids":5}"#)).unwrap_err();
-        assert!(error.contains("hands that on to nothing below it"), "{error}");
+        assert!(error.cause.contains("hands that on to nothing below it"), "{error}");
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         // Without a cgroup of its own, the container's processes could not be found.
         for cgroups in ["0::/\n", "0::/agent\n", ""] {
             let error = hierarchies.make_inside_container(cgroups, "muster-exec-1", &Limits::default()).unwrap_err();
-            assert!(error.contains("nobody could tell"), "{error}");
+            assert!(error.cause.contains("nobody could tell"), "{error}");
         }
     }
 }

@@ -126,7 +126,7 @@ fn unified_controllers_are_delegated_and_limits_written() {
     assert_eq!(made.cgroup, Cgroup { unified: Some(leaf), ..Cgroup::default() });
     // What this host does not have is told.
     let [missing] = made.missing.as_slice() else { panic!("{:?}", made.missing) };
-    assert!(missing.starts_with("the limit of pids: ") && missing.contains("no pids controller"), "{missing}");
+    assert!(missing.cause.starts_with("the limit of pids: ") && missing.cause.contains("no pids controller"), "{missing}");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn units_run_without_cgroups_and_report_why() {
         let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
         assert!(made.cgroup.is_none());
         assert_eq!(made.missing.len(), 3, "{:?}", made.missing);
-        assert!(made.missing.iter().all(|missing| missing.contains(reason)), "{:?}", made.missing);
+        assert!(made.missing.iter().all(|missing| missing.cause.contains(reason)), "{:?}", made.missing);
         assert_eq!(tree.prepare((&unit, Slot::First), &Limits::default()).unwrap(), UnitCgroup::default());
         tree.remove((&unit, Slot::First));
     }
@@ -169,7 +169,7 @@ fn units_cgroup_has_limits_and_is_removed() {
     for memory_bytes in [8_388_608, 16_777_216, 4_194_304] {
         limits.memory_bytes = Some(memory_bytes);
         let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
-        let is_missing = |what: &str| made.missing.iter().any(|missing| missing.contains(what));
+        let is_missing = |what: &str| made.missing.iter().any(|missing| missing.cause.contains(what));
         if !is_missing("memory") {
             assert_eq!(read(&made, ["memory.max", "memory.limit_in_bytes"]), memory_bytes.to_string());
         }

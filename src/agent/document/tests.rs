@@ -122,7 +122,7 @@ async fn document_on_the_topic_is_applied_and_survives_a_restart() {
     let (run, detach) = (verb("unit_run"), verb("unit_detach"));
     console.publish(HostTopic::Command, false, fleet.sign(&run)).await;
     let (_, outcome) = console.outcome(run.id).await;
-    assert!(matches!(outcome.status, Status::Refused { message, .. } if message.contains("default/x")));
+    assert!(matches!(outcome.status, Status::Refused { diagnostic, .. } if diagnostic.cause.contains("default/x")));
     console.publish(HostTopic::Command, false, fleet.sign(&detach)).await;
     console.unit("default/a", |unit| unit.owner.is_none()).await;
     let deployment = "default/x".parse().unwrap();

@@ -259,7 +259,7 @@ mod tests {
         assert!(value(&points, "muster_unit_processes", "count").is_some_and(|count| count >= 1.0), "{points:?}");
         // Not all its memory: what it allocated before it moved here is counted in its former cgroup.
         assert!(value(&points, "muster_unit_memory", "resident_bytes").is_some_and(|bytes| bytes > 0.0), "{points:?}");
-        let is_limited = !made.missing.iter().any(|missing| missing.contains("memory"));
+        let is_limited = !made.missing.iter().any(|missing| missing.cause.contains("memory"));
         let limit = value(&points, "muster_unit_memory", "limit_bytes");
         assert_eq!(limit, is_limited.then_some(64.0 * 1024.0 * 1024.0), "{:?}", made.missing);
         drop(forking);

@@ -160,7 +160,7 @@ mod tests {
             since_ms,
             at_ms: since_ms + 5,
             state,
-            message: "busy".to_owned(),
+            diagnostic: "busy".into(),
         }
     }
 

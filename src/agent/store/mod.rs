@@ -794,8 +794,9 @@ mod tests {
                 sqlx::query(newer).execute(&store.pool).await.unwrap();
                 store.close().await;
             }
-            let error = Store::open_or_replace(&path, true, 0).await.unwrap_err().to_string();
-            let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains(". hint: ");
+            let error = Diagnostic::of(&Store::open_or_replace(&path, true, 0).await.unwrap_err());
+            let cause = &error.cause;
+            let whole = cause.contains(path.to_str().unwrap()) && cause.contains(meaning) && error.hint.is_some();
             assert!(whole && path.exists(), "{broken}: {error}");
         }
     }
@@ -810,7 +811,7 @@ mod tests {
         connection.close().await.unwrap();
         let before = std::fs::read(&path).unwrap();
         let error = Store::open_or_replace(&path, true, 4_200).await.unwrap_err();
-        assert!(matches!(error, StoreError::OtherForm(_)) && error.to_string().contains("hint: "), "{error}");
+        assert!(matches!(error, StoreError::OtherForm(_)) && Diagnostic::of(&error).hint.is_some(), "{error}");
         let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["agent.db"]);
         assert!(std::fs::read(&path).unwrap() == before);

@@ -858,7 +858,7 @@ mod tests {
             generation: 1,
             revision,
             to,
-            error: "exit code 1".to_owned(),
+            error: "exit code 1".into(),
             at_ms: 6,
             last_lines: None,
         });
@@ -949,7 +949,7 @@ mod tests {
         let refused =
             done(&store, &"default/c".parse().unwrap(), &requires("default/c", "default/a")).await.unwrap_err();
         assert_eq!(refused.code, RefusalCode::Conflict);
-        assert!(refused.diagnostic.contains("default/c → default/a → default/b → default/c"), "{refused}");
+        assert!(refused.diagnostic.cause.contains("default/c → default/a → default/b → default/c"), "{refused:?}");
         assert_eq!(store.units().await.unwrap().units.len(), 2);
     }
 

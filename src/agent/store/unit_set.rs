@@ -226,7 +226,7 @@ mod tests {
             "d/c: tcp port 19001 is leased to d/old",
             "there is a unit d/old on this host already",
         ] {
-            assert!(refusal.diagnostic.contains(words), "{}", refusal.diagnostic);
+            assert!(refusal.diagnostic.cause.contains(words), "{}", refusal.diagnostic);
         }
         let left: Vec<String> = bench.units().await.iter().map(|unit| unit.name.to_string()).collect();
         assert_eq!(left, ["d/old"]);
@@ -238,7 +238,7 @@ mod tests {
         let bench = Bench::new().await;
         let units = |count: usize| (0..count).map(|number| wish(&format!("d/u{number}"), None)).collect::<Vec<_>>();
         let refusal = bench.apply(&units(UNITS_MAX + 4)).await.unwrap_err();
-        assert!(refusal.diagnostic.contains("256 units, as many as one may have"), "{}", refusal.diagnostic);
+        assert!(refusal.diagnostic.cause.contains("256 units, as many as one may have"), "{}", refusal.diagnostic);
         assert_eq!(bench.units().await.len(), 0);
         assert_eq!(bench.apply(&units(UNITS_MAX)).await.unwrap().len(), UNITS_MAX);
         assert_eq!(bench.units().await.len(), UNITS_MAX);

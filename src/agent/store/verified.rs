@@ -207,7 +207,7 @@ mod tests {
                 generation: self.generation,
                 revision: Digest::of(b"bad"),
                 to: revision.clone(),
-                error: "exit code 1".to_owned(),
+                error: "exit code 1".into(),
                 at_ms: 5,
                 last_lines: None,
             };

@@ -261,7 +261,7 @@ mod tests {
             asked
         };
         let (answer, asked) = tokio::join!(request(to, http), serve);
-        (answer.map_err(|why| why.replace(&to.to_string(), "HERE")), asked.replace(&to.to_string(), "HERE"))
+        (answer.map_err(|why| why.cause.replace(&to.to_string(), "HERE")), asked.replace(&to.to_string(), "HERE"))
     }
 
     #[tokio::test]
@@ -336,7 +336,7 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let to = socket.local_addr().unwrap();
         let why = connect(to).await.unwrap_err();
-        assert!(why.starts_with(&to.to_string()) && why.contains("refused"), "{why}");
+        assert!(why.cause.starts_with(&to.to_string()) && why.cause.contains("refused"), "{why}");
         let _listener = socket.listen(1).unwrap();
         assert!(connect(to).await.is_ok());
     }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     async fn states(tasks: &TaskLog) -> Vec<(TaskState, Option<String>)> {
-        tasks.of(&unit()).await.unwrap().into_iter().map(|task| (task.state, task.message)).collect()
+        tasks.of(&unit()).await.unwrap().into_iter().map(|task| (task.state, task.diagnostic.map(|told| told.cause))).collect()
     }
 
     #[tokio::test]
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!((rest.text.as_str(), rest.is_over), ("three\n", true));
         assert_eq!(states(&tasks).await, [(TaskState::Changed, Some("wrote 3".to_owned()))]);
         let failed = begin(&tasks).await;
-        failed.end(Err("no room".to_owned())).await.unwrap();
+        failed.end(Err("no room".into())).await.unwrap();
         assert_eq!(states(&tasks).await[0], (TaskState::Failed, Some("no room".to_owned())));
         let other = "default/other".parse().unwrap();
         assert_eq!(tasks.log(&other, number, 0).await.unwrap(), None);
@@ -328,9 +328,9 @@ mod tests {
         // A value in two pieces.
         task.piece(b"pw=hunter2-", Cut::BOTH);
         task.piece(b"hunter2\n", Cut::BOTH);
-        task.end(Err("it says hunter2-hunter2".to_owned())).await.unwrap();
+        task.end(Err("it says hunter2-hunter2".into())).await.unwrap();
         let record = tasks.of(&unit()).await.unwrap().remove(0);
-        assert_eq!((record.about.as_str(), record.message.as_deref()), ("with ***", Some("it says ***")));
+        assert_eq!((record.about.as_str(), record.diagnostic.as_ref().map(|told| told.cause.as_str())), ("with ***", Some("it says ***")));
         let log = tasks.log(&unit(), record.number, 0).await.unwrap().unwrap();
         assert_eq!(log.text, "pw=***, of a line\npw=***\n***\n");
     }
@@ -357,7 +357,7 @@ mod tests {
         let of = |is_changed| Ok(TaskEnd { is_changed, message: None });
         begin(&tasks).await.end(of(false)).await.unwrap();
         begin(&tasks).await.end(of(true)).await.unwrap();
-        begin(&tasks).await.end(Err("no room".to_owned())).await.unwrap();
+        begin(&tasks).await.end(Err("no room".into())).await.unwrap();
         std::mem::forget(begin(&tasks).await);
         tasks.store.close().await;
         // The agent's next run.
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(part.end, 200 * 1001 + 5);
         first.end(Ok(TaskEnd { is_changed: false, message: None })).await.unwrap();
         for _ in 0..UNIT_TASKS_MAX + 3 {
-            begin(&tasks).await.end(Err(String::new())).await.unwrap();
+            begin(&tasks).await.end(Err("".into())).await.unwrap();
         }
         assert_eq!(tasks.of(&unit()).await.unwrap().len(), usize::try_from(UNIT_TASKS_MAX).unwrap());
         assert_eq!(tasks.log(&unit(), number, 0).await.unwrap(), None);
@@ -409,7 +409,7 @@ mod tests {
             let unit = format!("default/u{}", number / 20).parse().unwrap();
             let task = tasks.begin(&unit, &Digest::of(b"a"), TaskAction::Write, String::new()).await.unwrap();
             task.line("x");
-            task.end(Err(String::new())).await.unwrap();
+            task.end(Err("".into())).await.unwrap();
         }
         let unit = "default/u0".parse().unwrap();
         let oldest = tasks.of(&unit).await.unwrap().last().unwrap().number;

@@ -458,7 +458,7 @@ async fn removed_unit_is_listed_until_gone() {
     let before = host.until_phase(&unit, Phase::Stopped).await;
     host.fake.world().stuck = vec![Failure { error: "it is in use".into(), may_heal: true }];
     host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap();
-    let state = host.until(&unit, |state| state.observed.error.as_deref() == Some("it is in use")).await;
+    let state = host.until(&unit, |state| state.observed.error.as_ref().map(|error| error.cause.as_str()) == Some("it is in use")).await;
     assert_eq!((&state.desired, &state.hold), (&before.desired, &before.hold));
     assert_eq!((state.observed.phase(), host.store.units().await.unwrap().units.len()), (Phase::Absent, 0));
     host.until_gone(&unit).await;
@@ -558,7 +558,7 @@ async fn permanent_failure_waits_and_temporary_one_is_retried() {
     host.fake.world().failures = vec![failure(false), failure(true)];
     host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;
-    assert_eq!(state.observed.error.as_deref(), Some("it cannot be had"));
+    assert_eq!(state.observed.error.as_ref().map(|error| error.cause.as_str()), Some("it cannot be had"));
     assert_eq!(host.fake.world().installs.len(), 2);
     // Nor does another life of the agent make it better.
     host.restart().await;

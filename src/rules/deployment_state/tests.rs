@@ -121,7 +121,7 @@ fn units_decide_once_the_document_is_stored() {
     unit(&|observed| observed.generation = 2, Changing);
     unit(&|observed| observed.revision = Some(Digest::of(b"old")), Changing);
     unit(&|observed| observed.state = Phase::Backoff.into(), Changing);
-    let unready = InstanceReport { unready: Some("it does not answer".to_owned()), ..InstanceReport::default() };
+    let unready = InstanceReport { unready: Some("it does not answer".into()), ..InstanceReport::default() };
     unit(&|observed| observed.state = ObservedState::Running(unready.clone()), Changing);
     unit(&|observed| observed.state = Phase::Failed.into(), Failed);
     let back = muster_topics::unit::RolledBack {

@@ -225,7 +225,7 @@ mod tests {
     fn refusal_holds_for_its_process() {
         let mut play = connected(false, 1, false);
         let error = ask(&mut play, true, Err(PlayFailure::Refused("busy: not now".into())));
-        assert_eq!(error.as_deref(), Some("it refuses to play: busy: not now"));
+        assert_eq!(error.as_ref().map(|error| error.cause.as_str()), Some("it refuses to play: busy: not now"));
         assert!(play.is_refused() && play.step(true, 9_000).is_none());
         play.observe(PROCESS, Some(&connection(2, false)));
         assert!(!play.is_refused() && play.step(true, 0).is_some());

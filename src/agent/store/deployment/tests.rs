@@ -104,7 +104,7 @@ impl Bench {
         let done = unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         crate::store::commit(tx, "edit unit").await.unwrap();
         done.map_err(|refusal| {
-            assert!(refusal.diagnostic.contains("hint:"), "{refusal}");
+            assert!(refusal.diagnostic.hint.is_some(), "{refusal:?}");
             refusal.code
         })
     }
@@ -182,7 +182,7 @@ async fn deployment_is_applied_whole_or_not_and_leaves_others() {
     let names: Vec<UnitName> = bench.units().await.into_iter().map(|row| row.name).collect();
     assert_eq!(names, [unit("d/c"), unit("d/local")]);
     let refused = bench.reported("d/x").await;
-    assert!(refused.version == 0 && refused.refused.unwrap().message.contains("8080"));
+    assert!(refused.version == 0 && refused.refused.unwrap().diagnostic.cause.contains("8080"));
     assert_eq!(bench.reported("d/y").await.version, 1);
     // The port is free later.
     let before = bench.find("d/c").await.desired;
@@ -254,7 +254,7 @@ async fn local_unit_is_adopted_without_a_restart() {
     let before = bench.find("d/a").await;
     let mut adopting = deployment("d/x", 1, vec![listed("d/a", "1", None)]);
     bench.document(&body(vec![adopting.clone()], &[])).await;
-    assert!(bench.reported("d/x").await.refused.unwrap().message.contains("adopt"));
+    assert!(bench.reported("d/x").await.refused.unwrap().diagnostic.hint.unwrap().contains("adopt"));
     assert_eq!(bench.owner("d/a").await, None);
     adopting["adopt"] = json!(["d/a"]);
     bench.document(&body(vec![adopting], &[])).await;
@@ -361,7 +361,7 @@ async fn verbs_change_no_unit_of_a_deployment() {
     bench.document(&body(vec![deployment("d/x", 2, vec![listed("d/a", "2", None)])], &[])).await;
     let mut tx = bench.store.begin().await.unwrap();
     let refused = snapshot::activate(&mut tx, &name, |_, _| Ok(()), asker).await.unwrap().unwrap_err();
-    assert!(refused.diagnostic.contains("d/x"), "{refused}");
+    assert!(refused.diagnostic.cause.contains("d/x"), "{refused:?}");
 }
 
 #[tokio::test]
@@ -384,7 +384,7 @@ async fn operator_removes_orphans_and_detaches() {
     bench.named("unit_detach", "d/c").await.unwrap().unwrap();
     assert_eq!((bench.owner("d/c").await, bench.find("d/c").await.desired), (None, before));
     let refused = bench.reported("d/x").await.refused.unwrap();
-    assert!(refused.version == 1 && refused.diagnostic.contains("detached"), "{refused:?}");
+    assert!(refused.version == 1 && refused.diagnostic.cause.contains("detached"), "{refused:?}");
     bench.retry().await;
     assert!(bench.reported("d/x").await.refused.is_some(), "as long as the document lists it");
     bench.document(&body(vec![deployment("d/x", 1, vec![])], &[])).await;
@@ -427,7 +427,7 @@ async fn killed_agent_has_all_of_a_document_or_nothing() {
 async fn refusal_survives_a_restart_and_ends_with_the_next_document() {
     let mut bench = Bench::new().await;
     let mark = DesiredMark { epoch: 1, generation: 9 };
-    let refusal = DocumentRefusal { mark, message: "no".to_owned() };
+    let refusal = DocumentRefusal { mark, diagnostic: "no".into() };
     document::refuse(&bench.store, &refusal, &Digest::of(b"r")).await.unwrap();
     bench.reopen().await;
     let known = KnownDocument { refused: Some((mark, Digest::of(b"r"))), ..KnownDocument::default() };
@@ -493,8 +493,8 @@ fn begun(lease: u64) -> AdmissionRowStage {
 }
 
 fn ended(lease: Option<u64>, outcome: ChangeOutcome, message: Option<&str>) -> AdmissionRowStage {
-    let message = message.map(str::to_owned);
-    AdmissionRowStage::Ended { lease, outcome, changed: false, message, noted: None }
+    let reason = message.map(<_>::from);
+    AdmissionRowStage::Ended { lease, outcome, changed: false, reason, noted: None }
 }
 
 #[tokio::test]
@@ -516,7 +516,7 @@ async fn version_that_is_asked_for_changes_nothing_until_it_begins() {
     assert_eq!((bench.units().await, bench.leaving().await), (before.clone(), vec![]));
     bench.document(&body(vec![asking(2, next()), other], &[])).await;
     assert_eq!(bench.units().await, before);
-    assert!(bench.reported("d/y").await.refused.unwrap().message.contains("d/x"));
+    assert!(bench.reported("d/y").await.refused.unwrap().diagnostic.cause.contains("d/x"));
     bench.begin(8).await;
     bench.retry().await;
     assert_eq!(
@@ -559,12 +559,12 @@ async fn refusal_of_a_version_that_is_asked_for_ends_it_and_may_pass() {
     bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
     bench.document(&body(vec![asking(1, vec![listed("d/a", "2", None)])], &[])).await;
     let rows = bench.rows().await;
-    let AdmissionRowStage::Ended { lease: None, outcome: ChangeOutcome::Refused, message: Some(why), .. } =
+    let AdmissionRowStage::Ended { lease: None, outcome: ChangeOutcome::Refused, reason: Some(why), .. } =
         &rows[0].stage
     else {
         panic!("{rows:?}")
     };
-    assert!(why.contains("d/a"), "{why}");
+    assert!(why.cause.contains("d/a"), "{why}");
     bench.retry().await;
     assert_eq!(bench.rows().await, rows, "the same refusal is no other end");
     for verb in ["unit_retire", "unit_rm"] {
@@ -626,5 +626,5 @@ async fn rehearsal_says_what_would_be_and_changes_nothing() {
     let taken = listed("d/local", "1", Some(8080))["spec"].clone();
     let verb = json!({"unit_apply": {"unit": "d/local", "spec": taken, "run": "stopped"}});
     bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
-    assert!(rehearsed(&bench).await.unwrap_err().refusal.diagnostic.contains("8080"));
+    assert!(rehearsed(&bench).await.unwrap_err().refusal.diagnostic.cause.contains("8080"));
 }

@@ -166,7 +166,7 @@ async fn content_of_a_snapshot_is_kept() {
     bench.take("good").await.unwrap();
     bench.apply("a/one", args("new")).await.unwrap();
     let refusal = bench.forget("a/one").await.unwrap_err();
-    assert!(refusal.diagnostic.contains("the snapshot good needs a/one"), "{refusal}");
+    assert!(refusal.diagnostic.cause.contains("the snapshot good needs a/one"), "{refusal:?}");
     let specs = bench.store.snapshot_specs().await.unwrap();
     assert_eq!(specs, [spec(&args("old"))]);
     bench.switch("good", true).await.unwrap();
@@ -262,7 +262,7 @@ async fn older_realm_is_ignored_and_empty_one_removed() {
     realm::take_in(&mut tx, &[serde_json::from_value(below).unwrap()]).await.unwrap().unwrap();
     let ring = json!({ "name": "a", "generation": 9, "parent": "b" });
     let refused = realm::take_in(&mut tx, &[serde_json::from_value(ring).unwrap()]).await.unwrap();
-    assert!(refused.unwrap_err().message.contains("its own parent"));
+    assert!(refused.unwrap_err().diagnostic.cause.contains("its own parent"));
     tx.commit().await.unwrap();
     let resolved = bench.store.realms().await.unwrap().resolve(&"b".parse().unwrap());
     assert_eq!((resolved.ports, resolved.disabled), (range("500-509"), None));
@@ -271,7 +271,7 @@ async fn older_realm_is_ignored_and_empty_one_removed() {
     for (realm, word) in [("b", "has units here"), ("a", "the parent of b"), ("default", "always exists")] {
         let mut tx = bench.store.begin().await.unwrap();
         let refusal = realm::remove(&mut tx, &realm.parse().unwrap()).await.unwrap().unwrap_err();
-        assert!(refusal.diagnostic.contains(word), "{refusal}");
+        assert!(refusal.diagnostic.cause.contains(word), "{refusal:?}");
     }
     bench.forget("b/one").await.unwrap();
     let mut tx = bench.store.begin().await.unwrap();

@@ -228,7 +228,7 @@ mod tests {
 
     fn barred(confinement: &Confinement, path: &Path) -> String {
         match confinement.open(path).unwrap_err() {
-            NoWay::Barred(why) => why,
+            NoWay::Barred(why) => why.cause,
             other => panic!("{other:?}"),
         }
     }

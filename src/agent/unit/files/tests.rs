@@ -74,12 +74,12 @@ impl Bench {
         let spec = Spec::Files(spec);
         let revision = spec.revision().unwrap();
         let desired = Desired { generation: 1, revision, spec: spec.into(), run: Run::Running, frozen: false };
-        self.files.0.install(&unit(), &desired, None, &|_| ()).await.map_err(|failure| failure.error)?;
+        self.files.0.install(&unit(), &desired, None, &|_| ()).await.map_err(|failure| failure.error.cause)?;
         let (slot, wiring) = (Slot::First, EndpointWiring::default());
         let order = StartOrder { slot, desired, keep: None, wiring, attempts: 0, beside: false };
         self.files.0.start(&unit(), &order).await.map_err(|error| match error {
-            StartError::Failed(failure) => failure.error,
-            StartError::Unknown => "unknown".to_owned(),
+            StartError::Failed(failure) => failure.error.cause,
+            StartError::Unknown => "unknown".into(),
         })
     }
 
@@ -185,7 +185,7 @@ async fn changes_are_what_an_apply_then_makes() {
     assert!(removal[1].is_masked && removal.iter().all(|one| one.diff.is_none()), "{removal:?}");
     let unknown = desired(&[("new", json!({"text": "x\n", "owner": "nobody-of-this-name"}))]);
     let why = bench.files.0.changes(&unit(), Some(&unknown)).await.unwrap_err().error;
-    assert!(why.contains("no user nobody-of-this-name"), "{why}");
+    assert!(why.cause.contains("no user nobody-of-this-name"), "{why}");
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn drift_is_put_right_at_once_and_a_fight_ends() {
     let ended = next(&mut instance).await;
     fight.abort();
     let InstanceEvent::Ended(ended) = ended else { panic!("{ended:?}") };
-    assert!(ended.last.why.unwrap().contains("again and again"));
+    assert!(ended.last.why.unwrap().cause.contains("again and again"));
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn drift_is_only_reported_if_so_wanted() {
     next(&mut instance).await;
     fs::write(bench.at("motd"), "wrong\n").unwrap();
     let InstanceEvent::Told(told) = next(&mut instance).await else { panic!("it goes on") };
-    assert!(told.drift.as_ref().unwrap()[0].contains("motd: its content is another"), "{told:?}");
+    assert!(told.drift.as_ref().unwrap()[0].cause.contains("motd: its content is another"), "{told:?}");
     fs::write(bench.at("motd"), "right\n").unwrap();
     assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.drift == Some(Vec::new())));
     assert_eq!(bench.text("motd"), "right\n");

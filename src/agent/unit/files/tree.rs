@@ -235,7 +235,7 @@ mod tests {
     fn unpacked(entries: &[(&str, EntryType, &str)]) -> Result<BTreeMap<String, TreeEntry>, String> {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
-        unpack_from(&tarball(entries)[..], &blobs).map(|tree| tree.entries).map_err(|error| error.why)
+        unpack_from(&tarball(entries)[..], &blobs).map(|tree| tree.entries).map_err(|error| error.why.cause)
     }
 
     #[test]

@@ -124,7 +124,7 @@ mod tests {
         let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
         validate_within(&argv, Path::new("/dev/null"), &SecretMask::default(), limit)
             .await
-            .map_err(|failure| failure.error)
+            .map_err(|failure| failure.error.cause)
     }
 
     #[tokio::test]
@@ -136,11 +136,11 @@ mod tests {
             validate_within(&argv, Path::new("/dev/null"), &mask, limit).await.unwrap_err().error
         };
         let error = says("echo 'line 1: pw=hunter2-hunter2' >&2; exit 1".to_owned()).await;
-        assert!(error.ends_with("line 1: pw=***"), "{error}");
+        assert!(error.cause.ends_with("line 1: pw=***"), "{error}");
         // It begins before the end of what is reported, and of what is read.
         for before in [WHY_MAX_CHARS - 5, usize::try_from(SAID_MAX_BYTES).unwrap() - 5] {
             let error = says(format!("head -c {before} /dev/zero | tr '\\0' x; echo hunter2-hunter2; exit 1")).await;
-            assert!(error.contains("xxx") && !error.contains("hunt"), "{error}");
+            assert!(error.cause.contains("xxx") && !error.cause.contains("hunt"), "{error}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A kind that says a secret wherever it can say something.
 
 use muster_rules::{host_plan::FilePlan, port_lease::EndpointWiring};
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     probe::{Check, Probe, Which},
     unit::{Exit, Run, Spec},
 };
@@ -19,11 +19,11 @@ fn said() -> String {
 struct TalkativeKind;
 
 fn failed<T>() -> Result<T, Failure> {
-    Err(Failure { error: said(), may_heal: false })
+    Err(Failure { error: said().into(), may_heal: false })
 }
 
 fn exit() -> InstanceExit {
-    let (last_lines, why) = (Some(format!("unter2\n{}\nhunter2", said())), Some(said()));
+    let (last_lines, why) = (Some(format!("unter2\n{}\nhunter2", said())), Some(said().into()));
     InstanceExit { last_lines, why, ..InstanceExit::new(Exit::Code(1), None, 0) }
 }
 
@@ -32,8 +32,8 @@ fn report() -> ShimReport {
     ShimReport {
         last: Some(exit()),
         status,
-        unsupported: vec![said()],
-        drift: Some(vec![said()]),
+        unsupported: vec![said().into()],
+        drift: Some(vec![said().into()]),
         ..ShimReport::default()
     }
 }
@@ -99,7 +99,7 @@ impl UnitKind for TalkativeKind {
         _: Option<&'a Desired>,
         _: Option<&'a Digest>,
     ) -> BoxFuture<'a, Result<HostChanges, Failure>> {
-        let (path, diff) = ("/etc/x".to_owned(), Some(said()));
+        let (path, diff) = ("/etc/x".to_owned(), Some(said().into()));
         let file = FilePlan { path, before: None, after: None, left: None, diff, is_masked: false };
         async { Ok(HostChanges { files: vec![file], packages: Vec::new() }) }.boxed()
     }
@@ -143,8 +143,8 @@ impl UnitKind for TalkativeKind {
         }
         .boxed()
     }
-    fn probe<'a>(&'a self, _: &'a UnitName, _: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
-        async { Err(format!("{} hunter2", said())) }.boxed()
+    fn probe<'a>(&'a self, _: &'a UnitName, _: &'a ProbeRequest) -> BoxFuture<'a, Result<(), Diagnostic>> {
+        async { Err(format!("{} hunter2", said()).into()) }.boxed()
     }
     fn log<'a>(&'a self, _: &'a UnitName, _: FollowFrom, _: LogView) -> BoxFuture<'a, io::Result<LogPart>> {
         let text = format!("unter2\n{}\nhunter2", said()).into_bytes();

@@ -226,7 +226,7 @@ async fn another_package_manager_needs_an_adapter_alone() {
     host.apply(&unit, &one, &wanted, None).await.unwrap();
     assert!(db().contains("tool\tall\t1\t"), "{}", db());
     let refused = spec(serde_json::json!({"present": ["tool=1"], "manager": "apt"}));
-    assert!(host.prepare(&unit, &one, &refused, None).await.unwrap_err().error.contains("not apt"));
+    assert!(host.prepare(&unit, &one, &refused, None).await.unwrap_err().error.cause.contains("not apt"));
     // A second revision, and back to the first.
     let (two, other) = (Digest::of(b"two"), spec(serde_json::json!({"present": ["tool=2", "more"]})));
     host.apply(&unit, &two, &other, Some(&one)).await.unwrap();

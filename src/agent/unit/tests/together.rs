@@ -61,7 +61,7 @@ async fn conflicting_unit_waits_until_the_other_is_gone() {
     let before = host.until(&third, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&plain(&third, "/a")).await.unwrap();
     let back = host.until(&third, |state| state.observed.rolled_back().is_some()).await;
-    assert_eq!(back.observed.rolled_back().unwrap().error, "conflict: default/one has path /a, too");
+    assert_eq!(back.observed.rolled_back().unwrap().error.cause, "conflict: default/one has path /a, too");
     assert_eq!(back.observed.revision, before.observed.revision);
     // It goes on by itself.
     host.verb(&plain(&one, "/b")).await.unwrap();
@@ -121,7 +121,7 @@ async fn units_of_a_version_go_back_together_and_in_reverse_order() {
     };
     tokio::select! { () = fails => {}, () = back => {} }
     let why = host.units.states().borrow()[&config].observed.rolled_back().cloned().unwrap().error;
-    assert!(why.starts_with("it goes back with default/program, which has failed: "), "{why}");
+    assert!(why.cause.starts_with("it goes back with default/program, which has failed: "), "{why}");
     for (unit, before) in all.into_iter().zip(before).take(2) {
         let state = host.until(unit, |state| state.observed.phase() == Phase::Running).await;
         assert_eq!(state.observed.revision, before);
@@ -170,7 +170,7 @@ impl OwedBench {
             let tasks = self.host.store.tasks(Some(&self.files)).await.unwrap();
             if tasks.iter().filter(|task| task.state != TaskState::Running).count() >= count {
                 assert!(tasks.iter().all(|task| task.action == TaskAction::Notify));
-                return tasks.into_iter().rev().map(|task| (task.about, task.state, task.message)).collect();
+                return tasks.into_iter().rev().map(|task| (task.about, task.state, task.diagnostic.map(|told| told.cause))).collect();
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -279,7 +279,7 @@ async fn owed_restart_does_not_end_a_rollback() {
     bench
         .host
         .until(&bench.files, |state| {
-            state.observed.owed.iter().any(|one| one.error.as_ref().is_some_and(|why| why.contains(words)))
+            state.observed.owed.iter().any(|one| one.error.as_ref().is_some_and(|why| why.cause.contains(words)))
         })
         .await;
     assert!(is_back(&bench.host.units.states().borrow()[&program]));

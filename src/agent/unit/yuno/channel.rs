@@ -369,7 +369,7 @@ mod tests {
         });
         let answer = answer.unwrap_err();
         assert_eq!(
-            (answer.code.as_str(), answer.message.as_str()),
+            (answer.code.as_str(), answer.diagnostic.cause.as_str()),
             ("unit_unreachable", "it was gone before it answered")
         );
         drop(line);

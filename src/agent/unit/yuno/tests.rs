@@ -323,11 +323,11 @@ async fn what_is_no_program_fails_and_the_right_one_heals() {
     ] {
         host.verb(&unit, &host.apply(&unit, program, json!({}))).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
-        assert!(state.observed.error.as_ref().unwrap().contains(words), "{state:?}");
+        assert!(state.observed.error.as_ref().unwrap().cause.contains(words), "{state:?}");
     }
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"user": "nobody-of-this-name"}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;
-    assert!(state.observed.error.as_ref().unwrap().contains("nobody-of-this-name"), "{state:?}");
+    assert!(state.observed.error.as_ref().unwrap().cause.contains("nobody-of-this-name"), "{state:?}");
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
     assert_eq!(state.observed.error, None);
@@ -401,7 +401,7 @@ async fn a_change_that_fails_goes_back_to_what_was_verified() {
         (&before.observed.revision, before.observed.trial.verified())
     );
     assert_eq!((Some(back.to), back.revision), (before.observed.revision, after.desired.revision.clone()));
-    assert!(back.error.contains("exit code 4") && back.last_lines.unwrap().ends_with("no such table\n"));
+    assert!(back.error.cause.contains("exit code 4") && back.last_lines.unwrap().ends_with("no such table\n"));
     assert_eq!(after.spec.as_deref(), Some(&*before.desired.spec));
     host.stop(&unit).await;
 }
@@ -438,7 +438,7 @@ async fn another_user_needs_the_way_to_its_program() {
         let fields = json!({"user": "nobody", "args": [mode.to_string()]});
         host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
-        let hinted = state.observed.error.is_some_and(|error| error.contains("`chmod o+x /"));
+        let hinted = state.observed.error.and_then(|error| error.hint).is_some_and(|hint| hint.contains("`chmod o+x /"));
         assert_eq!(hinted, phase == Phase::Backoff);
     }
     host.stop(&unit).await;

@@ -63,7 +63,7 @@ impl World {
                 let process = ProcessId { pid: 1, start_ticks: 1, started_ms: self.now_ms };
                 let which = Which::ALL[usize::from(place) % 3];
                 self.see(UnitEvent::Probed { process, which, verdict: ProbeVerdict::Passed });
-                self.see(UnitEvent::Probed { process, which, verdict: ProbeVerdict::Failed("old".to_owned()) });
+                self.see(UnitEvent::Probed { process, which, verdict: ProbeVerdict::Failed("old".into()) });
             }
         }
     }
@@ -75,8 +75,8 @@ impl World {
         assert!(!side.frozen || side.freezing.is_some(), "what is suspended is probed");
         let verdict = match (good, coming) {
             (true, _) => ProbeVerdict::Passed,
-            (false, true) => ProbeVerdict::Pending("no".to_owned()),
-            (false, false) => ProbeVerdict::Failed("no".to_owned()),
+            (false, true) => ProbeVerdict::Pending("no".into()),
+            (false, false) => ProbeVerdict::Failed("no".into()),
         };
         match which {
             Which::Start => {

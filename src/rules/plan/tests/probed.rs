@@ -47,7 +47,7 @@ impl Bench {
     }
 
     fn fail_probe(&mut self, which: &str) {
-        self.probe(which, ProbeVerdict::Failed("no answer".to_owned()));
+        self.probe(which, ProbeVerdict::Failed("no answer".into()));
     }
 
     fn tried(&self) -> String {
@@ -55,7 +55,7 @@ impl Bench {
     }
 
     fn unready(&self) -> Option<&str> {
-        self.unit.observed.instance().unready.as_deref()
+        self.unit.observed.instance().unready.as_ref().map(|why| why.cause.as_str())
     }
 
     fn error(&self) -> &str {
@@ -69,7 +69,7 @@ fn start_probe_runs_first_and_ready_probe_decides_running() {
     // To have stayed up for a while is not enough.
     bench.pass(5 * SECOND);
     assert_eq!(bench.tried(), "s");
-    bench.probe("s", ProbeVerdict::Pending("refused".to_owned()));
+    bench.probe("s", ProbeVerdict::Pending("refused".into()));
     assert_eq!(
         (bench.unready(), bench.unit.plan(bench.now_ms)),
         (Some("start probe: refused"), Some(PlanStep::WaitUntil(LIMIT)))
@@ -114,7 +114,7 @@ fn unit_needs_notify_and_probe_to_be_up() {
 fn start_timeout_ends_unit_and_backs_off() {
     for (which, words) in [("s", "start probe: refused"), ("r", "ready probe: refused")] {
         let mut bench = Bench::started(which, Restart::Always);
-        bench.probe(which, ProbeVerdict::Pending("refused".to_owned()));
+        bench.probe(which, ProbeVerdict::Pending("refused".into()));
         bench.pass(LIMIT - 1);
         bench.check("STARTING");
         bench.pass(1);

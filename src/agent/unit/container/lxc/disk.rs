@@ -99,8 +99,8 @@ mod tests {
             "{line}"
         );
         for path in ["/a b", "/a;b", "/$(id)", "/a'b", "/a\nb", "/ä", "/a*"] {
-            assert!(mount(Path::new(path)).unwrap_err().error.contains("mean something to a shell"), "{path}");
-            assert!(cannot(Path::new(path)).unwrap().starts_with("disk_bytes: the folder"), "{path}");
+            assert!(mount(Path::new(path)).unwrap_err().error.cause.contains("mean something to a shell"), "{path}");
+            assert!(cannot(Path::new(path)).unwrap().cause.starts_with("disk_bytes: the folder"), "{path}");
         }
     }
 

@@ -133,7 +133,7 @@ mod tests {
                 .cause
                 .contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
         );
-        assert!(missing("tar").error.contains("the package tar)"));
+        assert!(missing("tar").error.hint.unwrap().contains("the package tar)"));
     }
 
     #[tokio::test]

@@ -66,7 +66,7 @@ mod tests {
             (Ok(found), Ok((uid, gid, groups, home))) => {
                 assert_eq!(found, InsideUser { uid, gid, groups: groups.to_vec(), home: home.to_owned() });
             }
-            (Err(error), Err(words)) => assert!(error.contains(words), "{error}"),
+            (Err(error), Err(words)) => assert!(error.cause.contains(words), "{error}"),
             (found, _) => panic!("{user}: {found:?}"),
         }
     }

@@ -434,7 +434,7 @@ mod tests {
             });
             let state = serde_json::from_value::<InspectedContainer>(seen).unwrap().into_state();
             assert_eq!((state.id.as_str(), state.name.as_str()), ("ab", "web"));
-            state.obstacle.unwrap_or_default()
+            state.obstacle.map(|told| format!("{told:#}")).unwrap_or_default()
         };
         for policy in ["", "no"] {
             assert_eq!(obstacle(json!({"RestartPolicy": {"Name": policy}, "AutoRemove": false})), "");

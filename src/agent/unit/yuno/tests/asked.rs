@@ -80,7 +80,7 @@ async fn refused_play_is_reported() {
     assert_eq!(host.command(&unit, "refuse", json!({})).await, json!({"ok": null}));
     host.verb(&unit, &play(&unit)).await.unwrap();
     let refused = |state: &UnitState| {
-        let error = state.observed.error.as_deref().unwrap_or_default();
+        let error = state.observed.error.as_ref().map(|error| error.cause.as_str()).unwrap_or_default();
         error.contains("not_now") && state.observed.generation == state.desired.generation
     };
     let state = host.until(&unit, refused).await;
@@ -111,7 +111,7 @@ async fn yuno_without_channel_is_not_asked() {
     host.until_phase(&unit, Phase::Playing).await;
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
-    assert!(state.observed.error.as_ref().unwrap().starts_with("unsupported"), "{state:?}");
+    assert!(state.observed.error.as_ref().unwrap().cause.starts_with("unsupported"), "{state:?}");
     host.stop(&unit).await;
 }
 

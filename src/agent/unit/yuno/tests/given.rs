@@ -68,7 +68,7 @@ async fn unavailable_attribute_fails_the_start() {
         }
         host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
-        assert!(state.observed.error.as_ref().unwrap().contains(words), "{state:?}");
+        assert!(state.observed.error.as_ref().unwrap().cause.contains(words), "{state:?}");
         assert_eq!((state.process, state.observed.retry_ms().is_some()), (None, phase == Phase::Backoff), "{state:?}");
     }
 }
@@ -80,7 +80,7 @@ async fn missing_working_folder_is_waited_for() {
     let late = host.folder.path().join("late-mount");
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"cwd": late}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;
-    assert!(state.observed.error.as_ref().unwrap().contains("not mounted yet"), "{state:?}");
+    assert!(state.observed.error.as_ref().unwrap().cause.contains("not mounted yet"), "{state:?}");
     fs::create_dir(&late).unwrap();
     host.until_phase(&unit, Phase::Running).await;
     host.stop(&unit).await;
@@ -115,7 +115,7 @@ async fn limits_apply_and_are_removed_with_the_unit() {
     let observed = &state.observed;
     let end = observed.last_end.unwrap();
     assert_eq!((end.exit, end.oom_killed), (Exit::Signal(9), true));
-    assert!(observed.error.as_ref().unwrap().contains("out of memory"), "{observed:?}");
+    assert!(observed.error.as_ref().unwrap().cause.contains("out of memory"), "{observed:?}");
     // The last line of before, of the same log, may stand above.
     assert!(observed.last_lines.as_ref().unwrap().ends_with("I am hungry\n"), "{observed:?}");
     host.verb(&unit, &Verb::UnitRm { unit: unit.clone() }).await.unwrap_err();
@@ -147,7 +147,7 @@ async fn unavailable_limits_are_reported() {
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"limits": limits}))).await.unwrap();
     let told = |state: &UnitState| {
         let missing = &state.observed.instance().unsupported;
-        assert!(missing.len() == 1 && missing[0].starts_with("the limit of pids: "), "{missing:?}");
+        assert!(missing.len() == 1 && missing[0].cause.starts_with("the limit of pids: "), "{missing:?}");
     };
     told(&host.until_phase(&unit, Phase::Running).await);
     let mut host = host;
@@ -242,7 +242,7 @@ async fn unit_that_never_comes_up_fails() {
     host.verb(&unit, &host.apply(&unit, SPEAKER, fields)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;
     assert!(
-        state.observed.error.as_ref().unwrap().contains("did not say within its start timeout that it is up"),
+        state.observed.error.as_ref().unwrap().cause.contains("did not say within its start timeout that it is up"),
         "{state:?}"
     );
 }

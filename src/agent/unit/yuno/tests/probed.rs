@@ -28,7 +28,7 @@ impl Host {
 }
 
 fn is_unready(state: &UnitState, words: &str) -> bool {
-    state.observed.instance().unready.as_deref().is_some_and(|why| why.contains(words))
+    state.observed.instance().unready.as_ref().map(|why| why.cause.as_str()).is_some_and(|why| why.contains(words))
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn command_probe_decides_readiness() {
     host.probed(json!({"ready": ready})).await;
     let state = host.until(&unit, |state| state.observed.instance().unready.is_some()).await;
     assert_eq!(
-        state.observed.instance().unready.as_deref(),
+        state.observed.instance().unready.as_ref().map(|why| why.cause.as_str()),
         Some("ready probe: exit code 3: me: not yet, default/hello")
     );
     assert_eq!(state.observed.phase(), Phase::Starting);
@@ -71,7 +71,7 @@ async fn failing_live_probe_ends_unit_and_probe_children() {
     let next = host.until(&unit, |state| state.observed.attempts > 0 && state.process.is_some()).await;
     assert_ne!(next.process, first.process);
     let error = next.observed.error.unwrap();
-    assert!(error.contains("hangs: live probe: it had not ended after 1000 ms; ended for that: signal 15"), "{error}");
+    assert!(error.cause.contains("hangs: live probe: it had not ended after 1000 ms; ended for that: signal 15"), "{error}");
     let forked = fs::read_to_string(host.unit_folder().join("work/forked")).unwrap();
     assert!(!is_alive(Pid::from_raw(forked.trim().parse().unwrap())));
     host.touch("well");
@@ -92,8 +92,8 @@ async fn start_timeout_fails_the_unit() {
     let state = host.until_phase(&unit, Phase::Failed).await;
     let error = state.observed.error.unwrap();
     let wanted = format!("did not come up within 0.5 s: start probe: {to}: Connection refused");
-    assert!(error.starts_with(&wanted), "{error}");
-    assert!(error.contains("ended for that: signal 15") && error.contains("does not have it started again"), "{error}");
+    assert!(error.cause.starts_with(&wanted), "{error}");
+    assert!(error.cause.contains("ended for that: signal 15") && error.cause.contains("does not have it started again"), "{error}");
     assert!(!host.unit_folder().join("work/asked").exists(), "no other runs before the start probe has succeeded");
 }
 
