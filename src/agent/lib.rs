@@ -502,6 +502,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = Config { data_dir: folder.path().join("agent"), ..Config::default() };
         let error = start(config).await.unwrap_err();
-        assert!(matches!(error, AgentError::NotJoined) && Diagnostic::of(&error).hint.unwrap().contains("token create"), "{error}");
+        assert!(
+            matches!(error, AgentError::NotJoined) && Diagnostic::of(&error).hint.unwrap().contains("token create"),
+            "{error}"
+        );
     }
 }

@@ -73,7 +73,7 @@ impl UnitTemplates {
         let of_argument = |(name, text): (&String, &String)| {
             let text = texts.get(name).unwrap_or(text).clone();
             let wrong = port_lease::wrong_placeholders(&[text], endpoints);
-            wrong.into_iter().map(|(_, wrong)| format!("{name}: it says {wrong}")).collect::<Vec<_>>()
+            wrong.into_iter().map(|(_, wrong)| format!("{name}: it says {wrong:#}")).collect::<Vec<_>>()
         };
         self.arguments.iter().flat_map(of_argument).collect()
     }

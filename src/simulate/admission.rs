@@ -8,10 +8,11 @@ use muster_session::{
     interface::{AdmissionStatement, AdmissionStatements},
     store::{AdmissionChange, AdmissionStep},
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
     admission::{AdmissionStage, AdmissionWait, AdmissionWaitKind, ChangeOutcome},
     desired::{Admission, DeploymentName, DeploymentReport, DeploymentVersion, DesiredDeployment, DesiredReport},
+    diagnostic::Diagnostic,
     name::{Digest, HostId},
 };
 

@@ -408,12 +408,54 @@ fn printing_is_in_one_place() {
     );
 }
 
-#[test]
-fn hints_are_taken_apart_in_one_place() {
-    let splits = ["split_once(\"hint", "split_once(\". hint", "split(\"hint", "find(\"hint", "replace(\". hint"];
-    for folder in ["src", "broker/src", "topics/src"] {
-        check_absent("Diagnostic::parse takes texts apart", folder, &splits, &[]);
+/// The string literals of a text, with the number of the line on which each begins.
+fn literals(text: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+        let length = rest.chars().next().map_or(1, char::len_utf8);
+        if rest.starts_with("//") {
+            at += rest.find('\n').unwrap_or(rest.len());
+        } else if let Some(raw) = rest.strip_prefix("r#\"") {
+            let end = raw.find("\"#").unwrap_or(raw.len());
+            found.push((text[..at].lines().count(), &raw[..end]));
+            at += "r#\"".len() + end + "\"#".len();
+        } else if rest.starts_with("'\"'") {
+            at += 3;
+        } else if rest.starts_with("'\\") {
+            at += 3;
+        } else if let Some(quoted) = rest.strip_prefix('"') {
+            let mut escaped = false;
+            let is_end = |letter: char| {
+                let is_end = letter == '"' && !escaped;
+                escaped = letter == '\\' && !escaped;
+                is_end
+            };
+            let end = quoted.find(is_end).unwrap_or(quoted.len());
+            found.push((text[..at].lines().count(), &quoted[..end]));
+            at += end + 2;
+        } else {
+            at += length;
+        }
     }
+    found
+}
+
+#[test]
+fn hints_and_consequences_are_fields() {
+    let marks = ["hint: ", "consequence: "];
+    let is_text = |literal: &str| marks.iter().any(|mark| literal.contains(mark));
+    let mut found = Vec::new();
+    for folder in ["src", "broker/src", "topics/src", "dashboards"] {
+        for (path, code) in sources(folder).into_iter().filter(|(path, _)| !path.ends_with("diagnostic.rs")) {
+            let texts = literals(&code).into_iter().filter(|(_, literal)| is_text(literal));
+            found.extend(texts.map(|(line, literal)| format!("{}:{line}: {literal}", path.display())));
+        }
+    }
+    assert!(found.is_empty(), "`Diagnostic` has a field for each, and alone writes these words:\n{}", found.join("\n"));
+    let code =
+        "a(\"no \\\"room\\\". hint: x\"); // \"hint: no\"\n let hint: &str = r#\"consequence: y\"#; b('\"', \"z\")";
+    let read: Vec<_> = literals(code).into_iter().map(|(_, literal)| is_text(literal)).collect();
+    assert_eq!(read, [true, true, false]);
 }
 
 /// The calls of log macros in a text.

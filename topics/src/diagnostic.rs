@@ -14,7 +14,7 @@ const HINT: &str = "hint: ";
 /// What went wrong, for people.
 ///
 /// As text it has each part on a line of its own; the alternate form (`{:#}`) has all in one line, for logs, tables and the
-/// texts of outcomes. [`Diagnostic::parse`] reads both.
+/// texts of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
     /// What failed, and why.
@@ -107,20 +107,11 @@ impl Diagnostic {
     pub fn map(self, change: impl Fn(String) -> String) -> Self {
         Self { cause: change(self.cause), consequence: self.consequence.map(&change), hint: self.hint.map(&change) }
     }
-
-    /// Reads a text of either form, such as the text of an outcome. A text without a hint is a cause, and so is one with
-    /// several, which is a list.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let (text, hint) = split(text, HINT);
-        let (cause, consequence) = split(text, CONSEQUENCE);
-        Self { cause: cause.to_owned(), consequence: consequence.map(str::to_owned), hint: hint.map(str::to_owned) }
-    }
 }
 
 impl From<String> for Diagnostic {
     fn from(cause: String) -> Self {
-        Self::parse(&cause)
+        Self { cause, consequence: None, hint: None }
     }
 }
 
@@ -132,7 +123,7 @@ impl From<&String> for Diagnostic {
 
 impl From<&str> for Diagnostic {
     fn from(cause: &str) -> Self {
-        Self::parse(cause)
+        cause.to_owned().into()
     }
 }
 
@@ -177,22 +168,6 @@ fn hint_within(error: &(dyn Error + 'static)) -> Option<String> {
     within.and_then(|within| hint_within(within)).or_else(|| error.source().and_then(hint_within))
 }
 
-/// Splits a text at the only mark that begins a line or a clause.
-fn split<'a>(text: &'a str, mark: &str) -> (&'a str, Option<&'a str>) {
-    let is_part = |at: usize| {
-        let before = text[..at].trim_end();
-        before.len() < at && (before.ends_with(['.', ';', ',']) || text[before.len()..at].contains('\n'))
-    };
-    let mut marks = text.match_indices(mark).map(|(at, _)| at).filter(|at| is_part(*at));
-    match (marks.next(), marks.next()) {
-        (Some(at), None) => {
-            let before = text[..at].trim_end().trim_end_matches(['.', ';', ',']);
-            (before, Some(text[at + mark.len()..].trim()))
-        }
-        _ => (text, None),
-    }
-}
-
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let between = if f.alternate() { ". " } else { "\n" };
@@ -220,16 +195,6 @@ mod tests {
             "the disk is full. consequence: nothing was stored. hint: make room (`df -h`)"
         );
         assert_eq!(Diagnostic::new("no").to_string(), "no");
-    }
-
-    #[test]
-    fn both_texts_are_read_back() {
-        let (no_hint, no_consequence) =
-            (Diagnostic { hint: None, ..full() }, Diagnostic { consequence: None, ..full() });
-        for diagnostic in [full(), no_hint, no_consequence, Diagnostic::new("two\nlines")] {
-            assert_eq!(Diagnostic::parse(&diagnostic.to_string()), diagnostic);
-            assert_eq!(Diagnostic::parse(&format!("{diagnostic:#}")), diagnostic);
-        }
     }
 
     #[derive(Debug, thiserror::Error, miette::Diagnostic)]
@@ -264,16 +229,6 @@ mod tests {
         assert_eq!(Diagnostic::of_error(&disk()), inner);
         let told = Diagnostic::of(&Problem::Disk(disk()));
         assert_eq!(told, Diagnostic::new("the disk: full").with_hint("make room"));
-    }
-
-    #[test]
-    fn older_texts_are_read() {
-        for text in ["a: b. hint: c", "a: b; hint: c", "a: b\nhint: c", "a: b\n  hint: c", "a: b, hint: c "] {
-            assert_eq!(Diagnostic::parse(text), Diagnostic::new("a: b").with_hint("c"), "{text}");
-        }
-        for text in ["no such key `hint: x`", "the hint: c", "hint: c", "", "- a. hint: b\n- c. hint: d"] {
-            assert_eq!(Diagnostic::parse(text), Diagnostic::new(text), "{text}");
-        }
     }
 
     #[test]

@@ -234,7 +234,10 @@ async fn version_begins_with_a_lease_once_everything_is_there() {
     bench.answer(&old, granted(9)).await;
     bench.answer(&question, AdmissionVerdict::Wait { reason: "not yet".to_owned(), again_ms: 1_000 }).await;
     let waits = |report: &DeploymentReport| {
-        report.waits.as_ref().is_some_and(|waits| waits.diagnostic.as_ref().map(|told| told.cause.as_str()) == Some("not yet"))
+        report
+            .waits
+            .as_ref()
+            .is_some_and(|waits| waits.diagnostic.as_ref().map(|told| told.cause.as_str()) == Some("not yet"))
     };
     let report = bench.reports(waits).await;
     assert_eq!((report.version, report.waits.unwrap().kind), (0, AdmissionWaitKind::Admission));

@@ -126,7 +126,10 @@ fn unified_controllers_are_delegated_and_limits_written() {
     assert_eq!(made.cgroup, Cgroup { unified: Some(leaf), ..Cgroup::default() });
     // What this host does not have is told.
     let [missing] = made.missing.as_slice() else { panic!("{:?}", made.missing) };
-    assert!(missing.cause.starts_with("the limit of pids: ") && missing.cause.contains("no pids controller"), "{missing}");
+    assert!(
+        missing.cause.starts_with("the limit of pids: ") && missing.cause.contains("no pids controller"),
+        "{missing}"
+    );
 }
 
 #[test]

@@ -292,7 +292,13 @@ mod tests {
     }
 
     async fn states(tasks: &TaskLog) -> Vec<(TaskState, Option<String>)> {
-        tasks.of(&unit()).await.unwrap().into_iter().map(|task| (task.state, task.diagnostic.map(|told| told.cause))).collect()
+        tasks
+            .of(&unit())
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|task| (task.state, task.diagnostic.map(|told| told.cause)))
+            .collect()
     }
 
     #[tokio::test]
@@ -330,7 +336,10 @@ mod tests {
         task.piece(b"hunter2\n", Cut::BOTH);
         task.end(Err("it says hunter2-hunter2".into())).await.unwrap();
         let record = tasks.of(&unit()).await.unwrap().remove(0);
-        assert_eq!((record.about.as_str(), record.diagnostic.as_ref().map(|told| told.cause.as_str())), ("with ***", Some("it says ***")));
+        assert_eq!(
+            (record.about.as_str(), record.diagnostic.as_ref().map(|told| told.cause.as_str())),
+            ("with ***", Some("it says ***"))
+        );
         let log = tasks.log(&unit(), record.number, 0).await.unwrap().unwrap();
         assert_eq!(log.text, "pw=***, of a line\npw=***\n***\n");
     }

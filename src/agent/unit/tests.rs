@@ -458,7 +458,9 @@ async fn removed_unit_is_listed_until_gone() {
     let before = host.until_phase(&unit, Phase::Stopped).await;
     host.fake.world().stuck = vec![Failure { error: "it is in use".into(), may_heal: true }];
     host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap();
-    let state = host.until(&unit, |state| state.observed.error.as_ref().map(|error| error.cause.as_str()) == Some("it is in use")).await;
+    let state = host
+        .until(&unit, |state| state.observed.error.as_ref().map(|error| error.cause.as_str()) == Some("it is in use"))
+        .await;
     assert_eq!((&state.desired, &state.hold), (&before.desired, &before.hold));
     assert_eq!((state.observed.phase(), host.store.units().await.unwrap().units.len()), (Phase::Absent, 0));
     host.until_gone(&unit).await;

@@ -123,7 +123,9 @@ impl Console {
             return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
         }
         if let Some(wanted) = &manifest.config_schema {
-            schema::check_schema(wanted).map_err(|error| bad(format!("config_schema: {error}")))?;
+            let wrong =
+                |told: Diagnostic| Error::told(StatusCode::BAD_REQUEST, "bad_manifest", told.within("config_schema"));
+            schema::check_schema(wanted).map_err(wrong)?;
         }
         let _content = self.shared.content.lock.lock().await;
         content::add_manifest(self.shared.store.write(), &sha256, &text, operator, now_ms()).await?;

@@ -134,7 +134,7 @@ async fn against_schema(console: &Console, artifact: &Artifact, spec: &YunoSpec)
     if complaints.is_empty() {
         return Ok(None);
     }
-    let lines: String = complaints.iter().map(|complaint| format!("\n- {complaint}")).collect();
+    let lines: String = complaints.iter().map(|complaint| format!("\n- {complaint:#}")).collect();
     let Artifact { role, version, .. } = artifact;
     let message = format!("the merged config is not what {role} {version} wants:{lines}");
     Ok(Some(

@@ -1,7 +1,8 @@
 //! A kind that says a secret wherever it can say something.
 
 use muster_rules::{host_plan::FilePlan, port_lease::EndpointWiring};
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
+    diagnostic::Diagnostic,
     probe::{Check, Probe, Which},
     unit::{Exit, Run, Spec},
 };

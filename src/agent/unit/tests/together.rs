@@ -170,7 +170,11 @@ impl OwedBench {
             let tasks = self.host.store.tasks(Some(&self.files)).await.unwrap();
             if tasks.iter().filter(|task| task.state != TaskState::Running).count() >= count {
                 assert!(tasks.iter().all(|task| task.action == TaskAction::Notify));
-                return tasks.into_iter().rev().map(|task| (task.about, task.state, task.diagnostic.map(|told| told.cause))).collect();
+                return tasks
+                    .into_iter()
+                    .rev()
+                    .map(|task| (task.about, task.state, task.diagnostic.map(|told| told.cause)))
+                    .collect();
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -438,7 +438,8 @@ async fn another_user_needs_the_way_to_its_program() {
         let fields = json!({"user": "nobody", "args": [mode.to_string()]});
         host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
-        let hinted = state.observed.error.and_then(|error| error.hint).is_some_and(|hint| hint.contains("`chmod o+x /"));
+        let hinted =
+            state.observed.error.and_then(|error| error.hint).is_some_and(|hint| hint.contains("`chmod o+x /"));
         assert_eq!(hinted, phase == Phase::Backoff);
     }
     host.stop(&unit).await;

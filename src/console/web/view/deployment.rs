@@ -299,7 +299,7 @@ fn row(host: &DeploymentHost, names: &HostNames<'_>, frame: &PageFrame) -> Marku
                 @if let Some(at_ms) = host.away_since_ms { " offline since " (ago(at_ms, frame.now_ms)) }
             }
             td data-label="Why" {
-                @if let Some(reason) = &host.reason { (reason) } @else { "–" }
+                @if let Some(reason) = &host.reason { (format!("{reason:#}")) } @else { "–" }
                 @if !host.instances.is_empty() { br; @for name in &host.instances { code { (name) } " " } }
             }
             td.number data-label="Has version" { @if host.version > 0 { (host.version) } @else { "none" } }

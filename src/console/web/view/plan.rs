@@ -73,7 +73,7 @@ fn row(unit: &UnitPlan) -> Markup {
     html! {
         tr {
             th scope="row" { (unit.unit) }
-            td data-label="Action" { (state(tone(unit.action), unit.action.words())) @if let Some(why) = &unit.reason { " " (why) } }
+            td data-label="Action" { (state(tone(unit.action), unit.action.words())) @if let Some(why) = &unit.reason { " " (format!("{why:#}")) } }
             td data-label="What changes" {
                 @for field in &unit.fields { div { (field) } }
                 @for package in &unit.packages { div { (package) } }

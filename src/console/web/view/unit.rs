@@ -297,10 +297,10 @@ impl UnitView {
                     div { dt { "Says" } dd { (status) } }
                 }
                 @if !instance.unsupported.is_empty() {
-                    div { dt { "Does without" } dd { ul.plain { @for one in &instance.unsupported { li { (one) } } } } }
+                    div { dt { "Does without" } dd { ul.plain { @for one in &instance.unsupported { li { (format!("{one:#}")) } } } } }
                 }
                 @if !instance.drift.is_empty() {
-                    div { dt { "Others changed" } dd { ul.plain { @for one in &instance.drift { li { (one) } } } } }
+                    div { dt { "Others changed" } dd { ul.plain { @for one in &instance.drift { li { (format!("{one:#}")) } } } } }
                 }
                 @if !observed.owed.is_empty() {
                     div { dt { "Owes" } dd { ul.plain { @for one in &observed.owed {

@@ -283,7 +283,9 @@ mod tests {
         let words = |body: &str| said(body.as_bytes()).map_err(|failure| failure.error);
         assert_eq!(words(""), Ok(vec![]));
         assert_eq!(words("{\"stream\":\"a\"}\n{\"status\":\"b\"}\n"), Ok(vec!["a".to_owned()]));
-        assert!(words("{\"stream\":\"a\"}\n{\"error\":\"no such image\"}").unwrap_err().cause.contains("no such image"));
+        assert!(
+            words("{\"stream\":\"a\"}\n{\"error\":\"no such image\"}").unwrap_err().cause.contains("no such image")
+        );
         for (line, wanted) in [
             ("Loaded image: docker.io/library/a:1\n", &["docker.io/library/a:1"][..]),
             ("Loaded image(s): a:1,b:2", &["a:1", "b:2"][..]),

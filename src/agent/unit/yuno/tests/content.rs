@@ -157,7 +157,8 @@ async fn process_that_may_run_changed_content_is_restarted() {
     // Its shim starts it again by itself, from what lies there.
     kill(pid(&before), Signal::SIGKILL).unwrap();
     bench.host.logs_until(&bench.unit, "changed\n").await;
-    let is_told = |state: &UnitState| state.observed.instance().drift.iter().any(|one| one.cause.contains("artifact a@1"));
+    let is_told =
+        |state: &UnitState| state.observed.instance().drift.iter().any(|one| one.cause.contains("artifact a@1"));
     bench.until("nothing is reported", is_told).await;
     bench.host.verb(&bench.unit, &Verb::UnitUnhold { unit: bench.unit.clone() }).await.unwrap();
     let is_right = || fs::read(&bench.artifact).is_ok_and(|content| content == SERVICE.as_bytes());

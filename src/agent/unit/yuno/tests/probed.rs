@@ -71,7 +71,10 @@ async fn failing_live_probe_ends_unit_and_probe_children() {
     let next = host.until(&unit, |state| state.observed.attempts > 0 && state.process.is_some()).await;
     assert_ne!(next.process, first.process);
     let error = next.observed.error.unwrap();
-    assert!(error.cause.contains("hangs: live probe: it had not ended after 1000 ms; ended for that: signal 15"), "{error}");
+    assert!(
+        error.cause.contains("hangs: live probe: it had not ended after 1000 ms; ended for that: signal 15"),
+        "{error}"
+    );
     let forked = fs::read_to_string(host.unit_folder().join("work/forked")).unwrap();
     assert!(!is_alive(Pid::from_raw(forked.trim().parse().unwrap())));
     host.touch("well");
@@ -93,7 +96,10 @@ async fn start_timeout_fails_the_unit() {
     let error = state.observed.error.unwrap();
     let wanted = format!("did not come up within 0.5 s: start probe: {to}: Connection refused");
     assert!(error.cause.starts_with(&wanted), "{error}");
-    assert!(error.cause.contains("ended for that: signal 15") && error.cause.contains("does not have it started again"), "{error}");
+    assert!(
+        error.cause.contains("ended for that: signal 15") && error.cause.contains("does not have it started again"),
+        "{error}"
+    );
     assert!(!host.unit_folder().join("work/asked").exists(), "no other runs before the start probe has succeeded");
 }
 
