@@ -8,7 +8,7 @@ use muster_rules::{
     render::{self, RenderValues, render},
 };
 use muster_session::unit_state::UnitState;
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     desired::DeploymentName,
     effective::RenderedTexts,
     name::UnitName,
@@ -39,12 +39,12 @@ impl RenderRequest {
         if let (Some(unit), true) = (&self.unit, self.templates.is_empty()) {
             return told(&RenderedTexts { texts: self.as_it_runs(unit)? });
         }
-        let values = self.values(store, host).await.map_err(|error| invalid(error.to_string()))?;
+        let values = self.values(store, host).await.map_err(|error| invalid(Diagnostic::of(&error)))?;
         let mut texts = RenderedTexts::default();
         for (name, template) in &self.templates {
             match render(name, template, &values, &|_| Some(MASK.to_owned())) {
                 Ok(text) => drop(texts.texts.insert(name.clone(), text)),
-                Err(fault) => return Err(invalid(fault.to_string())),
+                Err(fault) => return Err(invalid(Diagnostic::of(&fault))),
             }
         }
         told(&texts)
@@ -53,7 +53,7 @@ impl RenderRequest {
     /// Returns what was rendered of the templates of a unit that is there.
     fn as_it_runs(&self, unit: &UnitName) -> Result<BTreeMap<String, String>, CommandRefusal> {
         let spec = self.runs_as.as_ref().ok_or_else(|| muster_rules::edit::unknown(unit))?;
-        render::unit::shown(spec, &self.wiring).map_err(|fault| invalid(fault.to_string()))
+        render::unit::shown(spec, &self.wiring).map_err(|fault| invalid(Diagnostic::of(&fault)))
     }
 
     async fn values(&self, store: &Store, host: RenderValues) -> Result<RenderValues, StoreError> {
@@ -72,13 +72,13 @@ impl RenderRequest {
 }
 
 fn told(texts: &RenderedTexts) -> Result<(Vec<u8>, Vec<u8>), CommandRefusal> {
-    let bytes = serde_json::to_vec(texts).map_err(|error| invalid(error.to_string()))?;
+    let bytes = serde_json::to_vec(texts).map_err(|error| invalid(Diagnostic::new(error)))?;
     match bytes.len() > super::unit::ANSWER_MAX_BYTES {
-        true => Err(invalid(format!("the result has {} bytes, too many for an answer", bytes.len()))),
+        true => Err(invalid(format!("the result has {} bytes, too many for an answer", bytes.len()).into())),
         false => Ok((bytes, Vec::new())),
     }
 }
 
-fn invalid(message: String) -> CommandRefusal {
+fn invalid(message: Diagnostic) -> CommandRefusal {
     CommandRefusal::new(RefusalCode::Invalid, message)
 }

@@ -14,7 +14,7 @@ use muster_base::{
     failure::{Failure, FailureContext as _, FailureKind, with_causes},
     files,
 };
-use muster_topics::{
+use muster_topics::{diagnostic::Diagnostic, 
     Millis,
     heartbeat::Facts,
     join::{JoinToken, Membership},
@@ -67,7 +67,7 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     lines
         .map(|(index, line)| {
             line.parse()
-                .map_err(|error| Failure::new(FailureKind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
+                .map_err(|error| Failure::told(FailureKind::Usage, Diagnostic::of(&error).within(format_args!("{}, number {}", what(), index + 1))))
         })
         .collect()
 }

@@ -374,7 +374,7 @@ async fn fill(
             let host = values.cloned().unwrap_or_default();
             let of_unit = host.with_vars(document::vars(connection).await?).with_unit(unit);
             if let Err(fault) = render::unit::fill(&mut spec, before, &of_unit) {
-                return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, fault.to_string())));
+                return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, Diagnostic::of(&fault))));
             }
         }
     }

@@ -171,7 +171,7 @@ impl Containers {
         let secrets = self.place(unit).secrets()?.remove(&desired.revision).unwrap_or_default();
         // What templates name is part of the unit: a fault stays.
         let spec = render::unit::container(container(&desired.spec)?, wiring, &|name| secrets.get(name).cloned())
-            .map_err(|fault| never(fault.to_string()))?;
+            .map_err(|fault| never(Diagnostic::of(&fault)))?;
         match runtime.cannot(&spec) {
             Some(what) => Err(never(what.within(format_args!("unsupported by {}", spec.runtime)))),
             None => Ok(spec),
@@ -193,7 +193,7 @@ impl Containers {
         self.bring_image(spec, &*runtime, &|_| ()).await?;
         // No unit needs it yet.
         let needed = spec.image.artifact().map(|artifact| &artifact.sha256);
-        self.artifacts.keep(needed.into_iter(), SystemTime::now()).map_err(|error| may_heal(error.to_string()))
+        self.artifacts.keep(needed.into_iter(), SystemTime::now()).map_err(|error| may_heal(Diagnostic::of_error(&error)))
     }
 
     async fn bring_image(

@@ -193,8 +193,8 @@ fn status(line: &[u8]) -> Option<u16> {
 
 /// Ends what an attempt has left behind: of an earlier run of the agent, or a cancelled one.
 async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), Diagnostic> {
-    if let AdoptedShim::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
-        shim.send(&KILL).await.map_err(|error| error.to_string())?;
+    if let AdoptedShim::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| Diagnostic::of(&error))? {
+        shim.send(&KILL).await.map_err(|error| Diagnostic::of(&error))?;
         end_of(&mut shim).await;
     }
     Ok(())

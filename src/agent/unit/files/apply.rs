@@ -61,7 +61,7 @@ pub(super) struct Applied {
 
 impl FilesState {
     pub(super) async fn journal(&self, unit: &UnitName) -> Result<FilesJournal, Failure> {
-        journal::journal(&self.store, unit).await.map_err(|error| may_heal(error.to_string()))
+        journal::journal(&self.store, unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     /// Looks at everything, and plans.
@@ -71,7 +71,7 @@ impl FilesState {
         staged: Option<Arc<StagedRevision>>,
         journal: FilesJournal,
     ) -> Result<Vec<SurveyedPath>, Failure> {
-        let secret_paths = journal::secret_paths(&self.store).await.map_err(|error| may_heal(error.to_string()))?;
+        let secret_paths = journal::secret_paths(&self.store).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
         let (state, unit) = (self.clone(), unit.clone());
         blocking(move || {
             let is_of_other = |path: &str| state.owners.is_owned_by_other(&unit, &Resource::Path(path.to_owned()));
@@ -95,7 +95,7 @@ impl FilesState {
             let _turn = state.turns.take(ResourceClass::Files).await;
             state.apply(&unit, &staged).await
         });
-        applied.await.unwrap_or_else(|error| Err(may_heal(error.to_string())))
+        applied.await.unwrap_or_else(|error| Err(may_heal(Diagnostic::new(error))))
     }
 
     /// Gives everything back, likewise.
@@ -106,12 +106,12 @@ impl FilesState {
             let _turn = state.turns.take(ResourceClass::Files).await;
             state.give_back(&unit).await
         });
-        given.await.unwrap_or_else(|error| Err(may_heal(error.to_string())))
+        given.await.unwrap_or_else(|error| Err(may_heal(Diagnostic::new(error))))
     }
 
     /// Makes everything as a revision says. The caller holds the unit's lock.
     async fn apply(self: &Arc<Self>, unit: &UnitName, staged: &Arc<StagedRevision>) -> Result<Applied, Failure> {
-        let failed = |error: crate::store::StoreError| may_heal(error.to_string());
+        let failed = |error: crate::store::StoreError| may_heal(Diagnostic::of(&error));
         let before = self.journal(unit).await?;
         let paths = self.survey(unit, Some(staged.clone()), before).await?;
         let intents = self.keep_originals(&paths).await?;
@@ -139,7 +139,7 @@ impl FilesState {
 
     /// Gives everything back. The caller holds the unit's lock.
     async fn give_back(self: &Arc<Self>, unit: &UnitName) -> Result<Applied, Failure> {
-        let failed = |error: crate::store::StoreError| may_heal(error.to_string());
+        let failed = |error: crate::store::StoreError| may_heal(Diagnostic::of(&error));
         let before = self.journal(unit).await?;
         let applied = match before.is_empty() {
             true => Applied::default(),

@@ -183,11 +183,11 @@ impl Host {
         action: TaskAction,
         about: String,
     ) -> Result<RunningTask, Failure> {
-        self.tasks.begin(unit, revision, action, about).await.map_err(|error| may_heal(error.to_string()))
+        self.tasks.begin(unit, revision, action, about).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     pub(super) async fn end(&self, task: RunningTask, end: Result<TaskEnd, Diagnostic>) -> Result<(), Failure> {
-        task.end(end).await.map_err(|error| may_heal(error.to_string()))
+        task.end(end).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     /// Whether a run of the package manager was interrupted.

@@ -107,7 +107,7 @@ impl Host {
 
     /// The files that a unit has written and no other one has, too.
     async fn files_of_unit_alone(&self, unit: &UnitName) -> Result<BTreeSet<String>, Failure> {
-        let failed = |error: crate::store::StoreError| may_heal(error.to_string());
+        let failed = |error: crate::store::StoreError| may_heal(Diagnostic::of(&error));
         let others = self.store.package_files_of_others(unit).await.map_err(failed)?;
         let own = self.store.package_traces(unit).await.map_err(failed)?;
         Ok(own.iter().filter_map(|trace| trace.file()).filter(|path| !others.contains(*path)).map(Into::into).collect())

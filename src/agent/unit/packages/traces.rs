@@ -1,6 +1,7 @@
 //! What units leave on their host beside packages: repositories, logins to them, holds, and a file that keeps services from starting. Each is in
 //! the store before it is made, and undone if it is still the unit's.
 
+use muster_topics::diagnostic::Diagnostic;
 use std::{fs, io, os::unix::fs::PermissionsExt};
 
 use muster_base::files::{PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically};
@@ -63,7 +64,7 @@ impl Host {
     }
 
     async fn traces(&self, unit: &UnitName) -> Result<Vec<PackageTrace>, Failure> {
-        self.store.package_traces(unit).await.map_err(|error| may_heal(error.to_string()))
+        self.store.package_traces(unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     async fn write_file(&self, unit: &UnitName, path: &str, content: &str, mode: u32) -> Result<(), Failure> {
@@ -89,17 +90,17 @@ impl Host {
     }
 
     pub(super) async fn add_trace(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
-        self.store.add_package_trace(unit, trace).await.map_err(|error| may_heal(error.to_string()))
+        self.store.add_package_trace(unit, trace).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     pub(super) async fn forget_trace(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
-        self.store.remove_package_trace(unit, trace).await.map_err(|error| may_heal(error.to_string()))
+        self.store.remove_package_trace(unit, trace).await.map_err(|error| may_heal(Diagnostic::of(&error)))
     }
 
     /// Removes a file if it is still as it was written, and no other unit has it, too.
     async fn remove_file(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
         let PackageTrace::File(path, digest) = trace else { return Ok(()) };
-        let others = self.store.package_files_of_others(unit).await.map_err(|error| may_heal(error.to_string()))?;
+        let others = self.store.package_files_of_others(unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
         if others.contains(path) {
             return self.forget_trace(unit, trace).await;
         }

@@ -67,7 +67,7 @@ struct Decision {
 }
 
 fn stored<T>(result: Result<T, StoreError>) -> Result<T, Failure> {
-    result.map_err(|error| may_heal(error.to_string()))
+    result.map_err(|error| may_heal(Diagnostic::of(&error)))
 }
 
 impl Host {
