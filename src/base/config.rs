@@ -254,6 +254,7 @@ fn insert(table: &mut toml::Table, place: &[&str], value: toml::Value) {
 mod tests {
     use std::{collections::BTreeMap, fs};
 
+    use muster_topics::diagnostic::Diagnostic;
     use serde::{Deserialize, Serialize};
 
     use super::*;
@@ -284,7 +285,7 @@ mod tests {
 
     #[track_caller]
     fn refused(text: &str, variables: &[(&str, &str)], words: &[&str]) {
-        let message = load_text(text, variables).unwrap_err().to_string();
+        let message = Diagnostic::of(&load_text(text, variables).unwrap_err()).to_string();
         for word in words {
             assert!(message.contains(word), "{word} is not in: {message}");
         }

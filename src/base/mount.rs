@@ -189,8 +189,8 @@ mod tests {
         assert!(remove_folder(&at("stays/file")).is_err(), "it is no folder");
         let deep = at(&format!("deep{}", "/x".repeat(DEPTH_MAX + 1)));
         fs::create_dir_all(deep).unwrap();
-        let error = remove_folder(&at("deep")).unwrap_err().to_string();
-        assert!(error.contains("folders deep. hint"), "{error}");
+        let told = Diagnostic::of_error(&remove_folder(&at("deep")).unwrap_err());
+        assert!(told.cause.ends_with("folders deep") && told.hint.is_some(), "{told}");
         remove_folder(&at("deep/x")).unwrap();
         remove_folder(&at("deep")).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -229,8 +229,9 @@ mod tests {
             let unmounted = mount(&["umount", to.to_str().unwrap()]);
             assert_eq!(fs::read_to_string(at("data/file")).unwrap(), "precious", "{inner}");
             assert!(unmounted);
-            let error = removed.unwrap_err().to_string();
-            assert!(error.contains(&format!("mounted at {}", to.display())) && error.contains("hint"), "{error}");
+            let told = Diagnostic::of_error(&removed.unwrap_err());
+            let is_named = told.cause.contains(&format!("mounted at {}", to.display()));
+            assert!(is_named && told.hint.is_some(), "{told}");
             assert!(at("unit/a").exists() && at("unit/deep/file").exists(), "nothing is removed: {inner}");
             remove_folder(&at("unit")).unwrap();
             assert!(!at("unit").exists() && at("data/file").exists());
