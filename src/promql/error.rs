@@ -62,7 +62,7 @@ impl Error {
     pub fn with_hint(mut self, advice: impl Into<String>) -> Self {
         match &mut self {
             Self::Query { hint, .. } | Self::Execution { hint, .. } | Self::Limit { hint, .. } => {
-                *hint = Some(advice.into())
+                *hint = Some(advice.into());
             }
             Self::Enough | Self::Source(_) => {}
         }

@@ -11,11 +11,12 @@ use std::{
 use muster_agent::join::{self, JoinClient, JoinError, Joiner, MemberIdentity};
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext as _, FailureKind, with_causes},
+    failure::{Failure, FailureContext as _, FailureKind},
     files,
 };
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     Millis,
+    diagnostic::Diagnostic,
     heartbeat::Facts,
     join::{JoinToken, Membership},
     name::HostId,
@@ -66,8 +67,12 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     lines
         .map(|(index, line)| {
-            line.parse()
-                .map_err(|error| Failure::told(FailureKind::Usage, Diagnostic::of(&error).within(format_args!("{}, number {}", what(), index + 1))))
+            line.parse().map_err(|error| {
+                Failure::told(
+                    FailureKind::Usage,
+                    Diagnostic::of(&error).within(format_args!("{}, number {}", what(), index + 1)),
+                )
+            })
         })
         .collect()
 }

@@ -353,7 +353,7 @@ impl Tables {
         // One that asks for a later version meanwhile says no more of this one.
         if let Some(statement) = admission.statement.as_mut().filter(|one| one.version == change.version) {
             let lease = Some(change.lease);
-            statement.stage = AdmissionStage::Ended { lease, outcome, changed: true, message: None };
+            statement.stage = AdmissionStage::Ended { lease, outcome, changed: true, diagnostic: None };
         }
     }
 }
