@@ -8,8 +8,9 @@ use muster_rules::{
     render::{self, RenderValues, render},
 };
 use muster_session::unit_state::UnitState;
-use muster_topics::{diagnostic::Diagnostic, 
+use muster_topics::{
     desired::DeploymentName,
+    diagnostic::Diagnostic,
     effective::RenderedTexts,
     name::UnitName,
     outcome::RefusalCode,

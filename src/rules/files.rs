@@ -162,7 +162,7 @@ mod tests {
             (json!({"link": ""}), "nowhere"),
         ] {
             let found = of(json!({"files": {"/a": entry}}));
-            assert!(found.len() == 1 && found[0].cause.contains(words), "{found:?}");
+            assert!(found.len() == 1 && format!("{:#}", found[0]).contains(words), "{found:?}");
         }
         assert_eq!(of(json!({}))[0].cause, "files: there is none");
         assert!(of(json!({"files": {"/a": {"text": "x".repeat(TEXTS_MAX_BYTES + 1)}}}))[0].cause.contains("bytes"));

@@ -313,7 +313,7 @@ mod tests {
             (of(Metric::UnitCpuBusy, "till"), "no unit"),
             (of(Metric::CpuBusy, "/"), "host alone"),
         ] {
-            let found = rule.check().err().map(|fault| fault.problem).unwrap_or_default();
+            let found = rule.check().err().map(|fault| Diagnostic::of(&fault).to_string()).unwrap_or_default();
             assert!(found.contains(problem) && found.is_empty() == problem.is_empty(), "{rule:?}: {found}");
         }
     }

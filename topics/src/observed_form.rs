@@ -214,7 +214,7 @@ mod tests {
 
     fn back() -> Value {
         let (from, to) = (Digest::of(b"new"), Digest::of(b"old"));
-        json!({"generation": 3, "revision": from, "to": to, "error": "it hangs", "at_ms": 4})
+        json!({"generation": 3, "revision": from, "to": to, "error": {"message": "it hangs", "hint": "wait"}, "at_ms": 4})
     }
 
     #[test]
@@ -224,11 +224,11 @@ mod tests {
             json!({}),
             json!({"phase": "absent"}),
             json!({"phase": "stopped", "exit": {"code": 0}}),
-            json!({"phase": "starting", "pid": 7, "unready": "start probe: refused"}),
-            json!({"pid": 7, "frozen": true, "status": "serving", "can": ["play"], "unsupported": ["the limit of pids"]}),
-            json!({"drift": ["/etc/motd: its content differs"]}),
+            json!({"phase": "starting", "pid": 7, "unready": {"message": "start probe: refused"}}),
+            json!({"pid": 7, "frozen": true, "status": "serving", "can": ["play"], "unsupported": [{"message": "the limit of pids"}]}),
+            json!({"drift": [{"message": "/etc/motd: its content differs"}]}),
             json!({"phase": "backoff", "retry_ms": 9, "exit": {"signal": 9}, "oom_killed": true, "last_lines": "no"}),
-            json!({"phase": "failed", "pid": 7, "error": "it does not play"}),
+            json!({"phase": "failed", "pid": 7, "error": {"message": "it does not play"}}),
             json!({"progress": {"done_bytes": 1, "total_bytes": 2}}),
             json!({"verified": verified}),
             json!({"verified": verified, "on_trial": true}),
@@ -241,7 +241,10 @@ mod tests {
     #[test]
     fn field_of_another_phase_is_ignored() {
         let phase = json!({"phase": "stopped"});
-        check(&json!({"phase": "stopped", "pid": 7, "frozen": true, "status": "x", "drift": ["y"]}), &phase);
+        check(
+            &json!({"phase": "stopped", "pid": 7, "frozen": true, "status": "x", "drift": [{"message": "y"}]}),
+            &phase,
+        );
         check(&json!({"phase": "stopped", "retry_ms": 9, "core_dumped": true}), &phase);
         let back = json!({"verified": Digest::of(b"old"), "rolled_back": back()});
         check(&json!({"on_trial": true, "rolled_back": back["rolled_back"]}), &back);

@@ -193,7 +193,9 @@ impl Containers {
         self.bring_image(spec, &*runtime, &|_| ()).await?;
         // No unit needs it yet.
         let needed = spec.image.artifact().map(|artifact| &artifact.sha256);
-        self.artifacts.keep(needed.into_iter(), SystemTime::now()).map_err(|error| may_heal(Diagnostic::of_error(&error)))
+        self.artifacts
+            .keep(needed.into_iter(), SystemTime::now())
+            .map_err(|error| may_heal(Diagnostic::of_error(&error)))
     }
 
     async fn bring_image(

@@ -322,7 +322,8 @@ mod tests {
         ] {
             let fault = fill(&mut unit(&[document]), None, &host(json!({"colour": 1}))).unwrap_err();
             assert!(fault.to_string().starts_with(words), "{fault}");
-            assert_eq!(fault.hint.as_deref(), hint, "{fault}");
+            assert_eq!(fault.hint.is_some(), hint.is_some(), "{fault}");
+            assert!(fault.hint.unwrap_or_default().starts_with(hint.unwrap_or_default()));
         }
         let all: serde_json::Map<String, Value> = (0..60).map(|n| (format!("k{n}"), t(part))).collect();
         let fault = fill(&mut unit(&[all.into()]), None, &host(json!({}))).unwrap_err().to_string();

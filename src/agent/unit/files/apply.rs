@@ -71,7 +71,8 @@ impl FilesState {
         staged: Option<Arc<StagedRevision>>,
         journal: FilesJournal,
     ) -> Result<Vec<SurveyedPath>, Failure> {
-        let secret_paths = journal::secret_paths(&self.store).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
+        let secret_paths =
+            journal::secret_paths(&self.store).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
         let (state, unit) = (self.clone(), unit.clone());
         blocking(move || {
             let is_of_other = |path: &str| state.owners.is_owned_by_other(&unit, &Resource::Path(path.to_owned()));

@@ -100,7 +100,8 @@ impl Host {
     /// Removes a file if it is still as it was written, and no other unit has it, too.
     async fn remove_file(&self, unit: &UnitName, trace: &PackageTrace) -> Result<(), Failure> {
         let PackageTrace::File(path, digest) = trace else { return Ok(()) };
-        let others = self.store.package_files_of_others(unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
+        let others =
+            self.store.package_files_of_others(unit).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
         if others.contains(path) {
             return self.forget_trace(unit, trace).await;
         }
