@@ -135,7 +135,7 @@ impl Console {
             match operator::note_use(self.shared.store.write(), &secret, now).await {
                 // What is there can be read on a full disk, too.
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, hint = error.hint(), "it is not noted that a secret was used")
+                    tracing::warn!(%error, hint = error.hint(), "it is not noted that a secret was used");
                 }
                 noted => noted?,
             }

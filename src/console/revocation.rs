@@ -279,7 +279,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
             match notice(&shared, &mut known).await {
                 Ok(()) => is_noticed = true,
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), "who was revoked cannot be read; trying again")
+                    tracing::error!(%error, hint = error.hint(), "who was revoked cannot be read; trying again");
                 }
             }
         }

@@ -467,7 +467,7 @@ pub(crate) async fn run(
             match load(&shared).await {
                 Ok((anew, more)) => (schedule, actions) = (anew, more),
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), "open commands cannot be read anew, and may end late")
+                    tracing::error!(%error, hint = error.hint(), "open commands cannot be read anew, and may end late");
                 }
             }
         }

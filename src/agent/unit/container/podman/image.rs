@@ -271,7 +271,8 @@ mod tests {
             let failure = not_loaded(may_heal(said));
             assert_eq!(failure.may_heal, heals, "{said}");
             assert!(
-                failure.error.lines().count() == 1 && failure.error.cause.contains("`podman save`"),
+                failure.error.cause.lines().count() == 1
+                    && failure.error.hint.as_ref().unwrap().contains("`podman save`"),
                 "{}",
                 failure.error
             );
