@@ -799,7 +799,7 @@ mod tests {
             change(&mut damaged);
             let folder = tempfile::tempdir().unwrap();
             save(folder.path(), &damaged).unwrap();
-            load(folder.path()).unwrap_err().to_string()
+            Diagnostic::of(&load(folder.path()).unwrap_err())
         };
         let another = Authority::new();
         for error in [
@@ -807,7 +807,11 @@ mod tests {
             damage(&|identity| identity.membership.authority = another.pem()),
             damage(&|identity| identity.membership.certificate.clear()),
         ] {
-            assert!(error.contains(IDENTITY_FILE) && error.contains("--replaces"), "{error}");
+            assert!(
+                error.cause.contains(IDENTITY_FILE) && error.hint.unwrap().contains("--replaces"),
+                "{}",
+                error.cause
+            );
         }
     }
 
@@ -884,8 +888,8 @@ mod tests {
             if damage.is_none() {
                 fs::remove_file(&path).unwrap();
             }
-            let error = load_with(folder.path(), handed_in).unwrap_err().to_string();
-            assert!(error.contains(reason) && error.contains("--replaces"), "{error}");
+            let error = Diagnostic::of(&load_with(folder.path(), handed_in).unwrap_err());
+            assert!(error.cause.contains(reason) && error.hint.unwrap().contains("--replaces"), "{}", error.cause);
             fs::write(&path, &identity.key).unwrap();
         }
         // Without credentials, keys are in the file as ever.
@@ -963,6 +967,6 @@ mod tests {
         let host = host_id(folder.path()).unwrap();
         assert_eq!(host_id(folder.path()).unwrap(), host);
         fs::write(folder.path().join(HOST_FILE), "nonsense").unwrap();
-        assert!(host_id(folder.path()).unwrap_err().to_string().contains("hint:"));
+        assert!(Diagnostic::of(&host_id(folder.path()).unwrap_err()).hint.is_some());
     }
 }

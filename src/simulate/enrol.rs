@@ -70,7 +70,7 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
             line.parse().map_err(|error| {
                 Failure::told(
                     FailureKind::Usage,
-                    Diagnostic::of(&error).within(format_args!("{}, number {}", what(), index + 1)),
+                    Diagnostic::new(error).within(format_args!("{}, number {}", what(), index + 1)),
                 )
             })
         })

@@ -268,11 +268,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
         assert!(
-            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.cause.contains("hint"))
-                || {
-                    // Too short for one block: an empty one.
-                    true
-                }
+            unpack_from(&b"this is no tarball at all"[..], &blobs).is_err_and(|error| error.why.hint.is_some()) || {
+                // Too short for one block: an empty one.
+                true
+            }
         );
         let path = folder.path().join("x.tar.zst");
         std::fs::write(&path, [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();

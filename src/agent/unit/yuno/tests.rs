@@ -317,13 +317,14 @@ async fn what_is_no_program_fails_and_the_right_one_heals() {
     let host = Host::start().await;
     let unit = unit();
     for (program, words, phase) in [
-        ("this is no program", "hint:", Phase::Failed),
+        ("this is no program", "is no program for this machine", Phase::Failed),
         // It may be installed yet.
-        ("#!/no/such/interpreter\n", "hint:", Phase::Backoff),
+        ("#!/no/such/interpreter\n", "is not on this host", Phase::Backoff),
     ] {
         host.verb(&unit, &host.apply(&unit, program, json!({}))).await.unwrap();
         let state = host.until_phase(&unit, phase).await;
-        assert!(state.observed.error.as_ref().unwrap().cause.contains(words), "{state:?}");
+        let error = state.observed.error.as_ref().unwrap();
+        assert!(format!("{error:#}").contains(words), "{state:?}");
     }
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"user": "nobody-of-this-name"}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;

@@ -127,12 +127,8 @@ mod tests {
         let failure = run("sleep", &["1000".as_ref()], Duration::from_millis(20)).await.unwrap_err();
         assert!(failure.error.cause.contains("has not ended within"), "{}", failure.error);
         let failure = run("lxc-no-such", &[], LIMIT).await.unwrap_err();
-        assert!(
-            failure
-                .error
-                .cause
-                .contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
-        );
+        assert_eq!(failure.error.cause, "lxc-no-such is not on this host");
+        assert_eq!(failure.error.hint.as_deref(), Some("install it (in Debian the package lxc)"));
         assert!(missing("tar").error.hint.unwrap().contains("the package tar)"));
     }
 

@@ -80,7 +80,8 @@ async fn missing_working_folder_is_waited_for() {
     let late = host.folder.path().join("late-mount");
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"cwd": late}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;
-    assert!(state.observed.error.as_ref().unwrap().cause.contains("not mounted yet"), "{state:?}");
+    let hint = state.observed.error.as_ref().unwrap().hint.as_deref().unwrap_or_default();
+    assert!(hint.contains("not mounted yet"), "{state:?}");
     fs::create_dir(&late).unwrap();
     host.until_phase(&unit, Phase::Running).await;
     host.stop(&unit).await;
