@@ -43,6 +43,7 @@ use muster_console::{
 };
 use muster_topics::{
     command::Verb,
+    common::ProgramSpec,
     diagnostic::Diagnostic,
     name::{HostId, Name, UnitName},
     unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
@@ -541,7 +542,7 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
     let artifact = ArtifactRef::from(artifact);
     let spec = Spec::Yuno(YunoSpec {
         configs: vec![ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }],
-        grace_ms: 5_000,
+        program: ProgramSpec { grace_ms: 5_000, ..ProgramSpec::default() },
         ..YunoSpec::new(artifact)
     });
     let unit: UnitName = "default/hello".parse().trying(what)?;

@@ -13,6 +13,7 @@ use muster_rules::CommandRefusal;
 use muster_topics::{
     Millis,
     command::{Exec, Verb},
+    common::{CommonSpec, ProgramSpec},
     diagnostic::Diagnostic,
     name::{CommandId, Name, UnitName},
     outcome::{RefusalCode, Status},
@@ -145,14 +146,17 @@ fn prepare(
     let DaemonFields { args, env, cwd, container } = spec;
     let spec = YunoSpec {
         transient: true,
-        args,
-        env,
-        cwd: Some(cwd),
         container,
-        user: exec.user.clone(),
-        limits: exec.limits,
-        restart: Restart::Never,
-        rollback: Rollback::Never,
+        program: ProgramSpec {
+            args,
+            env,
+            cwd: Some(cwd),
+            user: exec.user.clone(),
+            limits: exec.limits,
+            restart: Restart::Never,
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec { rollback: Rollback::Never, ..CommonSpec::default() },
         ..YunoSpec::new(artifact)
     };
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(Spec::Yuno(spec)), run: Some(Run::Running) };
@@ -230,6 +234,6 @@ mod tests {
         assert_eq!(unit.to_string(), format!("default/exec-{id}"));
         let Verb::UnitApply { spec, run: Some(Run::Running), .. } = verb else { panic!("a unit that runs") };
         let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
-        assert!(spec.transient && spec.restart == Restart::Never && spec.args.is_empty());
+        assert!(spec.transient && spec.program.restart == Restart::Never && spec.program.args.is_empty());
     }
 }

@@ -152,7 +152,7 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
         .filter_map(|has| Some((has, offer.configs.get(&has.id)?)))
         .filter(|(has, found)| has.sha256 != found.sha256 && offer.takes_config(has, found))
         .collect();
-    let mut secrets = spec.secrets().to_vec();
+    let mut secrets = spec.common().secrets.to_vec();
     let mut newer_secrets = Vec::new();
     for secret in &mut secrets {
         let newest = offer.secrets.get(&(unit.realm(), secret.name.clone())).copied();
@@ -180,7 +180,7 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
             place.clone_from(config);
         }
     }
-    *after.secrets_mut() = secrets;
+    after.common_mut().secrets = secrets;
     let (unit, from) = (unit.clone(), desired.revision.clone());
     Some(Upgrade {
         artifact: artifact.map(|(has, found)| step(found.role.to_string(), &has.version, &found.version)),
@@ -254,7 +254,7 @@ mod tests {
         let secret =
             |realm: &str, version| (realm.parse().unwrap(), SecretRef { name: "db".parse().unwrap(), version });
         let mut yuno = YunoSpec::new(artifact_ref(&artifact("1")));
-        yuno.secrets = vec![SecretRef { name: "db".parse().unwrap(), version: 2 }];
+        yuno.common.secrets = vec![SecretRef { name: "db".parse().unwrap(), version: 2 }];
         let spec = Spec::Yuno(yuno);
         let desired =
             Desired { generation: 1, revision: Digest::of(b"r"), spec: spec.into(), run: Run::Running, frozen: false };

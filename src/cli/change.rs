@@ -211,8 +211,8 @@ impl UnitAction {
             Self::Quota(quota) => {
                 // The spec as it is shown has no secrets: the host keeps them.
                 let mut spec = Spec::clone(&there.desired.spec);
-                if let Some(limits) = spec.limits_mut() {
-                    *limits = quota.of(*limits);
+                if let Some(program) = spec.program_mut() {
+                    program.limits = quota.of(program.limits);
                 }
                 if let (Spec::Container(container), Some(disk_bytes)) = (&mut spec, quota.disk_bytes) {
                     container.disk_bytes = disk_bytes;

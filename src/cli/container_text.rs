@@ -25,7 +25,7 @@ pub fn facts(spec: &Spec) -> [(&'static str, String); 5] {
     let network = shown(&|container| network(container.network).to_owned());
     [
         ("image", image),
-        ("user inside", shown(&|container| container.user.clone().unwrap_or_default())),
+        ("user inside", shown(&|container| container.program.user.clone().unwrap_or_default())),
         ("mounts", mounts),
         ("network", network),
         ("may use", limited(spec.limits(), container.and_then(|container| container.disk_bytes)).join(", ")),

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_topics::{
+    common::grace_ms,
     name::{LabelValue, Name, NameError, UnitName},
     signal::Signal,
-    unit::{Restart, grace_ms},
+    unit::Restart,
 };
 use serde::de::DeserializeOwned;
 

@@ -32,8 +32,10 @@ pub struct OnFailure {
     #[arg(long)]
     no_rollback: bool,
     /// Verify a revision after it has been up for so long
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    verify_after: humantime::Duration,
+    ///
+    /// [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    verify_after: Option<humantime::Duration>,
     /// Roll back if another revision is not up within this time
     ///
     /// [default: as long as it may take to start, and some more]
@@ -45,9 +47,9 @@ impl RollbackOptions {
     /// Puts the options into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
         spec.replace = self.replace;
-        spec.rollback = self.trial.rollback();
-        spec.verify_after_ms = self.trial.verify_after_ms();
-        spec.healthy_within_ms = self.trial.healthy_within_ms();
+        spec.common.rollback = self.trial.rollback();
+        spec.common.verify_after_ms = self.trial.verify_after_ms();
+        spec.program.healthy_within_ms = self.trial.healthy_within_ms();
     }
 }
 
@@ -58,10 +60,10 @@ impl OnFailure {
         if self.no_rollback { Rollback::Never } else { Rollback::Auto }
     }
 
-    /// How long it must run before it is verified.
+    /// How long it must run before it is verified, if not for the usual time.
     #[must_use]
-    pub fn verify_after_ms(&self) -> u64 {
-        millis(self.verify_after)
+    pub fn verify_after_ms(&self) -> Option<u64> {
+        self.verify_after.map(millis)
     }
 
     /// How long it may take to become healthy.
@@ -127,7 +129,7 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
         ("its last lines", back.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
         (
             "hint",
-            if unit.desired.spec.has_program() {
+            if unit.desired.spec.program().is_some() {
                 format!(
                     "it stays so until something else is asked of it; `muster {kind} run {name}` tries that revision once \
                      more, {another} another"
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(line: &str, rollback: Rollback, verify_after_ms: u64, healthy_within_ms: Option<u64>) {
+    fn check(line: &str, rollback: Rollback, verify_after_ms: Option<u64>, healthy_within_ms: Option<u64>) {
         let line = Line::try_parse_from(["create"].into_iter().chain(line.split_whitespace())).unwrap();
         let artifact = ArtifactRef {
             sha256: Digest::of(b"a"),
@@ -169,15 +171,15 @@ mod tests {
         };
         let mut spec = YunoSpec::new(artifact);
         line.rollback.put_into(&mut spec);
-        assert_eq!((spec.rollback, spec.verify_after_ms), (rollback, verify_after_ms));
-        assert_eq!(spec.healthy_within_ms, healthy_within_ms);
+        assert_eq!((spec.common.rollback, spec.common.verify_after_ms), (rollback, verify_after_ms));
+        assert_eq!(spec.program.healthy_within_ms, healthy_within_ms);
     }
 
     #[test]
     fn rollback_options_make_a_spec() {
-        check("", Rollback::Auto, muster_topics::unit::verify_after_ms(), None);
-        check("--no-rollback", Rollback::Never, 10_000, None);
-        check("--verify-after 2s --healthy-within 1m", Rollback::Auto, 2_000, Some(60_000));
+        check("", Rollback::Auto, None, None);
+        check("--no-rollback", Rollback::Never, None, None);
+        check("--verify-after 2s --healthy-within 1m", Rollback::Auto, Some(2_000), Some(60_000));
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Noun {
     pub fn check<'a>(self, units: impl IntoIterator<Item = &'a Unit>) -> Result<(), Failure> {
         let Some(other) = units.into_iter().find(|unit| !self.covers(unit)) else { return Ok(()) };
         let kind = other.desired.spec.kind();
-        let own = match other.desired.spec.has_program() {
+        let own = match other.desired.spec.program().is_some() {
             true => format!("`muster {kind} --help` lists what can be done with it, "),
             false => String::new(),
         };

@@ -10,6 +10,7 @@ use muster_base::{
 };
 use muster_topics::{
     channel::ToldStats,
+    common::{CommonSpec, ProgramSpec},
     diagnostic::Diagnostic,
     files::Drift,
     name::{LabelValue, Name, UnitName},
@@ -520,17 +521,22 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             network,
             mounts,
             ("configs", configs.collect::<Vec<_>>().join(", ")),
-            ("secrets", spec.secrets().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+            ("secrets", spec.common().secrets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
             ("arguments", spec.args().join(" ")),
             ("user", spec.host_user().unwrap_or_default().to_owned()),
             inside,
             may_use,
-            ("starts after", names(spec.after())),
-            ("requires", names(spec.requires())),
+            ("starts after", names(&spec.common().after)),
+            ("requires", names(&spec.common().requires)),
             ("snapshots need", unit.pins.words().join(", ")),
             (
                 "labels",
-                spec.labels().iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
+                spec.common()
+                    .labels
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect::<Vec<_>>()
+                    .join(" "),
             ),
             (
                 "desired",
@@ -633,26 +639,32 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
         reload_signal: create.reload_signal,
         on_change: create.on_change,
         drift: create.drift,
-        args: if create.args.is_empty() { says.args } else { create.args },
-        env: create.environment.variables()?,
-        user: create.user,
-        grace_ms: policy.grace_ms(),
-        labels: policy.labels.into_iter().collect(),
-        after: policy.after,
-        requires: policy.requires,
-        priority: policy.priority,
-        cwd,
-        limits,
         process,
         log,
         channel: if channel.is_none() { says.channel } else { channel },
-        start_timeout_ms,
         watchdog_ms,
-        provides,
-        needs,
-        probes: create.probes.into_field(),
-        restart: policy.restart,
-        stop_signal: policy.stop_signal,
+        program: ProgramSpec {
+            args: if create.args.is_empty() { says.args } else { create.args },
+            env: create.environment.variables()?,
+            user: create.user,
+            grace_ms: policy.grace_ms(),
+            cwd,
+            limits,
+            start_timeout_ms,
+            provides,
+            needs,
+            probes: create.probes.into_field(),
+            restart: policy.restart,
+            stop_signal: policy.stop_signal,
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec {
+            labels: policy.labels.into_iter().collect(),
+            after: policy.after,
+            requires: policy.requires,
+            priority: policy.priority,
+            ..CommonSpec::default()
+        },
         ..YunoSpec::new(artifact.into())
     };
     create.rollback.put_into(&mut spec);

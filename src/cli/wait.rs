@@ -127,7 +127,9 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
 /// Whether a unit that should run has finished its work: it ended successfully, and is not restarted after that.
 fn has_finished(unit: &Unit) -> bool {
     let ended_well = unit.observed.phase() == Phase::Stopped && unit.observed.exit().is_some_and(Exit::is_success);
-    ended_well && unit.desired.run.is_running() && unit.desired.spec.restart() != Restart::Always
+    ended_well
+        && unit.desired.run.is_running()
+        && unit.desired.spec.program().is_some_and(|program| program.restart != Restart::Always)
 }
 
 fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
@@ -285,7 +287,7 @@ mod tests {
         (job.observed.state, job.observed.last_end) = (Phase::Stopped.into(), Some(Exit::Code(0).into()));
         let again = |job: &mut Unit, restart| {
             let Spec::Yuno(spec) = std::sync::Arc::make_mut(&mut job.desired.spec) else { panic!("it is a yuno") };
-            spec.restart = restart;
+            spec.program.restart = restart;
         };
         for restart in [Restart::Never, Restart::OnFailure] {
             again(&mut job, restart);

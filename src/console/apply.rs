@@ -257,7 +257,7 @@ impl Console {
         let spec = self.resolve(&known.catalogue, (source, &wanted), faults).await?;
         if let (Some(chosen), Some(spec)) = (chosen, &spec)
             && found.iter().any(|host| !chosen.contains(host))
-            && (!spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?)
+            && (!spec.common().secrets.is_empty() || self.have_secret_values(spec.configs()).await?)
         {
             let cause = "it has secrets, so the expression has to require a label that the console gives its hosts, such as \
                          label.role=till; what a host says of itself earns it no secret";

@@ -84,7 +84,7 @@ pub(crate) fn of_deployment(deployment: &DesiredDeployment) -> Vec<GivenUnit> {
     listed
         .map(|(unit, listed)| {
             let mut spec = Spec::clone(&listed.spec);
-            *spec.secrets_mut() = deployment.secrets.get(&listed.unit).cloned().unwrap_or_default();
+            spec.common_mut().secrets = deployment.secrets.get(&listed.unit).cloned().unwrap_or_default();
             GivenUnit::of(&unit, &spec)
         })
         .collect()
@@ -134,8 +134,8 @@ impl Console {
     /// Refuses to send the configs and secrets of specs that were copied from a host's report, unless the host was given them.
     pub(crate) async fn check_copy(&self, from: &HostUnit, verb: &Verb) -> Result<(), Error> {
         let given = store::given::units(self.shared.store.read(), from.host, GivenFilter::Present(&from.unit)).await?;
-        let is_given = |spec: &Spec| given.iter().any(|given| given.covers(spec.configs(), spec.secrets()));
-        let has_any = |spec: &Spec| !spec.configs().is_empty() || !spec.secrets().is_empty();
+        let is_given = |spec: &Spec| given.iter().any(|given| given.covers(spec.configs(), &spec.common().secrets));
+        let has_any = |spec: &Spec| !spec.configs().is_empty() || !spec.common().secrets.is_empty();
         match verb.specs().any(|(_, spec)| has_any(spec) && !is_given(spec)) {
             true => Err(self.not_given(from).await?),
             false => Ok(()),

@@ -65,7 +65,7 @@ pub fn resolve<'a>(units: &[Claimant<'a>]) -> BTreeMap<&'a UnitName, ConflictVer
         let gives_way = |at: &usize| units[*at].changes && stages[*at] == Stage::Asked;
         let rank = |at: &usize| {
             let Claimant { unit, spec, generation, .. } = units[*at];
-            (counts[at].0, spec.priority(), generation, unit)
+            (counts[at].0, spec.common().priority, generation, unit)
         };
         let Some(loser) = counts.keys().copied().filter(gives_way).max_by_key(rank) else {
             for (at, (_, clash)) in &counts {

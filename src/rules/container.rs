@@ -5,12 +5,14 @@ use muster_topics::{
     diagnostic::Diagnostic,
     name::Name,
     signal::Signal,
-    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
 
-use super::process::{
-    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, MEMORY_MAX_BYTES, RESTART_EPOCH_MAX, SILENCE_MAX_MS, SILENCE_MIN_MS,
-    STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
+use super::{
+    common,
+    process::{
+        GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, MEMORY_MAX_BYTES, SILENCE_MAX_MS, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS,
+        between, check_limits, check_rlimits, most,
+    },
 };
 
 /// The least disk space for a container, in bytes: a smaller file system mostly holds its own metadata.
@@ -36,18 +38,13 @@ pub fn faults(spec: &ContainerSpec) -> Vec<Diagnostic> {
         check_texts(spec),
         check_mounts(&spec.mounts),
         check_network(spec),
-        check_limits(&spec.limits),
+        check_limits(&spec.program.limits),
         spec.disk_bytes.map_or(Ok(()), |bytes| between("disk_bytes", bytes, DISK_MIN_BYTES, DISK_MAX_BYTES)),
         check_rlimits("rlimits", &spec.rlimits),
-        check_stop(spec.stop_signal),
+        check_stop(spec.program.stop_signal),
         check_times(spec),
-        most("labels", "", spec.labels.len(), LABELS_MAX),
-        most("after", " units", spec.after.len(), NEEDS_MAX),
-        most("requires", " units", spec.requires.len(), NEEDS_MAX),
-        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
-        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
     ];
-    checks.into_iter().filter_map(Result::err).collect()
+    checks.into_iter().chain(common::checks(&spec.common)).filter_map(Result::err).collect()
 }
 
 /// Checks the name of an image, which becomes part of the path of a request to the runtime.
@@ -75,17 +72,17 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     }
     let given = [
         ("entry", spec.entry.is_some()),
-        ("args", !spec.args.is_empty()),
-        ("env", !spec.env.is_empty()),
-        ("render", spec.render),
-        ("user", spec.user.is_some()),
-        ("cwd", spec.cwd.is_some()),
+        ("args", !spec.program.args.is_empty()),
+        ("env", !spec.program.env.is_empty()),
+        ("render", spec.program.render),
+        ("user", spec.program.user.is_some()),
+        ("cwd", spec.program.cwd.is_some()),
         ("mounts", !spec.mounts.is_empty()),
         ("network", spec.network != Network::default()),
         ("disk_bytes", spec.disk_bytes.is_some()),
         ("rlimits", !spec.rlimits.is_empty()),
-        ("provides", !spec.provides.is_empty()),
-        ("needs", !spec.needs.is_empty()),
+        ("provides", !spec.program.provides.is_empty()),
+        ("needs", !spec.program.needs.is_empty()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((field, _)) => {
@@ -109,7 +106,7 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
         return Err(Diagnostic::new(format_args!("image: it is {}, and cannot become {}", what(was), what(is)))
             .with_hint("remove it first, or choose another name"));
     }
-    let (had, has) = (before.limits, after.limits);
+    let (had, has) = (before.program.limits, after.program.limits);
     let taken = [
         ("memory_bytes", had.memory_bytes.is_some() && has.memory_bytes.is_none()),
         ("cpu", had.cpu.is_some() && has.cpu.is_none()),
@@ -125,7 +122,7 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
 }
 
 fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
-    if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
+    if let Some(arg) = spec.program.args.iter().position(|arg| arg.contains('\0')) {
         return Err(format!("argument {} contains a NUL", arg + 1).into());
     }
     if spec.entry.iter().flatten().any(|word| word.contains('\0')) {
@@ -135,10 +132,10 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
         return Err(Diagnostic::new("entry names no program").with_hint("leave it out for the image's own"));
     }
     // A root file system does not say which program to run.
-    if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.args.is_empty() {
+    if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.program.args.is_empty() {
         return Err(Diagnostic::new("a root file system does not say what runs in it").with_hint("add entry or args"));
     }
-    for (name, value) in &spec.env {
+    for (name, value) in &spec.program.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
@@ -148,10 +145,10 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
             );
         }
     }
-    if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
+    if spec.program.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
         return Err(Diagnostic::new("user is no name of a user").with_hint("USER or USER:GROUP, by name or number"));
     }
-    match &spec.cwd {
+    match &spec.program.cwd {
         Some(cwd) => absolute("cwd", cwd),
         None => Ok(()),
     }
@@ -184,7 +181,7 @@ fn absolute(what: &str, path: &str) -> Result<(), Diagnostic> {
 }
 
 fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
-    let provides = |name: &Name| spec.provides.iter().any(|provided| provided.name == *name);
+    let provides = |name: &Name| spec.program.provides.iter().any(|provided| provided.name == *name);
     if let Some(name) = spec.ports.keys().find(|name| !provides(name)) {
         return Err(Diagnostic::new(format_args!("ports.{name}: it provides no {name}"))
             .with_hint(format_args!("add {{\"name\": \"{name}\"}} to provides")));
@@ -193,13 +190,13 @@ fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
         return Err(format!("ports.{name} is 0, which is no port").into());
     }
     match spec.network {
-        Network::None if !spec.provides.is_empty() => {
+        Network::None if !spec.program.provides.is_empty() => {
             Err(Diagnostic::new("network is none, so nobody can reach what it provides").with_hint("bridge or host"))
         }
         Network::Host if !spec.ports.is_empty() => {
             Err(Diagnostic::new("network is host, where a port inside is the host's own").with_hint("leave ports out"))
         }
-        Network::Bridge | Network::None if !spec.needs.is_empty() => {
+        Network::Bridge | Network::None if !spec.program.needs.is_empty() => {
             Err(Diagnostic::new("needs are endpoints of the host, which only a container in its network reaches")
                 .with_hint("\"network\": \"host\""))
         }
@@ -217,15 +214,14 @@ fn check_stop(signal: Option<Signal>) -> Result<(), Diagnostic> {
 }
 
 fn check_times(spec: &ContainerSpec) -> Result<(), Diagnostic> {
-    between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS)?;
-    between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
-    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
-    between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
-    match spec.healthy_within_ms {
-        Some(within_ms) if !spec.probes.tell_up() && within_ms <= spec.started_after_ms => Err(format!(
+    between("grace_ms", spec.program.grace_ms, 0, GRACE_MAX_MS)?;
+    between("started_after_ms", spec.program.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
+    between("start_timeout_ms", spec.program.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
+    match spec.program.healthy_within_ms {
+        Some(within_ms) if !spec.program.probes.tell_up() && within_ms <= spec.program.started_after_ms => Err(format!(
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
-            spec.started_after_ms
+            spec.program.started_after_ms
         ).into()),
         Some(within_ms) => between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS),
         None => Ok(()),

@@ -93,7 +93,7 @@ fn has_same_frame(before: &Spec, after: &Spec) -> bool {
 /// Whether its configs would be the same.
 fn has_same_files(before: &Spec, after: &Spec) -> bool {
     before.configs() == after.configs()
-        && before.secrets() == after.secrets()
+        && &before.common().secrets == &after.common().secrets
         && before.config_values() == after.config_values()
 }
 
@@ -130,12 +130,12 @@ mod tests {
     #[test]
     fn only_identity_changes_restart_a_process() {
         let plain = spec(|_| ());
-        let other = spec(|spec| spec.args.push("x".to_owned()));
-        let grace = spec(|spec| spec.grace_ms = 1);
-        let limited = |pids: u32| spec(|spec| spec.limits.pids = Some(pids));
+        let other = spec(|spec| spec.program.args.push("x".to_owned()));
+        let grace = spec(|spec| spec.program.grace_ms = 1);
+        let limited = |pids: u32| spec(|spec| spec.program.limits.pids = Some(pids));
         let first = |arg: &str| {
             spec(|spec| {
-                spec.args.push(arg.to_owned());
+                spec.program.args.push(arg.to_owned());
                 spec.replace = Replace::StartFirst;
             })
         };

@@ -660,9 +660,14 @@ mod tests {
                 version: "1.0".parse().unwrap(),
                 manifest: None,
             };
+            let spec = |priority, args| {
+                let mut yuno = YunoSpec::new(artifact.clone());
+                (yuno.common.priority, yuno.program.args) = (priority, args);
+                Box::new(Spec::Yuno(yuno))
+            };
             let units = units.into_iter().map(|(name, (priority, runs, args))| DeploymentUnit {
                 unit: name.parse().unwrap(),
-                spec: Box::new(Spec::Yuno(YunoSpec { priority, args, ..YunoSpec::new(artifact.clone()) })),
+                spec: spec(priority, args),
                 run: if runs { Run::Running } else { Run::Stopped },
                 placement: runs.then(|| Placement {
                     count: u32::from(priority),

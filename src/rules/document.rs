@@ -351,7 +351,7 @@ impl WantedUnit {
         let Spec::Yuno(mut spec) = spec else { return Ok(spec) };
         spec.configs = configs;
         if !self.fields.contains_key("args") {
-            spec.args.clone_from(&says.args);
+            spec.program.args.clone_from(&says.args);
         }
         if !self.fields.contains_key("channel") {
             spec.channel = says.channel;
@@ -397,7 +397,7 @@ pub(super) fn fields_to_write(unit: &UnitName, spec: &Spec, run: Run) -> Map<Str
     fields.remove("config_values");
     // Values that come from the manifest are left out.
     if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
-        fields.entry("args").or_insert_with(|| json!(yuno.args));
+        fields.entry("args").or_insert_with(|| json!(yuno.program.args));
         fields.entry("channel").or_insert_with(|| json!(yuno.channel));
     }
     fields.insert("unit".to_owned(), json!(unit));
@@ -442,8 +442,8 @@ pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
     } else {
         fields.insert("configs".to_owned(), json!(configs));
     }
-    if !spec.secrets().is_empty() {
-        let secrets: Vec<String> = spec.secrets().iter().map(SecretRef::to_string).collect();
+    if !spec.common().secrets.is_empty() {
+        let secrets: Vec<String> = spec.common().secrets.iter().map(SecretRef::to_string).collect();
         fields.insert("secrets".to_owned(), json!(secrets));
     }
     // The templates are in the configs.
@@ -566,7 +566,10 @@ pub fn named<'a, T>(
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::unit::{Channel, MASK, Restart};
+    use muster_topics::{
+        common::ProgramSpec,
+        unit::{Channel, MASK, Restart},
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -718,7 +721,7 @@ mod tests {
             let Spec::Yuno(spec) = wanted[0].spec(Some(artifact(true)), Vec::new(), &says).unwrap() else {
                 panic!("a yuno")
             };
-            (spec.args, spec.channel)
+            (spec.program.args, spec.channel)
         };
         let silent = json!({"unit": "a/b", "artifact": "web"});
         assert_eq!(spec(silent), (vec!["-v".to_owned()], Channel::Lines));
@@ -754,9 +757,11 @@ mod tests {
             priority in 0u8..10,
             run in prop::sample::select(vec![Run::Stopped, Run::Running, Run::Playing]),
         ) {
-            let mut yuno = YunoSpec { args, env, grace_ms, restart, channel, priority, ..YunoSpec::new(artifact(manifest)) };
-            yuno.limits.memory_bytes = memory_bytes;
-            yuno.limits.cpu = cpu.map(|cpu| cpu.parse().unwrap());
+            let mut yuno = YunoSpec { channel, ..YunoSpec::new(artifact(manifest)) };
+            yuno.program = ProgramSpec { args, env, grace_ms, restart, ..ProgramSpec::default() };
+            yuno.common.priority = priority;
+            yuno.program.limits.memory_bytes = memory_bytes;
+            yuno.program.limits.cpu = cpu.map(|cpu| cpu.parse().unwrap());
             let sha256 = Digest::of(b"config");
             yuno.configs = vec![ConfigRef { id: "a.b".parse().unwrap(), version: "3".parse().unwrap(), sha256 }];
             let (configs, spec) = (yuno.configs.clone(), Spec::Yuno(yuno));

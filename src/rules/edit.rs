@@ -196,8 +196,8 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
     let mut spec = Spec::clone(&desired.spec);
     for (name, value) in labels {
         match value {
-            Some(value) => spec.labels_mut().insert(name.clone(), value.clone()),
-            None => spec.labels_mut().remove(name),
+            Some(value) => spec.common_mut().labels.insert(name.clone(), value.clone()),
+            None => spec.common_mut().labels.remove(name),
         };
     }
     check(&spec).map_err(|message| CommandRefusal::new(RefusalCode::Invalid, message))?;
@@ -259,7 +259,7 @@ pub fn upgraded(unit: &UnitName, spec: &Spec, verb: &Verb) -> Result<Spec, Comma
         *place = config.clone();
     }
     if let Some(secrets) = secrets {
-        spec.secrets_mut().clone_from(secrets);
+        spec.common_mut().secrets.clone_from(secrets);
     }
     if let (Some(templates), Spec::Yuno(spec)) = (config_templates, &mut spec) {
         spec.config_templates = templates.clone();
@@ -272,7 +272,7 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
         return Ok(UnitEdit::Keep);
     }
     let kind = desired.spec.kind();
-    if frozen && !desired.spec.has_program() {
+    if frozen && !desired.spec.program().is_some() {
         let message = format!("{unit} is of the kind {kind}, which has nothing that could be frozen");
         return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
     }
@@ -413,7 +413,8 @@ pub fn faults(spec: &Spec) -> Vec<Diagnostic> {
 /// If there is no value for a mask.
 pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
     let before = before.map(Spec::env);
-    for (name, value) in after.env_mut().into_iter().flatten().filter(|(_, value)| *value == MASK) {
+    let env = after.program_mut().into_iter().flat_map(|program| &mut program.env);
+    for (name, value) in env.filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
             let message = Diagnostic::new(format_args!(
                 "env.{name}: {MASK} stands for the value that is there, and there is none"
@@ -429,13 +430,13 @@ pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Comma
 /// Keeps the restart epoch: a spec from a file does not know of later restarts on demand, and applying it again must
 /// not restart the unit.
 fn keep_restarts(before: &Spec, after: &mut Spec) {
-    let epoch = after.restart_epoch_mut();
-    *epoch = (*epoch).max(before.restart_epoch());
+    let epoch = &mut after.common_mut().restart_epoch;
+    *epoch = (*epoch).max(before.common().restart_epoch);
 }
 
 fn restart(desired: &Desired) -> Result<UnitEdit, CommandRefusal> {
     let mut spec = Spec::clone(&desired.spec);
-    let epoch = spec.restart_epoch_mut();
+    let epoch = &mut spec.common_mut().restart_epoch;
     *epoch = epoch.saturating_add(1);
     let revision = revision(&spec)?;
     Ok(UnitEdit::Set {
@@ -560,7 +561,7 @@ mod tests {
                     HoldChange::End => " unheld",
                     HoldChange::Begin { .. } => " held",
                 };
-                format!("{run:?} {}{frozen}{holding}", spec.restart_epoch).to_lowercase()
+                format!("{run:?} {}{frozen}{holding}", spec.common.restart_epoch).to_lowercase()
             }
             Err(refusal) => format!("{:?}", refusal.code),
         }
@@ -603,7 +604,11 @@ mod tests {
         check((Run::Stopped, Phase::Stopped, false), &run(), "running 0");
         check((Run::Running, Phase::Running, false), &stop(), "stopped 0");
         check((Run::Running, Phase::Running, false), &applied(yuno(|_| ()), Some(Run::Stopped)), "stopped 0");
-        check((Run::Running, Phase::Running, false), &applied(yuno(|spec| spec.grace_ms = 1), None), "running 0");
+        check(
+            (Run::Running, Phase::Running, false),
+            &applied(yuno(|spec| spec.program.grace_ms = 1), None),
+            "running 0",
+        );
         check((Run::Running, Phase::Failed, true), &stop(), "stopped 0");
     }
 
@@ -621,7 +626,7 @@ mod tests {
         for run in [Run::Running, Run::Stopped] {
             check((run, Phase::Stopped, false), &restarted(), "running 1");
         }
-        let before = desired(Run::Running, |spec| spec.restart_epoch = 4);
+        let before = desired(Run::Running, |spec| spec.common.restart_epoch = 4);
         let observed = seen(Phase::Running);
         let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
         let Ok(UnitEdit::Set { revision, .. }) = edit(&unit(), current, &restarted()) else {
@@ -630,7 +635,7 @@ mod tests {
         assert_ne!(revision, before.revision);
         // The unit's file has no restart epoch; applying it again restarts nothing.
         assert_eq!(word(&edit(&unit(), current, &applied(yuno(|_| ()), None))), "keep");
-        let other = applied(yuno(|spec| spec.args.push("x".to_owned())), None);
+        let other = applied(yuno(|spec| spec.program.args.push("x".to_owned())), None);
         assert_eq!(word(&edit(&unit(), current, &other)), "running 4");
     }
 
@@ -647,9 +652,9 @@ mod tests {
     #[test]
     fn invalid_spec_is_refused() {
         // `rules::process` covers the other faults.
-        let bad = yuno(|spec| spec.args.push("a\0b".to_owned()));
+        let bad = yuno(|spec| spec.program.args.push("a\0b".to_owned()));
         assert_eq!(word(&edit(&unit(), None, &applied(bad, None))), "Invalid");
-        let good = applied(yuno(|spec| spec.restart = Restart::Never), None);
+        let good = applied(yuno(|spec| spec.program.restart = Restart::Never), None);
         assert!(edit(&unit(), None, &good).is_ok());
         let logs = Verb::UnitLogs { unit: unit(), lines: 1, view: Default::default() };
         check((Run::Running, Phase::Running, false), &logs, "Invalid");

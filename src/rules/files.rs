@@ -5,10 +5,9 @@ pub mod plan;
 use muster_topics::{
     diagnostic::Diagnostic,
     files::{FILES_MAX, FileEntry, FilesSpec, NOTICES_MAX, TEXTS_MAX_BYTES},
-    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
 
-use super::process::{RESTART_EPOCH_MAX, VERIFY_AFTER_MAX_MS, between, most};
+use super::{common, process::most};
 
 /// Returns everything that is wrong with a spec, part by part.
 #[must_use]
@@ -19,12 +18,6 @@ pub fn faults(spec: &FilesSpec) -> Vec<Diagnostic> {
         most("files", " entries", spec.files.len(), FILES_MAX),
         most("files", " bytes of texts and templates", texts, TEXTS_MAX_BYTES),
         most("on_change", " actions", spec.on_change.len(), NOTICES_MAX),
-        between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS),
-        most("labels", "", spec.labels.len(), LABELS_MAX),
-        most("after", " units", spec.after.len(), NEEDS_MAX),
-        most("requires", " units", spec.requires.len(), NEEDS_MAX),
-        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
-        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
     ];
     let of_entries = spec.files.iter().flat_map(|(path, entry)| {
         [check_path(path), check_entry(entry)]
@@ -32,7 +25,7 @@ pub fn faults(spec: &FilesSpec) -> Vec<Diagnostic> {
             .filter_map(Result::err)
             .map(move |fault| fault.within(format_args!("files.{path}")))
     });
-    checks.into_iter().filter_map(Result::err).chain(of_entries).collect()
+    checks.into_iter().chain(common::checks(&spec.common)).filter_map(Result::err).chain(of_entries).collect()
 }
 
 /// Checks that a path is absolute and has no parts that lead elsewhere.

@@ -39,6 +39,7 @@ pub mod backoff;
 pub mod certain_time;
 pub mod checked;
 pub mod clock;
+mod common;
 pub mod config;
 pub mod conflict;
 pub mod container;

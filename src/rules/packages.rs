@@ -22,10 +22,9 @@ use muster_topics::{
     diagnostic::Diagnostic,
     files::NOTICES_MAX,
     packages::{PACKAGES_MAX, PackagesSpec, REPOSITORIES_MAX, Repository, RepositoryLogin},
-    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
 
-use super::process::{RESTART_EPOCH_MAX, VERIFY_AFTER_MAX_MS, between, most};
+use super::{common, process::most};
 
 /// The longest name or version of a package; no package of Debian has more than half of it.
 const WORD_MAX_BYTES: usize = 200;
@@ -43,12 +42,6 @@ pub fn faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
         most("hold", " packages", spec.hold.len(), PACKAGES_MAX),
         most("repositories", "", spec.repositories.len(), REPOSITORIES_MAX),
         most("on_change", " actions", spec.on_change.len(), NOTICES_MAX),
-        between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS),
-        most("labels", "", spec.labels.len(), LABELS_MAX),
-        most("after", " units", spec.after.len(), NEEDS_MAX),
-        most("requires", " units", spec.requires.len(), NEEDS_MAX),
-        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
-        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
     ];
     let of_packages = package_faults(spec);
     let of_repositories = spec.repositories.iter().filter_map(|(name, repository)| {
@@ -56,7 +49,12 @@ pub fn faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
             .err()
             .map(|fault| Diagnostic { cause: format!("repositories.{name}.{}", fault.cause), ..fault })
     });
-    let all = checks.into_iter().filter_map(Result::err).chain(of_packages).chain(of_repositories);
+    let all = checks
+        .into_iter()
+        .chain(common::checks(&spec.common))
+        .filter_map(Result::err)
+        .chain(of_packages)
+        .chain(of_repositories);
     all.chain(key_faults(spec)).chain(login_faults(spec)).collect()
 }
 

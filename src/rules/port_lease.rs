@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
+    common::ProgramSpec,
     container::ContainerSpec,
     diagnostic::Diagnostic,
     endpoint::{Connector, ENDPOINTS_MAX, Endpoint, Needed, Protocol, Provided},
@@ -173,10 +174,10 @@ static NO_ENV: BTreeMap<String, String> = BTreeMap::new();
 
 impl<'a> From<&'a YunoSpec> for SpecEndpoints<'a> {
     fn from(spec: &'a YunoSpec) -> Self {
-        let YunoSpec { provides, needs, args, env, container, render, .. } = spec;
+        let ProgramSpec { provides, needs, args, env, render, .. } = &spec.program;
         // Arguments of a program in an existing container are passed unchanged. What templates say is known when they are
         // rendered.
-        let args = if container.is_some() || *render { &[][..] } else { args };
+        let args = if spec.container.is_some() || *render { &[][..] } else { args };
         let env = if *render { &NO_ENV } else { env };
         Self { provides, needs, args, env, configured: true }
     }
@@ -184,7 +185,7 @@ impl<'a> From<&'a YunoSpec> for SpecEndpoints<'a> {
 
 impl<'a> From<&'a ContainerSpec> for SpecEndpoints<'a> {
     fn from(spec: &'a ContainerSpec) -> Self {
-        let ContainerSpec { provides, needs, args, env, render, .. } = spec;
+        let ProgramSpec { provides, needs, args, env, render, .. } = &spec.program;
         let (args, env) = if *render { (&[][..], &NO_ENV) } else { (&args[..], env) };
         Self { provides, needs, args, env, configured: false }
     }

@@ -211,7 +211,7 @@ pub fn endpoint<'a>(spec: &'a Spec, port: &'a Port, address: Option<IpAddr>) -> 
         let inside = container.ports.get(&provided.name).copied().or(provided.port);
         provided.protocol == Protocol::Tcp && inside == Some(number)
     };
-    container.provides.iter().find(leads_there).map(|provided| &provided.name)
+    container.program.provides.iter().find(leads_there).map(|provided| &provided.name)
 }
 
 /// The container of a spec, if it has a network of its own.

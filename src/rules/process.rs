@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::backoff::GOOD_AFTER_MS;
+use super::{backoff::GOOD_AFTER_MS, common};
 use muster_topics::{
+    common::{CommonSpec, ProgramSpec},
     diagnostic::Diagnostic,
     probe::{Check, Which},
     process::{Forking, Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
-    secret::SECRETS_MAX,
     signal::Signal,
-    unit::{
-        CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX,
-        Restart, Rollback, YunoSpec,
-    },
+    unit::{CONFIG_TEMPLATES_MAX, CONFIG_TEMPLATES_MAX_BYTES, CONFIGS_MAX, Channel, Restart, Rollback, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -80,34 +77,28 @@ pub fn faults(spec: &YunoSpec) -> Vec<Diagnostic> {
     let checks = [
         check_texts(spec),
         check_configs(spec),
-        most("secrets", "", spec.secrets.len(), SECRETS_MAX),
         most("configs", " templates", spec.config_templates.templates.len(), CONFIG_TEMPLATES_MAX),
         most("configs", " bytes of templates", template_bytes(spec), CONFIG_TEMPLATES_MAX_BYTES),
         check_reload(spec),
-        check_limits(&spec.limits),
+        check_limits(&spec.program.limits),
         check_attributes(&spec.process),
         check_log(&spec.log),
         check_channel(spec),
         check_rollback(spec),
         check_replace(spec),
         check_container(spec),
-        most("labels", "", spec.labels.len(), LABELS_MAX),
-        most("after", " units", spec.after.len(), NEEDS_MAX),
-        most("requires", " units", spec.requires.len(), NEEDS_MAX),
-        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
-        between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS),
-        between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS),
-        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
+        between("grace_ms", spec.program.grace_ms, 0, GRACE_MAX_MS),
+        between("started_after_ms", spec.program.started_after_ms, 0, STARTED_AFTER_MAX_MS),
     ];
-    checks.into_iter().filter_map(Result::err).collect()
+    checks.into_iter().chain(common::checks(&spec.common)).filter_map(Result::err).collect()
 }
 
 /// The system allows no NUL in its texts, and no `=` in the name of an environment variable.
 fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
-    if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
+    if let Some(arg) = spec.program.args.iter().position(|arg| arg.contains('\0')) {
         return Err(format!("argument {} contains a NUL", arg + 1).into());
     }
-    for (name, value) in &spec.env {
+    for (name, value) in &spec.program.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
@@ -120,7 +111,7 @@ fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
             return Err(format!("environment variable {name} is set by the agent for a unit with a channel").into());
         }
     }
-    match &spec.cwd {
+    match &spec.program.cwd {
         Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
             Err(Diagnostic::new(format_args!("cwd {cwd:?} is no absolute path")).with_hint("begin it with /"))
         }
@@ -220,7 +211,7 @@ fn check_log(log: &Log) -> Result<(), Diagnostic> {
 }
 
 fn check_channel(spec: &YunoSpec) -> Result<(), Diagnostic> {
-    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
+    between("start_timeout_ms", spec.program.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     if spec.process.forking.is_some() && !spec.channel.is_none() {
         return Err(Diagnostic::new(
             "process.forking: a program with a channel says itself when it is up, and stays in the foreground",
@@ -236,13 +227,12 @@ fn check_channel(spec: &YunoSpec) -> Result<(), Diagnostic> {
 }
 
 fn check_rollback(spec: &YunoSpec) -> Result<(), Diagnostic> {
-    between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
-    let Some(within_ms) = spec.healthy_within_ms else { return Ok(()) };
-    if spec.channel.is_none() && spec.process.forking.is_none() && within_ms <= spec.started_after_ms {
+    let Some(within_ms) = spec.program.healthy_within_ms else { return Ok(()) };
+    if spec.channel.is_none() && spec.process.forking.is_none() && within_ms <= spec.program.started_after_ms {
         return Err(format!(
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
-            spec.started_after_ms
+            spec.program.started_after_ms
         ).into());
     }
     between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
@@ -254,7 +244,8 @@ fn check_replace(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.replace.is_stop_first() {
         return Ok(());
     }
-    let asks_port = |which: &Which| spec.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
+    let asks_port =
+        |which: &Which| spec.program.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
     match [Which::Start, Which::Ready].into_iter().find(asks_port) {
         Some(which) => Err(Diagnostic::new(format_args!("replace is start_first, so that two listen on one port for a while: what answers probes.{which} may be the one that is replaced")).with_hint("have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or probe with a command (exec)")),
         None => Ok(()),
@@ -266,21 +257,24 @@ fn check_container(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.container.is_none() {
         return Ok(());
     }
+    let program = &spec.program;
     let plain = YunoSpec {
         transient: true,
-        env: spec.env.clone(),
-        args: spec.args.clone(),
-        cwd: spec.cwd.clone(),
-        user: spec.user.clone(),
-        limits: spec.limits,
         log: spec.log,
-        labels: spec.labels.clone(),
         container: spec.container.clone(),
-        restart: Restart::Never,
-        rollback: Rollback::Never,
+        program: ProgramSpec {
+            env: program.env.clone(),
+            args: program.args.clone(),
+            cwd: program.cwd.clone(),
+            user: program.user.clone(),
+            limits: program.limits,
+            restart: Restart::Never,
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec { labels: spec.common.labels.clone(), rollback: Rollback::Never, ..CommonSpec::default() },
         ..YunoSpec::new(spec.artifact.clone())
     };
-    if *spec == plain && !spec.args.is_empty() {
+    if *spec == plain && !spec.program.args.is_empty() {
         return Ok(());
     }
     Err("container: only what `muster exec --daemon` makes runs in a container".into())

@@ -25,8 +25,8 @@ impl SnapshotUnit {
     pub fn after(&self, now: Option<&Spec>) -> Self {
         let mut pinned = self.clone();
         if let Some(now) = now {
-            let epoch = pinned.spec.restart_epoch_mut();
-            *epoch = (*epoch).max(now.restart_epoch());
+            let epoch = &mut pinned.spec.common_mut().restart_epoch;
+            *epoch = (*epoch).max(now.common().restart_epoch);
         }
         pinned
     }
@@ -100,20 +100,20 @@ mod tests {
 
     #[test]
     fn changed_fields_are_listed() {
-        let then = || pinned(Run::Running, |spec| spec.restart_epoch = 3);
+        let then = || pinned(Run::Running, |spec| spec.common.restart_epoch = 3);
         check(then(), then(), None);
-        check(then(), pinned(Run::Running, |spec| spec.restart_epoch = 9), None);
+        check(then(), pinned(Run::Running, |spec| spec.common.restart_epoch = 9), None);
         check(then(), pinned(Run::Running, same), Some((&["restart_epoch"], None, true)));
         check(pinned(Run::Stopped, same), pinned(Run::Running, same), Some((&[], Some(Run::Stopped), false)));
-        let graceful = |spec: &mut YunoSpec| spec.grace_ms = 1;
+        let graceful = |spec: &mut YunoSpec| spec.program.grace_ms = 1;
         check(pinned(Run::Running, same), pinned(Run::Running, graceful), Some((&["grace_ms"], None, false)));
         let other = |spec: &mut YunoSpec| {
-            spec.grace_ms = 1;
-            spec.args.push("x".to_owned());
+            spec.program.grace_ms = 1;
+            spec.program.args.push("x".to_owned());
         };
         check(pinned(Run::Running, same), pinned(Run::Running, other), Some((&["args", "grace_ms"], None, true)));
         // Without values, which may be secret.
-        let secret = |spec: &mut YunoSpec| drop(spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned()));
+        let secret = |spec: &mut YunoSpec| drop(spec.program.env.insert("PASSWORD".to_owned(), "hunter2".to_owned()));
         check(pinned(Run::Running, same), pinned(Run::Running, secret), Some((&["env"], None, true)));
     }
 
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn snapshot_restores_the_spec() {
-        let now = pinned(Run::Running, |spec| spec.restart_epoch = 9);
-        let goal = pinned(Run::Stopped, |spec| spec.args.push("x".to_owned())).after(Some(&now.spec));
+        let now = pinned(Run::Running, |spec| spec.common.restart_epoch = 9);
+        let goal = pinned(Run::Stopped, |spec| spec.program.args.push("x".to_owned())).after(Some(&now.spec));
         let Spec::Yuno(spec) = &goal.spec else { panic!("a yuno") };
-        assert_eq!((goal.run, spec.restart_epoch, spec.args.len()), (Run::Stopped, 9, 1));
+        assert_eq!((goal.run, spec.common.restart_epoch, spec.program.args.len()), (Run::Stopped, 9, 1));
         assert_eq!(now.after(None), now);
     }
 }

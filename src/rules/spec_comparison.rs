@@ -49,7 +49,7 @@ pub fn compare(
 ) -> Vec<FieldDifference> {
     let mut before = before.clone();
     let mut after = after.clone();
-    *after.restart_epoch_mut() = before.spec.restart_epoch();
+    after.common_mut().restart_epoch = before.spec.common().restart_epoch;
     after.keep_values(&before.spec);
     let values = other_values((unit, &mut before), &after, key);
     let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
@@ -72,8 +72,8 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
     let known = {
         let mut with = Spec::clone(before);
         let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
-        if let Some(env) = with.env_mut() {
-            env.extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        if let Some(program) = with.program_mut() {
+            program.env.extend(shared.map(|(name, value)| (name.clone(), value.clone())));
         }
         with
     };
@@ -148,7 +148,7 @@ mod tests {
     fn spec(change: impl FnOnce(&mut YunoSpec)) -> Spec {
         let artifact = serde_json::json!({ "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1" });
         let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
-        spec.env.insert("PIN".to_owned(), "4711".to_owned());
+        spec.program.env.insert("PIN".to_owned(), "4711".to_owned());
         change(&mut spec);
         Spec::Yuno(spec)
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn changed_environment_is_named_and_not_shown() {
         let before = spec(|_| ());
-        let after = spec(|spec| drop(spec.env.insert("PIN".to_owned(), "4712".to_owned())));
+        let after = spec(|spec| drop(spec.program.env.insert("PIN".to_owned(), "4712".to_owned())));
         let found = known_fields((&before, Run::Running), (&after, Run::Running));
         assert_eq!(found, [masked("env.PIN".to_owned())]);
         assert_eq!(known_fields((&before, Run::Running), (&before, Run::Running)), []);
@@ -191,8 +191,8 @@ mod tests {
             let check = |after: Spec, wanted: &[&str]| assert_eq!(differences(revision.clone(), &after), wanted);
             check(there.clone(), &[]);
             check(there.masked(), &[]);
-            check(spec(|spec| spec.grace_ms = 5), &["grace_ms"]);
-            check(spec(|spec| drop(spec.env.insert("PIN".to_owned(), "4712".to_owned()))), &["env (values)"]);
+            check(spec(|spec| spec.program.grace_ms = 5), &["grace_ms"]);
+            check(spec(|spec| drop(spec.program.env.insert("PIN".to_owned(), "4712".to_owned()))), &["env (values)"]);
         }
         // A revision with another host's key cannot be compared here.
         assert_eq!(differences(other_key.revision(&unit, &there).unwrap(), &there), ["env (values)"]);

@@ -62,17 +62,17 @@ pub fn gate(unit: &UnitName, nodes: &OrderNodes<'_>) -> StartGate {
     if needs != StartGate::Open {
         return needs;
     }
-    let priority = node.spec.priority();
+    let priority = node.spec.common().priority;
     let goes_first = |other: &OrderNode<'_>| {
         let is_about_to = other.launching || other.starts && self::needs(other.spec, nodes) == StartGate::Open;
-        other.spec.priority() < priority && is_about_to
+        other.spec.common().priority < priority && is_about_to
     };
     if nodes.values().any(goes_first) { StartGate::Turn } else { StartGate::Open }
 }
 
 /// Returns the same by its requirements alone.
 fn needs(spec: &Spec, nodes: &OrderNodes<'_>) -> StartGate {
-    let (after, requires) = (spec.after(), spec.requires());
+    let (after, requires) = (&spec.common().after, &spec.common().requires);
     let way = |unit: &UnitName| nodes.get(unit).map(|node| node.way);
     for unit in requires {
         match way(unit) {
@@ -97,7 +97,7 @@ pub fn cycle<'a>(
 ) -> Option<Vec<UnitName>> {
     let needed = |name: &UnitName| {
         let spec = if name == unit { Some(spec) } else { others.get(name).copied() };
-        spec.map(|spec| spec.requires().iter().chain(spec.after())).into_iter().flatten()
+        spec.map(|spec| spec.common().requires.iter().chain(&spec.common().after)).into_iter().flatten()
     };
     // Depth-first from the unit; a unit that led to no circle never will.
     let mut seen = BTreeSet::from([unit]);
@@ -127,14 +127,16 @@ pub fn stop_waves<'a>(units: &BTreeMap<&'a UnitName, &'a Spec>) -> Vec<Vec<&'a U
     while !left.is_empty() {
         let needed: BTreeSet<&UnitName> = left
             .iter()
-            .flat_map(|(name, spec)| spec.requires().iter().chain(spec.after()).filter(move |needed| needed != name))
+            .flat_map(|(name, spec)| {
+                spec.common().requires.iter().chain(&spec.common().after).filter(move |needed| needed != name)
+            })
             .collect();
         let free = |name: &UnitName| !needed.contains(name);
         // Units in a circle, which should not exist, are stopped all the same.
-        let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| spec.priority()).max();
+        let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| spec.common().priority).max();
         let wave: Vec<&UnitName> = left
             .iter()
-            .filter(|(name, spec)| top.is_none_or(|top| free(name) && spec.priority() == top))
+            .filter(|(name, spec)| top.is_none_or(|top| free(name) && spec.common().priority == top))
             .map(|(name, _)| *name)
             .collect();
         left.retain(|name, _| !wave.contains(name));

@@ -10,16 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     canonical,
+    common::{CommonSpec, ProgramSpec},
     endpoint::{Needed, Provided},
-    name::{Digest, LabelValue, Name, UnitName},
-    probe::Probes,
+    name::{Digest, Name, UnitName},
     process::{Limits, Resource, Rlimit},
     secret::SecretRef,
-    signal::Signal,
-    unit::{
-        ArtifactRef, Restart, Rollback, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms, priority,
-        start_timeout_ms, started_after_ms, verify_after_ms,
-    },
+    unit::ArtifactRef,
 };
 
 /// The most mounts of a container: more than people overlook.
@@ -40,38 +36,12 @@ pub struct ContainerSpec {
     /// The program, in place of the image's entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Vec<String>>,
-    /// The arguments, or the whole command without an entry point; the image's own by default. `{port:NAME}` and
-    /// `{address:NAME}` stand for an endpoint that it provides, `{endpoint:NAME}` for one that it requires.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<String>,
-    /// The environment, in addition to the image's own and the few variables that the agent sets.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// Whether its entry, its arguments and the values of its environment are templates, which its host renders.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub render: bool,
-    /// What its templates name on its host, each as `vars.colour`, with its value. The host fills this in, whatever a command
-    /// says: so a change of a value is a change of the unit.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub values: BTreeMap<String, serde_json::Value>,
-    /// The secrets of its realm that its templates name, each with the version that it gets. The console fills this in.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<SecretRef>,
-    /// The user inside, by name or number (`user` or `user:group`); the image's own by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The working directory inside, an absolute path; the image's own by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
     /// The host's files that it has access to; at most [`MOUNTS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Its network.
     #[serde(default)]
     pub network: Network,
-    /// The limits of all its processes together. They can be changed while it runs.
-    #[serde(default, skip_serializing_if = "Limits::is_none")]
-    pub limits: Limits,
     /// The most bytes that it may write, besides its image and mounts, including its own file system's metadata. Not
     /// every host supports this, and it cannot be changed while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,62 +50,15 @@ pub struct ContainerSpec {
     /// process, so they cannot be changed while it runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rlimits: BTreeMap<Resource, Rlimit>,
-    /// The endpoints that it provides, each with a port that its host leases to it: in `MUSTER_PORT_NAME` (and its
-    /// address in `MUSTER_ADDRESS_NAME`), and as `{port:NAME}` in arguments.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub provides: Vec<Provided>,
     /// The port inside for an endpoint's port of the host, in a network of its own. By default it is the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ports: BTreeMap<Name, u16>,
-    /// The endpoints that it requires, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, and as `{endpoint:NAME}` in
-    /// arguments. If one is missing the unit is held. They are the host's, so this needs the host's network.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<Needed>,
-    /// Probes for whether it is up, ready and alive. A command runs inside; a connection goes to an endpoint that it
-    /// provides, at its port of the host, so a number is the port inside of an endpoint.
-    #[serde(default, skip_serializing_if = "Probes::is_none")]
-    pub probes: Probes,
-    /// How long it may take to come up, by its probes, before it is stopped. Without probes only
-    /// [`ContainerSpec::healthy_within`] applies.
-    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
-    pub start_timeout_ms: u64,
-    /// Counts requested restarts: a higher number is a new revision of otherwise the same unit.
-    #[serde(default)]
-    pub restart_epoch: u64,
-    /// When it is restarted automatically.
-    #[serde(default)]
-    pub restart: Restart,
-    /// What happens if a change of revision fails.
-    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
-    pub rollback: Rollback,
-    /// How long it has to be up in a revision, without a failure, before that is verified.
-    #[serde(default = "verify_after_ms", skip_serializing_if = "is_verify_after_ms")]
-    pub verify_after_ms: u64,
-    /// How long it may take to come up in another revision before that has failed; [`ContainerSpec::healthy_within`] by
-    /// default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub healthy_within_ms: Option<u64>,
-    /// The signal that asks its first process to end; by default that of its image, or SIGTERM.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop_signal: Option<Signal>,
-    /// How long it may take to end before it is killed, with everything in it.
-    #[serde(default = "grace_ms")]
-    pub grace_ms: u64,
-    /// How long it has to stay up to count as running, without a start or ready probe.
-    #[serde(default = "started_after_ms")]
-    pub started_after_ms: u64,
-    /// Its labels, for selectors.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are starting.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub after: Vec<UnitName>,
-    /// Units of this host that have to run before it is started.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requires: Vec<UnitName>,
-    /// Its priority among units that start at the same time, as for yunos.
-    #[serde(default = "priority", skip_serializing_if = "is_priority")]
-    pub priority: u8,
+    /// Its program.
+    #[serde(flatten)]
+    pub program: ProgramSpec,
+    /// What each kind has.
+    #[serde(flatten)]
+    pub common: CommonSpec,
 }
 
 impl ContainerSpec {
@@ -146,71 +69,41 @@ impl ContainerSpec {
             runtime: Runtime::default(),
             image,
             entry: None,
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            render: false,
-            values: BTreeMap::new(),
-            secrets: Vec::new(),
-            user: None,
-            cwd: None,
             mounts: Vec::new(),
             network: Network::default(),
-            limits: Limits::default(),
             disk_bytes: None,
             rlimits: BTreeMap::new(),
-            provides: Vec::new(),
             ports: BTreeMap::new(),
-            needs: Vec::new(),
-            probes: Probes::default(),
-            start_timeout_ms: start_timeout_ms(),
-            restart_epoch: 0,
-            restart: Restart::default(),
-            rollback: Rollback::default(),
-            verify_after_ms: verify_after_ms(),
-            healthy_within_ms: None,
-            stop_signal: None,
-            grace_ms: grace_ms(),
-            started_after_ms: started_after_ms(),
-            labels: BTreeMap::new(),
-            after: Vec::new(),
-            requires: Vec::new(),
-            priority: priority(),
+            program: ProgramSpec::default(),
+            common: CommonSpec::default(),
         }
-    }
-
-    /// Returns how long it may take to come up in another revision, in milliseconds: as in its spec, or its start
-    /// timeout plus twice the time that it then has to stay up. Without probes its runtime needs that time: to create
-    /// it, on a slow disk, and to start it.
-    #[must_use]
-    pub fn healthy_within(&self) -> u64 {
-        let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
-        self.healthy_within_ms.unwrap_or_else(|| self.start_timeout_ms.saturating_add(slack_ms))
     }
 
     /// Returns the digest of the identity fields; a change of one of these is a new container. With `limits` it is the
     /// revision; without, it ignores what can be changed while it runs.
     pub(crate) fn identity(&self, kind: &str, limits: bool) -> Result<Digest, canonical::CanonicalError> {
+        let program = &self.program;
         canonical::digest(&Identity {
             kind,
             runtime: self.runtime,
             image: self.image.identity(),
             entry: self.entry.as_deref(),
-            args: &self.args,
-            env: &self.env,
-            render: self.render,
-            values: &self.values,
-            secrets: &self.secrets,
-            user: self.user.as_deref(),
-            cwd: self.cwd.as_deref(),
+            args: &program.args,
+            env: &program.env,
+            render: program.render,
+            values: &program.values,
+            secrets: &self.common.secrets,
+            user: program.user.as_deref(),
+            cwd: program.cwd.as_deref(),
             mounts: &self.mounts,
             network: self.network,
-            limits: self.limits.some().filter(|_| limits),
+            limits: program.limits.some().filter(|_| limits),
             disk_bytes: self.disk_bytes,
             rlimits: &self.rlimits,
-            provides: &self.provides,
+            provides: &program.provides,
             ports: &self.ports,
-            needs: &self.needs,
-            restart_epoch: self.restart_epoch,
+            needs: &program.needs,
+            restart_epoch: self.common.restart_epoch,
         })
     }
 }
@@ -483,7 +376,7 @@ mod tests {
         }
         let signal = |fields| {
             let Spec::Container(spec) = spec(fields) else { unreachable!() };
-            spec.stop_signal
+            spec.program.stop_signal
         };
         assert_eq!(signal(json!({})), None);
         for written in [json!("term"), json!("SIGTERM"), json!(15)] {
@@ -493,11 +386,7 @@ mod tests {
 
     #[test]
     fn start_timeout_depends_on_revision() {
-        let Spec::Container(spec) =
-            spec(json!({"started_after_ms": 200, "verify_after_ms": 0, "start_timeout_ms": 5_000}))
-        else {
-            unreachable!()
-        };
+        let spec = spec(json!({"started_after_ms": 200, "verify_after_ms": 0, "start_timeout_ms": 5_000}));
         assert_eq!(spec.healthy_within(), 5_200);
     }
 

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     canonical,
-    name::{Digest, LabelValue, Name, UnitName},
+    common::CommonSpec,
+    name::{Digest, UnitName},
     secret::SecretRef,
     task::Resource,
-    unit::{ArtifactRef, Rollback, is_priority, priority},
+    unit::ArtifactRef,
 };
 
 /// The most entries of one unit: they are part of its report. A tree from an artifact is one entry.
@@ -38,44 +39,13 @@ pub struct FilesSpec {
     /// What is done on this host once they have changed; at most [`NOTICES_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_change: Vec<ChangeNotice>,
-    /// The secrets of its realm that its templates name, each with the version that it gets. The console fills this in.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<SecretRef>,
     /// What its templates name on its host, each as `vars.colour`, with its value. The host fills this in, whatever a command
     /// says: so a change of a value is a change of the unit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, serde_json::Value>,
-    /// Counts requested restarts: a higher number writes all files anew.
-    #[serde(default)]
-    pub restart_epoch: u64,
-    /// What happens if a change of revision fails.
-    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
-    pub rollback: Rollback,
-    /// How long its files have to stay as described before a revision is verified.
-    #[serde(default = "files_verify_after_ms", skip_serializing_if = "is_files_verify_after_ms")]
-    pub verify_after_ms: u64,
-    /// Its labels, for selectors.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are starting.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub after: Vec<UnitName>,
-    /// Units of this host that have to run before it is started.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requires: Vec<UnitName>,
-    /// Its priority among units that start at the same time, and in conflicts: lower numbers first.
-    #[serde(default = "priority", skip_serializing_if = "is_priority")]
-    pub priority: u8,
-}
-
-/// The default of [`FilesSpec::verify_after_ms`]: a second. What is written wrongly is found while it is written.
-#[must_use]
-pub fn files_verify_after_ms() -> u64 {
-    1_000
-}
-
-fn is_files_verify_after_ms(ms: &u64) -> bool {
-    *ms == files_verify_after_ms()
+    /// What each kind has.
+    #[serde(flatten)]
+    pub common: CommonSpec,
 }
 
 /// One file, folder or link.
@@ -207,22 +177,16 @@ impl FilesSpec {
             files: BTreeMap::new(),
             drift: Drift::default(),
             on_change: Vec::new(),
-            secrets: Vec::new(),
             values: BTreeMap::new(),
-            restart_epoch: 0,
-            rollback: Rollback::default(),
-            verify_after_ms: files_verify_after_ms(),
-            labels: BTreeMap::new(),
-            after: Vec::new(),
-            requires: Vec::new(),
-            priority: priority(),
+            common: CommonSpec::default(),
         }
     }
 
     /// Returns the digest of the identity fields.
     pub(crate) fn identity(&self, kind: &str) -> Result<Digest, canonical::CanonicalError> {
-        let Self { files, secrets, values, restart_epoch, .. } = self;
-        canonical::digest(&Identity { kind, files, secrets, values, restart_epoch: *restart_epoch })
+        let Self { files, values, common, .. } = self;
+        let (secrets, restart_epoch) = (&common.secrets, common.restart_epoch);
+        canonical::digest(&Identity { kind, files, secrets, values, restart_epoch })
     }
 
     /// Returns the paths that it owns.

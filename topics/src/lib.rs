@@ -24,7 +24,8 @@
 //!   change now
 //! - [`select`]: expressions that select units and hosts
 //! - [`channel`]: messages between a yuno and its agent, on their host
-//! - [`files`], [`packages`]: the specs of these kinds of units, beside those in [`unit`] and [`container`]; [`task`]: the steps
+//! - [`files`], [`packages`]: the specs of these kinds of units, beside those in [`unit`] and [`container`]; [`common`]: what
+//!   specs of several kinds have in common; [`task`]: the steps
 //!   of a change, and the resources that only one unit may own
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
 //! - [`catalogue`]: all metrics; [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
@@ -52,7 +53,7 @@ pub mod catalogue;
 pub mod channel;
 pub mod command;
 pub mod command_keys;
-mod common;
+pub mod common;
 pub mod container;
 pub mod desired;
 pub mod diagnostic;

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     canonical,
+    common::CommonSpec,
     files::{ChangeNotice, Drift},
-    name::{Digest, LabelValue, Name, UnitName},
+    name::{Digest, Name},
     secret::SecretRef,
     task::Resource,
-    unit::{Rollback, is_priority, priority},
 };
 
 /// The most packages of one unit: they are part of its report.
@@ -44,9 +44,6 @@ pub struct PackagesSpec {
     /// Repositories in addition to the host's own, by name; at most [`REPOSITORIES_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub repositories: BTreeMap<Name, Repository>,
-    /// The secrets of its realm that its repositories name, each with the version that it gets. The console fills this in.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<SecretRef>,
     /// What may be done that is refused otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<PackageAllowance>,
@@ -59,37 +56,9 @@ pub struct PackagesSpec {
     /// What is done on this host once they have changed; at most [`NOTICES_MAX`](crate::files::NOTICES_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_change: Vec<ChangeNotice>,
-    /// Counts requested restarts: a higher number looks for upgrades of packages without a version.
-    #[serde(default)]
-    pub restart_epoch: u64,
-    /// What happens if a change of revision fails.
-    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
-    pub rollback: Rollback,
-    /// How long its packages have to stay as described before a revision is verified.
-    #[serde(default = "packages_verify_after_ms", skip_serializing_if = "is_packages_verify_after_ms")]
-    pub verify_after_ms: u64,
-    /// Its labels, for selectors.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are starting.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub after: Vec<UnitName>,
-    /// Units of this host that have to run before it is started.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requires: Vec<UnitName>,
-    /// Its priority among units that start at the same time, and in conflicts: lower numbers first.
-    #[serde(default = "priority", skip_serializing_if = "is_priority")]
-    pub priority: u8,
-}
-
-/// The default of [`PackagesSpec::verify_after_ms`]: a second.
-#[must_use]
-pub fn packages_verify_after_ms() -> u64 {
-    1_000
-}
-
-fn is_packages_verify_after_ms(ms: &u64) -> bool {
-    *ms == packages_verify_after_ms()
+    /// What each kind has.
+    #[serde(flatten)]
+    pub common: CommonSpec,
 }
 
 /// A package manager.
@@ -208,26 +177,17 @@ impl PackagesSpec {
             purge: false,
             hold: Vec::new(),
             repositories: BTreeMap::new(),
-            secrets: Vec::new(),
             allow: Vec::new(),
             no_start: false,
             drift: Drift::default(),
             on_change: Vec::new(),
-            restart_epoch: 0,
-            rollback: Rollback::default(),
-            verify_after_ms: packages_verify_after_ms(),
-            labels: BTreeMap::new(),
-            after: Vec::new(),
-            requires: Vec::new(),
-            priority: priority(),
+            common: CommonSpec::default(),
         }
     }
 
     /// Returns the digest of the identity fields.
     pub(crate) fn identity(&self, kind: &str) -> Result<Digest, canonical::CanonicalError> {
-        let Self {
-            manager, present, absent, purge, hold, repositories, secrets, allow, no_start, restart_epoch, ..
-        } = self;
+        let Self { manager, present, absent, purge, hold, repositories, allow, no_start, common, .. } = self;
         canonical::digest(&Identity {
             kind,
             manager: *manager,
@@ -236,10 +196,10 @@ impl PackagesSpec {
             purge: *purge,
             hold,
             repositories,
-            secrets,
+            secrets: &common.secrets,
             allow,
             no_start: *no_start,
-            restart_epoch: *restart_epoch,
+            restart_epoch: common.restart_epoch,
         })
     }
 

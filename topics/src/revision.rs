@@ -97,7 +97,7 @@ mod tests {
             Digest::of(b"")
         ))
         .unwrap();
-        spec.env_mut().unwrap().extend(pin.map(|pin| ("PIN".to_owned(), pin.to_owned())));
+        spec.program_mut().unwrap().env.extend(pin.map(|pin| ("PIN".to_owned(), pin.to_owned())));
         spec
     }
 

@@ -8,8 +8,6 @@
 //!
 //! This module lists the places of the values, in the order that both sides use; the cryptography is in `muster-bus`.
 
-use std::collections::BTreeMap;
-
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 
 use schemars::JsonSchema;
@@ -140,7 +138,7 @@ fn of_exec(exec: &mut Exec) -> impl Iterator<Item = Place<'_>> {
 }
 
 fn of_spec(spec: &mut Spec) -> impl Iterator<Item = Place<'_>> {
-    spec.env_mut().into_iter().flat_map(BTreeMap::values_mut).map(Place::Text)
+    spec.program_mut().into_iter().flat_map(|program| program.env.values_mut()).map(Place::Text)
 }
 
 impl Verb {

@@ -268,7 +268,9 @@ impl Subject for Unit<'_> {
             Field::WantedVersion => artifact.map(|artifact| artifact.version.as_str().into()).into_iter().collect(),
             Field::Kind => vec![spec.kind().into()],
             Field::Phase => vec![word(self.phase).into()],
-            Field::Label(name) => spec.labels().get(name).map(|value| value.as_str().into()).into_iter().collect(),
+            Field::Label(name) => {
+                spec.common().labels.get(name).map(|value| value.as_str().into()).into_iter().collect()
+            }
             Field::Fact(_) => Vec::new(),
         }
     }

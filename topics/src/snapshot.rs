@@ -53,8 +53,8 @@ impl Pins {
                     pins.configs.push(config.clone());
                 }
             }
-            for secret in spec.secrets() {
-                if !now.secrets().contains(secret) && !pins.secrets.contains(secret) && pins.has_room() {
+            for secret in &spec.common().secrets {
+                if !now.common().secrets.contains(secret) && !pins.secrets.contains(secret) && pins.has_room() {
                     pins.secrets.push(secret.clone());
                 }
             }

@@ -3,18 +3,18 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Millis, V1, canonical,
     channel::ToldStats,
+    common::{CommonSpec, ProgramSpec},
     container::ContainerSpec,
     desired::UnitOwner,
     endpoint::{Needed, Provided},
     files::{Drift, FilesSpec},
-    name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
+    name::{ConfigId, Digest, Name, UnitName, Version},
     packages::PackagesSpec,
-    probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
     secret::SecretRef,
@@ -58,12 +58,12 @@ impl Spec {
     /// secrets may have. The names stay, because they show what is set.
     #[must_use]
     pub fn masked(&self) -> Self {
-        match self {
-            Self::Yuno(spec) => Self::Yuno(YunoSpec { env: mask(&spec.env), ..spec.clone() }),
-            Self::Container(spec) => Self::Container(ContainerSpec { env: mask(&spec.env), ..spec.clone() }),
-            // A secret is in them by name alone.
-            Self::Files(_) | Self::Packages(_) => self.clone(),
+        let mut masked = self.clone();
+        // Files and packages have secrets by name alone.
+        if let Some(program) = masked.program_mut() {
+            program.env = mask(&program.env);
         }
+        masked
     }
 
     /// Returns the digest of the frame: specs with other limits, or a yuno with other configs or secrets that it reloads, have the
@@ -74,13 +74,14 @@ impl Spec {
     pub fn frame(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
             Self::Yuno(spec) => {
-                let mut frame = YunoSpec { limits: Limits::default(), ..spec.clone() };
+                let mut frame = spec.clone();
+                frame.program.limits = Limits::default();
                 if !spec.reload.is_restart() {
                     frame.configs.clear();
                     frame.config_templates = ConfigTemplates::default();
                     // One in its environment is not read again.
-                    if !spec.render {
-                        frame.secrets.clear();
+                    if !spec.program.render {
+                        frame.common.secrets.clear();
                     }
                 }
                 Self::Yuno(frame).revision()
@@ -98,29 +99,7 @@ impl Spec {
     /// Never for a spec that was parsed from JSON.
     pub fn revision(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
-            Self::Yuno(spec) => canonical::digest(&YunoIdentity {
-                kind: self.kind(),
-                artifact: &spec.artifact.sha256,
-                config: spec.configs.first().filter(|_| spec.configs.len() == 1).map(|config| &config.sha256),
-                configs: several(&spec.configs),
-                secrets: &spec.secrets,
-                config_values: &spec.config_templates.values,
-                args: &spec.args,
-                env: &spec.env,
-                render: spec.render,
-                values: &spec.values,
-                user: spec.user.as_deref(),
-                cwd: spec.cwd.as_deref(),
-                limits: spec.limits,
-                process: &spec.process,
-                log: spec.log,
-                channel: spec.channel,
-                watchdog_ms: spec.watchdog_ms,
-                provides: &spec.provides,
-                needs: &spec.needs,
-                container: spec.container.as_ref(),
-                restart_epoch: spec.restart_epoch,
-            }),
+            Self::Yuno(spec) => spec.identity(self.kind()),
             Self::Container(spec) => spec.identity(self.kind(), true),
             Self::Files(spec) => spec.identity(self.kind()),
             Self::Packages(spec) => spec.identity(self.kind()),
@@ -143,9 +122,7 @@ pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
 struct YunoIdentity<'a> {
     kind: &'a str,
     artifact: &'a Digest,
-    /// The only config; see `configs` for several.
-    config: Option<&'a Digest>,
-    /// Several configs: their order matters for merging, and their ids name files.
+    /// Their order matters for merging, and their ids name files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<(&'a ConfigId, &'a Digest)>,
     #[serde(skip_serializing_if = "<[SecretRef]>::is_empty")]
@@ -179,13 +156,6 @@ struct YunoIdentity<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<&'a UnitName>,
     restart_epoch: u64,
-}
-
-fn several(configs: &[ConfigRef]) -> Vec<(&ConfigId, &Digest)> {
-    if configs.len() < 2 {
-        return Vec::new();
-    }
-    configs.iter().map(|config| (&config.id, &config.sha256)).collect()
 }
 
 /// The most configs of one unit: each is a file beside the merged one, and more layers could not be understood.
@@ -231,20 +201,6 @@ pub struct ConfigTemplate {
     pub text: String,
 }
 
-/// Deserialises a list of configs, or the single (or no) config of older specs.
-fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ConfigRef>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a list of configs, each with id, version and sha256")]
-    enum Configs {
-        Several(Vec<ConfigRef>),
-        One(Option<ConfigRef>),
-    }
-    Ok(match Configs::deserialize(deserializer)? {
-        Configs::Several(configs) => configs,
-        Configs::One(config) => config.into_iter().collect(),
-    })
-}
-
 /// A managed process: a program and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -252,13 +208,9 @@ pub struct YunoSpec {
     /// The program.
     pub artifact: ArtifactRef,
     /// Its configs, at most [`CONFIGS_MAX`], each id once. They are merged in this order, later ones over earlier ones
-    /// (RFC 7386), and `MUSTER_CONFIG` has the path of the result. Older specs have one, as `config`.
-    #[serde(default, alias = "config", deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
-    pub configs: Vec<ConfigRef>,
-    /// The secrets of its realm that its configs name, each with the version that it gets, by name; at most
-    /// [`SECRETS_MAX`](crate::secret::SECRETS_MAX). The console fills this in, whatever a command says.
+    /// (RFC 7386), and `MUSTER_CONFIG` has the path of the result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<SecretRef>,
+    pub configs: Vec<ConfigRef>,
     /// The templates in its configs.
     #[serde(default, skip_serializing_if = "ConfigTemplates::is_none")]
     pub config_templates: ConfigTemplates,
@@ -272,28 +224,6 @@ pub struct YunoSpec {
     /// [`ON_CHANGE_MAX`](crate::reload::ON_CHANGE_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_change: Vec<OnChange>,
-    /// The arguments. `{config}` stands for the configuration's path.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<String>,
-    /// The environment, in addition to the few variables that the agent sets.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// Whether its arguments and the values of its environment are templates, which its host renders.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub render: bool,
-    /// What its templates name on its host, each as `vars.colour`, with its value. The host fills this in, whatever a command
-    /// says: so a change of a value is a change of the unit.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub values: BTreeMap<String, serde_json::Value>,
-    /// The user that it runs as; the agent's own by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The working directory, an absolute path; a folder of its own by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// The limits of all its processes together.
-    #[serde(default, skip_serializing_if = "Limits::is_none")]
-    pub limits: Limits,
     /// Further attributes of its processes.
     #[serde(default, skip_serializing_if = "Process::is_none")]
     pub process: Process,
@@ -306,27 +236,6 @@ pub struct YunoSpec {
     /// The watchdog: how long it may be silent, once it is up, before it is stopped. It needs a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
-    /// The endpoints that it provides, each with a port that its host leases to it: in `MUSTER_PORT_NAME` (and its
-    /// address in `MUSTER_ADDRESS_NAME`), as `{port:NAME}` in arguments, and under `endpoints` in its configuration.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub provides: Vec<Provided>,
-    /// The endpoints that it requires, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, as `{endpoint:NAME}` in
-    /// arguments, and under `connectors` in its configuration. If one is missing the unit is held.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<Needed>,
-    /// Probes for whether it is up, ready and alive, in addition to its own reports.
-    #[serde(default, skip_serializing_if = "Probes::is_none")]
-    pub probes: Probes,
-    /// How long it may take to come up, by its channel and its probes, before it is stopped. It has no effect without a
-    /// channel and probes.
-    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
-    pub start_timeout_ms: u64,
-    /// Counts requested restarts: a higher number is a new revision of otherwise the same unit.
-    #[serde(default)]
-    pub restart_epoch: u64,
-    /// When it is restarted automatically.
-    #[serde(default)]
-    pub restart: Restart,
     /// How another revision replaces the running one.
     #[serde(default, skip_serializing_if = "Replace::is_stop_first")]
     pub replace: Replace,
@@ -334,38 +243,6 @@ pub struct YunoSpec {
     /// `correct` they are put right, and a process that may run from what was changed is restarted.
     #[serde(default, skip_serializing_if = "Drift::is_correct")]
     pub drift: Drift,
-    /// What happens if a change of revision fails.
-    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
-    pub rollback: Rollback,
-    /// How long it has to be up in a revision, without a failure, before that is verified, so that a later failure
-    /// rolls back to it.
-    #[serde(default = "verify_after_ms", skip_serializing_if = "is_verify_after_ms")]
-    pub verify_after_ms: u64,
-    /// How long it may take to come up in another revision before that has failed; [`YunoSpec::healthy_within`] by
-    /// default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub healthy_within_ms: Option<u64>,
-    /// The signal that asks it to end; by default SIGQUIT with the channel `lines`, and SIGTERM otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop_signal: Option<Signal>,
-    /// How long it may take to end before it is killed, with all its processes.
-    #[serde(default = "grace_ms")]
-    pub grace_ms: u64,
-    /// How long it has to stay up to count as running, without a channel and without a start or ready probe.
-    #[serde(default = "started_after_ms")]
-    pub started_after_ms: u64,
-    /// Its labels, for selectors. At most [`LABELS_MAX`].
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are starting. At most [`NEEDS_MAX`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub after: Vec<UnitName>,
-    /// Units of this host that have to run before it is started. At most [`NEEDS_MAX`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requires: Vec<UnitName>,
-    /// The priority among units that start at the same time, from 0 to [`PRIORITY_MAX`]: lower numbers first.
-    #[serde(default = "priority", skip_serializing_if = "is_priority")]
-    pub priority: u8,
     /// Whether it is for one run: it is not started again with the host, and its host removes it some time after it
     /// ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -374,29 +251,16 @@ pub struct YunoSpec {
     /// and its arguments, and user and working directory are those inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<UnitName>,
+    /// Its program.
+    #[serde(flatten)]
+    pub program: ProgramSpec,
+    /// What each kind has.
+    #[serde(flatten)]
+    pub common: CommonSpec,
 }
 
 /// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB with other content.
 pub const UNITS_MAX: usize = 256;
-
-/// The most units in `after`, and in `requires`: more could not be understood.
-pub const NEEDS_MAX: usize = 32;
-
-/// The highest [`YunoSpec::priority`].
-pub const PRIORITY_MAX: u8 = 9;
-
-/// The default of [`YunoSpec::priority`]: the middle.
-#[must_use]
-pub fn priority() -> u8 {
-    5
-}
-
-pub(crate) fn is_priority(number: &u8) -> bool {
-    *number == priority()
-}
-
-/// The most labels of a unit: what fits on a screen beside the rest.
-pub const LABELS_MAX: usize = 32;
 
 impl YunoSpec {
     /// Returns the signal that asks it to end: its own, or else its channel's.
@@ -407,7 +271,34 @@ impl YunoSpec {
             // Programs for systemd expect its signal, and some end badly by any other.
             Channel::None | Channel::Notify => Signal::Term,
         };
-        self.stop_signal.unwrap_or(usual)
+        self.program.stop_signal.unwrap_or(usual)
+    }
+
+    /// Returns the digest of the identity fields.
+    fn identity(&self, kind: &str) -> Result<Digest, canonical::CanonicalError> {
+        let program = &self.program;
+        canonical::digest(&YunoIdentity {
+            kind,
+            artifact: &self.artifact.sha256,
+            configs: self.configs.iter().map(|config| (&config.id, &config.sha256)).collect(),
+            secrets: &self.common.secrets,
+            config_values: &self.config_templates.values,
+            args: &program.args,
+            env: &program.env,
+            render: program.render,
+            values: &program.values,
+            user: program.user.as_deref(),
+            cwd: program.cwd.as_deref(),
+            limits: program.limits,
+            process: &self.process,
+            log: self.log,
+            channel: self.channel,
+            watchdog_ms: self.watchdog_ms,
+            provides: &program.provides,
+            needs: &program.needs,
+            container: self.container.as_ref(),
+            restart_epoch: self.common.restart_epoch,
+        })
     }
 
     /// Creates a spec with an artifact and defaults.
@@ -416,52 +307,21 @@ impl YunoSpec {
         Self {
             artifact,
             configs: Vec::new(),
-            secrets: Vec::new(),
             config_templates: ConfigTemplates::default(),
             reload: Reload::default(),
             reload_signal: reload_signal(),
             on_change: Vec::new(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            render: false,
-            values: BTreeMap::new(),
-            user: None,
-            cwd: None,
-            limits: Limits::default(),
             process: Process::default(),
             log: Log::default(),
             channel: Channel::default(),
             watchdog_ms: None,
-            provides: Vec::new(),
-            needs: Vec::new(),
-            probes: Probes::default(),
-            start_timeout_ms: start_timeout_ms(),
-            restart_epoch: 0,
-            restart: Restart::default(),
             replace: Replace::default(),
             drift: Drift::default(),
-            rollback: Rollback::default(),
-            verify_after_ms: verify_after_ms(),
-            healthy_within_ms: None,
-            stop_signal: None,
-            grace_ms: grace_ms(),
-            started_after_ms: started_after_ms(),
-            labels: BTreeMap::new(),
-            after: Vec::new(),
-            requires: Vec::new(),
-            priority: priority(),
             transient: false,
             container: None,
+            program: ProgramSpec::default(),
+            common: CommonSpec::default(),
         }
-    }
-
-    /// Returns how long it may take to come up in another revision, in milliseconds: as in its spec, or its start
-    /// timeout plus twice the time that it then has to stay up. By then a process that hangs at its start has been
-    /// stopped.
-    #[must_use]
-    pub fn healthy_within(&self) -> u64 {
-        let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
-        self.healthy_within_ms.unwrap_or_else(|| self.start_timeout_ms.saturating_add(slack_ms))
     }
 }
 
@@ -473,39 +333,6 @@ pub fn reload_signal() -> Signal {
 
 fn is_reload_signal(signal: &Signal) -> bool {
     *signal == reload_signal()
-}
-
-/// The default of [`YunoSpec::grace_ms`]: thirty seconds.
-#[must_use]
-pub fn grace_ms() -> u64 {
-    30_000
-}
-
-/// The default of [`YunoSpec::started_after_ms`]: one second.
-#[must_use]
-pub fn started_after_ms() -> u64 {
-    1_000
-}
-
-/// The default of [`YunoSpec::start_timeout_ms`]: a minute and a half, as in systemd.
-#[must_use]
-pub fn start_timeout_ms() -> u64 {
-    90_000
-}
-
-pub(crate) fn is_start_timeout_ms(ms: &u64) -> bool {
-    *ms == start_timeout_ms()
-}
-
-/// The default of [`YunoSpec::verify_after_ms`]: ten seconds. A process that cannot read its config or bind its port
-/// ends within the first; one that cannot connect to what it requires gives up within a few.
-#[must_use]
-pub fn verify_after_ms() -> u64 {
-    10_000
-}
-
-pub(crate) fn is_verify_after_ms(ms: &u64) -> bool {
-    *ms == verify_after_ms()
 }
 
 /// How a yuno communicates with its agent.
@@ -773,26 +600,26 @@ mod tests {
     #[test]
     fn identity_fields_make_a_new_revision() {
         check(false, |spec| spec.artifact.sha256 = Digest::of(b"other"));
-        check(false, |spec| spec.args.push("-v".to_owned()));
-        check(false, |spec| drop(spec.env.insert("A".to_owned(), "b".to_owned())));
-        check(false, |spec| spec.user = Some("nobody".to_owned()));
-        check(false, |spec| spec.restart_epoch += 1);
-        check(false, |spec| spec.cwd = Some("/srv".to_owned()));
-        check(false, |spec| spec.limits.memory_bytes = Some(1));
+        check(false, |spec| spec.program.args.push("-v".to_owned()));
+        check(false, |spec| drop(spec.program.env.insert("A".to_owned(), "b".to_owned())));
+        check(false, |spec| spec.program.user = Some("nobody".to_owned()));
+        check(false, |spec| spec.common.restart_epoch += 1);
+        check(false, |spec| spec.program.cwd = Some("/srv".to_owned()));
+        check(false, |spec| spec.program.limits.memory_bytes = Some(1));
         check(false, |spec| spec.process.nice = Some(0));
         check(false, |spec| spec.log.keep = 9);
         check(false, |spec| spec.channel = Channel::Notify);
         check(false, |spec| spec.channel = Channel::Lines);
         check(false, |spec| spec.watchdog_ms = Some(9));
-        check(false, |spec| spec.provides = serde_json::from_str(r#"[{"name":"http"}]"#).unwrap());
-        check(false, |spec| spec.needs = serde_json::from_str(r#"[{"name":"db"}]"#).unwrap());
+        check(false, |spec| spec.program.provides = serde_json::from_str(r#"[{"name":"http"}]"#).unwrap());
+        check(false, |spec| spec.program.needs = serde_json::from_str(r#"[{"name":"db"}]"#).unwrap());
         check(false, |spec| drop(spec.config_templates.values.insert("vars.a".to_owned(), 1.into())));
     }
 
     #[test]
     fn new_field_keeps_old_revisions() {
         let revision = Spec::Yuno(spec()).revision().unwrap();
-        assert_eq!(revision.as_str(), "ce3c3e92f7815a34c1092dccbc2fa5733e1539bb6a5241242c3d9f50d37d6ee2");
+        assert_eq!(revision.as_str(), "15dc1689bb9564b4007983de0ac8df06c40936f723b44e5ba76405f53c2c4425");
     }
 
     fn config(id: &str) -> ConfigRef {
@@ -800,20 +627,16 @@ mod tests {
     }
 
     #[test]
-    fn single_config_is_a_list_of_one() {
+    fn field_that_is_not_known_is_refused() {
         let with = |key: &str, value: serde_json::Value| {
-            let mut json = serde_json::to_value(spec()).unwrap();
+            let mut json = serde_json::to_value(Spec::Yuno(spec())).unwrap();
             json[key] = value;
-            serde_json::from_value::<YunoSpec>(json)
+            serde_json::from_value::<Spec>(json)
         };
-        let one = serde_json::to_value(config("a")).unwrap();
-        let before = with("config", one.clone()).unwrap();
-        assert_eq!(before.configs, [config("a")]);
-        assert_eq!(with("configs", serde_json::json!([one])).unwrap(), before);
-        assert_eq!(with("config", serde_json::Value::Null).unwrap(), spec());
-        assert!(with("configs", serde_json::json!(["a@1"])).is_err());
-        let revision = Spec::Yuno(before).revision().unwrap();
-        assert_eq!(revision.as_str(), "bd4247a1c7f450e49f059ba620285bd1b3830b5901ae7dec4a8b326240cda66a");
+        assert_eq!(with("args", serde_json::json!(["-v"])).unwrap().program().unwrap().args, ["-v"]);
+        assert_eq!(with("priority", 3.into()).unwrap().common().priority, 3);
+        let error = with("config", serde_json::json!([config("a")])).unwrap_err().to_string();
+        assert!(error.contains("unknown field `config`"), "{error}");
     }
 
     #[test]
@@ -829,7 +652,7 @@ mod tests {
     #[test]
     fn secrets_are_masked_in_debug_output() {
         let mut spec = spec();
-        spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned());
+        spec.program.env.insert("PASSWORD".to_owned(), "hunter2".to_owned());
         let masked = serde_json::to_string(&Spec::Yuno(spec).masked()).unwrap();
         assert!(masked.contains("PASSWORD") && !masked.contains("hunter2"), "{masked}");
     }
@@ -844,14 +667,14 @@ mod tests {
         let bare = frame(&|_| ());
         assert_eq!(frame(&|spec| spec.configs = vec![config("a")]), bare);
         assert_eq!(frame(&|spec| spec.configs = vec![config("a"), config("b")]), bare);
-        assert_eq!(frame(&|spec| spec.limits.pids = Some(5)), bare);
+        assert_eq!(frame(&|spec| spec.program.limits.pids = Some(5)), bare);
         assert_eq!(frame(&|spec| drop(spec.config_templates.values.insert("vars.a".to_owned(), 1.into()))), bare);
-        assert_ne!(frame(&|spec| spec.args.push("x".to_owned())), bare);
+        assert_ne!(frame(&|spec| spec.program.args.push("x".to_owned())), bare);
         let restarts = |id: &'static str, pids| {
             frame(&move |spec| {
                 spec.reload = Reload::Restart;
                 spec.configs = vec![config(id)];
-                spec.limits.pids = pids;
+                spec.program.limits.pids = pids;
             })
         };
         assert_ne!(restarts("a", None), restarts("b", None));
@@ -860,14 +683,14 @@ mod tests {
 
     #[test]
     fn default_stop_signal_follows_channel() {
-        let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
+        let of = |channel, stop_signal| {
+            let mut spec = YunoSpec { channel, ..spec() };
+            spec.program.stop_signal = stop_signal;
+            spec.stop_signal()
+        };
         assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [Signal::Term; 2]);
         assert_eq!(of(Channel::Lines, None), Signal::Quit);
         assert_eq!(of(Channel::Lines, Some(Signal::Term)), Signal::Term);
-        // Older specs remain valid.
-        let mut before = serde_json::to_value(spec()).unwrap();
-        (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
-        assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), Signal::Term);
     }
 
     #[test]
@@ -876,19 +699,19 @@ mod tests {
         check(true, |spec| spec.reload = Reload::Signal);
         check(true, |spec| spec.reload_signal = Signal::Usr1);
         check(true, |spec| spec.on_change.push(OnChange { path: "/a".to_owned(), action: Reload::Signal }));
-        check(true, |spec| spec.grace_ms = 1);
-        check(true, |spec| spec.started_after_ms = 1);
-        check(true, |spec| spec.start_timeout_ms = 1);
-        check(true, |spec| spec.stop_signal = Some(Signal::Quit));
-        check(true, |spec| spec.restart = Restart::Never);
-        check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
+        check(true, |spec| spec.program.grace_ms = 1);
+        check(true, |spec| spec.program.started_after_ms = 1);
+        check(true, |spec| spec.program.start_timeout_ms = 1);
+        check(true, |spec| spec.program.stop_signal = Some(Signal::Quit));
+        check(true, |spec| spec.program.restart = Restart::Never);
+        check(true, |spec| spec.program.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
         check(true, |spec| spec.replace = Replace::StartFirst);
-        check(true, |spec| spec.rollback = Rollback::Never);
-        check(true, |spec| spec.verify_after_ms = 1);
-        check(true, |spec| spec.healthy_within_ms = Some(1));
-        check(true, |spec| spec.priority = 0);
-        check(true, |spec| spec.requires.push("default/db".parse().unwrap()));
-        check(true, |spec| drop(spec.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));
+        check(true, |spec| spec.common.rollback = Rollback::Never);
+        check(true, |spec| spec.common.verify_after_ms = Some(1));
+        check(true, |spec| spec.program.healthy_within_ms = Some(1));
+        check(true, |spec| spec.common.priority = 0);
+        check(true, |spec| spec.common.requires.push("default/db".parse().unwrap()));
+        check(true, |spec| drop(spec.common.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());
         check(true, |spec| {
             let text = "{{ vars.a }}".to_owned();

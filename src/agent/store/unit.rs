@@ -570,7 +570,7 @@ async fn circle(
     unit: &UnitName,
     spec: &Spec,
 ) -> Result<Option<Vec<UnitName>>, StoreError> {
-    if spec.after().is_empty() && spec.requires().is_empty() {
+    if spec.common().after.is_empty() && spec.common().requires.is_empty() {
         return Ok(None);
     }
     let rows = sqlx::query!(r#"SELECT name AS "name!", spec FROM unit"#).fetch_all(connection).await?;
@@ -757,7 +757,7 @@ mod tests {
     /// Returns a verb that applies a spec with a secret, and its bare revision.
     fn with_pin(unit: &UnitName, pin: &str, change: impl FnOnce(&mut Spec)) -> (Verb, Digest) {
         let Verb::UnitApply { mut spec, .. } = apply(unit, "a", None) else { panic!("an apply") };
-        spec.env_mut().unwrap().insert("PIN".to_owned(), pin.to_owned());
+        spec.program_mut().unwrap().env.insert("PIN".to_owned(), pin.to_owned());
         change(&mut spec);
         let bare = spec.revision().unwrap();
         (Verb::UnitApply { unit: unit.clone(), spec, run: None }, bare)
@@ -799,7 +799,7 @@ mod tests {
         assert_eq!(done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap(), before);
         // A label does not change the revision, keyed or not.
         let labelled = with_pin(&unit, "4711", |spec| {
-            spec.labels_mut().insert("tier".parse().unwrap(), "gold".parse().unwrap());
+            spec.common_mut().labels.insert("tier".parse().unwrap(), "gold".parse().unwrap());
         });
         let after = done_with(&store, &unit, &labelled.0, Some(&key)).await.unwrap().unwrap();
         assert_eq!((after.generation, after.revision), (before.generation + 1, bare));
@@ -811,7 +811,7 @@ mod tests {
         for key in [None, Some(&RevisionKey::from_bytes([2; 32]))] {
             let labelled = with_pin(&unit, "4712", |spec| {
                 let tier = if key.is_some() { "tin" } else { "iron" };
-                spec.labels_mut().insert("tier".parse().unwrap(), tier.parse().unwrap());
+                spec.common_mut().labels.insert("tier".parse().unwrap(), tier.parse().unwrap());
             });
             let after = done_with(&store, &unit, &labelled.0, key).await.unwrap().unwrap();
             assert_eq!(after.revision, keyed.revision);
@@ -940,7 +940,7 @@ mod tests {
         let requires = |unit: &str, needed: &str| {
             let Verb::UnitApply { mut spec, .. } = apply(&name(), "a", None) else { unreachable!() };
             let Spec::Yuno(yuno) = &mut *spec else { panic!("a yuno") };
-            yuno.requires = vec![needed.parse().unwrap()];
+            yuno.common.requires = vec![needed.parse().unwrap()];
             Verb::UnitApply { unit: unit.parse().unwrap(), spec, run: None }
         };
         for (unit, needed) in [("default/a", "default/b"), ("default/b", "default/c")] {

@@ -148,6 +148,7 @@ fn told(refused: &[(&UnitName, CommandRefusal)]) -> Diagnostic {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
+        common::ProgramSpec,
         name::{CommandId, Name},
         unit::{ArtifactRef, Run, Spec, UNITS_MAX, YunoSpec},
     };
@@ -204,7 +205,10 @@ mod tests {
         };
         let provides = port.map(|port| serde_json::json!([{"name": "http", "port": port}])).unwrap_or_default();
         let provides = serde_json::from_value(provides).unwrap_or_default();
-        let spec = Spec::Yuno(YunoSpec { provides, ..YunoSpec::new(artifact) });
+        let spec = Spec::Yuno(YunoSpec {
+            program: ProgramSpec { provides, ..ProgramSpec::default() },
+            ..YunoSpec::new(artifact)
+        });
         UnitWish { unit: name.parse().unwrap(), spec: Box::new(spec), run: Some(Run::Running), new: false }
     }
 

@@ -144,7 +144,7 @@ impl Containers {
         let spec = container(&desired.spec)?;
         let place = self.place(unit);
         let mut kept = place.secrets()?;
-        let is_kept = spec.secrets.is_empty() || kept.contains_key(&desired.revision);
+        let is_kept = spec.common.secrets.is_empty() || kept.contains_key(&desired.revision);
         let before = kept.len();
         let needed = [Some(&desired.revision), keep];
         kept.retain(|revision, _| needed.contains(&Some(revision)));
@@ -156,7 +156,7 @@ impl Containers {
 
     /// Fetches the secrets of a unit.
     async fn secrets(&self, unit: &UnitName, spec: &ContainerSpec) -> Result<BTreeMap<String, String>, Failure> {
-        let values = self.secrets.fetch(unit, &spec.secrets).await?;
+        let values = self.secrets.fetch(unit, &spec.common.secrets).await?;
         Ok(values.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
     }
 
@@ -239,9 +239,9 @@ impl Containers {
                 let rests = matches!(state.phase, ContainerPhase::Made | ContainerPhase::Ended { .. });
                 let before = self.place(unit).started()?;
                 let goes_on = match before.filter(|_| is_same && rests) {
-                    Some(before) if before.limits == spec.limits => true,
-                    Some(before) if limited(before.limits) == limited(spec.limits) => {
-                        runtime.limit(&name, spec.limits).await.unwrap_or(false)
+                    Some(before) if before.limits == spec.program.limits => true,
+                    Some(before) if limited(before.limits) == limited(spec.program.limits) => {
+                        runtime.limit(&name, spec.program.limits).await.unwrap_or(false)
                     }
                     _ => false,
                 };
@@ -268,7 +268,7 @@ impl Containers {
             revision: desired.revision.clone(),
             runtime: spec.runtime,
             frame,
-            limits: spec.limits,
+            limits: spec.program.limits,
             wiring: wiring.clone(),
             missing: None,
             boot_id: muster_shim::process_identity::boot_id().unwrap_or_default(),
@@ -306,13 +306,13 @@ impl Containers {
         Ok(Recipe {
             image: spec.image.clone(),
             entry: spec.entry.as_deref().map(fill),
-            args: fill(&spec.args),
+            args: fill(&spec.program.args),
             env: environment(unit, spec, wiring),
-            user: spec.user.clone(),
-            cwd: spec.cwd.clone(),
+            user: spec.program.user.clone(),
+            cwd: spec.program.cwd.clone(),
             mounts: spec.mounts.clone(),
             network: spec.network,
-            limits: spec.limits,
+            limits: spec.program.limits,
             disk_bytes: spec.disk_bytes,
             rlimits: spec.rlimits.clone(),
             published,
@@ -353,15 +353,15 @@ impl Containers {
         let Some(started) = self.place(unit).started()? else { return Ok(false) };
         let (name, was_adopted) = self.place(unit).adopted()?.map_or((name(unit), false), |adopted| (adopted.id, true));
         // An adopted container is not recreated, and may have had limits before.
-        let same_limits = was_adopted || limited(started.limits) == limited(spec.limits);
+        let same_limits = was_adopted || limited(started.limits) == limited(spec.program.limits);
         if started.frame != frame(&desired.spec)? || started.runtime != spec.runtime || !same_limits {
             return Ok(false);
         }
         let runtime = self.runtime(spec.runtime)?;
-        if !spec.limits.is_none() && !runtime.limit(&name, spec.limits).await? {
+        if !spec.program.limits.is_none() && !runtime.limit(&name, spec.program.limits).await? {
             return Ok(false);
         }
-        let limits = spec.limits;
+        let limits = spec.program.limits;
         self.place(unit)
             .write(&ContainerStartRecord { revision: desired.revision.clone(), limits, ..started })
             .map(|()| true)
@@ -414,7 +414,7 @@ fn frame(spec: &Spec) -> Result<Digest, Failure> {
 
 /// The variables that a container gets in addition to its image's.
 fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &EndpointWiring) -> BTreeMap<String, String> {
-    let mut env = spec.env.clone();
+    let mut env = spec.program.env.clone();
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     env.extend(wiring.variables());

@@ -71,7 +71,10 @@ fn still_ends(name: &UnitName, entries: &Entries) -> Option<String> {
     let depends = |other: &UnitEntry| {
         let specs = other.unit.desired.iter().chain(other.unit.asked()).map(|desired| &desired.spec);
         let is_of_version = entry.owner.is_some() && other.owner == entry.owner;
-        is_of_version && specs.flat_map(|spec| spec.requires().iter().chain(spec.after())).any(|needed| needed == name)
+        is_of_version
+            && specs
+                .flat_map(|spec| spec.common().requires.iter().chain(&spec.common().after))
+                .any(|needed| needed == name)
     };
     let ends = |other: &UnitEntry| other.unit.has_failed_instance() && depends(other);
     entries.iter().find(|(_, other)| ends(other)).map(|(other, _)| format!("{other} ends first"))

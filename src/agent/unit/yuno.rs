@@ -163,7 +163,7 @@ impl Yunos {
             return Ok(None);
         }
         let configs = self.configs(spec).await?;
-        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
+        let secrets = self.secrets.fetch(unit, &spec.common.secrets).await?;
         let configs = rendered(spec, &secrets, with_secrets(&secrets, configs)?)?;
         self.check(unit, spec, &configs).await?;
         let kept = kept_for_start(&secrets, &at_start)?;
@@ -188,7 +188,7 @@ impl Yunos {
         }
         // The folder of a unit that is not there would count as what is left of one.
         let configs = self.configs(spec).await?;
-        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
+        let secrets = self.secrets.fetch(unit, &spec.common.secrets).await?;
         kept_for_start(&secrets, &render::unit::secrets_at_start(spec).map_err(from_render)?)?;
         self.check(unit, spec, &rendered(spec, &secrets, with_secrets(&secrets, configs)?)?).await
     }
@@ -265,7 +265,9 @@ impl Yunos {
         let made = match &inside {
             // Its cgroup is among its container's.
             Some(_) => UnitCgroup::default(),
-            None => self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?,
+            None => {
+                self.tree.prepare((unit, *slot), &spec.program.limits).map_err(|error| may_heal(error.to_string()))?
+            }
         };
         let found = |path: PathBuf| match spec.reload {
             Reload::Restart => path,
@@ -315,7 +317,7 @@ impl Yunos {
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
             frame: desired.spec.frame().ok(),
-            limits: spec.limits,
+            limits: spec.program.limits,
             reads: None,
             watched: reload::watched(spec),
             wiring: wiring.clone(),

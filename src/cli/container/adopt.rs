@@ -3,6 +3,7 @@
 use clap::Args;
 use muster_base::failure::Failure;
 use muster_topics::{
+    common::{CommonSpec, ProgramSpec},
     container::{ContainerSpec, Image, Runtime},
     unit::{Run, Spec},
 };
@@ -63,15 +64,21 @@ pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result
     let policy = adopt.policy;
     let spec = ContainerSpec {
         runtime: adopt.runtime,
-        probes: adopt.probes.into_field(),
-        start_timeout_ms: millis(adopt.start_timeout),
-        restart: policy.restart,
-        stop_signal: policy.stop_signal,
-        grace_ms: policy.grace_ms(),
-        labels: policy.labels.into_iter().collect(),
-        after: policy.after,
-        requires: policy.requires,
-        priority: policy.priority,
+        program: ProgramSpec {
+            probes: adopt.probes.into_field(),
+            start_timeout_ms: millis(adopt.start_timeout),
+            restart: policy.restart,
+            stop_signal: policy.stop_signal,
+            grace_ms: policy.grace_ms(),
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec {
+            labels: policy.labels.into_iter().collect(),
+            after: policy.after,
+            requires: policy.requires,
+            priority: policy.priority,
+            ..CommonSpec::default()
+        },
         ..ContainerSpec::new(Image::Existing(adopt.name))
     };
     let made = (Spec::Container(spec), (!adopt.stopped).then_some(Run::Running));

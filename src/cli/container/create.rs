@@ -6,6 +6,7 @@ use clap::Args;
 use muster_api::{HostUnit, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
+    common::{CommonSpec, ProgramSpec},
     container::{ContainerSpec, Image, Mount, Network, Runtime},
     name::{Name, NameError},
     unit::{MASK, Run, Spec},
@@ -180,30 +181,36 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
     let spec = ContainerSpec {
         runtime: create.runtime,
         entry: (!create.entry.is_empty()).then_some(create.entry),
-        args: create.args,
-        env: create.environment.variables()?,
-        user: create.user,
-        cwd: create.cwd,
         mounts: create.mounts,
         network: create.network,
-        limits: create.limited.limits(),
         disk_bytes: create.disk,
         rlimits: create.limited.rlimits(),
-        provides,
         ports: create.ports.into_iter().collect(),
-        needs,
-        probes: create.probes.into_field(),
-        start_timeout_ms: millis(create.start_timeout),
-        restart: policy.restart,
-        rollback: create.trial.rollback(),
-        verify_after_ms: create.trial.verify_after_ms(),
-        healthy_within_ms: create.trial.healthy_within_ms(),
-        stop_signal: policy.stop_signal,
-        grace_ms: policy.grace_ms(),
-        labels: policy.labels.into_iter().collect(),
-        after: policy.after,
-        requires: policy.requires,
-        priority: policy.priority,
+        program: ProgramSpec {
+            args: create.args,
+            env: create.environment.variables()?,
+            user: create.user,
+            cwd: create.cwd,
+            limits: create.limited.limits(),
+            provides,
+            needs,
+            probes: create.probes.into_field(),
+            start_timeout_ms: millis(create.start_timeout),
+            restart: policy.restart,
+            healthy_within_ms: create.trial.healthy_within_ms(),
+            stop_signal: policy.stop_signal,
+            grace_ms: policy.grace_ms(),
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec {
+            rollback: create.trial.rollback(),
+            verify_after_ms: create.trial.verify_after_ms(),
+            labels: policy.labels.into_iter().collect(),
+            after: policy.after,
+            requires: policy.requires,
+            priority: policy.priority,
+            ..CommonSpec::default()
+        },
         ..ContainerSpec::new(create.made_of.find(session).await?)
     };
     let made = (Spec::Container(spec), create.run.then_some(Run::Running));
@@ -248,9 +255,9 @@ fn cloned(from: &Unit, given: BTreeMap<String, String>) -> Result<Spec, Failure>
         )
         .hint("nobody but its runtime knows what it was made of"));
     }
-    container.restart_epoch = 0;
-    container.env.extend(given);
-    let missing: Vec<&str> = masked(&container.env).collect();
+    container.common.restart_epoch = 0;
+    container.program.env.extend(given);
+    let missing: Vec<&str> = masked(&container.program.env).collect();
     if missing.is_empty() {
         return Ok(spec);
     }

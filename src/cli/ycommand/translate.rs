@@ -376,7 +376,8 @@ fn units<'a>(line: &YunetaLine, world: &'a TranslationContext) -> Result<Vec<&'a
 
 fn is(unit: &Unit, key: &str, value: &str) -> bool {
     let Some(spec) = unit.desired.spec.yuno() else { return false };
-    let label = |name: &str| spec.labels.iter().any(|(key, label)| key.as_str() == name && label.as_str() == value);
+    let label =
+        |name: &str| spec.common.labels.iter().any(|(key, label)| key.as_str() == name && label.as_str() == value);
     match key {
         "id" => unit.unit.as_str() == value || unit.unit.name().as_str() == value,
         "realm_id" => unit.unit.realm().as_str() == dashed(value),
@@ -390,7 +391,7 @@ fn is(unit: &Unit, key: &str, value: &str) -> bool {
 
 /// The tag of a yuno, if it has one.
 fn tag(unit: &Unit) -> Option<&str> {
-    let labels = unit.desired.spec.labels();
+    let labels = &unit.desired.spec.common().labels;
     labels.iter().find(|(name, _)| name.as_str() == "tag").map(|(_, tag)| tag.as_str())
 }
 

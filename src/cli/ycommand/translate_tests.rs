@@ -15,7 +15,7 @@ fn unit(name: &str, run: Run, labels: serde_json::Value) -> Unit {
     let spec = json!({
         "kind": "yuno",
         "artifact": { "sha256": digest, "size_bytes": 1, "role": "till", "version": "1.0" },
-        "config": { "id": "till.main", "version": "1", "sha256": digest },
+        "configs": [{ "id": "till.main", "version": "1", "sha256": digest }],
         "labels": labels,
     });
     let phase = if run == Run::Stopped { Phase::Stopped } else { Phase::Running };

@@ -126,6 +126,7 @@ fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<Diagnostic>> {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
+        common::ProgramSpec,
         name::Digest,
         unit::{ArtifactRef, Spec, YunoSpec},
     };
@@ -141,7 +142,10 @@ mod tests {
             manifest: None,
         };
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let spec = Box::new(Spec::Yuno(YunoSpec { args, ..YunoSpec::new(artifact) }));
+        let spec = Box::new(Spec::Yuno(YunoSpec {
+            program: ProgramSpec { args, ..ProgramSpec::default() },
+            ..YunoSpec::new(artifact)
+        }));
         UnitWish { unit: format!("default/u{number}").parse().unwrap(), spec, run: None, new: false }
     }
 

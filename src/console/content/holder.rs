@@ -33,7 +33,7 @@ pub(crate) struct ContentHolder {
 impl ContentHolder {
     fn of(who: String, unit: &UnitName, spec: &Spec) -> Self {
         let artifacts = spec.artifacts().into_iter().cloned().collect();
-        let secrets = (unit.realm(), spec.secrets().to_vec());
+        let secrets = (unit.realm(), spec.common().secrets.to_vec());
         Self { who, artifacts, configs: spec.configs().to_vec(), secrets, and_more: false }
     }
 

@@ -201,9 +201,9 @@ impl Console {
         }
         for unit in &wanted.units {
             let Some(mut spec) = self.resolve(catalogue, (source, unit), faults).await? else { continue };
-            has_secrets |= !spec.secrets().is_empty() || self.have_secret_values(spec.configs()).await?;
+            has_secrets |= !spec.common().secrets.is_empty() || self.have_secret_values(spec.configs()).await?;
             // Which versions of secrets a host gets is no part of the deployment's version.
-            *spec.secrets_mut() = Vec::new();
+            spec.common_mut().secrets = Vec::new();
             let unit_before = spec_before(&unit.unit);
             if let Err(refusal) = edit::keep_secrets(unit_before, &mut spec) {
                 faults.add(source, unit.unit.as_str(), refusal.diagnostic);
@@ -862,7 +862,7 @@ fn circles(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) 
 fn instances(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) {
     let placed = || units.iter().filter_map(|unit| Some((unit, unit.placement.as_ref()?)));
     for unit in units {
-        let named = unit.spec.after().iter().chain(unit.spec.requires());
+        let named = unit.spec.common().after.iter().chain(&unit.spec.common().requires);
         for name in named.filter(|name| placed().any(|(one, _)| one.unit == **name)) {
             let message = format!("after, requires: {name} has instances, which may be on other hosts");
             faults.add(source, unit.unit.as_str(), &message);

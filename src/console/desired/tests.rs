@@ -390,7 +390,7 @@ async fn secrets_follow_labels_of_the_console_alone() {
     apply(&fixture, document("shop/till", "label.role=till and fact.cpus=2", units)).await;
     let versions = async || body(&fixture, host.id).await.deployments[0].secrets[&unit("shop/till")][0].version;
     assert_eq!((versions().await, generation_of_document(&fixture, host.id)), (1, 1));
-    assert!(body(&fixture, host.id).await.deployments[0].version.units[0].spec.secrets().is_empty());
+    assert!(body(&fixture, host.id).await.deployments[0].version.units[0].spec.common().secrets.is_empty());
     let get = async |version: u32| {
         let url = fixture.hosts_url(&format!("/v1/secrets/shop/db/{version}"));
         fixture.client(host.identity()).get(url).send().await.unwrap().status().as_u16()

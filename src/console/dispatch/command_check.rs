@@ -138,7 +138,7 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
 }
 
 fn check_spec(spec: &Spec) -> Result<(), Error> {
-    let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
+    let user = spec.yuno().and_then(|yuno| yuno.program.user.as_ref());
     no_nul(spec.args().iter().chain(user))?;
     environment(spec.env())?;
     match Diagnostic::all(port_lease::check(spec)) {

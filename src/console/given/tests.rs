@@ -176,7 +176,7 @@ async fn stolen_certificate_that_claims_everything_gets_nothing() {
     let given = submit(&fixture, honest.id, apply(spec)).await.unwrap();
     let (_, given) = given.verb.specs().next().unwrap();
     let spec = given.yuno().unwrap().clone();
-    assert_eq!(spec.secrets, std::slice::from_ref(&first.1));
+    assert_eq!(spec.common.secrets, std::slice::from_ref(&first.1));
     let second = (artifact(&fixture, "2").await, set_secret(&fixture, "hunter-2").await, bank(&fixture, "2").await);
     // The thief claims the unit, what it was and will be, and every ability.
     let pins = Pins {

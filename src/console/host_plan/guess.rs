@@ -58,7 +58,7 @@ pub(super) fn guess(request: &PlanRequest, name: &DeploymentName, units: &[Unit]
             };
             let mut after = (*listed.spec).clone();
             if let Some(secrets) = deployment.secrets.get(&listed.unit) {
-                after.secrets_mut().clone_from(secrets);
+                after.common_mut().secrets.clone_from(secrets);
             }
             let fields = compare((&unit, &there.desired), &after, Some(listed.run), key);
             let before = (&*there.desired.spec, there.desired.run);

@@ -341,7 +341,7 @@ fn users(units: &[Unit], realm: &Name, name: &Name) -> Vec<SecretUser> {
     let of_realm = units.iter().filter(|unit| unit.unit.realm() == *realm);
     of_realm
         .filter_map(|unit| {
-            let secret = unit.desired.spec.secrets().iter().find(|secret| secret.name == *name)?;
+            let secret = unit.desired.spec.common().secrets.iter().find(|secret| secret.name == *name)?;
             let (hostname, unit_name) = (unit.hostname.clone(), unit.unit.clone());
             Some(SecretUser { host: unit.host, hostname, unit: unit_name, version: secret.version })
         })

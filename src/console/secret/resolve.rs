@@ -37,7 +37,7 @@ pub(crate) async fn fill_in(
     spec.set_config_templates(templates_of(spec.configs(), &documents)?);
     let mut names = names_in(spec);
     names.extend(masked.iter().cloned());
-    *spec.secrets_mut() = secrets_named(console, realm, &documents, names).await?;
+    spec.common_mut().secrets = secrets_named(console, realm, &documents, names).await?;
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use muster_bus::sealing::HostKey;
 use muster_topics::{
     V1,
     command::Verb,
+    common::CommonSpec,
     desired::DesiredReport,
     name::UnitName,
     sealed::SealingKeyNotice,
@@ -122,8 +123,11 @@ async fn only_an_assigned_host_gets_a_value_and_only_sealed() {
     assert_eq!(apply(&fixture, member.id, spec.clone()).await.unwrap_err().problem.code, "no_sealing_key");
     let (key, others_key) = (hand_over(&fixture, &member).await, hand_over(&fixture, &other).await);
     // What a request says of secrets counts for nothing.
-    let wish = YunoSpec { secrets: vec![SecretRef { name: name("another"), version: 7 }], ..spec.clone() };
-    assert_eq!(apply(&fixture, member.id, wish).await.unwrap().secrets, [db(1)]);
+    let wish = YunoSpec {
+        common: CommonSpec { secrets: vec![SecretRef { name: name("another"), version: 7 }], ..spec.clone().common },
+        ..spec.clone()
+    };
+    assert_eq!(apply(&fixture, member.id, wish).await.unwrap().common.secrets, [db(1)]);
     assert_eq!(problem(fetch(&fixture, &other, 1).await).await, (403, "not_assigned".to_owned()));
     assert_eq!(problem(fetch(&fixture, &member, 2).await).await, (403, "not_assigned".to_owned()));
     let answer = fetch(&fixture, &member, 1).await.text().await.unwrap();
@@ -133,7 +137,8 @@ async fn only_an_assigned_host_gets_a_value_and_only_sealed() {
     assert_eq!(&**key.open_secret(&sealed, (&realm, &db(1)), member.id).unwrap(), "hunter2");
     assert!(others_key.open_secret(&sealed, (&realm, &db(1)), member.id).is_err());
     // A report of a host earns it nothing.
-    report(&fixture, other.id, 1, &YunoSpec { secrets: vec![db(1)], ..spec }).await;
+    report(&fixture, other.id, 1, &YunoSpec { common: CommonSpec { secrets: vec![db(1)], ..spec.common }, ..spec })
+        .await;
     assert_eq!(problem(fetch(&fixture, &other, 1).await).await, (403, "not_assigned".to_owned()));
 }
 
@@ -154,7 +159,7 @@ async fn new_value_is_a_version_which_an_upgrade_brings() {
     let upgrade = Verb::UnitUpgrade { unit: unit(), from, artifact, configs, secrets, config_templates: None };
     let Verb::UnitUpgrade { secrets, .. } = submit(&fixture, member.id, upgrade).await.unwrap() else { panic!() };
     assert_eq!(secrets, Some(vec![db(2)]));
-    let second = YunoSpec { secrets: vec![db(2)], ..first.clone() };
+    let second = YunoSpec { common: CommonSpec { secrets: vec![db(2)], ..first.clone().common }, ..first.clone() };
     let revisions = [&first, &second].map(|spec| Spec::Yuno(spec.clone()).revision().unwrap());
     assert_ne!(revisions[0], revisions[1], "a changed secret is a change");
     report(&fixture, member.id, 2, &second).await;
@@ -192,7 +197,7 @@ async fn templates_of_configs_are_put_into_the_spec() {
     let first = apply(&fixture, member.id, wrong).await.unwrap();
     let found: Vec<_> =
         first.config_templates.templates.iter().map(|one| (one.at.as_str(), one.text.as_str())).collect();
-    assert_eq!((found, first.secrets), (vec![("/b/0", "{{ secret('db') }}")], vec![db(1)]));
+    assert_eq!((found, first.common.secrets), (vec![("/b/0", "{{ secret('db') }}")], vec![db(1)]));
     assert!(first.config_templates.values.is_empty());
     let shown = fixture.console.secret(&Name::default_realm(), &name("db")).await.unwrap();
     assert_eq!(shown.configs.len(), 2, "its own and the template's");
@@ -238,7 +243,7 @@ async fn secret_in_use_is_not_removed_and_a_removed_one_is_erased() {
     let remove = async || fixture.console.remove_secret(&admin(), &realm, &name("db")).await;
     assert_eq!(remove().await.unwrap_err().problem.code, "unknown_secret");
     set(&fixture, "one").await.unwrap();
-    let using = YunoSpec { secrets: vec![db(1)], ..spec.clone() };
+    let using = YunoSpec { common: CommonSpec { secrets: vec![db(1)], ..spec.clone().common }, ..spec.clone() };
     report(&fixture, member.id, 1, &using).await;
     assert_eq!(remove().await.unwrap_err().problem.code, "in_use", "a unit has it");
     report(&fixture, member.id, 2, &spec).await;

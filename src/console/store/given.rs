@@ -44,7 +44,7 @@ impl GivenUnit {
     /// Returns what a unit of this spec names.
     pub fn of(unit: &UnitName, spec: &Spec) -> Self {
         let artifacts = spec.artifacts().into_iter().cloned().collect();
-        let (configs, secrets) = (spec.configs().to_vec(), spec.secrets().to_vec());
+        let (configs, secrets) = (spec.configs().to_vec(), spec.common().secrets.to_vec());
         Self { unit: unit.clone(), artifacts, configs, secrets, named: named(spec) }
     }
 

@@ -323,7 +323,7 @@ fn broadcast_with_environment_is_refused() {
     check_own(unit.clone(), None);
     let Verb::UnitApply { spec, .. } = &mut unit.verb else { panic!("an apply") };
     let muster_topics::unit::Spec::Yuno(spec) = &mut **spec else { panic!("a yuno") };
-    spec.env.insert("PASSWORD".to_owned(), "x".to_owned());
+    spec.program.env.insert("PASSWORD".to_owned(), "x".to_owned());
     check_own(unit, Some(RefusalCode::Invalid));
     let judged = judged(with_env(mine()), CommandSource::Broadcast, KnownTime::new(0), NOW);
     assert_eq!(judged, Some(RefusalCode::Invalid));

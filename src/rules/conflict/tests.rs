@@ -88,7 +88,7 @@ fn most_conflicts_then_priority_then_newest_gives_way() {
     check(&[new("a", &["/1"]), new("b", &["/1"])], &[("b", "hold: d/a has path /1, too")]);
     let mut low = texts(&["/1"]);
     if let Spec::Files(spec) = &mut low {
-        spec.priority = 9;
+        spec.common.priority = 9;
     }
     check(&[unit("a", low, None, true), new("b", &["/1"])], &[("a", "hold: d/b has path /1, too")]);
 }
@@ -171,7 +171,7 @@ proptest! {
             let paths: Vec<String> = paths.iter().map(|path| format!("/{path}")).collect();
             let mut spec = texts(&paths.iter().map(String::as_str).collect::<Vec<_>>());
             if let Spec::Files(spec) = &mut spec {
-                spec.priority = priority;
+                spec.common.priority = priority;
             }
             spec
         };

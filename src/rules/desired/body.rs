@@ -168,7 +168,7 @@ fn units(deployment: &DesiredDeployment) -> impl Iterator<Item = (UnitName, &Dep
 fn wish(unit: UnitName, listed: &DeploymentUnit, deployment: &DesiredDeployment, present: &PresentUnits) -> UnitWish {
     let mut spec: Box<Spec> = listed.spec.clone();
     if let Some(secrets) = deployment.secrets.get(&listed.unit) {
-        spec.secrets_mut().clone_from(secrets);
+        spec.common_mut().secrets.clone_from(secrets);
     }
     // To ask for what is so already would be another try of a unit that has failed.
     let is_so = present.get(&unit).is_some_and(|present| present.run == listed.run);
@@ -270,7 +270,7 @@ mod tests {
             let value = of(&body(&[with], &[]));
             let plan = plan(&value, &PresentUnits::new(), rules);
             let wishes = plan.deployments[0].1.as_ref().unwrap();
-            let secrets = |wish: &UnitWish| wish.spec.yuno().unwrap().secrets.len();
+            let secrets = |wish: &UnitWish| wish.spec.yuno().unwrap().common.secrets.len();
             assert_eq!((secrets(&wishes[0]), secrets(&wishes[1]), wishes[0].run), (1, 0, Some(Run::Running)));
         });
     }

@@ -27,10 +27,10 @@ const CHANGE_MAX_MS: Millis = 24 * 3_600_000;
 /// stopping, starting and being verified, because a unit may be rolled back, and ten minutes; a day at the most.
 #[must_use]
 pub fn limit_ms<'a>(specs: impl Iterator<Item = &'a Spec>) -> Millis {
-    let of = |spec: &Spec| match spec.has_program() {
-        true => spec.grace_ms().saturating_add(spec.healthy_within()),
+    let of = |spec: &Spec| match spec.program() {
+        Some(program) => program.grace_ms.saturating_add(spec.healthy_within()),
         // It has the ten minutes.
-        false => spec.verify_after_ms(),
+        None => spec.verify_after_ms(),
     };
     let once_ms = specs.map(of).fold(0, u64::saturating_add);
     let twice_ms = Millis::try_from(once_ms.saturating_mul(2)).unwrap_or(Millis::MAX);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn changed_unit_has_to_stay_up_as_long_as_its_spec_says() {
-        let after_ms = Millis::try_from(spec().verify_after_ms).unwrap();
+        let after_ms = Millis::try_from(Spec::Yuno(spec()).verify_after_ms()).unwrap();
         let up_since = |since_ms| Unit::with(|unit| unit.observed.since_ms = since_ms);
         let name: UnitName = "d/u0".parse().unwrap();
         let progress = |unit: &Unit, is_changed| {
@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(of(&[]), SLACK_MS);
         let usual = Spec::Yuno(spec());
         assert!(of(std::slice::from_ref(&usual)) > SLACK_MS && of(&[usual.clone(), usual.clone()]) > of(&[usual]));
-        let endless = YunoSpec { healthy_within_ms: Some(u64::MAX), ..spec() };
+        let mut endless = spec();
+        endless.program.healthy_within_ms = Some(u64::MAX);
         assert_eq!(of(&[Spec::Yuno(endless)]), CHANGE_MAX_MS);
     }
 }

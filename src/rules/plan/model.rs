@@ -280,7 +280,7 @@ proptest! {
         let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
         let Spec::Yuno(mut yuno) = (**spec).clone() else { panic!("a yuno") };
         let Spec::Yuno(now) = &*world.row.as_ref().unwrap().0.spec else { panic!("a yuno") };
-        yuno.restart_epoch = now.restart_epoch;
+        yuno.common.restart_epoch = now.common.restart_epoch;
         world.bad = Some((Spec::Yuno(yuno).revision().unwrap(), bad));
         world.verb(&other);
         for event in meanwhile {

@@ -1,7 +1,7 @@
 //! Verified revisions, and rolling a unit back to one.
 //!
 //! A revision is *verified* once the unit has been up in it, and ready, for a while without a break
-//! ([`YunoSpec::verify_after_ms`]).
+//! ([`CommonSpec::verify_after_ms`]).
 //! A later revision is *on trial* until it is verified itself. Its trial fails
 //!
 //! - when it cannot be installed or started, and a retry would not help;
@@ -9,7 +9,7 @@
 //!   may have lost a race with its predecessor for a port or a lock, and no more;
 //! - when its spec does not restart it after a failure;
 //! - when it was ended because it was silent for too long, or its probes found that it hangs;
-//! - when it is not up within its time ([`YunoSpec::healthy_within`]), probes included.
+//! - when it is not up within its time ([`Spec::healthy_within`]), probes included.
 //!
 //! The unit is then *rolled back*: from there on it is kept as the verified spec says, as a whole, under the desired
 //! generation. So everything that follows (order, endpoints, restarts with their waits) sees one spec.
@@ -20,8 +20,8 @@
 //! **Invariant: only a revision that was up is verified**: one that is held, suspended or starting proves nothing. A finished task
 //! is no state to go back to.
 //!
-//! [`YunoSpec::verify_after_ms`]: muster_topics::unit::YunoSpec::verify_after_ms
-//! [`YunoSpec::healthy_within`]: muster_topics::unit::YunoSpec::healthy_within
+//! [`CommonSpec::verify_after_ms`]: muster_topics::common::CommonSpec::verify_after_ms
+//! [`Spec::healthy_within`]: muster_topics::unit::Spec::healthy_within
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 //!
 //! - It is up as any instance is: by its own word, by its probes, or because it has stayed up for a while.
 //! - It fails when it could not be started, has ended for good, was silent for too long, has a failing probe, or is
-//!   not up within [`YunoSpec::healthy_within`]. Then the unit is rolled back (`rollback`), which needs no start,
+//!   not up within [`Spec::healthy_within`]. Then the unit is rolled back (`rollback`), which needs no start,
 //!   because the old instance still runs. Without a verified revision the unit fails, and the old instance goes on all the same.
 //! - If the old instance ends meanwhile, the candidate takes over as it is.
 //!
@@ -17,7 +17,7 @@
 //!
 //! **Invariant: a unit at rest has at most one**: while there is a second, there is always a step to take, or to wait for.
 //!
-//! [`YunoSpec::healthy_within`]: muster_topics::unit::YunoSpec::healthy_within
+//! [`Spec::healthy_within`]: muster_topics::unit::Spec::healthy_within
 
 use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest, probe::Which, signal::Signal, unit};
 use serde::{Deserialize, Serialize};

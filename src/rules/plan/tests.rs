@@ -32,7 +32,7 @@ fn spec(artifact: &str, change: impl FnOnce(&mut YunoSpec)) -> Spec {
     let text = format!(r#"{{"artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}}}}"#);
     let mut spec: YunoSpec = serde_json::from_str(&text).unwrap();
     // What is not about that does not wait for it.
-    (spec.rollback, spec.verify_after_ms) = (Rollback::Never, 0);
+    (spec.common.rollback, spec.common.verify_after_ms) = (Rollback::Never, Some(0));
     change(&mut spec);
     Spec::Yuno(spec)
 }
@@ -196,7 +196,7 @@ fn unit_with_notify_runs_once_ready() {
 #[test]
 fn daemonised_program_fails_with_hint() {
     for restart in [Restart::Always, Restart::Never] {
-        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.restart = restart), Run::Running));
+        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.program.restart = restart), Run::Running));
         bench.install();
         bench.start();
         bench.pass(SECOND);
@@ -289,10 +289,10 @@ fn failed_install_leaves_old_revision_running() {
 #[test]
 fn in_place_change_keeps_the_process() {
     let mut bench = Bench::running();
-    bench.see(wants(desired(2, spec("a", |spec| spec.grace_ms = 5), Run::Running)));
+    bench.see(wants(desired(2, spec("a", |spec| spec.program.grace_ms = 5), Run::Running)));
     bench.check("RUNNING");
     assert_eq!(bench.reached(), 2);
-    bench.see(wants(desired(3, spec("a", |spec| spec.grace_ms = 5), Run::Stopped)));
+    bench.see(wants(desired(3, spec("a", |spec| spec.program.grace_ms = 5), Run::Stopped)));
     bench.check("stop Term 5, STOPPING");
 }
 
@@ -373,7 +373,7 @@ fn exit_status_decides_restart() {
         (Restart::Never, 0, "STOPPED"),
         (Restart::Never, 1, "FAILED"),
     ] {
-        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.restart = restart), Run::Running));
+        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.program.restart = restart), Run::Running));
         bench.install();
         bench.start();
         bench.unit.observed.attempts = 3;
@@ -478,7 +478,7 @@ fn config_change_reloads_running_unit() {
     let next = |epoch: u64| {
         spec("a", move |spec| {
             reloads(spec);
-            spec.restart_epoch = epoch;
+            spec.common.restart_epoch = epoch;
         })
     };
     let mut bench = Bench::running();
@@ -513,7 +513,7 @@ fn config_change_reloads_running_unit() {
 
 #[test]
 fn changed_limits_reach_running_yuno() {
-    let limited = |pids: u32| spec("a", move |spec| spec.limits.pids = Some(pids));
+    let limited = |pids: u32| spec("a", move |spec| spec.program.limits.pids = Some(pids));
     let mut bench = Bench::running();
     let change = desired(2, limited(5), Run::Running);
     let revision = change.revision.clone();
@@ -536,7 +536,7 @@ fn changed_limits_reach_running_yuno() {
     bench.pass(SECOND);
     bench.trail.clear();
     // What differs in more is not tried.
-    bench.see(wants(desired(4, spec("a", |spec| spec.args.push("x".to_owned())), Run::Running)));
+    bench.see(wants(desired(4, spec("a", |spec| spec.program.args.push("x".to_owned())), Run::Running)));
     bench.install();
     bench.check("Install, RUNNING, stop Term 30000, STOPPING");
 }

@@ -2,8 +2,9 @@
 
 use muster_topics::{
     Millis,
+    common::{PROGRAM_VERIFY_AFTER_MS, grace_ms, start_timeout_ms, started_after_ms},
     signal::Signal,
-    unit::{Channel, Restart, Spec, grace_ms, start_timeout_ms, started_after_ms, verify_after_ms},
+    unit::{Channel, Restart, Spec},
 };
 
 use super::{health::ProbeSet, to_millis};
@@ -42,50 +43,45 @@ pub(super) struct UnitPolicy {
 
 impl UnitPolicy {
     pub(super) fn of(spec: &Spec) -> Self {
-        match spec {
-            Spec::Yuno(spec) => Self {
-                restart: spec.restart,
-                has_processes: true,
-                transient: spec.transient,
-                started_after_ms: to_millis(spec.started_after_ms),
-                says_ready: !spec.channel.is_none() || spec.process.forking.is_some(),
-                speaks: spec.channel == Channel::Lines,
-                probes: ProbeSet::of(&spec.probes),
-                start_timeout_ms: to_millis(spec.start_timeout_ms),
-                reloads: !spec.reload.is_restart(),
-                stop_signal: Some(spec.stop_signal()),
-                grace_ms: spec.grace_ms,
-                starts_first: !spec.replace.is_stop_first(),
-                rolls_back: spec.rollback.is_auto(),
-                verify_after_ms: to_millis(spec.verify_after_ms),
-                healthy_within_ms: to_millis(spec.healthy_within()),
-                patience: RestartPatience::Process,
-            },
-            Spec::Container(spec) => Self {
-                patience: RestartPatience::Container,
-                restart: spec.restart,
-                started_after_ms: to_millis(spec.started_after_ms),
-                probes: ProbeSet::of(&spec.probes),
-                start_timeout_ms: to_millis(spec.start_timeout_ms),
-                // Its limits can be changed while it runs.
-                reloads: true,
-                stop_signal: spec.stop_signal,
-                grace_ms: spec.grace_ms,
-                rolls_back: spec.rollback.is_auto(),
-                verify_after_ms: to_millis(spec.verify_after_ms),
-                healthy_within_ms: to_millis(spec.healthy_within()),
-                ..Self::default()
-            },
-            Spec::Files(_) | Spec::Packages(_) => Self {
+        let common = Self {
+            rolls_back: spec.common().rollback.is_auto(),
+            verify_after_ms: to_millis(spec.verify_after_ms()),
+            healthy_within_ms: to_millis(spec.healthy_within()),
+            ..Self::default()
+        };
+        let Some(program) = spec.program() else {
+            return Self {
                 patience: RestartPatience::Convergence,
                 has_processes: false,
                 // It is in effect at once when it was started.
                 started_after_ms: 0,
-                rolls_back: spec.rollback().is_auto(),
-                verify_after_ms: to_millis(spec.verify_after_ms()),
-                grace_ms: spec.grace_ms(),
-                ..Self::default()
+                grace_ms: 0,
+                healthy_within_ms: Millis::MAX,
+                ..common
+            };
+        };
+        let common = Self {
+            restart: program.restart,
+            started_after_ms: to_millis(program.started_after_ms),
+            probes: ProbeSet::of(&program.probes),
+            start_timeout_ms: to_millis(program.start_timeout_ms),
+            stop_signal: program.stop_signal,
+            grace_ms: program.grace_ms,
+            ..common
+        };
+        match spec {
+            Spec::Yuno(yuno) => Self {
+                transient: yuno.transient,
+                says_ready: !yuno.channel.is_none() || yuno.process.forking.is_some(),
+                speaks: yuno.channel == Channel::Lines,
+                reloads: !yuno.reload.is_restart(),
+                stop_signal: Some(yuno.stop_signal()),
+                starts_first: !yuno.replace.is_stop_first(),
+                ..common
             },
+            // Its limits can be changed while it runs.
+            Spec::Container(_) => Self { patience: RestartPatience::Container, reloads: true, ..common },
+            Spec::Files(_) | Spec::Packages(_) => common,
         }
     }
 }
@@ -107,7 +103,7 @@ impl Default for UnitPolicy {
             grace_ms: grace_ms(),
             starts_first: false,
             rolls_back: false,
-            verify_after_ms: to_millis(verify_after_ms()),
+            verify_after_ms: to_millis(PROGRAM_VERIFY_AFTER_MS),
             healthy_within_ms: Millis::MAX,
             patience: RestartPatience::Process,
         }

@@ -35,7 +35,7 @@ fn written(leases: &[PortLease]) -> Vec<String> {
 /// What `a/x` is leased of the ports 10 to 13, of which something else has 11.
 fn assigned(provides: Value, before: &[&str]) -> Result<Vec<String>, RefusalCode> {
     let range = "10-13".parse().unwrap();
-    let provides = spec(json!({ "provides": provides })).provides;
+    let provides = spec(json!({ "provides": provides })).program.provides;
     assign(&unit("a/x"), &provides, &leases(before), range, |_, port| port != 11)
         .map(|leases| written(&leases))
         .map_err(|refusal| refusal.code)

@@ -293,7 +293,7 @@ mod tests {
         let of = |n: u32, m: u32, before: Option<&Spec>| {
             let mut spec = unit(&documents);
             let Spec::Yuno(yuno) = &mut spec else { panic!() };
-            (yuno.render, yuno.args) = (true, vec!["{{ vars.m }}".to_owned()]);
+            (yuno.program.render, yuno.program.args) = (true, vec!["{{ vars.m }}".to_owned()]);
             fill(&mut spec, before, &host(json!({"n": n, "m": m}))).unwrap();
             spec
         };

@@ -9,6 +9,7 @@ use std::{
 };
 
 use muster_topics::{
+    common::ProgramSpec,
     container::ContainerSpec,
     diagnostic::Diagnostic,
     endpoint::{Endpoint, Protocol},
@@ -40,8 +41,10 @@ fn templates_of_configs(spec: &Spec) -> Vec<SpecTemplate<'_>> {
 /// Returns the templates of the spec itself.
 fn templates(spec: &Spec) -> Vec<SpecTemplate<'_>> {
     match spec {
-        Spec::Yuno(YunoSpec { render: true, env, args, .. }) => of_process(env, [("argument", &args[..])]),
-        Spec::Container(ContainerSpec { render: true, env, args, entry, .. }) => {
+        Spec::Yuno(YunoSpec { program: ProgramSpec { render: true, env, args, .. }, .. }) => {
+            of_process(env, [("argument", &args[..])])
+        }
+        Spec::Container(ContainerSpec { program: ProgramSpec { render: true, env, args, .. }, entry, .. }) => {
             of_process(env, [("entry", entry.as_deref().unwrap_or_default()), ("argument", args)])
         }
         Spec::Files(spec) => {
@@ -69,8 +72,8 @@ fn of_process<'a, const N: usize>(
 #[must_use]
 pub fn has_templates(spec: &Spec) -> bool {
     match spec {
-        Spec::Yuno(spec) => spec.render || !spec.config_templates.templates.is_empty(),
-        Spec::Container(spec) => spec.render,
+        Spec::Yuno(spec) => spec.program.render || !spec.config_templates.templates.is_empty(),
+        Spec::Container(spec) => spec.program.render,
         Spec::Files(spec) => spec.files.values().any(|entry| entry.template.is_some()),
         Spec::Packages(_) => false,
     }
@@ -176,7 +179,7 @@ fn wrong_placeholder(word: &str, spec: &Spec) -> Option<Diagnostic> {
 /// # Errors
 /// The first template that is none, or that names what it may not.
 pub fn secrets_at_start(spec: &YunoSpec) -> Result<BTreeSet<String>, RenderFault> {
-    if spec.secrets.is_empty() {
+    if spec.common.secrets.is_empty() {
         return Ok(BTreeSet::new());
     }
     let mut all = names_in(&templates(&Spec::Yuno(spec.clone())))?;
@@ -216,13 +219,13 @@ pub fn process(
     wiring: &EndpointWiring,
     secrets: &dyn Fn(&str) -> Option<String>,
 ) -> Result<RenderedProcess, RenderFault> {
-    if !spec.render {
-        return Ok(RenderedProcess { env: spec.env.clone(), args: spec.args.clone() });
+    if !spec.program.render {
+        return Ok(RenderedProcess { env: spec.program.env.clone(), args: spec.program.args.clone() });
     }
-    let values = RenderValues::of_chosen(&spec.values).with_endpoints(wiring);
+    let values = RenderValues::of_chosen(&spec.program.values).with_endpoints(wiring);
     Ok(RenderedProcess {
-        env: rendered_env(&spec.env, &values, secrets)?,
-        args: rendered_words("argument", &spec.args, &values)?,
+        env: rendered_env(&spec.program.env, &values, secrets)?,
+        args: rendered_words("argument", &spec.program.args, &values)?,
     })
 }
 
@@ -235,18 +238,18 @@ pub fn container(
     wiring: &EndpointWiring,
     secrets: &dyn Fn(&str) -> Option<String>,
 ) -> Result<ContainerSpec, RenderFault> {
-    if !spec.render {
+    if !spec.program.render {
         return Ok(spec.clone());
     }
-    let values = RenderValues::of_chosen(&spec.values).with_endpoints(wiring);
+    let values = RenderValues::of_chosen(&spec.program.values).with_endpoints(wiring);
     let entry = spec.entry.as_ref().map(|entry| rendered_words("entry", entry, &values));
-    Ok(ContainerSpec {
+    let program = ProgramSpec {
         render: false,
-        env: rendered_env(&spec.env, &values, secrets)?,
-        entry: entry.transpose()?,
-        args: rendered_words("argument", &spec.args, &values)?,
-        ..spec.clone()
-    })
+        env: rendered_env(&spec.program.env, &values, secrets)?,
+        args: rendered_words("argument", &spec.program.args, &values)?,
+        ..spec.program.clone()
+    };
+    Ok(ContainerSpec { entry: entry.transpose()?, program, ..spec.clone() })
 }
 
 fn rendered_env(
@@ -415,10 +418,10 @@ mod tests {
         let secret = |name: &str| (name == "db").then(|| "hunter2".to_owned());
         let rendered = super::container(own, &EndpointWiring::default(), &secret).unwrap();
         assert_eq!(
-            (rendered.entry, rendered.args),
+            (rendered.entry, rendered.program.args),
             (Some(vec!["run-7".into()]), vec!["{port:web}".into(), "till".into()])
         );
-        assert_eq!((rendered.env["A"].as_str(), rendered.env["DSN"].as_str()), ("7", "till:hunter2"));
+        assert_eq!((rendered.program.env["A"].as_str(), rendered.program.env["DSN"].as_str()), ("7", "till:hunter2"));
         let shown = serde_json::to_value(shown(&spec, &EndpointWiring::default()).unwrap()).unwrap();
         let wanted = json!({
             "argument 1": "{port:web}", "argument 2": "till", "entry 1": "run-7", "env.A": "7", "env.DSN": "till:***",

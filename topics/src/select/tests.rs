@@ -147,7 +147,7 @@ fn check_host(text: &str, picked: bool) {
     let (spec, mut other) = (spec(), spec());
     let Spec::Yuno(yuno) = &mut other else { panic!("a yuno") };
     yuno.artifact.role = "till".parse().unwrap();
-    yuno.labels.clear();
+    yuno.common.labels.clear();
     let host = HostId(uuid::Uuid::from_u128(7));
     let unit = |name, spec, phase| Unit { host, hostname: "shop-7", name, spec, phase, content: None };
     let units = [unit(&web, &spec, Phase::Running), unit(&till, &other, Phase::Failed)];

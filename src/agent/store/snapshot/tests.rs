@@ -91,7 +91,7 @@ impl Bench {
         let Spec::Yuno(spec) = &*units.into_iter().find(|row| row.name == unit(name)).unwrap().desired.spec else {
             panic!("a yuno")
         };
-        spec.args.clone()
+        spec.program.args.clone()
     }
 
     async fn ports(&self) -> Vec<String> {

@@ -155,7 +155,7 @@ async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -
     if spec.limits.is_none() {
         return None;
     }
-    match runtime.limit(id, spec.limits).await {
+    match runtime.limit(id, spec.program.limits).await {
         Ok(true) => None,
         Ok(false) => Some("limits: its runtime cannot change them while it runs, and it is not made anew".into()),
         Err(failure) => Some(failure.error.within("limits")),

@@ -52,7 +52,7 @@ fn launch(
 ) -> Result<Launch, Diagnostic> {
     let first = FirstProcess { pid: probing.process.pid, start_ticks: probing.process.start_ticks };
     let exec = Exec {
-        cwd: spec.cwd.clone(),
+        cwd: spec.program.cwd.clone(),
         env: environment(unit, spec, &probing.wiring),
         ..Exec::new(argv.iter().map(|word| probing.wiring.fill(word, None)).collect(), 0)
     };

@@ -75,7 +75,7 @@ impl FilesState {
         for artifact in desired.spec.artifacts() {
             self.artifacts.fetch_telling(artifact, tell).await.map_err(from_artifact)?;
         }
-        let secrets = self.secrets.fetch(unit, &spec.secrets).await?;
+        let secrets = self.secrets.fetch(unit, &spec.common.secrets).await?;
         let secrets = secrets.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
         let (state, revision) = (self.clone(), desired.revision.clone());
         blocking(move || state.stage_all(&revision, &spec, &secrets)).await

@@ -65,8 +65,8 @@ impl Goal {
         installed: &InstalledPackages,
         owned_by_others: &BTreeSet<String>,
     ) -> Self {
-        let epoch = runs.iter().map(|run| run.spec.restart_epoch).max();
-        let upgrade = epoch.is_some_and(|epoch| spec.restart_epoch > epoch);
+        let epoch = runs.iter().map(|run| run.spec.common.restart_epoch).max();
+        let upgrade = epoch.is_some_and(|epoch| spec.common.restart_epoch > epoch);
         let mut targets = target::targets(spec, installed, upgrade);
         // What an earlier revision has named and brought, and this one does not name.
         let named: BTreeSet<&str> = spec.present.iter().map(|package| split(package).0).collect();
@@ -206,10 +206,10 @@ mod tests {
         let there = installed::parse("a\tall\t1.0\tii \n");
         let mut runs = [run(1, "one", &["a"], vec![], true)];
         let (two, mut wanted) = (Digest::of(b"two"), spec(serde_json::json!({"present": ["a"]})));
-        wanted.restart_epoch = 1;
+        wanted.common.restart_epoch = 1;
         let goal = Goal::of((&two, &wanted), None, &runs, &there, &BTreeSet::new());
         assert_eq!(goal.targets, [PackageTarget::Newest("a".into())]);
-        runs[0].spec.restart_epoch = 1;
+        runs[0].spec.common.restart_epoch = 1;
         assert_eq!(Goal::of((&two, &wanted), None, &runs, &there, &BTreeSet::new()).targets, []);
     }
 

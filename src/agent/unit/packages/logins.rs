@@ -49,7 +49,7 @@ impl Host {
         if spec.named_secrets().next().is_none() {
             return Ok(Vec::new());
         }
-        let fetched = self.secrets.fetch(unit, &spec.secrets).await;
+        let fetched = self.secrets.fetch(unit, &spec.common.secrets).await;
         let of_host = || self.logins_of_host(unit, spec);
         match fetched {
             Ok(passwords) => self.login_files(unit, spec, &passwords),

@@ -1,6 +1,7 @@
 //! Tests of units that want the same, of versions that go back together, and of what changes owe.
 
 use muster_topics::{
+    common::CommonSpec,
     files::ChangeAction,
     task::{OwedReport, TaskAction, TaskState},
     unit::Spec,
@@ -248,7 +249,10 @@ async fn owed_restart_does_not_end_a_rollback() {
     let version = |artifact: &str| {
         let Verb::UnitApply { spec, run, .. } = apply(&program, artifact, Run::Running) else { panic!("an apply") };
         let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
-        let spec = Box::new(Spec::Yuno(muster_topics::unit::YunoSpec { verify_after_ms: 1, ..spec }));
+        let spec = Box::new(Spec::Yuno(muster_topics::unit::YunoSpec {
+            common: CommonSpec { verify_after_ms: Some(1), ..spec.common },
+            ..spec
+        }));
         Verb::UnitApply { unit: program.clone(), spec, run }
     };
     bench.host.verb(&version("a")).await.unwrap();
@@ -256,7 +260,8 @@ async fn owed_restart_does_not_end_a_rollback() {
     let verified = verified.observed.trial.verified().cloned();
     let Verb::UnitApply { spec, .. } = version("b") else { panic!("an apply") };
     let Spec::Yuno(slow) = *spec else { panic!("a yuno") };
-    let slow = muster_topics::unit::YunoSpec { verify_after_ms: 60_000, ..slow };
+    let slow =
+        muster_topics::unit::YunoSpec { common: CommonSpec { verify_after_ms: Some(60_000), ..slow.common }, ..slow };
     let apply_slow =
         Verb::UnitApply { unit: program.clone(), spec: Box::new(Spec::Yuno(slow)), run: Some(Run::Running) };
     bench.host.verb(&apply_slow).await.unwrap();

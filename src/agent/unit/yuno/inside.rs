@@ -26,14 +26,14 @@ pub(super) async fn launch(
     let launch = move || {
         let refused = |refusal: muster_rules::CommandRefusal| never(refusal.diagnostic);
         let exec = Exec {
-            user: spec.user.clone(),
-            cwd: spec.cwd.clone(),
-            env: spec.env.clone(),
-            ..Exec::new(spec.args.clone(), 0)
+            user: spec.program.user.clone(),
+            cwd: spec.program.cwd.clone(),
+            env: spec.program.env.clone(),
+            ..Exec::new(spec.program.args.clone(), 0)
         };
         let container = RunningContainer::open(&container, first).map_err(refused)?;
         let mut launch = container.launch(&exec).map_err(refused)?;
-        container.place(&mut launch, unit.name().as_str(), &spec.limits).map_err(refused)?;
+        container.place(&mut launch, unit.name().as_str(), &spec.program.limits).map_err(refused)?;
         let own = [("MUSTER_UNIT", unit.to_string()), ("MUSTER_REALM", unit.realm().to_string())];
         launch.env.extend(own.map(|(name, value)| (name.to_owned(), value)));
         let log = &spec.log;
@@ -42,7 +42,7 @@ pub(super) async fn launch(
         launch.restart = RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 };
         launch.timeout_ms = None;
         launch.stop_signal = signal_number(spec.stop_signal());
-        launch.grace_ms = spec.grace_ms;
+        launch.grace_ms = spec.program.grace_ms;
         Ok(launch)
     };
     blocking(launch).await.map(Some)

@@ -75,10 +75,10 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
     env.extend(wiring.variables());
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
     let notify = notify(spec, welcome);
-    let cwd = spec.cwd.clone().unwrap_or_else(|| text(&place.work()));
+    let cwd = spec.program.cwd.clone().unwrap_or_else(|| text(&place.work()));
     let forking = spec.process.forking.as_ref().map(|forking| ForkingMode {
         pid_file: forking.pid_file.as_ref().map(|file| text(&Path::new(&cwd).join(file))),
-        start_timeout_ms: spec.start_timeout_ms,
+        start_timeout_ms: spec.program.start_timeout_ms,
     });
     if let Some(notify) = &notify {
         let (socket, watchdog, factor) = match notify.lines {
@@ -101,7 +101,7 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
         forking,
         output: OutputMode::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
         restart: muster_shim::RestartLimits {
-            on: match spec.restart {
+            on: match spec.program.restart {
                 Restart::Always => RestartOn::Always,
                 Restart::OnFailure => RestartOn::Failure,
                 Restart::Never => RestartOn::Never,
@@ -112,7 +112,7 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
         },
         timeout_ms: None,
         stop_signal: signal_number(spec.stop_signal()),
-        grace_ms: spec.grace_ms,
+        grace_ms: spec.program.grace_ms,
     }
 }
 
@@ -125,7 +125,7 @@ fn notify(spec: &YunoSpec, welcome: ChannelWelcome) -> Option<NotifyKind> {
     };
     Some(NotifyKind {
         name: format!("muster-{}", Uuid::new_v4()),
-        start_timeout_ms: spec.start_timeout_ms,
+        start_timeout_ms: spec.program.start_timeout_ms,
         watchdog_ms: spec.watchdog_ms,
         lines,
     })
@@ -170,7 +170,7 @@ fn resource(resource: process::Resource) -> LimitResource {
 /// Returns the user and groups of a unit; `None` if they are the agent's own.
 pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::ResolvedUser>, Failure> {
     let own = unistd::geteuid();
-    let user = spec.user.as_deref().map(by_name).transpose()?;
+    let user = spec.program.user.as_deref().map(by_name).transpose()?;
     let groups = spec.process.groups.as_ref().map(|groups| groups.iter().map(|name| find_group(name)).collect());
     let groups: Option<Vec<u32>> = groups.transpose()?;
     let (uid, gid) = match &user {

@@ -73,7 +73,7 @@ impl Yunos {
             }
             let reads = started.reads.clone().or_else(|| Some(started.revision.clone()));
             let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
-            let changed = StartRecord { revision, bare, limits: spec.limits, reads, ..started };
+            let changed = StartRecord { revision, bare, limits: spec.program.limits, reads, ..started };
             place.write_started(&changed)?;
             tracing::info!(%unit, revision = desired.revision.short(), "its limits were changed in place");
             return Ok(true);
@@ -85,7 +85,7 @@ impl Yunos {
             return Ok(false);
         }
         let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
-        place.write_started(&StartRecord { revision, bare, limits: spec.limits, reads: None, ..started })?;
+        place.write_started(&StartRecord { revision, bare, limits: spec.program.limits, reads: None, ..started })?;
         tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
         Ok(true)
     }
@@ -187,8 +187,8 @@ impl Yunos {
 /// Whether it differs from what was started in more than its limits.
 fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -> bool {
     let mut before = desired.spec.as_ref().clone();
-    if let Some(before) = before.limits_mut() {
-        *before = limits;
+    if let Some(program) = before.program_mut() {
+        program.limits = limits;
     }
     before.revision().ok() != started.bare
 }
@@ -268,8 +268,8 @@ mod tests {
                 "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1",
             });
             let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
-            spec.env.insert("PIN".to_owned(), "4711".to_owned());
-            spec.limits.memory_bytes = memory_bytes;
+            spec.program.env.insert("PIN".to_owned(), "4711".to_owned());
+            spec.program.limits.memory_bytes = memory_bytes;
             let config = serde_json::json!([{ "id": "a", "version": "1", "sha256": Digest::of(config) }]);
             spec.configs = serde_json::from_value(config).unwrap();
             muster_topics::unit::Spec::Yuno(spec)

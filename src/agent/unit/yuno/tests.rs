@@ -231,7 +231,7 @@ async fn its_environment_is_what_the_agent_says() {
     let fields = json!({
         "args": ["--config={config}"],
         "env": {"COLOUR": "green", "PATH": "/bin"},
-        "config": {"id": "hello", "version": "1", "sha256": Digest::of(content)},
+        "configs": [{"id": "hello", "version": "1", "sha256": Digest::of(content)}],
     });
     let verb = host.apply(&unit, program, fields);
     let Verb::UnitApply { spec, .. } = &verb else { unreachable!() };

@@ -108,7 +108,7 @@ fn labels(unit: &Unit, frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Labels" }
-            @for (name, value) in unit.desired.spec.labels() {
+            @for (name, value) in &unit.desired.spec.common().labels {
                 (frame.form(&format!("{url}/unlabel"), html! {
                     div.row {
                         code { (name) "=" (value) }

@@ -364,7 +364,7 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(realm: &Name, spec: &Spec) -> Markup {
-    let (configs, args, env, labels) = (spec.configs(), spec.args(), spec.env(), spec.labels());
+    let (configs, args, env, labels) = (spec.configs(), spec.args(), spec.env(), &spec.common().labels);
     let user = spec.user();
     html! {
         @if let Some(artifact) = spec.artifact() {
@@ -381,8 +381,8 @@ fn spec(realm: &Name, spec: &Spec) -> Markup {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
             } } }
         }
-        @if !spec.secrets().is_empty() {
-            div { dt { "Secrets" } dd { @for secret in spec.secrets() {
+        @if !spec.common().secrets.is_empty() {
+            div { dt { "Secrets" } dd { @for secret in &spec.common().secrets {
                 a href=(super::secret::url(realm, &secret.name)) { (secret) } " "
             } } }
         }
@@ -393,13 +393,15 @@ fn spec(realm: &Name, spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         @if let Some(limits) = limits(spec) { div { dt { "May use" } dd { (limits) } } }
-        div { dt { "Grace" } dd { (elements::span(spec.grace_ms())) } }
+        @if let Some(program) = spec.program() {
+            div { dt { "Grace" } dd { (elements::span(program.grace_ms)) } }
+        }
         @if !spec.probes().is_none() {
             div { dt { "Probes" } dd { ul.plain { @for (which, probe) in spec.probes().iter() {
                 li { (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) }
             } } } }
         }
-        @for (what, units) in [("Starts after", spec.after()), ("Requires", spec.requires())] {
+        @for (what, units) in [("Starts after", &spec.common().after), ("Requires", &spec.common().requires)] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
         }
         @if !labels.is_empty() {

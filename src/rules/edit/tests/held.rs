@@ -62,7 +62,11 @@ fn operators_hold_lasts_until_unhold() {
     check_held((Run::Running, Phase::Stopped, operator), &run(), "keep");
     check_held((Run::Running, Phase::Running, operator), &stop(), "stopped 0");
     check_held((Run::Running, Phase::Running, operator), &restarted(), "running 1");
-    check_held((Run::Running, Phase::Running, operator), &applied(yuno(|spec| spec.grace_ms = 1), None), "running 0");
+    check_held(
+        (Run::Running, Phase::Running, operator),
+        &applied(yuno(|spec| spec.program.grace_ms = 1), None),
+        "running 0",
+    );
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn multiline_note_is_refused() {
 #[test]
 fn labels_change_in_place() {
     let before = desired(Run::Running, |spec| {
-        spec.labels =
+        spec.common.labels =
             [("tier", "gold"), ("site", "north")].map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).into();
     });
     let observed = seen(Phase::Running);
@@ -91,7 +95,7 @@ fn labels_change_in_place() {
         panic!("should be a change")
     };
     let Spec::Yuno(spec) = &*spec else { panic!("a yuno") };
-    let labels: Vec<_> = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let labels: Vec<_> = spec.common.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!((labels, revision), (vec!["a=b".to_owned(), "tier=tin".to_owned()], before.revision.clone()));
     let many: Vec<String> = (0..40).map(|number| format!("l{number}")).collect();
     let many: Vec<_> = many.iter().map(|name| (name.as_str(), Some("x"))).collect();
@@ -107,7 +111,7 @@ fn upgrade_changes_only_content() {
     };
     let before = desired(Run::Running, |spec| {
         spec.configs = vec![config("1")];
-        spec.env.insert("SECRET".to_owned(), "x".to_owned());
+        spec.program.env.insert("SECRET".to_owned(), "x".to_owned());
     });
     let Spec::Yuno(spec) = &*before.spec else { panic!("a yuno") };
     let newer = ArtifactRef { sha256: Digest::of(b"new"), version: "2".parse().unwrap(), ..spec.artifact.clone() };
@@ -129,7 +133,7 @@ fn upgrade_changes_only_content() {
     };
     let Spec::Yuno(after) = &*after else { panic!("a yuno") };
     assert_eq!(after.configs.iter().map(|config| config.version.as_str()).collect::<Vec<_>>(), ["2"]);
-    assert_eq!((&after.artifact, &after.env), (&newer, &spec.env));
+    assert_eq!((&after.artifact, &after.program.env), (&newer, &spec.program.env));
     assert_ne!(revision, right);
     // What is so already is kept, whatever was planned from.
     let other = Digest::of(b"other");
@@ -153,7 +157,7 @@ fn freeze_is_desired_state() {
         (thaw, "running 0"),
         (run(), "keep"),
         (held(None), "running 0 frozen held"),
-        (applied(yuno(|spec| spec.grace_ms = 1), None), "running 0 frozen"),
+        (applied(yuno(|spec| spec.program.grace_ms = 1), None), "running 0 frozen"),
         (restarted(), "running 1"),
         (stop(), "stopped 0"),
         (retired(), "stopped 0 held"),

@@ -3,7 +3,7 @@
 use super::*;
 
 fn with(value: &str) -> Box<Spec> {
-    yuno(|spec| drop(spec.env.insert("TOKEN".to_owned(), value.to_owned())))
+    yuno(|spec| drop(spec.program.env.insert("TOKEN".to_owned(), value.to_owned())))
 }
 
 #[test]
@@ -13,14 +13,14 @@ fn mask_keeps_the_present_value() {
     let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
     assert_eq!(edit(&unit(), current, &applied(with(MASK), None)), Ok(UnitEdit::Keep));
     let also = yuno(|spec| {
-        spec.env.insert("TOKEN".to_owned(), MASK.to_owned());
-        spec.env.insert("PORT".to_owned(), "1".to_owned());
+        spec.program.env.insert("TOKEN".to_owned(), MASK.to_owned());
+        spec.program.env.insert("PORT".to_owned(), "1".to_owned());
     });
     let Ok(UnitEdit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else {
         panic!("should be a change")
     };
     let Spec::Yuno(spec) = &*spec else { panic!("a yuno") };
-    assert_eq!((&spec.env["TOKEN"][..], &spec.env["PORT"][..]), ("hunter2", "1"));
+    assert_eq!((&spec.program.env["TOKEN"][..], &spec.program.env["PORT"][..]), ("hunter2", "1"));
 }
 
 #[test]

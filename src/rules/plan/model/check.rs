@@ -20,8 +20,8 @@ impl World {
         if is_up && !side.was_up && alive.revision == desired.revision {
             let Spec::Yuno(spec) = &*desired.spec else { panic!("a yuno") };
             let [started, ready] = side.passed;
-            assert!(started || spec.probes.start.is_none(), "up without its start probe");
-            assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
+            assert!(started || spec.program.probes.start.is_none(), "up without its start probe");
+            assert!(ready || spec.program.probes.ready.is_none(), "up without its ready probe");
         }
         // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent,
         // or its revision has failed and it runs on until there is what replaces it.

@@ -39,13 +39,14 @@ fn running(change: impl FnOnce(&mut YunoSpec)) -> Bench {
 
 /// A second revision, which can be rolled back to the verified first.
 fn on_trial(change: fn(&mut YunoSpec)) -> Bench {
-    let may_go_back = |spec: &mut YunoSpec| (spec.rollback, spec.verify_after_ms) = (Rollback::Auto, 10_000);
+    let may_go_back =
+        |spec: &mut YunoSpec| (spec.common.rollback, spec.common.verify_after_ms) = (Rollback::Auto, Some(10_000));
     let mut bench = running(may_go_back);
     bench.pass(11 * SECOND);
     assert!(bench.unit.verified().is_some());
     let next = |spec: &mut YunoSpec| {
         may_go_back(spec);
-        spec.healthy_within_ms = Some(20_000);
+        spec.program.healthy_within_ms = Some(20_000);
         change(spec);
     };
     bench.see(wants(desired(2, spec("b", next), Run::Running)));
@@ -79,7 +80,7 @@ const WAITING: [Waiting; 9] = [
         bench
     }),
     ("a start", || {
-        let mut bench = idle(|spec| spec.started_after_ms = 60_000);
+        let mut bench = idle(|spec| spec.program.started_after_ms = 60_000);
         bench.install();
         bench.start();
         bench

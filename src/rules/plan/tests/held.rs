@@ -102,7 +102,7 @@ fn operators_hold_survives_restart() {
 fn finished_task_is_not_started_again() {
     let task = |grace_ms| {
         let change = move |spec: &mut muster_topics::unit::YunoSpec| {
-            (spec.restart, spec.grace_ms) = (Restart::OnFailure, grace_ms);
+            (spec.program.restart, spec.program.grace_ms) = (Restart::OnFailure, grace_ms);
         };
         spec("a", change)
     };

@@ -14,7 +14,7 @@ fn probed(which: &str, restart: Restart) -> Spec {
         }
     }
     let probes = serde_json::from_value(probes).unwrap();
-    spec("a", |spec| (spec.probes, spec.restart) = (probes, restart))
+    spec("a", |spec| (spec.program.probes, spec.program.restart) = (probes, restart))
 }
 
 impl Bench {
@@ -251,7 +251,7 @@ fn leaving_instance_is_not_probed() {
     let mut bench = Bench::up("rl");
     let mut next = probed("rl", Restart::Always);
     let Spec::Yuno(yuno) = &mut next else { panic!("a yuno") };
-    yuno.args.push("x".to_owned());
+    yuno.program.args.push("x".to_owned());
     bench.see(wants(desired(2, next, Run::Running)));
     assert_eq!((bench.tried().as_str(), bench.unit.observed.phase()), ("", Phase::Running));
 }

@@ -72,7 +72,7 @@ fn restored_unit_continues_after_restart() {
     );
 
     // The host was restarted: that counts for nothing, and even one that is not started again comes back with it.
-    let once = desired(1, spec("a", |spec| spec.restart = Restart::Never), Run::Running);
+    let once = desired(1, spec("a", |spec| spec.program.restart = Restart::Never), Run::Running);
     for desired in [wanted(Run::Running), once] {
         let mut bench = Bench::running();
         bench.unit.observed.attempts = 2;
@@ -81,7 +81,7 @@ fn restored_unit_continues_after_restart() {
     }
 
     // One that is there for one run does not.
-    let for_one_run = spec("a", |spec| (spec.restart, spec.transient) = (Restart::Never, true));
+    let for_one_run = spec("a", |spec| (spec.program.restart, spec.transient) = (Restart::Never, true));
     let bench = Bench::running();
     let last = InstanceExit { with_host: true, ..bench.ended(Exit::Unknown, 0) };
     let found = FoundInstance::Ended(InstanceEnd { restarts: 0, last });

@@ -4,7 +4,7 @@ use super::*;
 
 /// A spec that is verified after ten seconds, and goes back.
 fn good(artifact: &str) -> Spec {
-    spec(artifact, |spec| (spec.rollback, spec.verify_after_ms) = (Rollback::Auto, 10_000))
+    spec(artifact, |spec| (spec.common.rollback, spec.common.verify_after_ms) = (Rollback::Auto, Some(10_000)))
 }
 
 fn with(artifact: &str, change: impl FnOnce(&mut YunoSpec)) -> Spec {
@@ -131,7 +131,7 @@ fn verified_revision_is_not_rolled_back() {
 
 #[test]
 fn start_timeout_rolls_back() {
-    let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
+    let slow = with("b", |spec| (spec.channel, spec.program.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let mut bench = changed_to(slow);
     let started_ms = bench.now_ms;
     assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(started_ms + 20 * SECOND)));
@@ -190,7 +190,7 @@ fn without_verified_revision_nothing_is_rolled_back() {
     bench.end(1);
     assert_eq!((bench.unit.observed.phase(), bench.unit.observed.rolled_back()), (Phase::Backoff, None));
 
-    let mut bench = changed_to(with("b", |spec| spec.rollback = Rollback::Never));
+    let mut bench = changed_to(with("b", |spec| spec.common.rollback = Rollback::Never));
     assert!(!bench.unit.observed.trial.is_on());
     bench.end(1);
     bench.pass(3_600 * SECOND);
@@ -199,11 +199,11 @@ fn without_verified_revision_nothing_is_rolled_back() {
 
 #[test]
 fn next_generation_is_tried_again() {
-    let mut bench = changed_to(with("b", |spec| spec.restart = Restart::Never));
+    let mut bench = changed_to(with("b", |spec| spec.program.restart = Restart::Never));
     bench.end(1);
     check_back(&mut bench, "exit code 1");
     // The same again, by `run`.
-    bench.see(wants(desired(3, with("b", |spec| spec.restart = Restart::Never), Run::Running)));
+    bench.see(wants(desired(3, with("b", |spec| spec.program.restart = Restart::Never), Run::Running)));
     assert_eq!((bench.unit.observed.rolled_back(), bench.unit.asked()), (None, bench.unit.desired.as_ref()));
     bench.install();
     bench.end(0);
@@ -219,14 +219,14 @@ fn next_generation_is_tried_again() {
 
 #[test]
 fn interrupted_rollback_continues_after_restart() {
-    let mut bench = changed_to(with("b", |spec| spec.restart = Restart::Never));
+    let mut bench = changed_to(with("b", |spec| spec.program.restart = Restart::Never));
     bench.end(1);
     // Before anything of the verified one runs: the generation is not reached.
     let kept = bench.unit.kept();
     assert_eq!(kept.observed.generation, 1);
     let mut after =
         Bench { unit: PlannedUnit::new(Some(kept), bench.now_ms), now_ms: bench.now_ms, pid: 9, trail: Vec::new() };
-    let bad = with("b", |spec| spec.restart = Restart::Never);
+    let bad = with("b", |spec| spec.program.restart = Restart::Never);
     after.see(wants(desired(2, bad.clone(), Run::Running)));
     assert_eq!(after.unit.desired.as_ref().map(|desired| &desired.revision), Some(&revision(&good("a"))));
     let ended = InstanceExit { exit: Exit::Code(1), ..after.ended(Exit::Code(1), 0) };
@@ -241,7 +241,7 @@ fn interrupted_rollback_continues_after_restart() {
 
 #[test]
 fn trial_time_continues_after_restart() {
-    let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
+    let slow = with("b", |spec| (spec.channel, spec.program.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let bench = changed_to(slow.clone());
     let (kept, process) = (bench.unit.kept(), bench.unit.process());
     let now_ms = bench.now_ms + 15 * SECOND;
@@ -256,10 +256,10 @@ fn trial_time_continues_after_restart() {
 #[test]
 fn rollback_restores_in_place_settings() {
     let mut bench = verified();
-    let patient = with("a", |spec| spec.grace_ms = 7);
+    let patient = with("a", |spec| spec.program.grace_ms = 7);
     bench.see(wants(desired(2, patient.clone(), Run::Running)));
     assert_eq!(bench.unit.verified().map(|verified| &*verified.spec), Some(&patient));
-    bench.see(wants(desired(3, with("b", |spec| spec.restart = Restart::Never), Run::Running)));
+    bench.see(wants(desired(3, with("b", |spec| spec.program.restart = Restart::Never), Run::Running)));
     bench.install();
     bench.end(0);
     bench.start();
@@ -296,7 +296,7 @@ fn failed_reload_rolls_back_with_new_process() {
 
 #[test]
 fn held_unit_is_not_verified() {
-    let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
+    let slow = with("b", |spec| (spec.channel, spec.program.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let mut bench = changed_to(slow.clone());
     let hold = Hold::new(HoldReason::Operator, 0);
     bench.see(UnitEvent::Desired(Some(Box::new(desired(3, slow, Run::Running))), Some(hold)));
@@ -306,7 +306,7 @@ fn held_unit_is_not_verified() {
 
 #[test]
 fn rolled_back_task_is_not_run_again() {
-    let task = |spec: &mut YunoSpec| spec.restart = Restart::OnFailure;
+    let task = |spec: &mut YunoSpec| spec.program.restart = Restart::OnFailure;
     let mut bench = Bench::new(desired(1, with("a", task), Run::Running));
     bench.install();
     bench.start();

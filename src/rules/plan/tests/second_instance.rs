@@ -7,8 +7,9 @@ use super::*;
 /// It starts first, goes back by itself, and its revisions are verified after five seconds.
 fn first(artifact: &str) -> Spec {
     spec(artifact, |spec| {
-        (spec.replace, spec.rollback) = (Replace::StartFirst, Rollback::Auto);
-        (spec.verify_after_ms, spec.healthy_within_ms, spec.grace_ms) = (5_000, Some(20_000), 7_000);
+        (spec.replace, spec.common.rollback) = (Replace::StartFirst, Rollback::Auto);
+        (spec.common.verify_after_ms, spec.program.healthy_within_ms, spec.program.grace_ms) =
+            (Some(5_000), Some(20_000), 7_000);
     })
 }
 
@@ -166,7 +167,7 @@ fn failed_candidate_leaves_old_instance_running() {
 fn failed_candidate_without_verified_revision_fails_unit() {
     let never = |artifact: &str| {
         let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
-        spec.rollback = Rollback::Never;
+        spec.common.rollback = Rollback::Never;
         Spec::Yuno(spec)
     };
     let mut bench = running_as(never("a"), Run::Running);
@@ -196,7 +197,7 @@ fn failed_candidate_without_verified_revision_fails_unit() {
 fn replaced_instance_ends_by_its_own_spec() {
     let mut bench = running(Run::Running);
     let Spec::Yuno(mut other) = first("b") else { panic!("a yuno") };
-    (other.grace_ms, other.stop_signal) = (1, Some(Signal::Int));
+    (other.program.grace_ms, other.program.stop_signal) = (1, Some(Signal::Int));
     bench.replace(Spec::Yuno(other), Run::Running);
     bench.trail.clear();
     bench.pass(SECOND);
@@ -266,7 +267,7 @@ fn new_generation_ends_candidate_first() {
 fn only_one_instance_plays() {
     let speaks = |artifact: &str| {
         let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
-        (spec.channel, spec.stop_signal) = (Channel::Lines, Some(Signal::Term));
+        (spec.channel, spec.program.stop_signal) = (Channel::Lines, Some(Signal::Term));
         Spec::Yuno(spec)
     };
     let connection = || PlayConnection { number: 1, playing: false, can: vec![muster_topics::channel::Ability::Play] };

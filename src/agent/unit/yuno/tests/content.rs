@@ -38,7 +38,7 @@ impl Bench {
         let host = Host::start_as(watch::channel(Arc::new(MemberIdentity { membership, key })).1).await;
         let unit = unit();
         let config = json!({"id": "hello", "version": "1", "sha256": Digest::of(CONFIG)});
-        let mut all = json!({"config": config, "provides": [{"name": "web"}]});
+        let mut all = json!({"configs": [config], "provides": [{"name": "web"}]});
         all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         host.verb(&unit, &host.apply(&unit, SERVICE, all)).await.unwrap();
         host.until_phase(&unit, Phase::Running).await;

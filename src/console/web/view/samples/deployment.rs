@@ -108,7 +108,11 @@ fn hosts(hostname: &str, count: usize) -> Vec<DeploymentHost> {
 fn units(text: &str) -> Vec<DeploymentUnit> {
     let artifact = unit("shop-7", 0).desired.spec.artifact().unwrap().clone();
     let configs = vec![config_ref("till.main")];
-    let yuno = YunoSpec { args: vec![text.to_owned()], configs, ..YunoSpec::new(artifact) };
+    let yuno = YunoSpec {
+        configs,
+        program: ProgramSpec { args: vec![text.to_owned()], ..ProgramSpec::default() },
+        ..YunoSpec::new(artifact)
+    };
     let container = ContainerSpec::new(Image::Name(text.to_owned()));
     vec![
         DeploymentUnit { unit: name(1), spec: Box::new(Spec::Yuno(yuno)), run: Run::Running, placement: None },

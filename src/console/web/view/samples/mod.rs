@@ -20,6 +20,7 @@ use muster_topics::{
     alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
     command::{Exec, LogView, Target, Verb},
+    common::{CommonSpec, ProgramSpec},
     container::{ContainerSpec, ContainerState, ContainerSummary, Image, Mount, Runtime},
     desired::{DeploymentReport, DeploymentUnit, DesiredMark, DesiredReport, DocumentRefusal, UnitOwner},
     diagnostic::Diagnostic,

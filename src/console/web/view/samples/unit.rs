@@ -19,12 +19,21 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
     };
     let spec = YunoSpec {
         configs: ["till.main", "shop"].map(config_ref).to_vec(),
-        args: vec!["--config".to_owned(), text("{config}")],
-        env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
-        user: Some(text("till")),
-        labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         channel: Channel::Lines,
-        probes: Probes { live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))), ..Probes::default() },
+        program: ProgramSpec {
+            args: vec!["--config".to_owned(), text("{config}")],
+            env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
+            user: Some(text("till")),
+            probes: Probes {
+                live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))),
+                ..Probes::default()
+            },
+            ..ProgramSpec::default()
+        },
+        common: CommonSpec {
+            labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
+            ..CommonSpec::default()
+        },
         ..YunoSpec::new(artifact)
     };
     let running = ObservedState::Running(InstanceReport {
@@ -97,23 +106,26 @@ pub(in crate::web) fn container(hostname: &str) -> Unit {
     let image = unit.desired.spec.artifact().unwrap().clone();
     let spec = ContainerSpec {
         entry: Some(vec![text("/bin/till"), "--fast".to_owned()]),
-        args: vec![text("--config"), "/etc/till.conf".to_owned()],
-        env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
-        user: Some(text("till")),
         mounts: [true, false]
             .map(|read_only| Mount { host: text("/srv/till"), inside: "/data".to_owned(), read_only })
             .into(),
-        limits: Limits { memory_bytes: Some(64 << 20), cpu: Cores::new(0.5), pids: Some(50) },
         disk_bytes: Some(2 << 30),
-        probes: Probes {
-            start: every(Check::Tcp(probe::Tcp { port: Port::Number(80), address: None })),
-            ready: every(Check::Http(probe::Http {
-                port: Port::Endpoint("http".parse().unwrap()),
-                path: text("/ready"),
-                address: None,
-                status: None,
-            })),
-            live: every(Check::Exec(vec![text("/bin/check"), "--quick".to_owned()])),
+        program: ProgramSpec {
+            args: vec![text("--config"), "/etc/till.conf".to_owned()],
+            env: BTreeMap::from([(text("LOG_LEVEL"), "value-of-it".to_owned())]),
+            user: Some(text("till")),
+            limits: Limits { memory_bytes: Some(64 << 20), cpu: Cores::new(0.5), pids: Some(50) },
+            probes: Probes {
+                start: every(Check::Tcp(probe::Tcp { port: Port::Number(80), address: None })),
+                ready: every(Check::Http(probe::Http {
+                    port: Port::Endpoint("http".parse().unwrap()),
+                    path: text("/ready"),
+                    address: None,
+                    status: None,
+                })),
+                live: every(Check::Exec(vec![text("/bin/check"), "--quick".to_owned()])),
+            },
+            ..ProgramSpec::default()
         },
         ..ContainerSpec::new(Image::Rootfs(image))
     };
