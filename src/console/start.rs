@@ -762,6 +762,7 @@ impl RunningConsole {
         // After the recorder, which has stored by now what it took.
         self.console.shared.measurements.series.stop().await;
         self.console.shared.store.close().await;
+        index_file::release_removed();
         drop(self.lock);
         tracing::info!("the console has stopped");
     }

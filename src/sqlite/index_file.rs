@@ -65,9 +65,19 @@ pub async fn prepare(path: &Path) -> io::Result<PreparedIndex> {
     tokio::task::spawn_blocking(move || prepare_now(&path)).await.map_err(io::Error::other)?
 }
 
+/// Gives back the room of indexes that SQLite has removed, as it does when a store is closed.
+pub fn release_removed() {
+    PREPARED.lock().unwrap_or_else(PoisonError::into_inner).retain(has_name);
+}
+
+/// Whether a file was not removed.
+fn has_name(file: &Arc<File>) -> bool {
+    file.metadata().is_ok_and(|found| found.nlink() > 0)
+}
+
 fn prepare_now(path: &Path) -> io::Result<PreparedIndex> {
     let mut prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner);
-    prepared.retain(|file| file.metadata().is_ok_and(|found| found.nlink() > 0));
+    prepared.retain(has_name);
     let index = index_path(path);
     let found = fs::symlink_metadata(&index).map(|found| (found.dev(), found.ino())).ok();
     let is_same = |file: &&Arc<File>| file.metadata().ok().map(|one| (one.dev(), one.ino())) == found;
@@ -222,6 +232,24 @@ mod tests {
             disk.empty();
         }
         assert_eq!(outcomes, [false, false, false, false, false, false, false, true]);
+    }
+
+    #[tokio::test]
+    async fn room_of_a_removed_index_is_given_back() {
+        let disk = Disk::ext4(16, &[]);
+        let path = disk.path().join("a.db");
+        let connection = connect(&path).await.unwrap();
+        connection.close().await.unwrap();
+        assert!(!index_path(&path).exists());
+        release_removed();
+        disk.fill();
+        let error = connect(&disk.path().join("b.db")).await.unwrap_err();
+        assert!(crate::room::is_missing(&error), "{error}");
+        // What could not be written is kept no longer than its name.
+        fs::remove_file(index_path(&disk.path().join("b.db"))).unwrap();
+        release_removed();
+        let is_of_disk = |file: &Arc<File>| file.metadata().unwrap().dev() == fs::metadata(disk.path()).unwrap().dev();
+        assert!(!PREPARED.lock().unwrap().iter().any(is_of_disk));
     }
 
     #[tokio::test]

@@ -239,12 +239,13 @@ pub async fn mark(db: &SqlitePool) -> StoreResult<StoreMark> {
     })
 }
 
-/// Advances a store to a mark, where it is behind.
+/// Advances a store to a mark, where it is behind. What is so already is not written: a full disk has no room for it.
 pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult<()> {
-    for (key, value) in [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)] {
+    let numbers = [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)];
+    for (key, value) in numbers.into_iter().filter(|(_, value)| *value > 0) {
         sqlx::query!(
             "INSERT INTO meta (key, value) VALUES ($1, $2)
-             ON CONFLICT (key) DO UPDATE SET value = max(meta.value, excluded.value)",
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE excluded.value > meta.value",
             key,
             value
         )
