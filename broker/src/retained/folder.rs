@@ -73,12 +73,7 @@ fn clear_places(folder: &Path) -> io::Result<()> {
 
 /// Moves what cannot be used out of the way.
 fn move_aside(path: &Path, fault: &str) -> io::Result<()> {
-    let place = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".damaged-{number}"));
-        PathBuf::from(name)
-    };
-    let aside = (1..).map(place).find(|aside| aside.symlink_metadata().is_err()).ok_or(io::ErrorKind::AlreadyExists)?;
+    let aside = free_place(path)?;
     fs::rename(path, &aside)?;
     tracing::error!(
         path = %path.display(), aside = %aside.display(),
@@ -202,15 +197,19 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
 
 /// Gives a file a second name, which it keeps when a new one takes the first.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    for number in 1_u32.. {
-        let aside = path.with_extension(format!("journal.damaged-{number}"));
-        match fs::hard_link(path, &aside) {
-            Ok(()) => return Ok(aside),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // Some file systems have no hard links.
-            Err(_) if !aside.exists() => return fs::copy(path, &aside).map(|_| aside),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
+    let aside = free_place(path)?;
+    // Some file systems have no hard links.
+    fs::hard_link(path, &aside).or_else(|_| fs::copy(path, &aside).map(drop))?;
+    Ok(aside)
+}
+
+/// Returns the first free name for what is set aside. The folder is locked, or about to be: nobody else takes it.
+fn free_place(path: &Path) -> io::Result<PathBuf> {
+    let place = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        PathBuf::from(name)
+    };
+    let is_free = |aside: &PathBuf| aside.symlink_metadata().is_err();
+    (1..=u32::MAX).map(place).find(is_free).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }
