@@ -10,7 +10,7 @@ use muster_base::clock;
 use muster_rules::alert::{AlertChange, AlertTime, HostAlerts, Reading, ReadingSubject};
 use muster_sqlite::room::Reserve;
 use muster_topics::{
-    Millis,
+    Millis, PROTOCOL,
     alert::{Alert, AlertSource, AlertSubject, Metric, RULES_MAX, Rule},
     metric::Point,
     name::{Name, UnitName},
@@ -50,6 +50,8 @@ pub(super) struct AlertEvaluator {
     is_unwritable: bool,
     /// Whether the host has refused its document.
     is_document_refused: bool,
+    /// The protocol of the console, if it is later than this agent's.
+    later_protocol: Option<u32>,
     /// The clock's difference from the console's, by a message since the last sample.
     clock_off_s: Option<f64>,
 }
@@ -73,6 +75,7 @@ impl AlertEvaluator {
             twin_ms: None,
             is_unwritable: false,
             is_document_refused: false,
+            later_protocol: None,
             lost_ms: None,
             clock_off_s: None,
         }
@@ -91,6 +94,11 @@ impl AlertEvaluator {
     /// Records that a loss of the store was noticed now.
     pub(super) fn record_loss_alert(&mut self) {
         self.lost_ms = Some(clock::now_ms());
+    }
+
+    /// The protocol of the console, if it is later than this agent's.
+    pub(super) fn later_protocol(&self) -> Option<u32> {
+        self.later_protocol
     }
 
     /// The number of the console's rules; 0 if there are none.
@@ -124,7 +132,8 @@ impl AlertEvaluator {
         let share = if self.reserve.is_short() { Some(1.0) } else { used(self.reserve.folder()) };
         let store = share.map(|share| host(Metric::StoreUsed, share));
         let document = host(Metric::DocumentRefused, f64::from(u8::from(self.is_document_refused)));
-        twin.into_iter().chain([document, unwritable]).chain(clock).chain(lost).chain(store).collect()
+        let protocol = host(Metric::LaterProtocol, f64::from(u8::from(self.later_protocol.is_some())));
+        twin.into_iter().chain([document, unwritable, protocol]).chain(clock).chain(lost).chain(store).collect()
     }
 }
 
@@ -185,6 +194,22 @@ impl AgentLoop {
         }
         let value = f64::from(u8::from(is_refused));
         self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::DocumentRefused), value }]).await
+    }
+
+    /// Records that the console speaks a protocol that is later than this agent's, or one that it knows.
+    pub(super) async fn record_protocol(&mut self, later: Option<u32>) -> Result<(), StoreError> {
+        self.lookout.later_protocol = later;
+        if let Some(protocol) = later {
+            tracing::error!(
+                protocol,
+                known = PROTOCOL,
+                consequence = "nothing that the console sends is done; units go on",
+                hint = "upgrade this agent",
+                "the console speaks a later protocol than this agent",
+            );
+        }
+        let value = f64::from(u8::from(later.is_some()));
+        self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::LaterProtocol), value }]).await
     }
 
     /// Stores the console's rules, which are newer than the present ones, and follows them.

@@ -139,7 +139,7 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
         assert!(matches!(outcome.status, Status::Refused { code: found, .. } if found == code), "{outcome:?}");
     }
 
-    // Of a newer console: the head is understood, the verb is not.
+    // Of a newer build of this protocol: the head is understood, the verb is not.
     let id = CommandId::new();
     let (issued, expires) = (ago(0), ago(-60_000));
     let newer = serde_json::json!({
@@ -163,6 +163,28 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
     assert_eq!(outcome.status, EXITED, "it goes on as if nothing had been");
     a_moment().await;
     assert!(console.reports_so_far().iter().all(|report| report.command == last.id));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn console_of_a_later_protocol_is_refused_by_name_until_it_speaks_this_one() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let is_raised = |beat: &Heartbeat, is_raised| match &beat.content {
+        Beat::Full { state } => state.alerts.contains_key(&"later-protocol".parse().unwrap()) == is_raised,
+        _ => false,
+    };
+    let later = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign_later(&later)).await;
+    console.next(HostTopic::Heartbeat, |beat: &Heartbeat| is_raised(beat, true)).await;
+    // The answers to its heartbeats are of the protocol that it knows.
+    console.next(HostTopic::Heartbeat, |beat: &Heartbeat| is_raised(beat, false)).await;
+    let known = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&known)).await;
+    let (_, outcome) = console.outcome(known.id).await;
+    assert_eq!(outcome.status, EXITED);
+    assert!(console.reports_so_far().iter().all(|report| report.command == known.id), "nothing was done of it");
     agent.stop().await;
 }
 

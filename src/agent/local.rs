@@ -82,6 +82,9 @@ pub struct AgentStatus {
     pub up_for_ms: Millis,
     /// Whether it is connected to the broker, as the only agent of its host.
     pub connected: bool,
+    /// The protocol of the console, if it is later than the agent's: nothing of it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later_protocol: Option<u32>,
     /// The number of commands being executed.
     pub commands: usize,
     /// The number of units.

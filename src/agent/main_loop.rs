@@ -306,6 +306,10 @@ impl AgentLoop {
                     self.store.console_time(issued_ms, clock_ms);
                 }
             }
+            Effect::Notice(Notice::ConsoleProtocol(later)) => {
+                let seen = self.record_protocol(later).await;
+                self.check(seen);
+            }
             Effect::Notice(notice) => self.log(&notice),
             Effect::Stopped => self.outgoing.disconnected(),
         }
@@ -396,7 +400,7 @@ impl AgentLoop {
                 "the console has signed times that had not come yet, or this agent's store was made at one; the time is what the console \
                  says now"
             ),
-            Notice::Working | Notice::Repeated(_) | Notice::Refresh(_) => {}
+            Notice::Working | Notice::Repeated(_) | Notice::Refresh(_) | Notice::ConsoleProtocol(_) => {}
         }
     }
 
@@ -521,6 +525,7 @@ impl AgentLoop {
             epoch: self.session.me().epoch,
             up_for_ms: self.now_ms(),
             connected: self.session.is_sole(),
+            later_protocol: self.lookout.later_protocol(),
             commands: self.session.running(),
             units: self.inputs.units.borrow().len(),
         }

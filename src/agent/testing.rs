@@ -13,11 +13,11 @@ use muster_base::clock;
 use muster_bus::address;
 use muster_net::pki;
 use muster_topics::{
-    Millis, V1,
+    Millis, PROTOCOL, V1,
     ack::{Ack, HostLives, Numbered, ReportAck},
     asker::Asker,
     command::{Command, Exec, Target, Verb},
-    envelope::{Body, PublicKey, Signer},
+    envelope::{Body, PublicKey, Signer, UnsignedMessage},
     heartbeat::{self, Heartbeat},
     join::Membership,
     metric::{self, Point},
@@ -258,6 +258,12 @@ impl Fleet {
     }
 
     /// Somebody whose key no host has pinned.
+    /// The same as a console of a later protocol would send it.
+    pub(super) fn sign_later<B: Body>(&self, body: &B) -> Vec<u8> {
+        let message = UnsignedMessage::of(self.host.slot(), body).unwrap().in_protocol(PROTOCOL + 1);
+        self.signer.sign_message(message).unwrap()
+    }
+
     pub(super) fn unknown_signer() -> Signer {
         Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
     }

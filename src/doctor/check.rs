@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_net::pki;
-use muster_topics::{Millis, diagnostic::Diagnostic, size};
+use muster_topics::{Millis, PROTOCOL, diagnostic::Diagnostic, size};
 use serde::Serialize;
 
 use crate::{
@@ -265,6 +265,15 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
             "see what is said below of broker and certificate, and its log: journalctl -u muster-agent -n 50",
         ),
     });
+    if let Some(protocol) = agent.later_protocol {
+        all.push(problem(
+            "console's protocol",
+            format!(
+                "the console speaks protocol {protocol}, and this agent {PROTOCOL}: it does nothing that it is told"
+            ),
+            "upgrade the agent (units go on)",
+        ));
+    }
     all
 }
 

@@ -173,7 +173,11 @@ fn ports_are_judged_by_whether_the_role_runs() {
 #[test]
 fn agents_are_judged_by_what_they_say() {
     let agent = |agent| PartFacts { agent: Some(agent), ..well() };
-    let says = |version: &str, is_connected| Ok(AgentFacts { version: version.to_owned(), is_connected });
+    let says = |version: &str, is_connected| {
+        Ok(AgentFacts { version: version.to_owned(), is_connected, later_protocol: None })
+    };
+    let later = AgentFacts { version: "1".to_owned(), is_connected: true, later_protocol: Some(2) };
+    check(Part::Agent, agent(Ok(later)), "console's protocol", Verdict::Problem, "upgrade the agent");
     check(Part::Agent, agent(says("1", true)), "connection", Verdict::Ok, "");
     check(Part::Agent, agent(says("1", false)), "connection", Verdict::Problem, "journalctl");
     check(Part::Agent, agent(says("0", true)), "running version", Verdict::Warning, "restart");

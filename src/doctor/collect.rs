@@ -169,6 +169,7 @@ async fn agent(socket: &Path) -> Result<AgentFacts, String> {
     Ok(AgentFacts {
         version: status["agent_version"].as_str().unwrap_or("?").to_owned(),
         is_connected: status["connected"] == true,
+        later_protocol: status["later_protocol"].as_u64(),
     })
 }
 

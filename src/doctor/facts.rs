@@ -229,6 +229,8 @@ pub struct AgentFacts {
     pub version: String,
     /// Whether it is connected, as the only agent of its host.
     pub is_connected: bool,
+    /// The protocol of the console, if it is later than the agent's.
+    pub later_protocol: Option<u64>,
 }
 
 /// What a console says of itself.

@@ -157,6 +157,9 @@ pub enum Notice {
     WentBack(TimeBack),
     /// A message is signed with a key that is not pinned here: the keys may have been replaced while this host was away.
     UnknownKey,
+    /// The console speaks this protocol, which is later than this build's, so that nothing of it is taken; or, without a number,
+    /// one that this build knows again.
+    ConsoleProtocol(Option<u32>),
     /// The first message of this epoch of the console was accepted.
     ConsoleEpoch(u64),
     /// A document is older than the stored one, and ignored.

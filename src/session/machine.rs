@@ -69,6 +69,8 @@ pub struct Session<R, W> {
     has_worked: bool,
     /// Whether the console has said of which lives of this host it has heard.
     is_told: bool,
+    /// The protocol of the console, if it is later than this build's.
+    later_protocol: Option<u32>,
     desired: DesiredInbox,
     admission: AdmissionOutbox,
     connection: Option<Connection>,
@@ -182,6 +184,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             },
             has_worked: false,
             is_told: false,
+            later_protocol: None,
             desired: DesiredInbox::default(),
             connection: None,
             running: RunningCommands::default(),

@@ -20,7 +20,7 @@ use muster_topics::{
 pub enum SignedMessage {
     /// A command.
     Command(Command),
-    /// A command that cannot be parsed, perhaps of a newer console: as much of it as is understood, and the error.
+    /// A command that cannot be parsed, perhaps of a newer build of this protocol: as much of it as is understood, and the error.
     UnknownCommand(CommandHead, String),
     /// What the console has stored.
     Ack(Ack),
@@ -30,6 +30,8 @@ pub enum SignedMessage {
     Numbered(NumberedDocument, SignedText),
     /// A message that is signed with a key that is not pinned here: its id.
     UnknownKey(String),
+    /// A message of a protocol that this build does not know: its number.
+    LaterProtocol(u32),
     /// The head of the host's document, with the message as it came.
     DesiredHead(DesiredHead, SignedText),
     /// A request for the host's document.
@@ -80,6 +82,7 @@ impl IncomingMessage {
                 Self { message: SignedMessage::parse(&verified, payload), scope }
             }
             Err(EnvelopeError::UnknownKey(id)) => SignedMessage::UnknownKey(id).into(),
+            Err(EnvelopeError::LaterProtocol(protocol)) => SignedMessage::LaterProtocol(protocol).into(),
             Err(error) => SignedMessage::Rejected("message", error.to_string()).into(),
         }
     }

@@ -1,16 +1,19 @@
 //! Signed messages. The console signs commands with Ed25519, and the agent verifies them with the
 //! key that it pinned when it joined: whoever owns the broker can delay and drop, but not command.
 //!
-//! The signature covers type, epoch and slot, each followed by a NUL, and the literal `body` string: so a body of one type
-//! is never accepted as another, nor one of a console of before as one of its successor, nor one for other hosts. It is
-//! verified before the body is parsed, and signed text is never serialised again, so its form cannot be ambiguous.
+//! The signature covers type, protocol, epoch and slot, each followed by a NUL, and the literal `body` string: so a body of one
+//! type is never accepted as another, nor one of an earlier protocol or console as one of its successor, nor one for other hosts.
+//! It is verified before the body is parsed, and signed text is never serialised again, so its form cannot be ambiguous.
+//!
+//! **Invariant: the form of the envelope is the same in every protocol**, with any text for a type. So whoever has the key
+//! can tell a message of a later protocol ([`EnvelopeError::LaterProtocol`]) from one that is forged.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{PAYLOAD_MAX_BYTES, V1, canonical, name::Digest, slot::Slot};
+use crate::{PAYLOAD_MAX_BYTES, PROTOCOL, canonical, name::Digest, slot::Slot};
 
 /// The epoch in which consoles sign, as long as one console has all slots. A console that takes slots over from another one
 /// begins a later epoch, and hosts then refuse what is signed in earlier ones.
@@ -20,8 +23,8 @@ pub const CONSOLE_EPOCH: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
-    /// Version of this payload.
-    pub v: V1,
+    /// The protocol that the console speaks: see [`PROTOCOL`]. A host takes nothing of a later one than its own.
+    pub protocol: u32,
     /// The id of the signing key: the first 16 hexadecimal digits of the SHA-256 of the public key.
     pub kid: String,
     /// The type of the body.
@@ -33,8 +36,8 @@ pub struct Envelope {
     pub slot: Slot,
     /// A JSON document, as text.
     pub body: String,
-    /// The Ed25519 signature over type, epoch and slot (both in decimal digits), each followed by a NUL byte, and the body;
-    /// base64.
+    /// The Ed25519 signature over type, protocol, epoch and slot (in decimal digits), each followed by a NUL byte, and the
+    /// body; base64.
     pub sig: String,
     /// The key of the body's sealed content, sealed to the host that this message goes to; base64. It is not under the
     /// signature, because it differs between hosts; an exchanged key opens nothing.
@@ -78,6 +81,19 @@ pub enum Kind {
     AdmissionAnswer,
 }
 
+/// A signed message of any protocol.
+#[derive(Deserialize)]
+struct AnyEnvelope {
+    protocol: u32,
+    kid: String,
+    #[serde(rename = "type")]
+    kind: String,
+    epoch: u64,
+    slot: Slot,
+    body: String,
+    sig: String,
+}
+
 impl Kind {
     fn as_str(self) -> &'static str {
         match self {
@@ -113,6 +129,9 @@ pub enum EnvelopeError {
     /// The signature is invalid.
     #[error("the signature is not valid")]
     BadSignature,
+    /// The signature is valid, and the message is of a protocol that this build does not know.
+    #[error("signed in protocol {0} of the console, and this build speaks protocol {PROTOCOL}")]
+    LaterProtocol(u32),
     /// It has another type than expected.
     #[error("a {found:?} where a {wanted:?} is wanted")]
     WrongKind {
@@ -133,6 +152,7 @@ pub enum EnvelopeError {
 #[derive(Clone, Debug)]
 pub struct UnsignedMessage {
     kind: Kind,
+    protocol: u32,
     epoch: u64,
     slot: Slot,
     body: String,
@@ -146,7 +166,7 @@ impl UnsignedMessage {
     pub fn of<B: Body>(slot: Slot, body: &B) -> Result<Self, EnvelopeError> {
         let body = serde_json::to_string(body).map_err(EnvelopeError::Body)?;
         canonical::parse(body.as_bytes())?;
-        Ok(Self { kind: B::KIND, epoch: CONSOLE_EPOCH, slot, body })
+        Ok(Self { kind: B::KIND, protocol: PROTOCOL, epoch: CONSOLE_EPOCH, slot, body })
     }
 
     /// Takes the body out of a stored signed message, to sign it with another key, or for another slot. The body is
@@ -156,8 +176,8 @@ impl UnsignedMessage {
     /// If it is no signed message.
     pub fn of_signed(signed: &[u8]) -> Result<Self, EnvelopeError> {
         let envelope: Envelope = serde_json::from_slice(signed).map_err(EnvelopeError::Malformed)?;
-        let Envelope { kind, epoch, slot, body, .. } = envelope;
-        Ok(Self { kind, epoch, slot, body })
+        let Envelope { kind, protocol, epoch, slot, body, .. } = envelope;
+        Ok(Self { kind, protocol, epoch, slot, body })
     }
 
     /// Returns the slot of the hosts that it is for.
@@ -178,10 +198,16 @@ impl UnsignedMessage {
         Self { epoch, ..self }
     }
 
+    /// Returns the same message as a console of another protocol would send it.
+    #[must_use]
+    pub fn in_protocol(self, protocol: u32) -> Self {
+        Self { protocol, ..self }
+    }
+
     /// Returns the bytes that the signature covers.
     #[must_use]
     pub fn signed_bytes(&self) -> Vec<u8> {
-        signed_bytes(self.kind, self.epoch, self.slot, &self.body)
+        signed_bytes(self.kind.as_str(), self.protocol, self.epoch, self.slot, &self.body)
     }
 
     /// Returns the bytes to publish, with the signature of the key with this id.
@@ -189,9 +215,9 @@ impl UnsignedMessage {
     /// # Errors
     /// If they become longer than [`PAYLOAD_MAX_BYTES`].
     pub fn with_signature(self, kid: &str, signature: &[u8]) -> Result<Vec<u8>, EnvelopeError> {
-        let Self { kind, epoch, slot, body } = self;
+        let Self { kind, protocol, epoch, slot, body } = self;
         let (kid, sig) = (kid.to_owned(), BASE64.encode(signature));
-        let envelope = Envelope { v: V1, kid, kind, epoch, slot, body, sig, key: None };
+        let envelope = Envelope { protocol, kid, kind, epoch, slot, body, sig, key: None };
         let bytes = serde_json::to_vec(&envelope).map_err(EnvelopeError::Body)?;
         if bytes.len() > PAYLOAD_MAX_BYTES { Err(EnvelopeError::TooLong(bytes.len())) } else { Ok(bytes) }
     }
@@ -241,8 +267,8 @@ impl Signer {
     #[must_use]
     pub fn sign_text(&self, slot: Slot, kind: Kind, body: String) -> Envelope {
         let epoch = CONSOLE_EPOCH;
-        let sig = BASE64.encode(self.key.sign(&signed_bytes(kind, epoch, slot, &body)).as_ref());
-        Envelope { v: V1, kid: self.kid.clone(), kind, epoch, slot, body, sig, key: None }
+        let sig = BASE64.encode(self.key.sign(&signed_bytes(kind.as_str(), PROTOCOL, epoch, slot, &body)).as_ref());
+        Envelope { protocol: PROTOCOL, kid: self.kid.clone(), kind, epoch, slot, body, sig, key: None }
     }
 
     /// Serialises and signs a body for hosts of this slot; returns the bytes to publish.
@@ -373,33 +399,50 @@ impl Verified {
 /// Parses a signed message and verifies its signature with the pinned keys.
 ///
 /// # Errors
-/// If it is too long, no envelope, of an unknown key, or the signature is invalid.
+/// If it is too long, no envelope, of an unknown key or a later protocol, or the signature is invalid.
 pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeError> {
     if bytes.len() > PAYLOAD_MAX_BYTES {
         return Err(EnvelopeError::TooLong(bytes.len()));
     }
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(EnvelopeError::Malformed)?;
-    let key = pinned
-        .iter()
-        .find(|key| key.kid == envelope.kid)
-        .ok_or_else(|| EnvelopeError::UnknownKey(envelope.kid.chars().take(32).collect()))?;
-    let sig = BASE64.decode(&envelope.sig).map_err(|_| EnvelopeError::BadSignature)?;
-    if !key.verifies(&signed_bytes(envelope.kind, envelope.epoch, envelope.slot, &envelope.body), &sig) {
-        return Err(EnvelopeError::BadSignature);
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| not_ours(bytes, pinned, error))?;
+    let Envelope { protocol, kid, kind, epoch, slot, body, sig, key } = envelope;
+    check(pinned, (&kid, &sig), &signed_bytes(kind.as_str(), protocol, epoch, slot, &body))?;
+    if protocol > PROTOCOL {
+        return Err(EnvelopeError::LaterProtocol(protocol));
     }
-    let Envelope { kind, epoch, slot, body, key, .. } = envelope;
     Ok(Verified { kind, epoch, slot, body, key: key.filter(|key| key.len() <= KEY_MAX_BYTES) })
 }
 
+/// Returns why a message is refused that is no envelope of this protocol: it may be one of a later protocol.
+fn not_ours(bytes: &[u8], pinned: &[PublicKey], error: serde_json::Error) -> EnvelopeError {
+    match serde_json::from_slice(bytes) {
+        Ok(AnyEnvelope { protocol, kid, kind, epoch, slot, body, sig })
+            if protocol > PROTOCOL && !kind.contains('\0') =>
+        {
+            let checked = check(pinned, (&kid, &sig), &signed_bytes(&kind, protocol, epoch, slot, &body));
+            checked.err().unwrap_or(EnvelopeError::LaterProtocol(protocol))
+        }
+        _ => EnvelopeError::Malformed(error),
+    }
+}
+
+/// Checks a signature with the pinned key that it names.
+fn check(pinned: &[PublicKey], (kid, sig): (&str, &str), signed: &[u8]) -> Result<(), EnvelopeError> {
+    let key = pinned.iter().find(|key| key.kid == kid);
+    let key = key.ok_or_else(|| EnvelopeError::UnknownKey(kid.chars().take(32).collect()))?;
+    let sig = BASE64.decode(sig).map_err(|_| EnvelopeError::BadSignature)?;
+    if key.verifies(signed, &sig) { Ok(()) } else { Err(EnvelopeError::BadSignature) }
+}
+
 /// Returns what a signature covers. No part but the last can have a NUL in it, so no two messages have the same bytes.
-fn signed_bytes(kind: Kind, epoch: u64, slot: Slot, body: &str) -> Vec<u8> {
-    format!("{}\0{epoch}\0{}\0{body}", kind.as_str(), slot.0).into_bytes()
+fn signed_bytes(kind: &str, protocol: u32, epoch: u64, slot: Slot, body: &str) -> Vec<u8> {
+    format!("{kind}\0{protocol}\0{epoch}\0{}\0{body}", slot.0).into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Refresh;
+    use crate::{V1, command::Refresh};
 
     const SLOT: Slot = Slot(7);
 
@@ -452,13 +495,45 @@ mod tests {
         let signer = signer();
         let keys = [signer.public_key().unwrap()];
         let message = UnsignedMessage::of(SLOT, &Refresh { v: V1, issued_ms: 7, within_ms: 0 }).unwrap();
-        let wanted = "refresh\x001\x007\x00{\"v\":1,\"issued_ms\":7,\"within_ms\":0}";
+        let wanted = "refresh\x001\x001\x007\x00{\"v\":1,\"issued_ms\":7,\"within_ms\":0}";
         assert_eq!(String::from_utf8(message.signed_bytes()).unwrap(), wanted);
         let other = signer.sign_message(message.for_slot(Slot(255)).in_epoch(9)).unwrap();
         let verified = open(&other, &keys).unwrap();
         assert_eq!((verified.epoch(), verified.slot()), (9, Slot(255)));
         let again = UnsignedMessage::of_signed(&other).unwrap();
         assert_eq!((again.slot(), signer.sign_message(again).unwrap()), (Slot(255), other));
+    }
+
+    /// A message of another protocol, with this type and what else a later envelope may have.
+    fn in_protocol(signer: &Signer, protocol: u32, kind: &str, more: &str) -> Vec<u8> {
+        let body = r#"{"v":1,"issued_ms":7,"within_ms":0}"#;
+        let sig = BASE64.encode(signer.sign_bytes(&signed_bytes(kind, protocol, 1, SLOT, body)));
+        let text = serde_json::to_string(body).unwrap();
+        let kid = &signer.kid;
+        format!(r#"{{"protocol":{protocol},"kid":"{kid}","type":"{kind}","epoch":1,"slot":7,"body":{text},"sig":"{sig}"{more}}}"#)
+            .into_bytes()
+    }
+
+    #[test]
+    fn message_of_a_later_protocol_is_refused_by_name_if_it_is_signed() {
+        let signer = signer();
+        let keys = [signer.public_key().unwrap()];
+        open(&in_protocol(&signer, PROTOCOL, "refresh", ""), &keys).unwrap().body::<Refresh>().unwrap();
+        for (kind, more) in [("refresh", ""), ("levitation", ""), ("refresh", r#","altitude":7"#)] {
+            let later = in_protocol(&signer, PROTOCOL + 1, kind, more);
+            let refused = open(&later, &keys).unwrap_err();
+            assert!(matches!(refused, EnvelopeError::LaterProtocol(found) if found == PROTOCOL + 1), "{refused}");
+            let refused = open(&later, &[self::signer().public_key().unwrap()]).unwrap_err();
+            assert!(matches!(refused, EnvelopeError::UnknownKey(_)), "{refused}");
+            let forged = String::from_utf8(later).unwrap().replace(r#""protocol":2"#, r#""protocol":3"#);
+            let refused = open(forged.as_bytes(), &keys).unwrap_err();
+            assert!(matches!(refused, EnvelopeError::BadSignature), "{refused}");
+        }
+        // In this protocol both are faults.
+        for (kind, more) in [("levitation", ""), ("refresh", r#","altitude":7"#)] {
+            let refused = open(&in_protocol(&signer, PROTOCOL, kind, more), &keys).unwrap_err();
+            assert!(matches!(refused, EnvelopeError::Malformed(_)), "{refused}");
+        }
     }
 
     #[test]
@@ -474,6 +549,7 @@ mod tests {
         assert!(open_changed(&|_| ()).is_ok());
         assert!(matches!(open_changed(&|e| e.body.push(' ')), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.kind = Kind::Command), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.protocol += 1), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.epoch += 1), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.slot = Slot(8)), Err(EnvelopeError::BadSignature)));
         assert!(matches!(open_changed(&|e| e.sig = String::new()), Err(EnvelopeError::BadSignature)));

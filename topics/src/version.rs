@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// The number of the protocol that this build speaks. It grows with each change that parties of before would misunderstand,
-/// so it says how old a party is; what a party can do beside that, [`Capability`](crate::presence::Capability) says.
+/// The number of the protocol that this build speaks. It grows with each change that a party of the protocol before would
+/// misunderstand; what a party can do beside that, [`Capability`](crate::presence::Capability) says. Presences have it, and
+/// [signed messages](crate::envelope::Envelope); nothing is taken of a party with a later one.
 pub const PROTOCOL: u32 = 1;
 
 /// Version 1 of a payload: written as the number 1, and refusing any other when parsed, so that an incompatible payload

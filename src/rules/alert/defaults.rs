@@ -13,7 +13,7 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, `for` time, severity.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 24] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 25] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
@@ -48,6 +48,7 @@ const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 24] = [
     ("store-unwritable", Metric::StoreUnwritable, 0.0, 0.0, 0, Severity::Critical),
     ("duplicate", Metric::Duplicate, 0.0, 0.0, 0, Severity::Critical),
     ("document-refused", Metric::DocumentRefused, 0.0, 0.0, 0, Severity::Critical),
+    ("later-protocol", Metric::LaterProtocol, 0.0, 0.0, 0, Severity::Critical),
 ];
 
 /// Returns the default rules.

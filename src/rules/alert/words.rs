@@ -27,6 +27,10 @@ pub fn raised(rule: &Rule, reading: &Reading) -> Diagnostic {
         }
         Metric::DocumentRefused => Diagnostic::new("this host refuses its document of desired state; the one before it holds").with_hint("`muster host show` says why"),
         Metric::Duplicate => Diagnostic::new("another agent claims to be this host").with_hint("was its disk cloned? Remove the agent's folder on the copy, and join it with a new token"),
+        Metric::LaterProtocol => Diagnostic::new(
+            "the console speaks a later protocol than this agent, which does nothing that it is told; units go on",
+        )
+        .with_hint("upgrade the agent"),
         metric => {
             let measure = metric.measure();
             let side = if metric.is_bad_if_low() { "below" } else { "above" };
@@ -100,6 +104,7 @@ fn about(subject: &ReadingSubject) -> String {
         Metric::StoreUnwritable => "agent's folders that cannot be written:".to_owned(),
         Metric::Duplicate => "twins of this host:".to_owned(),
         Metric::DocumentRefused => "documents refused:".to_owned(),
+        Metric::LaterProtocol => "later protocols of the console:".to_owned(),
         Metric::Other => "something:".to_owned(),
     }
 }

@@ -42,6 +42,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.reject("message", why);
                 return self.finish(receipt, now);
             }
+            self.note_protocol(None);
             if scope.epoch > self.local.console_epoch {
                 let waiting = Waiting::ConsoleEpoch(scope.epoch, source, Box::new(message), receipt);
                 return self.ask(StoreRequest::ConsoleEpoch(scope.epoch), waiting);
@@ -63,12 +64,23 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.reject("message", EnvelopeError::UnknownKey(id).to_string());
                 self.notice(Notice::UnknownKey);
             }
+            SignedMessage::LaterProtocol(protocol) => {
+                self.reject("message", EnvelopeError::LaterProtocol(protocol).to_string());
+                self.note_protocol(Some(protocol));
+            }
             SignedMessage::DesiredHead(head, signed) => return self.take_head(head, signed, receipt, now),
             SignedMessage::DocumentRequest(request) => self.take_document_request(&request, now),
             SignedMessage::AdmissionAnswer(answer) => return self.take_answer(answer, receipt, now),
             SignedMessage::Rejected(what, why) => self.reject(what, why),
         }
         self.finish(receipt, now);
+    }
+
+    /// Notes which later protocol the console speaks; `None` for one that this build knows.
+    fn note_protocol(&mut self, later: Option<u32>) {
+        if std::mem::replace(&mut self.later_protocol, later) != later {
+            self.notice(Notice::ConsoleProtocol(later));
+        }
     }
 
     /// Why a message is not taken, if it is for other hosts, or of a console that another one has followed.

@@ -671,6 +671,29 @@ fn message_for_another_slot_or_of_a_former_console_is_refused_by_name() {
 }
 
 #[test]
+fn message_of_a_later_protocol_is_rejected_by_name_and_nothing_is_done() {
+    let mut bench = Bench::working();
+    let later = muster_topics::PROTOCOL + 1;
+    let message = IncomingMessage::from(SignedMessage::LaterProtocol(later));
+    let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(1)));
+    let words = format!("signed in protocol {later} of the console, and this build speaks protocol {}", later - 1);
+    let notices: Vec<&Notice> = effects
+        .iter()
+        .filter_map(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
+        .collect();
+    assert_eq!(notices, [&Notice::Rejected("message".to_owned(), words), &Notice::ConsoleProtocol(Some(later))]);
+    assert_eq!((acknowledged(&effects), started(&effects)), (vec![1], 0));
+    assert!(bench.stored.is_empty());
+    // What this build knows is done, and says that the console speaks that again.
+    let scope = Some(MessageScope { epoch: 1, slot: bench.session.me().host.slot() });
+    let message = IncomingMessage { message: SignedMessage::Command(bench.exec()), scope };
+    let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(2)));
+    let is_known = |effect: &Effect<_, _>| matches!(effect, Effect::Notice(Notice::ConsoleProtocol(None)));
+    assert!(effects.iter().any(is_known), "{effects:?}");
+    assert_eq!(started(&effects), 1);
+}
+
+#[test]
 fn message_with_an_unknown_key_is_rejected_and_noticed() {
     let mut bench = Bench::working();
     let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();

@@ -59,6 +59,8 @@ pub enum Metric {
     Duplicate,
     /// 1 while the host refuses its document of desired state; the one before it holds.
     DocumentRefused,
+    /// 1 while the console speaks a later protocol than the agent, which does nothing that it is told.
+    LaterProtocol,
     /// A metric of a newer party, unknown to this reader.
     #[serde(other)]
     Other,
@@ -66,7 +68,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics that are known here.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -92,6 +94,7 @@ impl Metric {
         Self::StoreUnwritable,
         Self::Duplicate,
         Self::DocumentRefused,
+        Self::LaterProtocol,
     ];
 
     /// The table of metrics of alerts.
@@ -134,6 +137,7 @@ impl Metric {
             Self::StoreUnwritable => row("store_unwritable", Host, Flag, State),
             Self::Duplicate => row("duplicate", Host, Flag, State),
             Self::DocumentRefused => row("document_refused", Host, Flag, State),
+            Self::LaterProtocol => row("later_protocol", Host, Flag, State),
             Self::Other => row("other", Host, Number, State),
         }
     }
