@@ -98,7 +98,8 @@ fn state(name: &str, number: usize) -> Value {
         })
         .collect();
     json!({
-        "hostname": name, "agent_version": "0.1.0", "facts": facts(), "interfaces": interfaces, "labels": labels,
+        "hostname": name, "agent_version": "0.1.0", "command_keys": {"ids": [], "authorities": []},
+        "desired": {"mark": {"epoch": 0, "generation": 0}}, "facts": facts(), "interfaces": interfaces, "labels": labels,
         "realms": ["default"], "units": units, "desired": {"mark": {"epoch": 0, "generation": 0}},
     })
 }

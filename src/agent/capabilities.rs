@@ -6,7 +6,8 @@ use muster_topics::presence::Capability;
 
 use super::{config::Config, execute::program_path::SEARCH_PATH};
 
-/// The programs by which the agent knows that the host has LXC, and packages that it can manage.
+/// The programs by which the agent knows that the host has Podman, LXC, and packages that it can manage.
+const PODMAN_PROGRAM: &str = "podman";
 const LXC_PROGRAM: &str = "lxc-start";
 const PACKAGES_PROGRAM: &str = "dpkg";
 
@@ -14,7 +15,8 @@ const PACKAGES_PROGRAM: &str = "dpkg";
 pub(super) fn of_host(config: &Config, goes_back: bool) -> Vec<Capability> {
     // Where the agent itself finds them.
     let has_program = |name: &str| SEARCH_PATH.split(':').any(|folder| Path::new(folder).join(name).is_file());
-    let has_podman = config.containers.podman_socket.exists();
+    // When a host starts, the socket may come after the agent; that of Docker has no program of this name.
+    let has_podman = config.containers.podman_socket.exists() || has_program(PODMAN_PROGRAM);
     list(has_podman, has_program(LXC_PROGRAM), has_program(PACKAGES_PROGRAM), goes_back)
 }
 

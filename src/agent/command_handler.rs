@@ -327,7 +327,7 @@ impl AgentLoop {
             return Ok(TakenInTransaction::Repeated);
         }
         let identity = self.identity.present();
-        let key = identity.membership.revision_key.as_ref();
+        let key = Some(&identity.membership.revision_key);
         let values = self.render_values();
         let (operator, values) = (&command.asked_by.operator, Some(&values));
         let asker = unit::ChangeContext { operator, now_ms, key, is_document: false, values };

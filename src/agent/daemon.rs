@@ -48,7 +48,7 @@ pub(super) struct UnitDraft {
     pub(super) unit: UnitName,
     pub(super) verb: Verb,
     /// The host's key for revisions.
-    pub(super) key: Option<RevisionKey>,
+    pub(super) key: RevisionKey,
 }
 
 impl AgentLoop {
@@ -109,7 +109,7 @@ pub(super) async fn apply(
     let asker = unit::ChangeContext {
         operator: &daemon.operator,
         now_ms,
-        key: daemon.key.as_ref(),
+        key: Some(&daemon.key),
         is_document: false,
         values: None,
     };

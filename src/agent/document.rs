@@ -296,7 +296,7 @@ impl AgentLoop {
             policy: self.session.policy(),
             realms: &self.own_realms,
             user: self.session.user(),
-            key: identity.membership.revision_key.as_ref(),
+            key: &identity.membership.revision_key,
             now_ms: clock::now_ms(),
             values,
         }
@@ -322,7 +322,7 @@ impl AgentLoop {
         let values = self.render_values();
         let operator = deployment::actor();
         let identity = self.identity.present();
-        let key = identity.membership.revision_key.as_ref();
+        let key = Some(&identity.membership.revision_key);
         let now_ms = clock::now_ms();
         let asker = ChangeContext { operator: &operator, now_ms, key, is_document: true, values: Some(&values) };
         let refreshed = async {

@@ -51,7 +51,7 @@ pub(super) struct Planner {
     policy: LocalPolicy,
     realms: BTreeSet<Name>,
     user: String,
-    key: Option<RevisionKey>,
+    key: RevisionKey,
     values: RenderValues,
     /// Held while a plan is made: each looks at all files of its units.
     turn: Arc<Mutex<()>>,
@@ -169,7 +169,7 @@ impl Planner {
             policy: &self.policy,
             realms: &self.realms,
             user: &self.user,
-            key: self.key.as_ref(),
+            key: &self.key,
             now_ms,
             values: &self.values,
         };

@@ -192,8 +192,8 @@ impl HostSnapshot {
             alerts: self.alerts.clone(),
             numbers: self.numbers.clone(),
             own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
-            command_keys: Some(self.command_keys.clone()),
-            desired: Some(self.desired.clone()),
+            command_keys: self.command_keys.clone(),
+            desired: self.desired.clone(),
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
@@ -230,7 +230,7 @@ fn fitted(mut state: HostState) -> HostState {
     ];
     for step in steps {
         if !fits(&state) {
-            state.desired.as_mut().map(step);
+            step(&mut state.desired);
         }
     }
     state
@@ -302,10 +302,10 @@ mod tests {
                     .collect(),
                 ..DesiredReport::default()
             };
-            state.desired = Some(desired);
+            state.desired = desired;
             let state = fitted(state);
             assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
-            let desired = state.desired.unwrap();
+            let desired = state.desired;
             assert_eq!((desired.mark.generation, (desired.removals.len(), desired.deployments.len())), (7, left));
         }
     }

@@ -128,7 +128,8 @@ impl MemberIdentity {
     }
 
     /// Returns what this host verifies the console with, as it reports it.
-    pub(super) fn known_keys(&self) -> KnownKeys {
+    #[must_use]
+    pub fn known_keys(&self) -> KnownKeys {
         let roots = self.roots();
         let id = |root: &Digest| root.as_str().get(..16).unwrap_or_default().to_owned();
         let authorities = roots.iter().map(|(root, _)| id(root)).collect();
@@ -489,8 +490,17 @@ pub struct Joiner<'a> {
     pub hostname: &'a str,
     /// The machine's properties.
     pub facts: &'a Facts,
-    /// Its public key for sealed content; `None` if it is derived from the certificate's key ([`derived_sealing_key`]).
-    pub sealing_key: Option<SealingKey>,
+    /// Its public key for sealed content.
+    pub sealing_key: JoinerSealingKey,
+}
+
+/// A host's public key for sealed content.
+#[derive(Clone, Debug)]
+pub enum JoinerSealingKey {
+    /// The host stores its key.
+    Stored(SealingKey),
+    /// It is derived from the certificate's key: see [`derived_sealing_key`].
+    Derived,
 }
 
 /// The sealing key of a host that stores none, such as a simulated one: it is derived from the certificate's key, and
@@ -554,8 +564,10 @@ impl JoinClient {
         let Joiner { host, hostname, facts, .. } = *me;
         let csr = request(host, &key)?;
         let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
-        let sealing_key = me.sealing_key.clone().unwrap_or_else(|| derived_sealing_key(&key.serialize_pem()).public());
-        let sealing_key = Some(sealing_key);
+        let sealing_key = match &me.sealing_key {
+            JoinerSealingKey::Stored(key) => key.clone(),
+            JoinerSealingKey::Derived => derived_sealing_key(&key.serialize_pem()).public(),
+        };
         let request = JoinRequest { v: V1, secret, host, csr, hostname, facts: facts.clone(), sealing_key };
         let mut attempts = 0;
         loop {
@@ -709,7 +721,7 @@ pub(super) async fn exchange(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use muster_topics::{envelope::Signer, topic::Prefix};
+    use muster_topics::{envelope::Signer, revision::RevisionKey, topic::Prefix};
 
     use muster_topics::diagnostic::Diagnostic;
 
@@ -740,7 +752,7 @@ mod tests {
             broker_url: "mqtts://127.0.0.1:1".to_owned(),
             console_url: "https://127.0.0.1:1".to_owned(),
             prefix: Prefix::default(),
-            revision_key: None,
+            revision_key: RevisionKey::from_bytes([1; 32]),
             numbers: Default::default(),
             addresses: None,
         }
@@ -753,7 +765,7 @@ mod tests {
 
     async fn try_join(token: &JoinToken, host: HostId) -> Result<MemberIdentity, JoinError> {
         let facts = super::super::facts::facts();
-        let sealing_key = Some(SealingKey::from_bytes([7; 32]));
+        let sealing_key = JoinerSealingKey::Stored(SealingKey::from_bytes([7; 32]));
         let joiner = Joiner { host, hostname: "till-7", facts: &facts, sealing_key };
         tokio::time::timeout(Duration::from_secs(60), join(token, &joiner, None)).await.expect("an end")
     }
@@ -765,7 +777,7 @@ mod tests {
         let (url, requests) = server(tls(&authority, &authority), move |_, body| {
             let request: JoinRequest = serde_json::from_slice(body).unwrap();
             assert_eq!((request.secret.as_str(), request.hostname.as_str()), ("s", "till-7"));
-            assert_eq!(request.sealing_key, Some(SealingKey::from_bytes([7; 32])));
+            assert_eq!(request.sealing_key, SealingKey::from_bytes([7; 32]));
             match count.fetch_add(1, Ordering::Relaxed) {
                 0 => (503, b"starting".to_vec()),
                 _ => (200, serde_json::to_vec(&membership(&issuer, &request)).unwrap()),
@@ -905,7 +917,7 @@ mod tests {
             csr: request(host, key).unwrap(),
             hostname: String::new(),
             facts: crate::facts::facts(),
-            sealing_key: None,
+            sealing_key: SealingKey::from_bytes([7; 32]),
         }
     }
 

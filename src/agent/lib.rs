@@ -107,7 +107,7 @@ use self::{
     host_snapshot::HostSnapshot,
     identity_keeper::IdentityKeeper,
     instance_history::InstanceHistory,
-    join::{JoinError, Joiner, MemberIdentity},
+    join::{JoinError, Joiner, JoinerSealingKey, MemberIdentity},
     link::{LinkTask, TrafficMeter},
     local::{LocalServer, LoopHandle},
     main_loop::{AgentLoop, AgentParts, Inputs},
@@ -462,7 +462,7 @@ async fn join_anew(
     host_snapshot: &HostSnapshot,
     present: Option<&MemberIdentity>,
 ) -> Result<MemberIdentity, JoinError> {
-    let sealing_key = Some(sealing::load_or_make(folder)?.public());
+    let sealing_key = JoinerSealingKey::Stored(sealing::load_or_make(folder)?.public());
     let joiner = Joiner { host, hostname: &host_snapshot.hostname, facts: &host_snapshot.facts, sealing_key };
     let identity = match join::join(token, &joiner, present).await {
         Err(error) if present.is_some() && error.is_of_revoked_key() => {
@@ -472,7 +472,7 @@ async fn join_anew(
             tracing::warn!("the key of this host was revoked; it joins with new ones");
             // A thief of the identity may have this key, too, and could still read on a broker without the
             // revocation list.
-            let joiner = Joiner { sealing_key: Some(sealing::make(folder)?.public()), ..joiner };
+            let joiner = Joiner { sealing_key: JoinerSealingKey::Stored(sealing::make(folder)?.public()), ..joiner };
             join::join(token, &joiner, None).await?
         }
         joined => joined?,

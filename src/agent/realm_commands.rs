@@ -82,7 +82,7 @@ impl AgentLoop {
         now_ms: Millis,
     ) -> Result<Result<RealmResult, CommandRefusal>, StoreError> {
         let identity = self.identity.present().clone();
-        let key = identity.membership.revision_key.as_ref();
+        let key = Some(&identity.membership.revision_key);
         // A unit of a snapshot is rendered as it was.
         let asker =
             ChangeContext { operator: &command.asked_by.operator, now_ms, key, is_document: false, values: None };

@@ -26,9 +26,6 @@ const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3
 /// The longest sleep: the wall clock may be set meanwhile, or the host be suspended.
 const NAP_MS: Millis = 3_600_000;
 
-/// The time over which hosts spread a first renewal: agents that are all upgraded at once do not renew at once.
-const SOON_MS: Millis = 3_600_000;
-
 /// The time over which hosts spread a renewal under another root: ten thousand hosts are some 300 in a second, and each
 /// connects anew with its new certificate.
 const ROOT_MS: Millis = 30_000;
@@ -103,9 +100,7 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
     let mut root_renewals = RootRenewals::default();
     let mut certificate_due_ms = {
         let present = changes.borrow_and_update().clone();
-        let has_key = present.membership.revision_key.is_some();
-        let first_ms = first_ms(plan(&present), has_key, clock::now_ms(), chance::random());
-        root_renewals.due_ms(&present, first_ms, clock::now_ms(), chance::random())
+        root_renewals.due_ms(&present, plan(&present), clock::now_ms(), chance::random())
     };
     loop {
         let due_ms = keys_due_ms.map_or(certificate_due_ms, |keys_ms| keys_ms.min(certificate_due_ms));
@@ -172,12 +167,6 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
     }
 }
 
-/// Returns when to renew first: soon for a host without a key for its revisions, which agents of earlier releases did
-/// not store. An older console has none to give, and is not asked again before the certificate is due.
-fn first_ms(due_ms: Millis, has_key: bool, now_ms: Millis, random: f64) -> Millis {
-    if has_key { due_ms } else { due_ms.min(now_ms.saturating_add(jittered(SOON_MS, random))) }
-}
-
 /// Returns when to renew: after two thirds of the certificate's lifetime, plus or minus a twelfth.
 fn plan(identity: &MemberIdentity) -> Millis {
     renewal_ms(identity.validity_ms().unwrap_or_default(), chance::random())
@@ -205,14 +194,6 @@ fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn host_without_revision_key_renews_early() {
-        let day = 24 * 3_600_000;
-        assert_eq!(first_ms(5 * day, true, day, 0.5), 5 * day);
-        assert_eq!(first_ms(5 * day, false, day, 0.5), day + SOON_MS);
-        assert_eq!(first_ms(day + 1, false, day, 0.5), day + 1);
-    }
 
     #[test]
     fn unknown_keys_have_a_host_renew_soon_and_then_ever_more_rarely() {

@@ -17,7 +17,7 @@ use super::join::{self, JoinError, MemberIdentity};
 
 const FILE: &str = "sealing.key";
 
-/// Delays between attempts to send the key. An older console cannot take it until it is upgraded.
+/// Delays between attempts to send the key.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 3_600_000 };
 
 /// How long to wait for an answer on the bus before the key is sent again.

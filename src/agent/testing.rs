@@ -24,6 +24,7 @@ use muster_topics::{
     name::{CommandId, HostId},
     outcome::{Content, Outcome, Report},
     presence::{Presence, PresenceState},
+    revision::RevisionKey,
     topic::{HostTopic, Prefix, Topic},
 };
 use rcgen::{
@@ -178,7 +179,7 @@ impl Fleet {
                 broker_url: format!("mqtts://127.0.0.1:{}", self.port),
                 console_url: "https://127.0.0.1:1".to_owned(),
                 prefix: Prefix::default(),
-                revision_key: None,
+                revision_key: RevisionKey::from_bytes([1; 32]),
                 numbers: Default::default(),
                 addresses: None,
             };
@@ -507,7 +508,7 @@ pub(super) fn empty_membership(host: HostId) -> Membership {
         broker_url: String::new(),
         console_url: "https://127.0.0.1:1".to_owned(),
         prefix: Prefix::default(),
-        revision_key: None,
+        revision_key: RevisionKey::from_bytes([1; 32]),
         numbers: Default::default(),
         addresses: None,
     }

@@ -44,7 +44,7 @@ impl AgentLoop {
         }
         let identity = self.identity.present();
         let values = self.render_values();
-        let done = take(&mut tx, command, set, (identity.membership.revision_key.as_ref(), &values)).await?;
+        let done = take(&mut tx, command, set, (Some(&identity.membership.revision_key), &values)).await?;
         let (status, is_taken_back) = match done {
             Ok(SetResult::Kept) => (Status::Completed, false),
             Ok(SetResult::All(_)) if set.check => (Status::Completed, true),

@@ -111,8 +111,6 @@ pub enum LackingReason {
     Unconfirmed,
     /// It has joined, and reported nothing yet.
     Unheard,
-    /// Its agent is of a release that cannot replace keys.
-    OldAgent,
     /// Its certificate has expired: it has to join anew, and gets the keys then. It keeps no rotation from being finished.
     CertificateExpired,
     /// It has the present key, and still accepts an old one: it was not there yet to be told.
@@ -130,7 +128,6 @@ impl LackingReason {
         match self {
             Self::Unconfirmed => "has not confirmed it",
             Self::Unheard => "has joined, and not reported yet",
-            Self::OldAgent => "its agent is too old: upgrade it",
             Self::CertificateExpired => "its certificate has expired: it has to join anew",
             Self::HasOldKey => "still accepts an old key",
             Self::OldCertificate => "its certificate is under the old root",

@@ -574,7 +574,7 @@ pub enum SyncFindingKind {
     Refused,
     /// It has a document that this console did not make.
     Unconfirmed,
-    /// Its agent knows no documents.
+    /// It lacks what a unit of a deployment needs, and does not get that.
     Cannot,
     /// It has units of a deployment that it neither carries nor removes.
     Orphans,

@@ -15,7 +15,7 @@ use muster_topics::{
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{self, Data, Outcome, Stream},
-    presence::PresenceState,
+    presence::{Capability, PresenceState},
     realm::PortRange,
     select::HostSelect,
     snapshot::Pins,
@@ -225,6 +225,19 @@ pub struct HostPresence {
     pub since_ms: Millis,
     /// The agent's version.
     pub agent_version: String,
+    /// What the agent can do on its host, as it says; `null` as long as it has not said so.
+    pub capabilities: Option<Vec<Capability>>,
+}
+
+impl HostPresence {
+    /// What the agent can do on its host, for people.
+    #[must_use]
+    pub fn abilities(&self) -> String {
+        match &self.capabilities {
+            Some(listed) => listed.iter().filter_map(|one| one.word()).collect::<Vec<_>>().join(", "),
+            None => "not known yet".to_owned(),
+        }
+    }
 }
 
 /// A value and when it arrived.

@@ -68,9 +68,9 @@ pub struct PlannedDeployment {
     /// Hosts that are away, with what the console believes from their last reports: it knows no files and no packages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<PlanGroup>,
-    /// Hosts whose agents make no plans.
+    /// Hosts that are connected, and have not reported their state yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cannot: Vec<NamedHost>,
+    pub unheard: Vec<NamedHost>,
     /// Hosts that have not answered in time, or with an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<PlanFailure>,

@@ -213,9 +213,7 @@ async fn confirmed(
     timeout: Duration,
 ) -> Result<AuthorityStatus, Failure> {
     let began = Instant::now();
-    let is_pending = |host: &LackingHost| {
-        host.away_since_ms.is_none() && !matches!(host.why, LackingReason::OldAgent | LackingReason::CertificateExpired)
-    };
+    let is_pending = |host: &LackingHost| host.away_since_ms.is_none() && host.why != LackingReason::CertificateExpired;
     while lacking(&present).iter().any(is_pending) && began.elapsed() < timeout {
         tokio::time::sleep(LOOK).await;
         present = status(session).await?;

@@ -196,6 +196,7 @@ async fn show(session: &CliSession, host: &str) -> Result<(), Failure> {
         ];
         if let Some(presence) = &host.presence {
             lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));
+            lines.push(("can do", presence.abilities()));
         }
         if let Some(cordon) = &host.cordon {
             let set = print::age(cordon.set_ms, now_ms);

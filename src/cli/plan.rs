@@ -95,10 +95,10 @@ fn deployment(one: &PlannedDeployment) -> String {
         text.push_str(&format!("\n{} (a guess, by their last reports)\n", head(group, "away")));
         text.push_str(&units(&group.plan));
     }
-    if !one.cannot.is_empty() {
-        let names: Vec<String> = one.cannot.iter().map(|host| host.hostname.clone()).collect();
+    if !one.unheard.is_empty() {
+        let names: Vec<String> = one.unheard.iter().map(|host| host.hostname.clone()).collect();
         text.push_str(&format!(
-            "\n{} cannot plan, as their agents are too old: {}\n",
+            "\n{} not asked, for they have not reported yet: {}\n",
             hosts(names.len() as u64),
             named(&names)
         ));
@@ -127,7 +127,8 @@ fn summary(one: &PlannedDeployment) -> String {
         parts.push(format!("{others} differ"));
     }
     let away: usize = one.away.iter().map(|group| group.hosts.len()).sum();
-    for (count, word) in [(away, "away"), (one.cannot.len(), "cannot plan"), (one.failed.len(), "without an answer")] {
+    for (count, word) in [(away, "away"), (one.unheard.len(), "not heard yet"), (one.failed.len(), "without an answer")]
+    {
         if count > 0 {
             parts.push(format!("{count} {word}"));
         }
@@ -235,7 +236,7 @@ mod tests {
             change,
             groups: vec![group(&["a", "b"], vec![restart.clone(), same]), group(&["c"], vec![refused])],
             away: vec![group(&["d"], vec![restart])],
-            cannot: vec![],
+            unheard: vec![],
             failed: vec![],
         };
         assert_eq!(

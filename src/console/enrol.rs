@@ -424,7 +424,7 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
         broker_url: shared.settings.urls.broker.clone(),
         console_url: shared.settings.urls.hosts.clone(),
         prefix: shared.settings.started_with.prefix.clone(),
-        revision_key: Some(shared.authority.revision_key(host)),
+        revision_key: shared.authority.revision_key(host),
         numbers: numbers.into_iter().filter(|(_, number)| *number > 0).collect(),
         addresses: fleet.map(|given| given.addresses),
     }

@@ -49,7 +49,7 @@ impl HostMessages {
 }
 
 /// Handles what a host has reported of its numbered documents, and of its keys.
-pub(super) fn confirm(shared: &ConsoleState, host: HostId, numbers: &Numbers, keys: Option<&KnownKeys>, now: Millis) {
+pub(super) fn confirm(shared: &ConsoleState, host: HostId, numbers: &Numbers, keys: &KnownKeys, now: Millis) {
     for kind in NumberedKind::ALL {
         let has = numbers.get(&kind).copied();
         match kind {

@@ -175,8 +175,9 @@ fn set(shared: &ConsoleState, state: KeyState) -> Result<(), Error> {
 /// Has all hosts told of the present keys that can replace theirs; those that are away are told when they are back.
 async fn tell_all(shared: &ConsoleState) -> Result<(), StoreError> {
     let members = command_key::members(shared.store.read()).await?;
-    let able = members.into_iter().filter(|(_, member)| member.keys.is_some()).map(|(_, member)| member.host);
-    shared.hosts.keys.mark_owed(able.collect());
+    // What others have is known with their first report.
+    let heard = members.into_iter().filter(|(_, member)| member.keys.is_some()).map(|(_, member)| member.host);
+    shared.hosts.keys.mark_owed(heard.collect());
     Ok(())
 }
 
@@ -189,8 +190,6 @@ async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTre
     if blocking.is_empty() {
         return Ok(());
     }
-    let is_old = |host: &HostId| standings.iter().any(|(of, standing)| of == host && *standing == KeyStanding::TooOld);
-    let is_any_old = blocking.iter().any(is_old);
     let name =
         |host: &HostId| members.iter().find(|(_, member)| member.host == *host).map_or("", |(name, _)| name.as_str());
     let named = first_names(&blocking.iter().map(name).collect::<Vec<_>>(), NAMED_MAX);
@@ -214,9 +213,8 @@ async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTre
             "hosts that have to join anew when they are back",
         ),
     };
-    let first = if is_any_old { "upgrade the agents that cannot replace keys" } else { "wait until they are back" };
     let hint = format!(
-        "{first}, or name {later} (`--without HOST`, `without` in the API); `muster authority rotate --status` says why each lacks it"
+        "wait until they are back, or name {later} (`--without HOST`, `without` in the API); `muster authority rotate --status` says why each lacks it"
     );
     Err(Error::conflict(code, format!("{} of {} hosts {lack}: {named}", blocking.len(), members.len()))
         .consequence(consequence)
@@ -292,10 +290,8 @@ pub(super) fn unsigned(what: &'static str, error: SignError) -> Error {
     }
 }
 
-/// Handles a host's report of its keys, and of their number. An agent that cannot replace them reports none, and is not told
-/// of others.
-pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: Option<&KnownKeys>, number: u64, now: Millis) {
-    let Some(reported) = reported else { return };
+/// Handles a host's report of its keys, and of their number.
+pub(super) fn confirm(shared: &ConsoleState, host: HostId, reported: &KnownKeys, number: u64, now: Millis) {
     // The same keys are the right ones, whichever way they came, and before they were first replaced.
     let current = shared.authority.current();
     let is_right = current.signing.state.is_known_by(reported, number, &current.roots.ids());

@@ -1,9 +1,10 @@
 //! Dates for what the console signs.
 //!
 //! Agents take the latest signed date as a lower bound of the time (`rules::time`), and refuse what expired
-//! before it. Current agents step back once the console acknowledges a heartbeat with an earlier date; old ones never do, so that
-//! a console whose clock was ahead and is set back would sign commands that they refuse. **Invariant: what is signed for an old agent
-//! is not dated earlier than what was signed before**, unless that date was too far ahead for it to believe.
+//! before it. An agent steps back once the console acknowledges a heartbeat with an earlier date, if it says so (the capability
+//! `fresh_time`); others do not, so that a console whose clock was ahead and is set back would sign commands that they refuse.
+//! **Invariant: what is signed for an agent that does not step back is not dated earlier than what was signed before**, unless
+//! that date was too far ahead for it to believe.
 //!
 //! Everything else is dated with the present time: the clock's, or the hosts' consensus while the clock is known to be wrong
 //! (`rules::clock`). Until hosts have been compared with a clock that was set back, either may be wrong, and commands
@@ -91,7 +92,7 @@ impl SigningTime {
         self.note(self.corrected(now))
     }
 
-    /// Returns the time to sign with for older agents, or before hosts agree with the clock.
+    /// Returns the time to sign with for agents that do not step back, or before hosts agree with the clock.
     pub(super) fn bound_ms(&self, now: Millis) -> Millis {
         let now = self.corrected(now);
         self.note(match self.latest_ms() {
@@ -146,7 +147,7 @@ mod tests {
     const HOUR: Millis = 3_600_000;
 
     #[test]
-    fn dates_for_old_agents_never_go_back() {
+    fn dates_for_agents_that_do_not_step_back_never_go_back() {
         let dated = SigningTime::new(1_000, 50 * HOUR);
         assert_eq!(
             (dated.ms(50 * HOUR), dated.bound_ms(50 * HOUR), dated.ahead_ms(50 * HOUR)),

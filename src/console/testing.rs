@@ -128,11 +128,10 @@ impl Fixture {
         self.console.apply_deployments(&admin(), apply).await.unwrap().deployments.remove(0)
     }
 
-    /// Returns a member that is connected, and whose agent asks for admission.
+    /// Returns a member that is connected, and has reported its state.
     pub(super) async fn asking_member(&self, hostname: &str) -> Member {
         let member = self.member(hostname).await;
-        let report = muster_topics::desired::DesiredReport { asks: true, ..Default::default() };
-        self.shared().hosts.desired.heard(member.id, Some(report), None, muster_base::clock::now_ms());
+        self.shared().hosts.desired.heard(member.id, Default::default(), None, muster_base::clock::now_ms());
         self.shared().hosts.rollouts.presence(member.id, true);
         self.console.catch_up().await.unwrap();
         member
@@ -184,7 +183,7 @@ pub(super) fn csr(key: &KeyPair) -> String {
 }
 
 pub(super) fn join_request(secret: &str, host: HostId, hostname: &str, key: &KeyPair) -> JoinRequest {
-    let sealing_key = Some(HostKey::derived_from(key.serialize_pem().as_bytes()).public());
+    let sealing_key = HostKey::derived_from(key.serialize_pem().as_bytes()).public();
     let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
     JoinRequest { v: V1, secret, host, csr: csr(key), hostname, facts: facts(), sealing_key }
 }

@@ -135,8 +135,9 @@ impl ClockWatch {
             0 => Ok(0),
             _ => store::host::bound_count(shared.store.read()).await,
         };
-        let Ok(bound) = bound
-            .inspect_err(|error| tracing::error!(%error, hint = error.hint(), "agents of before cannot be counted"))
+        let Ok(bound) = bound.inspect_err(
+            |error| tracing::error!(%error, hint = error.hint(), "agents that do not step back cannot be counted"),
+        )
         else {
             return;
         };

@@ -44,7 +44,8 @@ pub struct ClockEvidence {
     pub set_by_ms: Millis,
     /// By how far signed times lie ahead of the clock, if no host has shown yet that this does no harm.
     pub signed_ahead_ms: Millis,
-    /// How many hosts still rely on the latest signed time, whatever the console signs later: those with older agents.
+    /// How many hosts still rely on the latest signed time, whatever the console signs later: those that
+    /// do not say that they can go back ([`Capability::FreshTime`](muster_topics::presence::Capability::FreshTime)).
     pub bound: u64,
     /// Whether the console and the broker refused each other's certificates because of their validity times.
     pub is_refused: bool,
@@ -139,8 +140,10 @@ impl ClockFinding {
                 format!("the console's clock is {} those of {agree} of {of} hosts: {then}", off(ahead_ms))
             }
             Self::Bound { ahead_ms, hosts } => format!(
-                "while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of before go: what they are sent is dated no earlier until then, so that it expires later on them",
-                ahead_ms / 60_000
+                "while its clock was ahead the console has signed what is dated {} min ahead of it, and {hosts} hosts do not \
+                 go back to an earlier time: what they are sent is dated no earlier until then, so that it expires later on \
+                 them",
+                ahead_ms / 60_000,
             ),
             Self::Set { by_ms } => format!(
                 "the console's clock was set {} while it ran, and there is no host to compare it with",
@@ -160,8 +163,14 @@ impl ClockFinding {
                     .to_owned()
             }
         };
-        let hint = if matches!(self, Self::Bound { .. }) { "upgrade their agents" } else { COMPARE };
-        Some(Diagnostic::new(cause).with_hint(hint))
+        let diagnostic = Diagnostic::new(cause);
+        Some(match self {
+            Self::Bound { .. } => diagnostic.with_hint(format_args!(
+                "let `journal.kept_after_expiry_s` of their agents be at least {} (`muster host show` says what each can do)",
+                AHEAD_MAX_MS / 1_000
+            )),
+            _ => diagnostic.with_hint(COMPARE),
+        })
     }
 }
 

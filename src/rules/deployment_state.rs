@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use crate::assignment::AssignmentConflict;
+use crate::{assignment::AssignmentConflict, capability::MissingCapability};
 
 /// How far a deployment is on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -26,7 +26,7 @@ pub enum DeploymentState {
     Conflict,
     /// The host has a document that this console did not make, or newer labels: an operator has to confirm it.
     Unconfirmed,
-    /// The host's agent knows no deployments.
+    /// The host is not given the version: it lacks what a unit of it needs.
     Cannot,
     /// An operator's hold keeps a unit from changing.
     Held,
@@ -115,8 +115,8 @@ pub struct DeploymentOnHost<'a> {
     pub wanted: Option<(u32, &'a [UnitName])>,
     /// Why the host does not carry the deployment, though it is selected.
     pub conflict: Option<&'a AssignmentConflict>,
-    /// Whether the host is not given the present version, because its agent cannot ask for admission.
-    pub cannot_ask: bool,
+    /// What the host lacks for the present version, which it is not given.
+    pub lacks: Option<MissingCapability>,
     /// Why the console does not admit the host to the version, if the host has asked.
     pub admission: Option<&'a Diagnostic>,
     /// Whether the host still has units to remove.
@@ -125,9 +125,7 @@ pub struct DeploymentOnHost<'a> {
     pub mark: Option<DesiredMark>,
     /// Whether the host has a document that the console did not make, or newer labels than the console.
     pub is_unconfirmed: bool,
-    /// Whether the host has ever reported its state.
-    pub is_known: bool,
-    /// What the host reports of its document; an agent that knows none reports none.
+    /// What the host reports of its document; nothing before it has reported its state.
     pub report: Option<&'a DesiredReport>,
     /// Whether the host is away.
     pub is_away: bool,
@@ -140,8 +138,12 @@ pub struct DeploymentOnHost<'a> {
 pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Diagnostic>)> {
     use DeploymentState::{Away, Cannot, Conflict, Orphan, Unconfirmed};
     let orphan = || one.units.iter().find(|unit| unit.owner.is_some_and(|owner| owner.deployment == *one.deployment));
+    if let Some(lacks) = one.lacks.filter(|_| !one.is_unconfirmed) {
+        let cannot = Diagnostic::new(format_args!("{lacks}; it keeps what it has")).with_hint(lacks.hint());
+        return Some((Cannot, Some(cannot)));
+    }
     let found = match (one.wanted, one.conflict) {
-        (None, None) if !one.removes && !one.cannot_ask => {
+        (None, None) if !one.removes && one.lacks.is_none() => {
             let unit = orphan()?;
             return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit).into())));
         }
@@ -150,14 +152,7 @@ pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Diag
                 "the host has a document, or labels, that this console did not make (`muster deployment confirm`)";
             return Some((Unconfirmed, Some(why.into())));
         }
-        _ if one.cannot_ask => {
-            let why = "its agent is too old for rollouts; it keeps what it has";
-            return Some((Cannot, Some(why.into())));
-        }
         (None, Some(conflict)) if !one.removes => return Some((Conflict, Some(Diagnostic::new(conflict)))),
-        _ if one.is_known && one.report.is_none() => {
-            return Some((Cannot, Some("its agent is too old for deployments".into())));
-        }
         (None, _) => removing(one),
         (Some((version, units)), _) => carried(one, version, units),
     };

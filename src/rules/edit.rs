@@ -76,8 +76,8 @@ pub enum HoldChange {
 }
 
 impl UnitEdit {
-    /// Replaces the revision by the one that this host reports, keyed if the host has a key. While the bare revision
-    /// stays the same, the existing one is kept, keyed or not, so that a new key alone restarts nothing.
+    /// Replaces the revision by the one that this host reports, with its `key`; a change that brings no spec needs none.
+    /// While the bare revision stays the same, the existing one is kept, so that a new key alone restarts nothing.
     ///
     /// # Errors
     /// If the spec has no revision.

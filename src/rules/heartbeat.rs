@@ -291,6 +291,7 @@ fn json(state: &HostState) -> Value {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
+        command_keys::KnownKeys,
         desired::{DesiredReport, RemovalTime},
         heartbeat::Facts,
     };
@@ -316,7 +317,7 @@ mod tests {
     fn change_of_a_removal_arrives_whatever_it_waits_for() {
         let with = |time: Option<RemovalTime>| {
             let removals = time.map(|time| ("shop/till".parse().unwrap(), time)).into_iter().collect();
-            HostState { desired: Some(DesiredReport { removals, ..DesiredReport::default() }), ..state(0) }
+            HostState { desired: DesiredReport { removals, ..DesiredReport::default() }, ..state(0) }
         };
         // One for an operator, one for the policy, and none.
         let all = [Some(None), Some(Some(5)), None].map(|time| with(time.map(|from_ms| RemovalTime { from_ms })));
@@ -356,8 +357,8 @@ mod tests {
             containers: Default::default(),
             numbers: Default::default(),
             own_labels: None,
-            command_keys: None,
-            desired: None,
+            command_keys: KnownKeys::default(),
+            desired: DesiredReport::default(),
         }
     }
 

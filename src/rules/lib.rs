@@ -36,6 +36,7 @@ pub mod assignment;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;
+pub mod capability;
 pub mod certain_time;
 pub mod checked;
 pub mod clock;

@@ -22,6 +22,8 @@ use muster_topics::{
     unit::UNITS_MAX,
 };
 
+use crate::capability::MissingCapability;
+
 /// Memory and processor time: what a host has, or what an instance may use at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -113,8 +115,8 @@ pub enum PlacementObstacle {
     Drained,
     /// It is away.
     Away,
-    /// Its agent knows no instances.
-    TooOld,
+    /// It lacks what the unit needs.
+    Lacks(MissingCapability),
     /// It has not reported anything yet.
     Unheard,
     /// An operator has to confirm its document.
@@ -141,7 +143,7 @@ impl fmt::Display for PlacementObstacle {
             Self::Cordoned => f.write_str("cordoned"),
             Self::Drained => f.write_str("drained"),
             Self::Away => f.write_str("away"),
-            Self::TooOld => f.write_str("the agent is too old to know instances"),
+            Self::Lacks(missing) => missing.fmt(f),
             Self::Unheard => f.write_str("not heard of yet"),
             Self::Unconfirmed => f.write_str("the document waits for `muster deployment confirm`"),
             Self::Unreadable => f.write_str("the host's report cannot be read"),

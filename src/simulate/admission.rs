@@ -19,21 +19,12 @@ use muster_topics::{
 use super::host::{Behaviour, SimulatedHost};
 
 /// What a host keeps of its document, from one life to the next.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeptDesired {
     /// What it reports.
     pub(super) report: DesiredReport,
     /// What it says of deployments.
     pub(super) said: AdmissionStatements,
-}
-
-impl Default for KeptDesired {
-    fn default() -> Self {
-        Self {
-            report: DesiredReport { asks: true, plans: true, places: true, ..DesiredReport::default() },
-            said: AdmissionStatements::new(),
-        }
-    }
 }
 
 /// When pretended changes end, by the clock of the host's life.
@@ -50,8 +41,7 @@ fn outcome(host: HostId, name: &DeploymentName, (version, lease): (u32, u64), ma
 impl KeptDesired {
     /// Takes the deployments of a document: a version that is asked for waits, and another is there at once.
     pub(super) fn take(&mut self, report: DesiredReport, deployments: Vec<DesiredDeployment>) {
-        let before =
-            std::mem::replace(&mut self.report, DesiredReport { asks: true, plans: true, places: true, ..report });
+        let before = std::mem::replace(&mut self.report, report);
         let said = std::mem::take(&mut self.said);
         for DesiredDeployment { version, admission, .. } in deployments {
             let name = version.deployment.clone();

@@ -126,7 +126,7 @@ impl SimulatedHost {
                 state.own_labels = (!labels.is_empty()).then_some(own);
                 self.parts.groups.send_replace(state.labels.keys().cloned().collect());
             }
-            NumberedContent::CommandKeys(_) => state.command_keys = Some(self.parts.keys.known()),
+            NumberedContent::CommandKeys(_) => state.command_keys = self.parts.keys.known_by(&self.parts.identity),
             NumberedContent::AlertRules(_) | NumberedContent::HostAddresses(_) => {}
         }
         self.state_changed();
@@ -141,8 +141,8 @@ impl SimulatedHost {
     pub(super) fn change_desired<T>(&mut self, change: impl FnOnce(&mut KeptDesired) -> T) -> T {
         let mut kept = self.parts.document.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut kept);
-        if self.parts.state.desired.as_ref() != Some(&kept.report) {
-            self.parts.state.desired = Some(kept.report.clone());
+        if self.parts.state.desired != kept.report {
+            self.parts.state.desired = kept.report.clone();
             drop(kept);
             self.state_changed();
         }

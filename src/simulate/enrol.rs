@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_agent::join::{self, JoinClient, JoinError, Joiner, MemberIdentity};
+use muster_agent::join::{self, JoinClient, JoinError, Joiner, JoinerSealingKey, MemberIdentity};
 use muster_base::{
     clock,
     failure::{Failure, FailureContext as _, FailureKind},
@@ -116,7 +116,8 @@ impl JoinInputs<'_> {
                 let (door, facts) = (Arc::clone(&door), self.facts.clone());
                 joining.spawn(async move {
                     let hostname = hostname(n);
-                    let joiner = Joiner { host, hostname: &hostname, facts: &facts, sealing_key: None };
+                    let joiner =
+                        Joiner { host, hostname: &hostname, facts: &facts, sealing_key: JoinerSealingKey::Derived };
                     (n, door.join(&token.secret, &joiner).await)
                 });
             }

@@ -33,6 +33,18 @@ const AWAY_MAX: Duration = Duration::from_secs(30);
 /// Longest time for the goodbyes of all hosts together.
 const FAREWELL: Duration = Duration::from_secs(20);
 
+/// What simulated hosts can do: they pretend units of all kinds.
+const CAPABILITIES: [Capability; 8] = [
+    Capability::Exec,
+    Capability::Yuno,
+    Capability::Container,
+    Capability::Packages,
+    Capability::Files,
+    Capability::Podman,
+    Capability::Lxc,
+    Capability::FreshTime,
+];
+
 /// When hosts connect and leave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FleetPlan {
@@ -138,7 +150,7 @@ impl HostRunner {
         let config = Config::default();
         let mut instances = life.instances.iter().copied();
         let me = ClientIdentity {
-            capabilities: vec![Capability::Exec, Capability::FreshTime],
+            capabilities: CAPABILITIES.to_vec(),
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
             epoch: life.epoch,
@@ -173,7 +185,7 @@ impl HostRunner {
                 beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), state.clone()),
                 backlog_gap_ms: Millis::from(config.metrics.backlog_gap_ms),
                 numbers: state.numbers.clone(),
-                document: state.desired.as_ref().map(known).unwrap_or_default(),
+                document: known(&state.desired),
                 admissions: said,
             },
             chance::random,
@@ -206,8 +218,8 @@ impl HostRunner {
 
     /// The state that it reports: the common one with its own name.
     fn state(&self) -> HostState {
-        let command_keys = Some(self.common.keys.known());
-        let desired = Some(self.document.lock().unwrap_or_else(PoisonError::into_inner).report.clone());
+        let command_keys = self.common.keys.known_by(&self.identity);
+        let desired = self.document.lock().unwrap_or_else(PoisonError::into_inner).report.clone();
         // As after a renewal: the keys of all have one number.
         let number = self.common.keys.membership().numbers.get(&NumberedKind::CommandKeys).copied();
         let numbers = number.map(|number| (NumberedKind::CommandKeys, number)).into_iter().collect();

@@ -8,7 +8,7 @@ use muster_topics::{
     numbered::NumberedKind,
 };
 
-use muster_agent::store::StoreError;
+use muster_agent::{join::MemberIdentity, store::StoreError};
 
 use super::store::Store;
 
@@ -32,9 +32,9 @@ impl FleetKeys {
         Arc::clone(&self.membership.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The keys as each host reports them.
-    pub(super) fn known(&self) -> KnownKeys {
-        self.membership().known_keys()
+    /// The keys as a host reports them, with the roots that it has joined with: it takes no others.
+    pub(super) fn known_by(&self, identity: &MemberIdentity) -> KnownKeys {
+        KnownKeys { ids: self.membership().known_keys().ids, ..identity.known_keys() }
     }
 
     /// Stores newer keys, which one of the hosts was sent, for all of them.

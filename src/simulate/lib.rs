@@ -50,7 +50,10 @@ use muster_cli::{
     token,
 };
 use muster_rules::authorise::LocalPolicy;
-use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name, numbered::Numbers};
+use muster_topics::{
+    command_keys::KnownKeys, desired::DesiredReport, heartbeat::HostState, join::JoinToken, name::Name,
+    numbered::Numbers,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
@@ -282,8 +285,8 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         containers: Default::default(),
         numbers: Numbers::new(),
         own_labels: None,
-        command_keys: None,
-        desired: None,
+        command_keys: KnownKeys::default(),
+        desired: DesiredReport::default(),
     }
 }
 

@@ -23,6 +23,7 @@ use muster_topics::{
     command::{Command, Verb},
     join::Membership,
     name::{CommandId, HostId},
+    revision::RevisionKey,
 };
 use sqlx::{
     SqliteConnection, SqlitePool,
@@ -57,11 +58,15 @@ pub(super) struct SimulatedHostRow {
 impl SimulatedHostRow {
     /// Its identity in the fleet that all hosts belong to.
     pub(super) fn identity(&self, fleet: &Membership) -> MemberIdentity {
-        // The key of revisions differs per host; simulated hosts have no revisions.
         let (host, certificate) = (self.id, self.certificate.clone());
-        let membership = Membership { host, certificate, revision_key: None, addresses: None, ..fleet.clone() };
+        let membership = Membership { host, certificate, ..common(fleet) };
         MemberIdentity { membership, key: self.key.clone() }
     }
+}
+
+/// What all hosts have in common of a membership. Keys of revisions differ: simulated hosts make no revisions.
+fn common(membership: &Membership) -> Membership {
+    Membership { revision_key: RevisionKey::from_bytes([0; 32]), addresses: None, ..membership.clone() }
 }
 
 /// One life of a host.
@@ -232,7 +237,7 @@ impl Store {
 
     /// Stores what all hosts share.
     pub(super) async fn set_membership(&self, membership: &Membership) -> Result<(), StoreError> {
-        let text = serde_json::to_string(&Membership { revision_key: None, addresses: None, ..membership.clone() })
+        let text = serde_json::to_string(&common(membership))
             .map_err(|source| StoreError::Content { what: "membership", source })?;
         sqlx::query(
             "INSERT INTO fleet (only, membership) VALUES (1, $1) ON CONFLICT (only) DO UPDATE SET membership = $1",

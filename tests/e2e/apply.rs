@@ -278,19 +278,6 @@ fn existing_name_needs_overwrite() {
     assert_eq!(after["spec"]["labels"], Value::Null);
 }
 
-/// Takes the key of revisions from an agent that is stopped, as an earlier release had none, or gives it back.
-fn set_revision_key(fleet: &Fleet, key: Option<Value>) -> Value {
-    let path = fleet.data().join("agent/identity.json");
-    let mut identity: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    let membership = identity["membership"].as_object_mut().unwrap();
-    let before = match key {
-        Some(key) => membership.insert("revision_key".to_owned(), key),
-        None => membership.remove("revision_key"),
-    };
-    fs::write(&path, identity.to_string()).unwrap();
-    before.unwrap_or_default()
-}
-
 /// The revision that anybody could compute of a unit, who knows the value of `PIN`.
 fn bare_revision(unit: &Value, pin: &str) -> Value {
     let mut spec = unit["desired"]["spec"].clone();
@@ -299,12 +286,8 @@ fn bare_revision(unit: &Value, pin: &str) -> Value {
 }
 
 #[test]
-fn keyed_revision_keeps_older_units_running() {
-    let mut fleet = fleet();
-    fleet.stop();
-    let key = set_revision_key(&fleet, None);
-    assert!(key.is_string(), "it came with joining");
-    fleet.again();
+fn revision_of_a_unit_with_an_environment_confirms_no_guess() {
+    let fleet = fleet();
     let unit = "unit: default/till\nartifact: till@1\nconfigs: [base@1]\nreload: signal\nrun: running\n";
     let write = |fleet: &Fleet, pin: &str, more: &str| {
         file(&fleet.home, "till.yaml", &format!("{unit}env: {{PIN: '{pin}'}}\n{more}"))
@@ -312,10 +295,7 @@ fn keyed_revision_keeps_older_units_running() {
     let document = write(&fleet, "4711", "");
     fleet.ok(&["unit", "apply", &document]);
     let before = fleet.unit_in_phase("default/till", "running");
-    assert_eq!(before["desired"]["revision"], bare_revision(&before, "4711"));
-    fleet.stop();
-    set_revision_key(&fleet, Some(key));
-    fleet.again();
+    assert_ne!(before["desired"]["revision"], bare_revision(&before, "4711"));
 
     // It is so already, by whatever it is asked for.
     let again = fleet.muster(&["unit", "apply", &document]).expect_code(0);
@@ -329,7 +309,7 @@ fn keyed_revision_keeps_older_units_running() {
     fleet.ok(&["unit", "apply", &write(&fleet, "4711", "labels: {tier: gold}\n")]);
     assert_eq!(same(&fleet.unit_in_phase("default/till", "running")), same(&before));
 
-    // With the next change nobody can tell any more.
+    // Another value is another revision.
     fleet.ok(&["unit", "apply", &write(&fleet, "4712", "")]);
     let keyed = fleet.unit_in_phase("default/till", "running");
     assert_ne!(keyed["observed"]["pid"], before["observed"]["pid"]);

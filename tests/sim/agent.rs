@@ -116,7 +116,7 @@ struct BeatHead {
     epoch: u64,
     seq: u64,
     kind: String,
-    #[serde(default, rename = "final")]
+    #[serde(rename = "final")]
     is_final: bool,
 }
 

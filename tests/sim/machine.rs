@@ -54,6 +54,7 @@ impl Machine {
         let template = json!({
             "hostname": "h", "agent_version": "1", "labels": {}, "realms": ["default"], "units": {}, "interfaces": {},
             "facts": {"os": "", "kernel": "", "arch": "", "cpus": 1, "cpu_model": "", "memory_bytes": 1, "boot_id": "", "boot_ms": 0},
+            "command_keys": {"ids": [], "authorities": []}, "desired": {"mark": {"epoch": 0, "generation": 0}},
         });
         let digest = Digest::of(b"");
         let spec =
@@ -130,7 +131,7 @@ impl Machine {
         HostState {
             labels: [("n".parse().unwrap(), self.label.to_string())].into(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
-            desired: Some(self.disk.read(|tables| tables.document.report())),
+            desired: self.disk.read(|tables| tables.document.report()),
             ..self.template.clone()
         }
     }

@@ -152,7 +152,7 @@ impl Console {
         }
         let (policy, now_ms, online) = (policy(self.rollouts.limit), clock::now_ms(), self.ledger.online());
         let target =
-            |host: &HostId| TargetHost { host: *host, group: None, is_online: online.contains(host), can_ask: true };
+            |host: &HostId| TargetHost { host: *host, group: None, is_online: online.contains(host), can_take: true };
         let completed = self.rollouts.completed;
         let targets: Vec<TargetHost> = hosts.iter().map(target).collect();
         let next = match &mut self.rollouts.state {

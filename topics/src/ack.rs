@@ -35,7 +35,7 @@ pub struct Ack {
     /// Stored messages about alerts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<AlertAck>,
-    /// Stored ends of tasks. An agent that sends none knows no such key.
+    /// Stored ends of tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskAck>,
     /// The answer to a heartbeat with the whole state: an agent takes no command before its first one.

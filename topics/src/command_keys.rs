@@ -56,9 +56,8 @@ pub struct KnownKeys {
     /// The ids of the keys.
     pub ids: Vec<String>,
     /// The root certificates that the host trusts: the first 16 hexadecimal digits of the SHA-256 of each (DER).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<String>,
-    /// Which of them its own certificate is under.
+    /// Which of them its own certificate is under; left out if it is under none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<String>,
 }

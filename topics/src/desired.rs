@@ -151,7 +151,8 @@ pub struct DesiredDeployment {
     pub version: DeploymentVersion,
     /// Who asked for its units.
     pub asked_by: Asker,
-    /// Who asked for units that somebody else asked for, by their names in the version.
+    /// Who asked for units that somebody else asked for, by their names in the version. Reserved: a version has one asker as
+    /// yet, and hosts do not read it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub asked_by_others: BTreeMap<UnitName, Asker>,
     /// Whether the host asks before it changes.
@@ -172,7 +173,7 @@ pub struct DesiredDeployment {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub instances: Instances,
     /// The digest of the plan that this host has made of the version, as an operator has seen it: if the host finds another
-    /// one when it has prepared the version, it waits. Only hosts that report [`DesiredReport::plans`] are sent one.
+    /// one when it has prepared the version, it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Digest>,
 }
@@ -393,8 +394,7 @@ pub struct UnitOwner {
     pub orphan: bool,
 }
 
-/// What a host reports of its document, within its [state](crate::heartbeat::HostState). An agent that knows no
-/// documents reports none of it, and is sent none.
+/// What a host reports of its document, within its [state](crate::heartbeat::HostState).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DesiredReport {
     /// The stored document, zeros if there is none yet.
@@ -402,19 +402,6 @@ pub struct DesiredReport {
     /// The digest of its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Whether the agent asks for admission where a deployment wants it. One that does not is given no version that is
-    /// rolled out so.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub asks: bool,
-    /// Whether the agent plans what a document would change, and holds a version if its plan has changed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub plans: bool,
-    /// Whether the agent renders templates in configs. One that does not is sent no unit that has any.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub config_templates: bool,
-    /// Whether the agent knows units that the console places. One that does not is given none.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub places: bool,
     /// A later document that was refused: the one before it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<DocumentRefusal>,

@@ -230,27 +230,6 @@ mod tests {
     }
 
     #[test]
-    fn old_agent_refuses_exec_inside_container() {
-        /// The fields that an older agent knows.
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        #[expect(dead_code, reason = "it is only read into")]
-        struct Before {
-            argv: Vec<String>,
-            timeout_ms: u64,
-            output_max_bytes: u64,
-        }
-        let before = |exec: &Exec| serde_json::from_value::<Before>(serde_json::to_value(exec).unwrap());
-        let outside = Exec::new(vec!["true".to_owned()], 5);
-        assert!(before(&outside).is_ok());
-        let inside = Exec { container: Some("default/shop".parse().unwrap()), ..outside };
-        let error = before(&inside).err().unwrap().to_string();
-        assert!(error.contains("unknown field `container`"), "{error}");
-        let json = serde_json::to_string(&inside).unwrap();
-        assert_eq!(serde_json::from_str::<Exec>(&json).unwrap(), inside);
-    }
-
-    #[test]
     fn output_limits_apply_to_each_stream() {
         let exec = Exec { output_max_bytes: 5, stderr: Keep::Drop, ..Exec::new(vec!["true".to_owned()], 5) };
         assert_eq!((exec.max_bytes(Stream::Stdout), exec.max_bytes(Stream::Stderr)), (5, 5));

@@ -34,7 +34,7 @@ pub struct Heartbeat {
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
     /// Whether it is the last heartbeat of an orderly exit.
-    #[serde(default, rename = "final")]
+    #[serde(rename = "final")]
     pub is_final: bool,
     /// The state, or its changes.
     #[serde(flatten)]
@@ -109,12 +109,10 @@ pub struct HostState {
     /// The labels of the host's own configuration, if the console gives it any; otherwise they are `labels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_labels: Option<BTreeMap<Name, String>>,
-    /// The keys that the host verifies the console's signatures with. An agent that cannot replace them reports none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command_keys: Option<KnownKeys>,
-    /// The console's document on the host, and what became of it. An agent that knows no documents reports none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub desired: Option<DesiredReport>,
+    /// The keys that the host verifies the console's signatures with.
+    pub command_keys: KnownKeys,
+    /// The console's document on the host, and what became of it.
+    pub desired: DesiredReport,
 }
 
 impl HostState {

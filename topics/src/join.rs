@@ -80,10 +80,8 @@ pub struct JoinRequest {
     pub hostname: String,
     /// The machine's facts.
     pub facts: Facts,
-    /// The host's public key for sealed content. An older agent has none, and sends one after its upgrade (`POST
-    /// /v1/sealing-key`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sealing_key: Option<SealingKey>,
+    /// The host's public key for sealed content.
+    pub sealing_key: SealingKey,
 }
 
 /// A request to renew a host's certificate; the present certificate identifies the host.
@@ -116,10 +114,9 @@ pub struct Membership {
     pub console_url: String,
     /// The prefix of all topics.
     pub prefix: Prefix,
-    /// The key of the host's revisions. An older console gives none, and an older agent ignores it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision_key: Option<RevisionKey>,
-    /// Further addresses of broker and console, if there are any. An older agent ignores them.
+    /// The key of the host's revisions.
+    pub revision_key: RevisionKey,
+    /// Further addresses of broker and console, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Addresses>,
     /// The numbers of `command_keys`, once they were replaced, and of `addresses`.
@@ -147,7 +144,7 @@ impl Membership {
 pub struct Problem {
     /// The reason, for programs, such as `token_used`.
     pub code: String,
-    /// The reason, for people: `message`, `consequence` and `hint`. Older consoles give no consequence.
+    /// The reason, for people: `message`, `consequence` and `hint`.
     #[serde(flatten)]
     pub diagnostic: Diagnostic,
 }

@@ -58,7 +58,7 @@ pub enum PresenceState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
-    /// Runs commands.
+    /// Runs programs on the host, on command.
     Exec,
     /// Manages units of kind `yuno`.
     Yuno,
@@ -78,6 +78,24 @@ pub enum Capability {
     /// A capability of another build, unknown to this reader.
     #[serde(other)]
     Other,
+}
+
+impl Capability {
+    /// Returns the word for it on the wire; nothing for one that this build does not know.
+    #[must_use]
+    pub fn word(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Exec => "exec",
+            Self::Yuno => "yuno",
+            Self::Container => "container",
+            Self::Packages => "packages",
+            Self::Files => "files",
+            Self::Podman => "podman",
+            Self::Lxc => "lxc",
+            Self::FreshTime => "fresh_time",
+            Self::Other => return None,
+        })
+    }
 }
 
 /// The part of a presence by which its reader knows whether it understands the rest.
@@ -100,4 +118,19 @@ pub struct ConsolePresence {
     pub epoch: u64,
     /// When this state began, by the console's clock.
     pub since_ms: Millis,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capability_has_one_word() {
+        use Capability::{Container, Exec, Files, FreshTime, Lxc, Other, Packages, Podman, Yuno};
+        for one in [Exec, Yuno, Container, Packages, Files, Podman, Lxc, FreshTime] {
+            assert_eq!(serde_json::to_value(one).unwrap().as_str(), one.word());
+        }
+        assert_eq!(serde_json::from_str::<Capability>("\"levitate\"").unwrap(), Other);
+        assert_eq!(Other.word(), None);
+    }
 }

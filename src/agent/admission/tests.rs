@@ -159,7 +159,7 @@ impl Bench {
     /// Waits until the host reports this of the deployment.
     async fn reports(&mut self, wanted: impl Fn(&DeploymentReport) -> bool) -> DeploymentReport {
         let of = |beat: &Heartbeat| match &beat.content {
-            Beat::Full { state } => state.desired.as_ref()?.deployments.get(&deployment()).cloned(),
+            Beat::Full { state } => state.desired.deployments.get(&deployment()).cloned(),
             _ => None,
         };
         let beat = self.console.next(HostTopic::Heartbeat, |beat: &Heartbeat| of(beat).is_some_and(|of| wanted(&of)));
@@ -185,7 +185,7 @@ impl Bench {
 
     async fn desired_generation(&mut self, generation: u64) {
         let is_there = |beat: &Heartbeat| match &beat.content {
-            Beat::Full { state } => state.desired.as_ref().is_some_and(|of| of.mark.generation == generation),
+            Beat::Full { state } => state.desired.mark.generation == generation,
             _ => false,
         };
         self.console.next(HostTopic::Heartbeat, is_there).await;

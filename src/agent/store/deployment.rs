@@ -45,8 +45,8 @@ pub struct DocumentHost<'a> {
     pub realms: &'a BTreeSet<Name>,
     /// The user that the agent runs as.
     pub user: &'a str,
-    /// The host's key for revisions, if the console has given one.
-    pub key: Option<&'a RevisionKey>,
+    /// The host's key for revisions.
+    pub key: &'a RevisionKey,
     /// The time.
     pub now_ms: Millis,
     /// The values of the host, without its variables.
@@ -183,7 +183,7 @@ async fn apply_version(
     let follow = ChangeContext {
         operator: &operator,
         now_ms: host.now_ms,
-        key: host.key,
+        key: Some(host.key),
         is_document: true,
         values: Some(&values),
     };

@@ -132,15 +132,7 @@ pub async fn report(store: &Store) -> Result<DesiredReport, StoreError> {
     .fetch_all(&mut *tx)
     .await?;
     let number = |number: i64| u32::try_from(number).unwrap_or_default();
-    let mut report = DesiredReport {
-        mark: known.mark,
-        digest: known.digest,
-        asks: true,
-        plans: true,
-        config_templates: true,
-        places: true,
-        ..DesiredReport::default()
-    };
+    let mut report = DesiredReport { mark: known.mark, digest: known.digest, ..DesiredReport::default() };
     report.refused = refusal(&mut tx).await?.map(|(refusal, _)| refusal);
     for row in rows {
         let Ok(name) = row.name.parse() else { continue };

@@ -93,7 +93,7 @@ pub struct ChangeContext<'a> {
     pub operator: &'a Name,
     /// The time.
     pub now_ms: Millis,
-    /// The host's key for revisions, if the console has given one.
+    /// The host's key for revisions; a change that brings no spec needs none.
     pub key: Option<&'a RevisionKey>,
     /// Whether the host's document makes the change: verbs change no unit of a deployment.
     pub is_document: bool,
@@ -807,7 +807,7 @@ mod tests {
         let (verb, bare) = with_pin(&unit, "4712", |_| ());
         let keyed = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
         assert_ne!(keyed.revision, bare);
-        // A host that has lost its key, or got another one, does not restart it for that.
+        // A host that got another key does not restart it for that.
         for key in [None, Some(&RevisionKey::from_bytes([2; 32]))] {
             let labelled = with_pin(&unit, "4712", |spec| {
                 let tier = if key.is_some() { "tin" } else { "iron" };

@@ -197,7 +197,10 @@ impl FollowedHosts {
                 "`muster deployment confirm --dry-run` shows what these hosts have that the console does not know"
                     .to_owned()
             }
-            Some(DeploymentState::Cannot) => "upgrade the agents of these hosts".to_owned(),
+            Some(DeploymentState::Cannot) => {
+                "`muster host show HOST` says what a host can do; give it what it lacks, or select other hosts"
+                    .to_owned()
+            }
             Some(DeploymentState::Held) => "`muster unit unhold` ends a hold".to_owned(),
             Some(_) => format!(
                 "`muster unit show HOST:UNIT` tells more of a unit; `muster deployment rollback {name}` goes back to the \

@@ -17,6 +17,7 @@ use muster_api::{
 use muster_base::{clock::now_ms, crash};
 use muster_rules::{
     assignment::AssignmentConflict,
+    capability::MissingCapability,
     deployment,
     document::{DocumentFault, WantedUnit},
     edit, start_order,
@@ -36,7 +37,7 @@ use super::{
     places::{self, Places},
     plan::{HostLook, Plan, PlanWish, plan, requests},
     show::{select_difference, unit_changes, unknown},
-    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
+    table::{DeploymentEntry, DesiredTable, HostEntry, assignment, lacked},
 };
 use crate::{
     apply::{Catalogue, DocumentFaults},
@@ -139,11 +140,11 @@ impl Console {
         let table = shared.hosts.desired.table();
         let requests = requests(&table, &decided.deployments, &decided.planned, &names)
             .map_err(|error| Error::new(StatusCode::INTERNAL_SERVER_ERROR, "secret_unreadable", error))?;
-        let makes_plans = |host: &HostId| table.hosts.get(host).is_some_and(HostEntry::makes_plans);
-        let able = requests.iter().flat_map(|(_, hosts)| hosts).copied().filter(makes_plans).collect();
+        let is_heard = |host: &HostId| table.hosts.get(host).is_some_and(|entry| entry.report.is_some());
+        let heard = requests.iter().flat_map(|(_, hosts)| hosts).copied().filter(is_heard).collect();
         let hostnames = decided.looks.iter().map(|(host, look)| (*host, look.hostname.clone())).collect();
         let contents = decided.made.iter().map(|entry| Arc::clone(&entry.row.content)).collect();
-        Ok(PlanRequests { requests, able, hostnames, contents, applied: decided.applied })
+        Ok(PlanRequests { requests, heard, hostnames, contents, applied: decided.applied })
     }
 
     /// Reads documents.
@@ -551,13 +552,15 @@ impl Console {
             };
             notes.push(format!("{} selects no host so far{why}", entry.row.content.target.select));
         }
-        let table = self.shared.hosts.desired.table();
-        let too_old = carriers
-            .iter()
-            .filter(|host| table.hosts.get(host).is_some_and(|entry| entry.report == HostReport::Cannot))
-            .count();
-        if too_old > 0 {
-            notes.push(format!("{too_old} of its hosts have agents that know no deployments, and are sent none"));
+        let mut lacking: BTreeMap<MissingCapability, usize> = BTreeMap::new();
+        for missing in plan.hosts.values().filter_map(|host| lacked(&host.lacking, name)) {
+            *lacking.entry(missing).or_default() += 1;
+        }
+        for (missing, count) in lacking {
+            notes.push(format!(
+                "{count} of the hosts that it selects do not get it: {missing}. hint: {}",
+                missing.hint()
+            ));
         }
         let is_cordoned = |(of, conflict): &(DeploymentName, AssignmentConflict)| {
             of == name && *conflict == AssignmentConflict::Cordoned
@@ -760,8 +763,8 @@ impl Console {
 pub(crate) struct PlanRequests {
     /// The requests, each with the hosts that it is for.
     pub(crate) requests: Vec<(PlanRequest, Vec<HostId>)>,
-    /// The hosts whose agents make plans.
-    pub(crate) able: HashSet<HostId>,
+    /// The hosts that have reported their state.
+    pub(crate) heard: HashSet<HostId>,
     pub(crate) hostnames: HashMap<HostId, String>,
     /// The versions that documents would be, in their order.
     pub(crate) contents: Vec<Arc<DeploymentVersion>>,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_base::clock::now_ms;
-use muster_rules::placement::Resources;
+use muster_rules::{capability, placement::Resources};
 use muster_topics::{
     desired::{DeploymentName, Instances, UnitRemoval},
     diagnostic::Diagnostic,
@@ -149,11 +149,13 @@ impl Console {
         let listed = || row.content.units.iter();
         let plain = || listed().filter(|unit| unit.placement.is_none());
         let plain_needs = plain().map(|unit| places::needs(&unit.spec)).fold(Resources::default(), Resources::plus);
+        let plain_capabilities = plain().map(|unit| capability::needed_by(&unit.spec)).collect();
         Ok(DeploymentEntry {
             created_ms,
             units: units_of(&row),
             plain: plain().map(|unit| unit.unit.clone()).collect(),
             plain_needs,
+            plain_capabilities,
             has_placed: listed().any(|unit| unit.placement.is_some()),
             policy,
             secrets,
@@ -327,7 +329,7 @@ impl Console {
             let entry = table.hosts.entry(*host).or_default();
             let is_same = entry.assigned == new.assigned
                 && entry.removals == new.removals
-                && entry.cannot_ask == new.cannot_ask
+                && entry.lacking == new.lacking
                 && new.document.is_none();
             if is_same {
                 entry.looked_at = new.heard;
@@ -349,7 +351,7 @@ impl Console {
                 entry.assigned.clone_from(&new.assigned);
                 entry.removals.clone_from(&new.removals);
                 entry.conflicts.clone_from(&new.conflicts);
-                entry.cannot_ask.clone_from(&new.cannot_ask);
+                entry.lacking.clone_from(&new.lacking);
                 entry.error.clone_from(&new.error);
                 entry.vars = Arc::clone(&new.vars);
                 entry.looked_at = looks.get(host).and_then(|look| look.heard);

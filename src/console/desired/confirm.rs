@@ -263,7 +263,7 @@ impl Console {
                 let of_host = labels.cloned();
                 OpenLabels::new(generation, of_host, of_console, (operator, now, replace))
             });
-            let report = entry.report.known().cloned().unwrap_or_default();
+            let report = entry.report.clone().unwrap_or_default();
             open.push(OpenHost {
                 host: *host,
                 hostname: hostname.clone(),

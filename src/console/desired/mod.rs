@@ -40,14 +40,18 @@ mod tests;
 mod unconfirmed;
 mod vars;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use muster_api::SyncRun;
-use muster_rules::realm::Realms;
+use muster_rules::{capability::MissingCapability, realm::Realms};
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DesiredReport},
     name::{HostId, Name, UnitName},
+    presence::Capability,
     secret::SecretRef,
     unit::Spec,
 };
@@ -56,7 +60,7 @@ use tokio::sync::Notify;
 pub(crate) use self::apply::PlanRequests;
 pub(super) use self::show::UnitClaim;
 pub(crate) use self::table::VersionGate;
-use self::table::{DeploymentEntry, DesiredTable, HostEntry, HostReport};
+use self::table::{DeploymentEntry, DesiredTable, HostEntry};
 use super::store::{Store, StoreError};
 
 /// A unit of a deployment, with what it needs.
@@ -106,31 +110,25 @@ impl DesiredState {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles what a host reports of its document, `None` from an agent that knows none; and the generation of its labels,
-    /// if these are newer than the console's.
-    pub(super) fn heard(&self, host: HostId, report: Option<DesiredReport>, newer_labels: Option<u64>, now: Millis) {
+    /// Handles what a host reports of its document; and the generation of its labels, if these are newer than the console's.
+    pub(super) fn heard(&self, host: HostId, report: DesiredReport, newer_labels: Option<u64>, now: Millis) {
         let mut table = self.table();
         let entry = table.hosts.entry(host).or_default();
-        let report = report.map_or(HostReport::Cannot, HostReport::Known);
         let are_labels_same = entry.newer_number() == newer_labels;
-        if entry.report == report && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now) {
+        if entry.report.as_ref() == Some(&report) && are_labels_same && !entry.is_due(now) && !entry.is_to_hand_in(now)
+        {
             return;
         }
-        // What it may be given depends on whether it asks, renders configs, and knows what is placed.
-        let able = |entry: &HostEntry| {
-            entry.report.known().map(|report| (report.asks, report.config_templates, report.places))
-        };
-        let (was_able, was_open) = (able(entry), entry.newer_labels.is_some());
+        let (was_heard, was_open) = (entry.report.is_some(), entry.newer_labels.is_some());
         let has_removals = !entry.removals.is_empty();
-        entry.report = report;
+        entry.report = Some(report);
         entry.set_newer_number(newer_labels);
-        let is_able = able(entry);
         let is_open = newer_labels.is_some();
         let is_to_hand_in = entry.is_to_hand_in(now);
         let is_urgent = table.compare(host, now) || is_to_hand_in;
-        if is_able.is_some() && (is_able != was_able || has_removals || (was_open && !is_open)) {
+        if !was_heard || has_removals || (was_open && !is_open) {
             table.dirty.insert(host);
-            table.is_to_place |= is_able != was_able;
+            table.is_to_place |= !was_heard;
         }
         let (is_dirty, is_due) = (!table.dirty.is_empty() || is_urgent, !table.to_send.is_empty());
         drop(table);
@@ -260,9 +258,23 @@ impl DesiredState {
         (table.deployments.len(), documents)
     }
 
-    /// Whether the agent of a host is known not to render templates in configs.
-    pub(super) fn cannot_render_configs(&self, host: HostId) -> bool {
-        self.table().hosts.get(&host).is_some_and(HostEntry::cannot_render_configs)
+    /// Handles what a host says that it can do: what it is given depends on that.
+    pub(super) fn set_capabilities(&self, host: HostId, capabilities: Vec<Capability>) {
+        let mut table = self.table();
+        let entry = table.hosts.entry(host).or_default();
+        if entry.capabilities.as_ref() == Some(&capabilities) {
+            return;
+        }
+        entry.capabilities = Some(capabilities);
+        table.dirty.insert(host);
+        table.is_to_place = true;
+        drop(table);
+        self.more.notify_one();
+    }
+
+    /// Returns what a host is known to lack of these.
+    pub(super) fn lacks(&self, host: HostId, needs: &BTreeSet<Capability>) -> Option<MissingCapability> {
+        self.table().hosts.get(&host)?.lacks(needs)
     }
 
     /// Handles the removal of a host.

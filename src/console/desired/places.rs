@@ -11,6 +11,7 @@ use std::{
 
 use muster_api::{InstancePlace, NamedHost, PlacementObstacleCount, UnitPlacement};
 use muster_rules::{
+    capability,
     deployment::is_instance,
     placement::{
         GroupNumbers, HostFit, PlacedInstances, PlacementHost, PlacementObstacle, Resources, WantedInstances, place,
@@ -21,12 +22,13 @@ use muster_topics::{
     desired::{DeploymentName, DeploymentUnit, Instances, Placement},
     heartbeat::Facts,
     name::{HostId, UnitName},
+    presence::Capability,
     unit::Spec,
 };
 
 use super::{
     plan::HostLook,
-    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
+    table::{DeploymentEntry, DesiredTable, HostEntry, assignment},
 };
 use crate::store::deployment::{AssignmentRow, TargetHost};
 
@@ -143,11 +145,13 @@ pub(super) fn places(
     for (index, entry) in deployments.iter().enumerate().filter(|(_, entry)| entry.has_placed) {
         for (place, (unit, placement)) in entry.placed().enumerate() {
             let rivals = rivals(deployments, index, &unit.unit, placement.count);
+            let capabilities = BTreeSet::from([capability::needed_by(&unit.spec)]);
             let mut groups = GroupNumbers::default();
             let fits = known.iter().map(|(host, entry, look)| {
                 let group = look.and_then(|look| look.fits.get(index)?.get(place)?.as_ref());
                 let group_number = groups.of(group.and_then(Option::as_ref));
-                fit((*host, entry, *look), (index, group.is_some(), group_number), (placement, &rivals), away)
+                let of_unit = (placement, &capabilities, &rivals[..]);
+                fit((*host, entry, *look), (index, group.is_some(), group_number), of_unit, away)
             });
             let fits = fits.collect();
             let mut present = Vec::new();
@@ -220,7 +224,7 @@ fn rivals<'a>(
 fn fit(
     (host, entry, look): (HostId, &HostEntry, Option<&HostLook>),
     (index, is_selected, group): (usize, bool, u32),
-    (placement, rivals): (&Placement, &[(usize, &DeploymentName)]),
+    (placement, needs, rivals): (&Placement, &BTreeSet<Capability>, &[(usize, &DeploymentName)]),
     away: &AwayHosts,
 ) -> HostFit {
     use PlacementObstacle as Why;
@@ -248,9 +252,11 @@ fn fit(
     }
     match &entry.report {
         _ if entry.cordon.is_some() => HostFit::Keeps(group, Why::Cordoned),
-        HostReport::Unheard => HostFit::Keeps(group, Why::Unheard),
-        HostReport::Known(report) if report.places => HostFit::Takes(group),
-        HostReport::Cannot | HostReport::Known(_) => HostFit::Keeps(group, Why::TooOld),
+        None => HostFit::Keeps(group, Why::Unheard),
+        Some(_) => match entry.lacks(needs) {
+            Some(missing) => HostFit::Keeps(group, Why::Lacks(missing)),
+            None => HostFit::Takes(group),
+        },
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use muster_rules::{
     assignment::{self, AssignmentCandidate, AssignmentConflict},
+    capability::MissingCapability,
     desired::host_body,
     placement::Resources,
 };
@@ -75,7 +76,7 @@ pub(super) struct HostPlan {
     pub(super) assigned: Vec<AssignmentRow>,
     pub(super) removals: Vec<UnitRemoval>,
     pub(super) conflicts: Vec<(DeploymentName, AssignmentConflict)>,
-    pub(super) cannot_ask: Vec<DeploymentName>,
+    pub(super) lacking: Vec<(DeploymentName, MissingCapability)>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
     pub(super) heard: Option<(u64, u64)>,
     pub(super) document: Option<DocumentRow>,
@@ -136,12 +137,7 @@ pub(super) fn plan(
             }
         }
         if entry.may_have_document() {
-            let carried = one.assigned.iter().filter_map(|row| version(table, deployments, row));
-            let body = match carried.into_iter().any(|carried| carried.has_config_templates()) {
-                true if entry.cannot_render_configs() => Err(TOO_OLD.to_owned()),
-                _ => bodies.body(&one, entry, detached),
-            };
-            match body {
+            match bodies.body(&one, entry, detached) {
                 Ok(body) => one.document = document(entry, &body, wish.now),
                 Err(error) => one.error = Some(error),
             }
@@ -156,7 +152,7 @@ pub(super) fn plan(
 }
 
 /// Returns the version of a deployment that a host is to have. A host that carries an earlier one gets the present one, except
-/// while that is rolled out and the host was not there when that began; `None` if its agent cannot ask, and it has none.
+/// while that is rolled out and the host was not there when that began; `None` if it lacks what that needs, and has none.
 fn version_for<'a>(
     table: &'a DesiredTable,
     present: &'a Arc<DeploymentEntry>,
@@ -166,7 +162,7 @@ fn version_for<'a>(
     let name = present.name();
     let has = assignment(&entry.assigned, name);
     let held = || table.versions.get(&(name.clone(), has?.version));
-    if entry.cannot_take(present) {
+    if entry.lacks(&present.plain_capabilities).is_some() {
         return held();
     }
     let Some(before) = table.for_newcomers(present) else { return Some(present) };
@@ -214,12 +210,11 @@ fn assigned(
         .enumerate()
         .map(|(index, wanted)| wanted.map(|wanted| wanted.units_with(instances_of(index))).unwrap_or_default())
         .collect();
-    let cannot_ask = deployments
-        .iter()
-        .enumerate()
-        .filter(|(index, one)| entry.cannot_take(one) && is_selected(*index, one))
-        .map(|(_, one)| one.name().clone())
-        .collect();
+    let lacks = |(index, one): (usize, &Arc<DeploymentEntry>)| {
+        let missing = entry.lacks(&one.plain_capabilities)?;
+        is_selected(index, one).then(|| (one.name().clone(), missing))
+    };
+    let lacking = deployments.iter().enumerate().filter_map(lacks).collect();
     let candidates: Vec<AssignmentCandidate<'_>> = deployments
         .iter()
         .zip(&wanted)
@@ -242,7 +237,7 @@ fn assigned(
         adopt.dedup();
         let version = one.number();
         let plan = match wish.seen.get(one.name()) {
-            Some(seen) => seen.get(&host).filter(|_| entry.makes_plans()).cloned(),
+            Some(seen) => seen.get(&host).cloned(),
             None => before.filter(|row| row.version == version).and_then(|row| row.plan.clone()),
         };
         let instances = instances_of(place).clone();
@@ -256,7 +251,7 @@ fn assigned(
         assigned,
         removals: Vec::new(),
         conflicts: found.conflicts.into_iter().filter_map(name).collect(),
-        cannot_ask,
+        lacking,
         vars: Arc::clone(&look.vars),
         heard: look.heard,
         document: None,
@@ -367,10 +362,6 @@ fn document(entry: &HostEntry, body: &PlannedBody, now: Millis) -> Option<Docume
         is_sent: false,
     })
 }
-
-/// Why a host gets no document that has templates in configs: its agent would refuse the whole document.
-const TOO_OLD: &str =
-    "configs of its units have templates, for which the agent is too old: upgrade it, or select other hosts";
 
 /// The body of a host of which nothing is desired.
 const EMPTY: &str = r#"{"v":1}"#;

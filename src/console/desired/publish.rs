@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        desired::table::{HostEntry, HostReport, NewerLabels},
+        desired::table::{HostEntry, NewerLabels},
         store,
         testing::Fixture,
     };
@@ -209,7 +209,7 @@ mod tests {
             made_ms: 1,
             is_sent: false,
         };
-        let report = HostReport::Known(DesiredReport::default());
+        let report = Some(DesiredReport::default());
         HostEntry { document: Some(document), report, ..HostEntry::default() }
     }
 
@@ -219,9 +219,9 @@ mod tests {
         for _ in 0..2 * BATCH + 200 {
             table.hosts.insert(HostId::random(), entry("body"));
         }
-        let (open, cannot) = (HostId::random(), HostId::random());
+        let (open, unheard) = (HostId::random(), HostId::random());
         table.hosts.insert(open, HostEntry { newer_labels: Some(NewerLabels::new(7)), ..entry("body") });
-        table.hosts.insert(cannot, HostEntry { report: HostReport::Cannot, ..entry("body") });
+        table.hosts.insert(unheard, HostEntry { report: None, ..entry("body") });
         send_all_again(&mut table);
         let mut all = HashSet::new();
         for count in [BATCH, BATCH, 200, 0] {
@@ -230,7 +230,7 @@ mod tests {
             all.extend(batch.iter().map(|due| due.host));
         }
         assert_eq!(all.len(), 2 * BATCH + 200, "each host once");
-        assert!(!all.contains(&open) && !all.contains(&cannot));
+        assert!(!all.contains(&open) && !all.contains(&unheard));
         // Another connection sends all again.
         send_all_again(&mut table);
         assert_eq!(take(&mut table).len(), BATCH);

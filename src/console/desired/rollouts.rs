@@ -12,23 +12,19 @@ use muster_topics::{
 use super::{
     DesiredState,
     plan::{HostLook, Plan},
-    table::{DeploymentEntry, DesiredTable, HostEntry, HostReport, assignment},
+    table::{DeploymentEntry, DesiredTable, HostEntry, assignment, lacked},
 };
 use crate::{error::Error, rollout::BegunRollout, state::Console, store};
 
 impl HostEntry {
-    /// Whether its agent asks for admission, as far as is known, and has a document of this console.
-    fn can_ask(&self) -> bool {
-        match &self.report {
-            HostReport::Unheard => !self.is_unconfirmed(),
-            HostReport::Cannot => false,
-            HostReport::Known(report) => report.asks && !self.is_unconfirmed(),
-        }
+    /// Whether it has what a version needs, as far as is known, and a document of this console.
+    fn can_take(&self, version: &DeploymentEntry) -> bool {
+        !self.is_unconfirmed() && self.lacks(&version.plain_capabilities).is_none()
     }
 
     /// Whether it has, or should have, a deployment.
     fn is_of(&self, name: &DeploymentName) -> bool {
-        assignment(&self.assigned, name).is_some() || self.cannot_ask.contains(name)
+        assignment(&self.assigned, name).is_some() || lacked(&self.lacking, name).is_some()
     }
 }
 
@@ -44,7 +40,7 @@ impl DesiredState {
             if !entry.is_current() || !entry.is_of(name) {
                 return None;
             }
-            let report = entry.report.known()?.deployments.get(name);
+            let report = entry.report.as_ref()?.deployments.get(name);
             let waits = report.and_then(|report| report.waits.clone()).filter(|waits| waits.version == version);
             Some((*host, waits))
         };
@@ -94,7 +90,7 @@ impl Console {
                 let entry = table.hosts.get(host).unwrap_or(&none);
                 for (index, one) in rolled_out() {
                     match entry.is_of(one.name()) {
-                        true => joins.push((one.name().clone(), target_host(*host, entry, look, index))),
+                        true => joins.push((one.name().clone(), target_host(*host, (entry, one), look, index))),
                         false => leaves.push((one.name().clone(), *host)),
                     }
                 }
@@ -120,10 +116,12 @@ impl Console {
         let hosts = looks.iter().filter_map(|(host, look)| {
             let known = table.hosts.get(host).unwrap_or(&none);
             let is_of = match plan.hosts.get(host) {
-                Some(planned) => assignment(&planned.assigned, name).is_some() || planned.cannot_ask.contains(name),
+                Some(planned) => {
+                    assignment(&planned.assigned, name).is_some() || lacked(&planned.lacking, name).is_some()
+                }
                 None => known.is_of(name),
             };
-            is_of.then(|| target_host(*host, known, look, index))
+            is_of.then(|| target_host(*host, (known, entry), look, index))
         });
         Some(BegunRollout {
             version: entry.number(),
@@ -175,13 +173,18 @@ impl Console {
     }
 }
 
-fn target_host(host: HostId, entry: &HostEntry, look: &HostLook, index: usize) -> TargetHost {
+fn target_host(
+    host: HostId,
+    (entry, version): (&HostEntry, &DeploymentEntry),
+    look: &HostLook,
+    index: usize,
+) -> TargetHost {
     TargetHost {
         host,
         group: look.groups.get(index).cloned().flatten(),
         // The rollouts know better.
         is_online: false,
-        can_ask: entry.can_ask(),
+        can_take: entry.can_take(version),
     }
 }
 

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 
 use super::{
     places::names_of,
-    table::{DesiredTable, HostEntry, HostReport, assignment},
+    table::{DesiredTable, HostEntry, assignment, lacked},
 };
 use crate::{
     error::Error,
@@ -228,7 +228,7 @@ impl Console {
                 let admission = admissions.entry(name.clone()).or_insert_with(|| rollouts.admissions(&name)).get(&host);
                 if let Some(reported) = state(&table, (entry, admission), &name, reports, away_since_ms) {
                     let (state, reason) = told(reported, admission);
-                    let reported = entry.report.known().and_then(|report| report.deployments.get(&name));
+                    let reported = entry.report.as_ref().and_then(|report| report.deployments.get(&name));
                     let shown = DeploymentHost {
                         host,
                         hostname: hostname.clone(),
@@ -259,7 +259,7 @@ fn concerned(entry: &HostEntry, reports: &[UnitReport], only: Option<&Deployment
     let removed = entry.removals.iter().map(|removal| &removal.deployment);
     let conflicts = entry.conflicts.iter().map(|(name, _)| name);
     let owned = reports.iter().filter_map(|report| report.owner.as_ref()).map(|owner| &owner.deployment);
-    let all = assigned.chain(removed).chain(conflicts).chain(&entry.cannot_ask).chain(owned);
+    let all = assigned.chain(removed).chain(conflicts).chain(entry.lacking.iter().map(|(name, _)| name)).chain(owned);
     all.filter(|name| only.is_none_or(|only| only == *name)).cloned().collect()
 }
 
@@ -295,7 +295,7 @@ fn state(
         deployment: name,
         wanted: row.map(|row| (row.version, &units[..])),
         conflict: entry.conflicts.iter().find(|(of, _)| of == name).map(|(_, conflict)| conflict),
-        cannot_ask: entry.cannot_ask.contains(name),
+        lacks: lacked(&entry.lacking, name),
         admission: match admission {
             Some(HostAdmission::Waits(reason)) => Some(reason),
             _ => None,
@@ -303,8 +303,7 @@ fn state(
         removes: entry.removals.iter().any(|removal| removal.deployment == *name),
         mark: entry.mark(),
         is_unconfirmed: entry.is_open(),
-        is_known: entry.report != HostReport::Unheard,
-        report: entry.report.known(),
+        report: entry.report.as_ref(),
         is_away: away_since_ms.is_some(),
         units: &on_host,
     })

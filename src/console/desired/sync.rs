@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     plan::PlanWish,
     publish,
-    table::{DocumentStanding, HostEntry, HostReport},
+    table::{DocumentStanding, HostEntry},
 };
 use crate::{
     error::Error,
@@ -120,7 +120,7 @@ impl Console {
             let mut table = desired.table();
             let hosts = std::mem::take(&mut table.doubtful);
             let report = |host: HostId| {
-                let report = table.hosts.get(&host)?.report.known()?;
+                let report = table.hosts.get(&host)?.report.as_ref()?;
                 Some((host, report.mark, report.digest.clone()?))
             };
             hosts.into_iter().filter_map(report).collect()
@@ -159,7 +159,7 @@ impl Console {
             let table = self.shared.hosts.desired.table();
             let removals = |host: &HostId| {
                 let entry = table.hosts.get(host).filter(|entry| entry.is_current() && !entry.removals.is_empty())?;
-                let waits = &entry.report.known()?.removals;
+                let waits = &entry.report.as_ref()?.removals;
                 let done = entry.removals.iter().filter(|removal| !waits.contains_key(&removal.unit));
                 Some((*host, done.cloned().collect()))
             };
@@ -353,18 +353,17 @@ fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
     if entry.newer_labels.is_some() && !entry.is_unconfirmed() {
         return Some((SyncFindingKind::Unconfirmed, "it has newer labels than this console".to_owned()));
     }
-    let report = match &entry.report {
-        HostReport::Cannot if !entry.assigned.is_empty() => return Some((SyncFindingKind::Cannot, String::new())),
-        HostReport::Cannot | HostReport::Unheard => return None,
-        HostReport::Known(report) => report,
-    };
+    let report = entry.report.as_ref()?;
     if entry.is_unconfirmed() {
         return Some((SyncFindingKind::Unconfirmed, format!("it has {}", report.mark)));
     }
     let mark = entry.mark()?;
     match &report.refused {
         Some(refused) if refused.mark == mark => Some((SyncFindingKind::Refused, format!("{:#}", refused.diagnostic))),
-        _ if entry.is_current() => None,
+        _ if entry.is_current() => entry.lacking.first().map(|(name, missing)| {
+            let cannot = Diagnostic::new(format_args!("{missing}, which {name} needs")).with_hint(missing.hint());
+            (SyncFindingKind::Cannot, format!("{cannot:#}"))
+        }),
         _ => Some((SyncFindingKind::Behind, format!("it has {}, and should have {mark}", report.mark))),
     }
 }

@@ -9,6 +9,7 @@ use muster_api::{LeavingUnit, Var};
 use muster_base::clock::now_ms;
 use muster_rules::{
     assignment::{AssignmentConflict, HostGate},
+    capability::MissingCapability,
     placement::Resources,
     realm::Realms,
     rollout::policy::RolloutPolicy,
@@ -17,6 +18,7 @@ use muster_topics::{
     Millis,
     desired::{DeploymentName, DesiredMark, DesiredReport, UnitRemoval},
     name::{HostId, LabelValue, Name, UnitName},
+    presence::Capability,
     secret::SecretRef,
 };
 use serde_json::Value;
@@ -26,7 +28,7 @@ use crate::store::{
     Store, StoreError,
     deployment::{self, AssignmentRow, CordonRow, VersionRow},
     desired::{self, DocumentRow, HandedInRow},
-    label, register, var,
+    host, label, register, var,
 };
 
 /// The least time between two heads of the same document, and between two requests for a host's own one.
@@ -42,6 +44,8 @@ pub(crate) struct DeploymentEntry {
     /// Those of them that each host of the target has, and what they may use.
     pub(super) plain: Vec<UnitName>,
     pub(super) plain_needs: Resources,
+    /// What they need that not every host can do.
+    pub(super) plain_capabilities: BTreeSet<Capability>,
     /// Whether it has others, whose instances the console places.
     pub(super) has_placed: bool,
     /// How it reaches its hosts; `None`: all at once.
@@ -73,11 +77,6 @@ impl DeploymentEntry {
         // Without them nobody knows.
         self.has_secret_values || self.secrets.as_ref().map_or(true, |secrets| !secrets.is_empty())
     }
-
-    /// Whether configs of its units have templates.
-    pub(super) fn has_config_templates(&self) -> bool {
-        self.row.content.units.iter().any(|unit| !unit.spec.config_templates().is_empty())
-    }
 }
 
 /// How far the present version of a deployment is that is rolled out.
@@ -89,27 +88,6 @@ pub(crate) struct VersionGate {
     pub(crate) is_open: bool,
     /// The last version before it that all hosts were to have.
     pub(crate) settled: Option<u32>,
-}
-
-/// What a host last reported of its document.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum HostReport {
-    /// It was not heard yet, or not since the console was restored from a backup.
-    #[default]
-    Unheard,
-    /// Its agent knows no documents.
-    Cannot,
-    /// This.
-    Known(DesiredReport),
-}
-
-impl HostReport {
-    pub(super) fn known(&self) -> Option<&DesiredReport> {
-        match self {
-            Self::Known(report) => Some(report),
-            Self::Unheard | Self::Cannot => None,
-        }
-    }
 }
 
 /// How the document that a host has compares with what this console has made.
@@ -150,11 +128,15 @@ pub(super) struct HostEntry {
     pub(super) detached: Vec<(DeploymentName, UnitName)>,
     /// Deployments that select it, and that it does not carry.
     pub(super) conflicts: Vec<(DeploymentName, AssignmentConflict)>,
-    /// Deployments whose present version it is not given, because its agent cannot ask for admission.
-    pub(super) cannot_ask: Vec<DeploymentName>,
+    /// Deployments whose present version it is not given, with what it lacks for that.
+    pub(super) lacking: Vec<(DeploymentName, MissingCapability)>,
     pub(super) vars: Arc<BTreeMap<Name, Value>>,
     pub(super) document: Option<DocumentRow>,
-    pub(super) report: HostReport,
+    /// What it last reported of its document; nothing if it was not heard yet, or not since the console was restored from a
+    /// backup.
+    pub(super) report: Option<DesiredReport>,
+    /// What it can do, as it says; nothing as long as it has not said so.
+    pub(super) capabilities: Option<Vec<Capability>>,
     /// How the document that it has compares with what this console has made.
     pub(super) standing: DocumentStanding,
     pub(super) handed_in: Option<HandedInRow>,
@@ -186,7 +168,7 @@ impl HostEntry {
 
     /// The units that it has yet to remove.
     pub(super) fn leaving(&self) -> Vec<LeavingUnit> {
-        let turns = self.report.known().map(|report| &report.removals);
+        let turns = self.report.as_ref().map(|report| &report.removals);
         let is_kept =
             |unit: &UnitName| turns.and_then(|turns| turns.get(unit)).is_some_and(|time| time.from_ms.is_none());
         let leaving =
@@ -201,7 +183,7 @@ impl HostEntry {
 
     /// Whether it has stored its present document.
     pub(super) fn is_current(&self) -> bool {
-        match (&self.document, self.report.known()) {
+        match (&self.document, self.report.as_ref()) {
             (Some(document), Some(report)) => {
                 report.mark == document.mark && report.digest.as_ref() == Some(&document.digest)
             }
@@ -211,7 +193,7 @@ impl HostEntry {
 
     /// Whether it has refused its present document.
     pub(super) fn has_refused(&self) -> bool {
-        let refused = self.report.known().and_then(|report| report.refused.as_ref());
+        let refused = self.report.as_ref().and_then(|report| report.refused.as_ref());
         refused.is_some_and(|refused| Some(refused.mark) == self.mark())
     }
 
@@ -243,39 +225,19 @@ impl HostEntry {
         }
     }
 
-    /// Whether its agent is known not to ask for admission.
-    pub(super) fn cannot_ask(&self) -> bool {
-        self.report.known().is_some_and(|report| !report.asks)
-    }
-
-    /// Whether its agent is known not to understand a version, which it is not given.
-    pub(super) fn cannot_take(&self, version: &DeploymentEntry) -> bool {
-        let cannot_place = self.report.known().is_some_and(|report| !report.places);
-        version.is_rolled_out() && self.cannot_ask() || version.has_placed && cannot_place
-    }
-
-    /// Whether its agent makes plans.
-    pub(super) fn makes_plans(&self) -> bool {
-        self.report.known().is_some_and(|report| report.plans)
-    }
-
-    /// Whether its agent is known not to render templates in configs.
-    pub(super) fn cannot_render_configs(&self) -> bool {
-        match &self.report {
-            HostReport::Unheard => false,
-            HostReport::Cannot => true,
-            HostReport::Known(report) => !report.config_templates,
-        }
+    /// Returns what it is known to lack of these.
+    pub(super) fn lacks(&self, needs: &BTreeSet<Capability>) -> Option<MissingCapability> {
+        MissingCapability::first(self.capabilities.as_ref()?, needs)
     }
 
     /// The version of a deployment that it has made its desired state, as it reports.
     pub(super) fn reported_version(&self, name: &DeploymentName) -> Option<u32> {
-        self.report.known()?.deployments.get(name).map(|report| report.version)
+        self.report.as_ref()?.deployments.get(name).map(|report| report.version)
     }
 
     /// Whether it may be sent documents.
     pub(super) fn may_have_document(&self) -> bool {
-        !self.is_open() && self.report.known().is_some()
+        !self.is_open() && self.report.as_ref().is_some()
     }
 
     /// Whether its present document is to be sent, which was not a moment ago.
@@ -287,7 +249,7 @@ impl HostEntry {
 
     /// The document that it has handed in, if it still has it.
     pub(super) fn shown_document(&self) -> Option<&HandedInRow> {
-        let report = self.report.known()?;
+        let report = self.report.as_ref()?;
         self.handed_in.as_ref().filter(|has| has.mark == report.mark && Some(&has.digest) == report.digest.as_ref())
     }
 
@@ -300,9 +262,17 @@ impl HostEntry {
     pub(super) fn is_to_hand_in(&self, now: Millis) -> bool {
         let lacks_document = self.is_unconfirmed() && self.shown_document().is_none();
         let lacks_labels = self.newer_labels.is_some() && self.shown_labels().is_none();
-        let is_able = self.report.known().is_some();
+        let is_able = self.report.as_ref().is_some();
         is_able && (lacks_document || lacks_labels) && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
     }
+}
+
+/// Returns what a host lacks for a deployment.
+pub(super) fn lacked(
+    lacking: &[(DeploymentName, MissingCapability)],
+    name: &DeploymentName,
+) -> Option<MissingCapability> {
+    lacking.iter().find(|(of, _)| of == name).map(|(_, missing)| *missing)
 }
 
 /// Whether this was less than [`SEND_EVERY_MS`] ago. After a clock was set back nothing counts as recent.
@@ -364,9 +334,11 @@ impl DesiredTable {
         let restored_ms = register::restored(db).await?.map_or(Millis::MIN, |(_, restored_ms)| restored_ms);
         for (host, (report, at_ms)) in desired::reports(db).await? {
             if at_ms >= restored_ms {
-                let entry = hosts.entry(host).or_default();
-                entry.report = report.map_or(HostReport::Cannot, HostReport::Known);
+                hosts.entry(host).or_default().report = Some(report);
             }
+        }
+        for (host, capabilities) in host::capabilities(db).await? {
+            hosts.entry(host).or_default().capabilities = Some(capabilities);
         }
         let generations = label::generations(db).await?;
         for (host, has) in label::heard(db).await? {
@@ -390,7 +362,7 @@ impl DesiredTable {
     /// Compares what a host reports with its document. Returns whether there is something to do for it at once.
     pub(super) fn compare(&mut self, host: HostId, now: Millis) -> bool {
         let Some(entry) = self.hosts.get_mut(&host) else { return false };
-        let Some(report) = entry.report.known() else { return false };
+        let Some(report) = entry.report.as_ref() else { return false };
         let (has, mark) = (report.mark, entry.mark());
         let is_unconfirmed = if has == DesiredMark::default() {
             false

@@ -20,6 +20,7 @@ use muster_topics::{
     envelope::Envelope,
     name::{Digest, HostId, Name, UnitName},
     numbered::{NumberedContent, NumberedDocument},
+    presence::Capability,
     unit::{Desired, Observed, Phase, Run, Spec, UnitReport, YunoSpec},
 };
 use serde_json::{Value, json};
@@ -91,15 +92,21 @@ async fn label(fixture: &Fixture, host: HostId, set: &[(&str, &str)], remove: &[
     fixture.console.catch_up().await.unwrap();
 }
 
-/// A host that carries the label `role=till`, and knows documents.
+/// A host that carries the label `role=till`, and has reported its state.
 async fn able(fixture: &Fixture, hostname: &str) -> Member {
     let member = fixture.member(hostname).await;
-    heard(fixture, member.id, Some(DesiredReport::default())).await;
+    heard(fixture, member.id, DesiredReport::default()).await;
     label(fixture, member.id, &[("role", "till")], &[]).await;
     member
 }
 
-async fn heard(fixture: &Fixture, host: HostId, report: Option<DesiredReport>) {
+/// A host says what it can do.
+async fn can(fixture: &Fixture, host: HostId, capabilities: &[Capability]) {
+    fixture.shared().hosts.desired.set_capabilities(host, capabilities.to_vec());
+    fixture.console.catch_up().await.unwrap();
+}
+
+async fn heard(fixture: &Fixture, host: HostId, report: DesiredReport) {
     fixture.shared().hosts.desired.heard(host, report, fixture.shared().hosts.labels.newer(host), now_ms());
     fixture.console.catch_up().await.unwrap();
 }
@@ -132,7 +139,7 @@ async fn store_document(fixture: &Fixture, host: HostId) {
     let removals = body.remove.iter().map(|removal| (removal.unit.clone(), RemovalTime::default())).collect();
     let report =
         DesiredReport { mark: row.mark, digest: Some(row.digest), deployments, removals, ..DesiredReport::default() };
-    heard(fixture, host, Some(report)).await;
+    heard(fixture, host, report).await;
 }
 
 /// A host reports a running unit.
@@ -171,8 +178,8 @@ async fn report_unit(fixture: &Fixture, host: HostId, name: &str, owner: Option<
 
 async fn set_online(fixture: &Fixture, host: HostId, is_online: bool) {
     sqlx::query(
-        "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time)
-         VALUES ($1, $2, 1, 1, '1', 1, 1) ON CONFLICT (host) DO UPDATE SET state = excluded.state",
+        "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, capabilities)
+         VALUES ($1, $2, 1, 1, '1', 1, json_array('fresh_time')) ON CONFLICT (host) DO UPDATE SET state = excluded.state",
     )
     .bind(host.to_string())
     .bind(if is_online { "online" } else { "offline" })
@@ -191,28 +198,31 @@ async fn version_targets_and_documents_follow_each_other() {
     use DeploymentState::{Cannot, Changing, Pending, Verified};
     let fixture = fixture().await;
     let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
-    let old = fixture.member("old").await;
-    heard(&fixture, old.id, None).await;
-    label(&fixture, old.id, &[("role", "till")], &[]).await;
+    let bare = able(&fixture, "bare").await;
+    can(&fixture, bare.id, &[Capability::Podman]).await;
     let applied = apply(&fixture, document("shop/till", "label.role=till", till("1"))).await;
-    assert_eq!((applied.action, applied.version, applied.hosts), (ApplyAction::Create, 1, 3));
+    assert_eq!((applied.action, applied.version, applied.hosts), (ApplyAction::Create, 1, 2));
     let names = |hosts: &[muster_api::NamedHost]| hosts.iter().map(|host| host.hostname.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&applied.gains), ["old", "one", "two"]);
-    assert!(applied.notes.iter().any(|note| note.contains("agents")), "{:?}", applied.notes);
-    // Both share one body; the host with the old agent gets none.
+    assert_eq!(names(&applied.gains), ["one", "two"]);
+    let noted = "1 of the hosts that it selects do not get it: its agent runs no yunos";
+    assert!(applied.notes.iter().any(|note| note.contains(noted)), "{:?}", applied.notes);
+    // Both share one body; the host that lacks what the unit needs gets none.
     let (first, second) = (row(&fixture, one.id).unwrap(), row(&fixture, two.id).unwrap());
     assert_eq!((first.mark, &first.digest), (DesiredMark { epoch: 1, generation: 1 }, &second.digest));
-    assert_eq!(row(&fixture, old.id), None);
+    assert_eq!(row(&fixture, bare.id), None);
     assert_eq!(numbers(&body(&fixture, one.id).await), [("shop/till".to_owned(), 1)]);
     let word = |host: &str, state| (host.to_owned(), state);
     // None of them is online.
     let away = DeploymentState::Away;
-    assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", away), word("two", away)]);
+    assert_eq!(states(&fixture, "shop/till").await, [word("bare", Cannot), word("one", away), word("two", away)]);
     for host in [one.id, two.id] {
         set_online(&fixture, host, true).await;
     }
     store_document(&fixture, one.id).await;
-    assert_eq!(states(&fixture, "shop/till").await, [word("old", Cannot), word("one", Changing), word("two", Pending)]);
+    assert_eq!(
+        states(&fixture, "shop/till").await,
+        [word("bare", Cannot), word("one", Changing), word("two", Pending)]
+    );
     report_unit(&fixture, one.id, "shop/till", Some(("shop/till", 1))).await;
     assert_eq!(states(&fixture, "shop/till").await[1], word("one", Verified));
     // The same again is no version.
@@ -309,17 +319,17 @@ async fn what_a_host_loses_is_removed_until_it_says_so() {
     heard(
         &fixture,
         host.id,
-        Some(DesiredReport {
+        DesiredReport {
             deployments: [(name("shop/till"), DeploymentReport { version: 2, refused: None, waits: None })].into(),
             ..done.clone()
-        }),
+        },
     )
     .await;
     assert_eq!(body(&fixture, host.id).await.remove.len(), 1);
     let mut transaction = fixture.shared().store.begin().await.unwrap();
     store::host::remove_unit(&mut transaction, host.id, &unit("shop/web")).await.unwrap();
     transaction.commit().await.unwrap();
-    heard(&fixture, host.id, Some(done)).await;
+    heard(&fixture, host.id, done).await;
     let now = body(&fixture, host.id).await;
     assert_eq!((now.remove.len(), now.deployments.len()), (0, 1));
     // The whole deployment goes, with its data; and is listed until it is gone.
@@ -340,32 +350,43 @@ async fn what_a_host_loses_is_removed_until_it_says_so() {
 }
 
 #[tokio::test]
-async fn agent_that_renders_no_configs_is_not_sent_any() {
+async fn host_gets_a_version_once_it_has_what_that_needs() {
     let fixture = fixture().await;
-    let (one, two) = (able(&fixture, "one").await, able(&fixture, "two").await);
-    let renders = || Some(DesiredReport { config_templates: true, ..DesiredReport::default() });
-    heard(&fixture, one.id, renders()).await;
-    let content = json!({"a": {"$template": "{{ vars.a }}"}}).to_string();
-    let new = NewConfig { id: "till".parse().unwrap(), version: "1".parse().unwrap(), content };
-    fixture.console.add_config(&admin(), new).await.unwrap();
-    let units = json!([{"name": "till", "artifact": "till@1", "configs": ["till@1"]}]);
-    let wanted = document("shop/till", "label.role=till", units);
-    let refused = try_apply(&fixture, std::slice::from_ref(&wanted), false, false).await.unwrap_err();
-    let cause = &refused.problem.diagnostic.cause;
-    assert!(cause.contains("too old: upgrade it") && cause.contains("(on two)"), "{cause}");
-    heard(&fixture, two.id, renders()).await;
-    apply(&fixture, wanted).await;
-    let spec = body(&fixture, two.id).await.deployments[0].version.units[0].spec.clone();
-    assert_eq!(spec.config_templates()[0].text, "{{ vars.a }}");
-    // One that comes later gets nothing until its agent is upgraded, and says why.
-    let late = able(&fixture, "late").await;
-    assert_eq!(row(&fixture, late.id), None);
-    let hosts = fixture.console.deployment_hosts(&name("shop/till")).await.unwrap();
-    let late_host = hosts.iter().find(|host| host.hostname == "late").unwrap();
-    assert_eq!(late_host.state, DeploymentState::Refused);
-    assert!(late_host.reason.as_ref().unwrap().cause.contains("too old"), "{late_host:?}");
-    heard(&fixture, late.id, renders()).await;
-    assert!(row(&fixture, late.id).is_some());
+    let (one, late) = (able(&fixture, "one").await, able(&fixture, "late").await);
+    can(&fixture, late.id, &[Capability::Yuno]).await;
+    let wanted = |image: &str| {
+        let units = json!([
+            {"name": "till", "artifact": "till@1"},
+            {"name": "web", "kind": "container", "image": {"name": image}},
+        ]);
+        document("shop/till", "label.role=till", units)
+    };
+    let applied = apply(&fixture, wanted("docker.io/library/busybox:1")).await;
+    assert_eq!((applied.hosts, row(&fixture, late.id)), (1, None));
+    assert!(row(&fixture, one.id).is_some(), "it has not said what it can do: it judges itself");
+    let shown = async || {
+        let hosts = fixture.console.deployment_hosts(&name("shop/till")).await.unwrap();
+        hosts.into_iter().find(|host| host.hostname == "late").unwrap()
+    };
+    let host = shown().await;
+    assert_eq!(host.state, DeploymentState::Cannot);
+    let reason = host.reason.unwrap();
+    assert!(reason.cause.starts_with("it has no Podman"), "{reason}");
+    assert!(reason.hint.as_ref().unwrap().starts_with("install Podman"), "{reason}");
+    can(&fixture, late.id, &[Capability::Yuno, Capability::Podman]).await;
+    assert_eq!(numbers(&body(&fixture, late.id).await), [("shop/till".to_owned(), 1)]);
+    assert_eq!(shown().await.state, DeploymentState::Away);
+    // What it has stays when it loses that; it gets no other version meanwhile.
+    can(&fixture, late.id, &[Capability::Yuno]).await;
+    apply(&fixture, wanted("docker.io/library/busybox:2")).await;
+    assert_eq!(numbers(&body(&fixture, late.id).await), [("shop/till".to_owned(), 1)]);
+    assert_eq!(numbers(&body(&fixture, one.id).await), [("shop/till".to_owned(), 2)]);
+    // It is stored, for a console that starts anew.
+    let presence = "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, capabilities)
+                    VALUES ($1, 'online', 1, 1, '1', 1, '[\"yuno\",\"levitate\"]')";
+    sqlx::query(presence).bind(late.id.to_string()).execute(fixture.shared().store.write()).await.unwrap();
+    let table = super::table::DesiredTable::load(&fixture.shared().store).await.unwrap();
+    assert_eq!(table.hosts[&late.id].capabilities, Some(vec![Capability::Yuno, Capability::Other]));
     fixture.running.stop().await;
 }
 
@@ -475,7 +496,7 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     let mark = DesiredMark { epoch: 1, generation: 7 };
     let document = foreign(&fixture, host.id, mark, &body).await;
     let digest = digest_of(&document);
-    heard(&fixture, host.id, Some(DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() })).await;
+    heard(&fixture, host.id, DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() }).await;
     // It is sent nothing until that is confirmed.
     apply(
         &fixture,
@@ -527,12 +548,8 @@ async fn lost_store_is_rebuilt_from_what_hosts_hand_in() {
     assert_eq!((&now.deployments[1].version, now.remove.len()), (&body.deployments[0].version, 0));
     // That the host still reports the one of before is no doubt.
     fixture.shared().hosts.desired.table().hosts.get_mut(&host.id).unwrap().own_mark = None;
-    heard(
-        &fixture,
-        host.id,
-        Some(DesiredReport { mark, digest: Some(digest_of(&document)), ..DesiredReport::default() }),
-    )
-    .await;
+    heard(&fixture, host.id, DesiredReport { mark, digest: Some(digest_of(&document)), ..DesiredReport::default() })
+        .await;
     assert!(!fixture.shared().hosts.desired.table().hosts[&host.id].is_unconfirmed());
     fixture.running.stop().await;
 }
@@ -564,7 +581,7 @@ async fn labels_of_a_lost_store_are_taken_from_what_the_console_had_signed() {
     let labels = || &fixture.shared().hosts.labels;
     let generation = u64::try_from(now_ms()).unwrap() + 1_000_000;
     labels().confirm(host.id, Some(generation), now_ms());
-    heard(&fixture, host.id, Some(DesiredReport::default())).await;
+    heard(&fixture, host.id, DesiredReport::default()).await;
     // What it should have is not decided by labels that the console lacks: this one picks it without them.
     let applied = apply(&fixture, document("shop/till", "not label.frozen", till("1"))).await;
     assert_eq!((applied.hosts, row(&fixture, host.id)), (0, None));
@@ -644,7 +661,7 @@ async fn version_of_two_contents_is_a_conflict() {
     let mark = DesiredMark { epoch: 1, generation: 5 };
     let document = foreign(&fixture, host.id, mark, &body).await;
     let digest = Some(digest_of(&document));
-    heard(&fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
+    heard(&fixture, host.id, DesiredReport { mark, digest, ..DesiredReport::default() }).await;
     fixture.console.hand_in(host.id, &document).await.unwrap();
     let confirm = async |dry_run, replace| {
         let wanted = ConfirmDocuments { target: NewTarget::All, dry_run, replace };
@@ -670,7 +687,7 @@ async fn confirmation_shows_the_version_that_the_console_has_now() {
     let mark = DesiredMark { epoch: 1, generation: 5 };
     let document = foreign(&fixture, host.id, mark, &body).await;
     let digest = Some(Digest::of(document.document.as_ref().unwrap().body.as_bytes()));
-    heard(&fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
+    heard(&fixture, host.id, DesiredReport { mark, digest, ..DesiredReport::default() }).await;
     fixture.console.hand_in(host.id, &document).await.unwrap();
     let shown = async |replace| {
         let wanted = ConfirmDocuments { target: NewTarget::All, dry_run: true, replace };
@@ -985,8 +1002,8 @@ async fn look_that_did_not_read_everything_names_nothing_for_removal() {
 async fn unit_that_a_rolled_out_version_drops_goes_once_the_host_has_begun() {
     let fixture = fixture().await;
     let host = fixture.member("one").await.id;
-    let asks = DesiredReport { asks: true, ..DesiredReport::default() };
-    heard(&fixture, host, Some(asks.clone())).await;
+    let asks = DesiredReport::default();
+    heard(&fixture, host, asks.clone()).await;
     label(&fixture, host, &[("role", "till")], &[]).await;
     let unit = |name: &str| json!({"name": name, "artifact": "till@1"});
     apply(&fixture, document("shop/till", "label.role=till", json!([unit("till"), unit("web")]))).await;
@@ -998,7 +1015,7 @@ async fn unit_that_a_rolled_out_version_drops_goes_once_the_host_has_begun() {
         let row = row(&fixture, host).unwrap();
         let deployments = [(name("shop/till"), DeploymentReport { version, refused: None, waits: None })].into();
         let report = DesiredReport { mark: row.mark, digest: Some(row.digest), deployments, ..asks.clone() };
-        heard(&fixture, host, Some(report)).await;
+        heard(&fixture, host, report).await;
     };
     stored(1).await;
     let mut next = document("shop/till", "label.role=till", json!([unit("till")]));

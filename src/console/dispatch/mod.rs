@@ -17,7 +17,7 @@ pub mod schedule;
 pub use event::DispatchEvent;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -43,7 +43,10 @@ use muster_api::{HostProgress, NewCommand};
 use muster_base::{certain_clock::CertainClock, clock::now_ms, clock_steps::ClockSteps};
 use muster_bus::sealing::{self, SealError};
 use muster_fault::planted;
-use muster_rules::intent::CommandClass;
+use muster_rules::{
+    capability::{self, MissingCapability},
+    intent::CommandClass,
+};
 
 use self::{
     address::TargetHosts,
@@ -308,7 +311,7 @@ async fn make_ready(
     if gifts.has_secrets() {
         sealing_keys(&shared.store, &hosts, "secrets").await?;
     }
-    check_agents(shared, &verb, &hosts)?;
+    check_capabilities(shared, &verb, &hosts)?;
     let given_ms = now_ms();
     let given_until_ms = command_check::expiry(given_ms, &verb, command.expires_in_ms)?;
     let issued_ms = date_for(shared, &hosts, given_ms).await?;
@@ -324,30 +327,26 @@ async fn make_ready(
     Ok(PreparedCommand { command, signed, hosts, keys, gifts, signed_ms: issued_ms })
 }
 
-/// Refuses what agents of some hosts are too old for: they would refuse the whole command without a reason that helps.
-fn check_agents(shared: &ConsoleState, verb: &Verb, hosts: &TargetHosts) -> Result<(), Error> {
-    let has_templates = match verb {
-        Verb::UnitUpgrade { config_templates, .. } => config_templates.is_some(),
-        other => other.specs().any(|(_, spec)| !spec.config_templates().is_empty()),
-    };
-    if !has_templates {
+/// Refuses what some hosts are known to lack something for. One that has not said what it can do judges itself.
+fn check_capabilities(shared: &ConsoleState, verb: &Verb, hosts: &TargetHosts) -> Result<(), Error> {
+    let needs = capability::needed_by_command(verb);
+    if needs.is_empty() {
         return Ok(());
     }
-    let cannot = |host: &HostId| shared.hosts.desired.cannot_render_configs(*host);
-    let too_old: Vec<&str> = hosts.iter().filter(|(host, _)| cannot(host)).map(|(_, name)| name.as_str()).collect();
-    if too_old.is_empty() {
-        return Ok(());
+    let mut lacking: BTreeMap<MissingCapability, Vec<&str>> = BTreeMap::new();
+    for (host, name) in hosts {
+        if let Some(missing) = shared.hosts.desired.lacks(*host, &needs) {
+            lacking.entry(missing).or_default().push(name);
+        }
     }
-    let named = first_names(&too_old, NAMED_MAX);
-    Err(Error::conflict(
-        "old_agent",
-        format!("the unit's configs have templates, which the agent is too old for on {named}"),
-    )
-    .hint("upgrade the agent, or name other hosts"))
+    let Some((missing, names)) = lacking.into_iter().next() else { return Ok(()) };
+    let named = first_names(&names, NAMED_MAX);
+    Err(Error::conflict("host_lacks", format!("the command cannot be done on {named}: {missing}"))
+        .hint(format!("{}; or name other hosts", missing.hint())))
 }
 
-/// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was
-/// ahead; whether it was, or is behind now, only hosts can tell.
+/// Returns the signed time for these hosts. Some rely on times that were signed while the console's clock was ahead, and do not
+/// go back; whether it was, or is behind now, only hosts can tell.
 async fn date_for(shared: &ConsoleState, hosts: &TargetHosts, now: Millis) -> Result<Millis, StoreError> {
     if shared.hosts.signing_time.ahead_ms(now) == 0 {
         return Ok(shared.hosts.signing_time.ms(now));
@@ -387,7 +386,7 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
             "the command carries {secret}, which only its hosts may read, and there is no key yet to seal it to for {named}"
         );
         return Err(Error::conflict("no_sealing_key", message).hint(
-            "an agent of this version hands its key over when it starts and reaches the console; upgrade the agent, or name other hosts",
+            "a host hands its key over as soon as it reaches the console where hosts join (`hosts_listen`); wait for it, or name other hosts",
         ));
     }
     Ok(known)
@@ -895,7 +894,8 @@ fn to_ms(time: Duration) -> Millis {
 #[cfg(test)]
 mod tests {
     use muster_api::NewTarget;
-    use muster_topics::command::Exec;
+    use muster_topics::{command::Exec, presence::Capability};
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{Fixture, admin, exec};
@@ -944,7 +944,7 @@ mod tests {
             assert_eq!(opened(host), Ok(verb()));
             assert_eq!(opened(other), Err(sealing::OpenError::WrongKey));
         }
-        // The host with the older agent is named, and no host gets the command.
+        // A host that has not handed its key over is named, and no host gets the command.
         let forget = "UPDATE host SET sealing_key = NULL, sealing_key_ms = NULL WHERE id = $1";
         sqlx::query(forget).bind(two.id.to_string()).execute(shared.store.write()).await.unwrap();
         let refused = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap_err();
@@ -953,6 +953,35 @@ mod tests {
         assert!(fixture.console.submit(&admin(), to(&["one"])).await.is_ok());
         let plain = NewCommand { verb: exec(&["env"]), ..to(&["two"]) };
         assert!(fixture.console.submit(&admin(), plain).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn command_is_refused_for_hosts_that_lack_what_it_needs() {
+        let fixture = Fixture::new().await;
+        let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
+        let packages =
+            json!({"unit_apply": {"unit": "default/base", "spec": {"kind": "packages", "present": ["curl"]}}});
+        let command = |hosts: &[&str], verb: &Value| NewCommand {
+            target: NewTarget::Hosts(hosts.iter().map(|host| (*host).to_owned()).collect()),
+            expires_in_ms: None,
+            verb: serde_json::from_value(verb.clone()).unwrap(),
+            copied_from: None,
+        };
+        // Who has not said what it can do judges itself.
+        fixture.console.submit(&admin(), command(&["one", "two"], &packages)).await.unwrap();
+        let can = |host, list: &[Capability]| fixture.shared().hosts.desired.set_capabilities(host, list.to_vec());
+        can(one, &[Capability::Exec, Capability::Packages]);
+        can(two, &[Capability::Exec]);
+        let refused = fixture.console.submit(&admin(), command(&["one", "two"], &packages)).await.unwrap_err();
+        let told = refused.problem.diagnostic.to_string();
+        assert_eq!((refused.status, refused.problem.code.as_str()), (409, "host_lacks"));
+        assert!(told.contains("cannot be done on two: it has no dpkg") && told.contains("name other hosts"), "{told}");
+        fixture.console.submit(&admin(), command(&["one"], &packages)).await.unwrap();
+        // What a command does not need is not asked for.
+        let exec = serde_json::to_value(exec(&["env"])).unwrap();
+        for verb in [exec, json!({"unit_stop": {"unit": "default/base"}})] {
+            fixture.console.submit(&admin(), command(&["one", "two"], &verb)).await.unwrap();
+        }
     }
 
     #[tokio::test]

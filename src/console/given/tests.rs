@@ -5,6 +5,7 @@ use muster_topics::{
     V1,
     desired::{DesiredReport, PlanQuestion, PlanRequest},
     join::RenewRequest,
+    presence::Capability,
     sealed::SealingKeyNotice,
     secret::SecretRef,
     snapshot::Pins,
@@ -187,8 +188,9 @@ async fn stolen_certificate_that_claims_everything_gets_nothing() {
     };
     let from = report(&fixture, thief.id, 1, &spec, pins).await;
     assert_eq!(report(&fixture, honest.id, 1, &spec, Pins::default()).await, from);
-    let able = DesiredReport { plans: true, asks: true, config_templates: true, places: true, ..Default::default() };
-    fixture.shared().hosts.desired.heard(thief.id, Some(able), None, 1);
+    let able = vec![Capability::Exec, Capability::Yuno, Capability::Podman, Capability::Packages, Capability::Files];
+    fixture.shared().hosts.desired.set_capabilities(thief.id, able);
+    fixture.shared().hosts.desired.heard(thief.id, DesiredReport::default(), None, 1);
     // All that an operator may do to the units that there seem to be.
     let newer = || (Some(second.0.clone()), [second.2.clone()]);
     let upgraded = submit(&fixture, honest.id, upgrade(&from, newer().0, &newer().1)).await.unwrap();
@@ -274,7 +276,7 @@ fn plan_of(spec: &YunoSpec) -> PlanRequest {
 
 /// Deploys something to a host, and returns the digest of its document's body.
 async fn document_of(fixture: &Fixture, host: HostId) -> Digest {
-    fixture.shared().hosts.desired.heard(host, Some(DesiredReport::default()), None, 1);
+    fixture.shared().hosts.desired.heard(host, DesiredReport::default(), None, 1);
     fixture.console.catch_up().await.unwrap();
     fixture.deploy_container("default/till", "host=honest").await;
     let row: (String,) = sqlx::query_as("SELECT digest FROM host_document WHERE host = $1")

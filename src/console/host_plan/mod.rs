@@ -232,7 +232,7 @@ impl Console {
     ) -> Result<(), Error> {
         let online: std::collections::HashSet<HostId> =
             host::online(self.shared.store.read()).await?.into_iter().collect();
-        let is_asked = |host: &HostId| requests.able.contains(host) && online.contains(host);
+        let is_asked = |host: &HostId| requests.heard.contains(host) && online.contains(host);
         let asked: Vec<(PlanRequest, Vec<HostId>)> = requests
             .requests
             .iter()
@@ -256,10 +256,10 @@ impl Console {
                 guess::add(self, request, &absent, &mut away).await?;
             }
         }
-        let cannot =
+        let unheard =
             requests.requests.iter().flat_map(|(request, hosts)| hosts.iter().map(move |host| (request, *host)));
-        let cannot: Vec<(&PlanRequest, HostId)> =
-            cannot.filter(|(_, host)| online.contains(host) && !requests.able.contains(host)).collect();
+        let unheard: Vec<(&PlanRequest, HostId)> =
+            unheard.filter(|(_, host)| online.contains(host) && !requests.heard.contains(host)).collect();
         let names = |hosts: &[HostId]| named(hosts, &requests.hostnames);
         let mut seen = SeenPlan::default();
         let mut state = kept.state();
@@ -271,8 +271,8 @@ impl Console {
             one.groups = shown_groups(groups, &names);
             one.away = shown_groups(away.remove(name).unwrap_or_default(), &names);
             let is_of = |request: &PlanRequest| request.names().any(|of| of == name);
-            one.cannot =
-                names(&cannot.iter().filter(|(request, _)| is_of(request)).map(|(_, host)| *host).collect::<Vec<_>>());
+            one.unheard =
+                names(&unheard.iter().filter(|(request, _)| is_of(request)).map(|(_, host)| *host).collect::<Vec<_>>());
             let concerns = |host: &HostId| {
                 asked.iter().any(|(request, hosts)| is_of(request) && hosts.binary_search(host).is_ok())
             };
@@ -353,8 +353,8 @@ impl Gathered {
 }
 
 fn planned(change: muster_api::AppliedDeployment) -> PlannedDeployment {
-    let (groups, away, cannot, failed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    PlannedDeployment { change, groups, away, cannot, failed }
+    let (groups, away, unheard, failed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    PlannedDeployment { change, groups, away, unheard, failed }
 }
 
 fn shown_groups(groups: PlanGroups, names: &impl Fn(&[HostId]) -> Vec<NamedHost>) -> Vec<PlanGroup> {

@@ -226,17 +226,20 @@ mod tests {
         json!({
             "hostname": hostname, "agent_version": "1", "labels": labels, "realms": [], "units": {}, "interfaces": {},
             "facts": {"os": "", "kernel": "", "arch": "", "cpus": 1, "cpu_model": "", "memory_bytes": 1, "boot_id": "", "boot_ms": 0},
+            "command_keys": {"ids": [], "authorities": []}, "desired": {"mark": {"epoch": 0, "generation": 0}},
         })
     }
 
     fn full(epoch: u64, seq: u64, state: Value) -> Heartbeat {
-        serde_json::from_value(json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "full", "state": state}))
-            .unwrap()
+        serde_json::from_value(
+            json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "final": false, "kind": "full", "state": state}),
+        )
+        .unwrap()
     }
 
     fn delta(epoch: u64, seq: u64, base_seq: u64, patch: Value) -> Heartbeat {
         serde_json::from_value(
-            json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "delta", "base_seq": base_seq, "patch": patch}),
+            json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "final": false, "kind": "delta", "base_seq": base_seq, "patch": patch}),
         )
         .unwrap()
     }
@@ -247,7 +250,7 @@ mod tests {
             [("", "unnamed"), (&"h".repeat(254), &"h".repeat(253)), ("a\u{1b}[31m\n", "a?[31m?"), ("till", "till")]
         {
             let said = serde_json::from_value(
-                json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 0, "kind": "full", "state": state(name, json!({}))}),
+                json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 0, "final": false, "kind": "full", "state": state(name, json!({}))}),
             );
             let Ok(HeartbeatVerdict::Store { held, state }) = heartbeat(None, said.unwrap()) else {
                 panic!("{name:?}")

@@ -12,6 +12,7 @@ use muster_topics::{
     diagnostic::Diagnostic,
     name::{CommandId, HostId},
     numbered::Numbers,
+    presence::Capability,
     topic::{HostTopic, Topic},
 };
 
@@ -54,9 +55,11 @@ pub struct Effects {
     /// Hosts that are too busy for a command.
     pub busy: Vec<(CommandId, HostId)>,
     /// The numbers of documents, and the keys, that hosts reported.
-    pub numbers: BTreeMap<HostId, (Numbers, Option<KnownKeys>)>,
+    pub numbers: BTreeMap<HostId, (Numbers, KnownKeys)>,
     /// What hosts reported of their documents.
-    pub desired: BTreeMap<HostId, Option<DesiredReport>>,
+    pub desired: BTreeMap<HostId, DesiredReport>,
+    /// What hosts say that they can do.
+    pub capabilities: BTreeMap<HostId, Vec<Capability>>,
     /// What hosts have said of rollouts. It is stored with what is decided of it, and answered then.
     pub admissions: Vec<(HostId, AdmissionReport)>,
     /// Hosts whose output was stored.
@@ -89,6 +92,7 @@ impl Effects {
         self.busy.extend(more.busy);
         self.numbers.extend(more.numbers);
         self.desired.extend(more.desired);
+        self.capabilities.extend(more.capabilities);
         self.admissions.extend(more.admissions);
         self.printed.extend(more.printed);
         self.clocks.extend(more.clocks);
@@ -128,6 +132,9 @@ impl Effects {
 
     /// Performs all effects.
     pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
+        for (host, capabilities) in std::mem::take(&mut self.capabilities) {
+            shared.hosts.desired.set_capabilities(host, capabilities);
+        }
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.hosts.host_connected(*host);
             shared.hosts.desired.host_connected(*host);
@@ -149,7 +156,7 @@ impl Effects {
         let events = self.take_events();
         shared.hosts.owed_acks.add(self.acks);
         for (host, (numbers, keys)) in self.numbers {
-            numbered::confirm(shared, host, &numbers, keys.as_ref(), now);
+            numbered::confirm(shared, host, &numbers, &keys, now);
         }
         for (host, report) in self.desired {
             let newer_labels = shared.hosts.labels.newer(host);

@@ -185,6 +185,10 @@ impl IngestBatch {
         }
         self.known.presences.insert(id, presence.order());
         self.effects.presences.push((id, presence.state == PresenceState::Online));
+        // One that was made of a heartbeat says nothing of it.
+        if presence.session > 0 {
+            self.effects.capabilities.insert(id, presence.capabilities.clone());
+        }
         self.effects.changes.push(PageChange::Host(id));
         self.presences.insert(id, presence);
     }
@@ -225,10 +229,12 @@ impl IngestBatch {
             HeartbeatVerdict::Digest { state, digest } => {
                 self.effects.clocks.push((id, made_ms));
                 let numbers = state.get("numbers").and_then(|numbers| numbered::known(numbers).ok());
-                let keys = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok());
-                self.effects.numbers.insert(id, (numbers.unwrap_or_default(), keys));
-                let desired = state.get("desired").and_then(|desired| DesiredReport::deserialize(desired).ok());
-                self.effects.desired.insert(id, desired);
+                if let Some(keys) = state.get("command_keys").and_then(|keys| KnownKeys::deserialize(keys).ok()) {
+                    self.effects.numbers.insert(id, (numbers.unwrap_or_default(), keys));
+                }
+                if let Some(desired) = state.get("desired").and_then(|one| DesiredReport::deserialize(one).ok()) {
+                    self.effects.desired.insert(id, desired);
+                }
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));

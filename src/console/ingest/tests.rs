@@ -4,6 +4,7 @@ use muster_topics::{
     ack::{HostLives, Numbered, ReportAck},
     diagnostic::Diagnostic,
     name::{CommandId, HostId},
+    presence::Capability,
     topic::HostTopic,
     unit::UNITS_MAX,
 };
@@ -22,7 +23,6 @@ use crate::{
 };
 
 mod alerts;
-mod old_agent;
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
@@ -42,10 +42,11 @@ fn presence(epoch: u64, session: u64, state: &str) -> Value {
 
 fn heartbeat(epoch: u64, seq: u64, units: &Value) -> Value {
     json!({
-        "v": 1, "epoch": epoch, "seq": seq, "at_ms": 1_000 * seq, "kind": "full",
+        "v": 1, "epoch": epoch, "seq": seq, "at_ms": 1_000 * seq, "final": false, "kind": "full",
         "state": {
             "hostname": "renamed", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {}, "realms": [],
-            "units": units,
+            "units": units, "command_keys": {"ids": [], "authorities": []},
+            "desired": {"mark": {"epoch": 0, "generation": 0}},
         },
     })
 }
@@ -79,6 +80,10 @@ async fn presence_follows_the_order_of_sessions() {
     let held = crate::store::host::list(fixture.shared().store.read(), Some(host)).await.unwrap().remove(0);
     let held = held.presence.unwrap();
     assert_eq!((held.state, held.epoch), (HostConnection::Offline, 1));
+    assert_eq!(
+        (held.capabilities, effects.capabilities),
+        (Some(vec![Capability::Exec]), [(host, vec![Capability::Exec])].into())
+    );
     // Nobody hears of it: there is no broker.
     let shown = fixture.console.host("h").await.unwrap().presence.unwrap();
     assert_eq!((Some(shown.since_ms), shown.state), (fixture.shared().hosts.link.lost_ms(), HostConnection::Unknown));
@@ -188,12 +193,17 @@ async fn heartbeat_shows_host_without_presence_online() {
     let beat = |epoch, seq| message(host, HostTopic::Heartbeat, &heartbeat(epoch, seq, &json!({})));
     let shown = |epoch, session, state| message(host, HostTopic::Presence, &presence(epoch, session, state));
     assert_eq!(stored(&fixture, &[beat(1, 1)]).await.presences, [(host, true)]);
+    let capabilities = async || {
+        host::list(fixture.shared().store.read(), Some(host)).await.unwrap().remove(0).presence.unwrap().capabilities
+    };
+    assert_eq!(capabilities().await, None, "not known yet");
     assert_eq!(presences(fixture.shared().store.read()).await.unwrap().online, 1);
     // Whatever the topic of its presence says counts as later.
     assert_eq!(stored(&fixture, &[shown(1, 1, "online"), beat(1, 2)]).await.presences, [(host, true)]);
     assert_eq!(stored(&fixture, &[shown(1, 1, "offline")]).await.presences, [(host, false)]);
     // The next life, of which nothing but a heartbeat comes.
     assert_eq!(stored(&fixture, &[beat(2, 1)]).await.presences, [(host, true)]);
+    assert_eq!(capabilities().await, Some(vec![Capability::Exec]), "as it said last");
     assert!(stored(&fixture, &[shown(1, 2, "offline")]).await.presences.is_empty(), "the will of the life before");
     assert_eq!(stored(&fixture, &[shown(2, 1, "stopped")]).await.presences, [(host, false)]);
     // The last one of a life shows nothing.
@@ -268,10 +278,11 @@ async fn a_heartbeat_is_stored_acknowledged_and_names_the_host() {
     assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
     let shown = fixture.console.host("renamed").await.unwrap();
     assert_eq!(shown.state.unwrap().value.hostname, "renamed");
-    let gap = json!({"v": 1, "epoch": 1, "seq": 9, "at_ms": 9, "kind": "delta", "base_seq": 8, "patch": {}});
+    let gap =
+        json!({"v": 1, "epoch": 1, "seq": 9, "at_ms": 9, "final": false, "kind": "delta", "base_seq": 8, "patch": {}});
     let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &gap)]).await;
     assert_eq!((effects.acks(host).heartbeat, effects.refresh.contains(&host)), (None, true));
-    let delta = json!({"v": 1, "epoch": 1, "seq": 2, "at_ms": 9, "kind": "delta", "base_seq": 1, "patch": {"hostname": "again"}});
+    let delta = json!({"v": 1, "epoch": 1, "seq": 2, "at_ms": 9, "final": false, "kind": "delta", "base_seq": 1, "patch": {"hostname": "again"}});
     let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &delta)]).await;
     assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 2 }));
     assert_eq!(fixture.console.host("again").await.unwrap().id, host);

@@ -124,7 +124,7 @@ mod with_a_broker {
         async fn online(&mut self, session: u64) {
             let presence = json!({
                 "v": 1, "state": "online", "instance": uuid::Uuid::nil(), "epoch": 1, "session": session,
-                "protocol": 1, "agent_version": "0.1.0", "capabilities": [], "since_ms": 1,
+                "protocol": 1, "agent_version": "0.1.0", "capabilities": ["podman"], "since_ms": 1,
             });
             self.say(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
         }
@@ -161,8 +161,9 @@ mod with_a_broker {
         assert_eq!(ack.reports.len(), 1);
         // A heartbeat, and measurements.
         let state = json!({"hostname": "h", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {},
-            "realms": [], "units": {}});
-        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "kind": "full", "state": state});
+            "realms": [], "units": {}, "command_keys": {"ids": [], "authorities": []},
+            "desired": {"mark": {"epoch": 0, "generation": 0}}});
+        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "final": false, "kind": "full", "state": state});
         agent.say_json(HostTopic::Heartbeat, beat).await;
         let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
         assert_eq!(ack.heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
@@ -262,8 +263,9 @@ mod with_a_broker {
         agent.client.subscribe(topic.clone(), QoS::AtLeastOnce).await.unwrap();
         agent.online(1).await;
         let state = json!({"hostname": "h", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {},
-            "realms": [], "units": {}, "desired": {"mark": {"epoch": 0, "generation": 0}}});
-        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "kind": "full", "state": state});
+            "realms": [], "units": {}, "command_keys": {"ids": [], "authorities": []},
+            "desired": {"mark": {"epoch": 0, "generation": 0}}});
+        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "final": false, "kind": "full", "state": state});
         agent.say_json(HostTopic::Heartbeat, beat).await;
         let _: Ack = agent.signed(Kind::Ack).await.body().unwrap();
         fixture.deploy_container("default/till", "host=*").await;

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn what_is_stored_of_a_rollout_is_restored() {
         let hosts: Vec<HostId> = (0..12).map(|_| HostId::random()).collect();
-        let target = hosts.iter().map(|host| TargetHost { host: *host, group: None, is_online: true, can_ask: true });
+        let target = hosts.iter().map(|host| TargetHost { host: *host, group: None, is_online: true, can_take: true });
         let mut state = RolloutState::begin(&RolloutPolicy::default(), 3, Some(2), false, target, 5);
         state.asked(hosts[0], Numbered { epoch: 1, seq: 1 }, 3, 6);
         state.begun(hosts[1], Numbered { epoch: 1, seq: 4 }, 3, 9, 7);

@@ -13,6 +13,7 @@ use muster_topics::{
     desired::{Admission, DeploymentName, DesiredBody, DesiredReport},
     diagnostic::Diagnostic,
     name::{Digest, HostId},
+    presence::Capability,
 };
 use serde_json::{Value, json};
 
@@ -45,16 +46,17 @@ impl Bench {
         }
         let mut bench = Self { fixture, hosts: Vec::new(), seq: 0 };
         for index in 0..hosts {
-            bench.add(&format!("till-{index}"), true).await;
+            bench.add(&format!("till-{index}"), &[Capability::Yuno]).await;
         }
         bench
     }
 
-    /// Adds a host; `asks`: whether its agent asks for admission.
-    async fn add(&mut self, hostname: &str, asks: bool) -> HostId {
+    /// Adds a host that can do this.
+    async fn add(&mut self, hostname: &str, can: &[Capability]) -> HostId {
         let member = self.fixture.member(hostname).await;
         let host = member.id;
-        self.report(host, DesiredReport { asks, ..DesiredReport::default() }).await;
+        self.report(host, DesiredReport::default()).await;
+        self.can(host, can).await;
         self.presence(host, true);
         let wanted = LabelHosts {
             target: NewTarget::Hosts(vec![host.to_string()]),
@@ -68,8 +70,14 @@ impl Bench {
         host
     }
 
+    /// A host says what it can do.
+    async fn can(&self, host: HostId, capabilities: &[Capability]) {
+        self.fixture.shared().hosts.desired.set_capabilities(host, capabilities.to_vec());
+        self.fixture.console.catch_up().await.unwrap();
+    }
+
     async fn report(&self, host: HostId, report: DesiredReport) {
-        self.fixture.shared().hosts.desired.heard(host, Some(report), None, muster_base::clock::now_ms());
+        self.fixture.shared().hosts.desired.heard(host, report, None, muster_base::clock::now_ms());
         self.fixture.console.catch_up().await.unwrap();
     }
 
@@ -339,23 +347,27 @@ async fn abort_needs_no_host_and_records_what_is_in_the_middle() {
 }
 
 #[tokio::test]
-async fn agent_that_does_not_ask_keeps_what_it_has() {
+async fn host_that_lacks_what_a_version_needs_keeps_what_it_has() {
     let mut bench = Bench::start(1).await;
-    let old = bench.add("old", false).await;
+    let bare = bench.add("bare", &[Capability::Yuno]).await;
     bench.apply("1", Value::Null).await;
-    assert_eq!(bench.given(old).await, (1, Admission::Free));
+    assert_eq!(bench.given(bare).await, (1, Admission::Free));
+    bench.can(bare, &[]).await;
     bench.apply("2", json!({"waves": [], "soak": 0})).await;
-    assert_eq!((bench.given(old).await, bench.given(bench.host(0)).await), ((1, Admission::Free), (2, Admission::Ask)));
-    let newcomer = bench.add("newcomer", false).await;
+    assert_eq!(
+        (bench.given(bare).await, bench.given(bench.host(0)).await),
+        ((1, Admission::Free), (2, Admission::Ask))
+    );
+    let newcomer = bench.add("newcomer", &[Capability::Files]).await;
     let documents = store::desired::documents(bench.fixture.shared().store.read()).await.unwrap();
     assert!(!documents.contains_key(&newcomer), "it is sent nothing of it");
     bench.changes(bench.host(0), 2, ChangeOutcome::Verified).await;
     let detail = bench.reaches("completed", is_done).await;
     assert_eq!((of(&detail, HostOutcome::Cannot), of(&detail, HostOutcome::Verified)), (2, 1), "{detail:#?}");
-    // Its agent is upgraded.
-    bench.report(old, DesiredReport { asks: true, ..DesiredReport::default() }).await;
-    assert_eq!(bench.given(old).await, (2, Admission::Ask));
-    bench.changes(old, 2, ChangeOutcome::Verified).await;
+    // Now it has that.
+    bench.can(bare, &[Capability::Yuno]).await;
+    assert_eq!(bench.given(bare).await, (2, Admission::Ask));
+    bench.changes(bare, 2, ChangeOutcome::Verified).await;
     bench.reaches("verified, too", |rollout| rollout.outcomes.get(&HostOutcome::Verified) == Some(&2)).await;
 }
 
@@ -368,7 +380,7 @@ async fn newcomer_gets_the_completed_version_until_the_last_wave_has_begun() {
     }
     bench.reaches("completed", is_done).await;
     bench.apply("2", json!({"waves": [1], "soak": 0, "approve": "each", "max_in_flight": 9})).await;
-    let late = bench.add("late", true).await;
+    let late = bench.add("late", &[Capability::Yuno]).await;
     assert_eq!(bench.given(late).await, (1, Admission::Ask));
     // It is admitted to that one meanwhile.
     bench.changes(late, 1, ChangeOutcome::Verified).await;

@@ -113,7 +113,7 @@ mod tests {
         ];
         assert_eq!(phases.map(|phase| phase.word()), PHASES);
         let mut totals = RolloutTotals::default();
-        let host = |can_ask| TargetHost { host: HostId::random(), group: None, is_online: true, can_ask };
+        let host = |can_take| TargetHost { host: HostId::random(), group: None, is_online: true, can_take };
         let hosts = [host(true), host(true), host(false)].into_iter();
         totals.add(&RolloutState::begin(&RolloutPolicy::default(), 3, Some(2), false, hosts, 5));
         assert_eq!((totals.phases["running"], totals.phases["paused"]), (1, 0));

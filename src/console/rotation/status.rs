@@ -172,7 +172,6 @@ fn reason(need: HostNeed<'_>, standing: KeyStanding) -> Option<LackingReason> {
         (KeyStanding::Lacks, HostNeed::Certificate(_)) => Some(LackingReason::OldCertificate),
         (KeyStanding::Lacks, _) => Some(LackingReason::Unconfirmed),
         (KeyStanding::Unheard, _) => Some(LackingReason::Unheard),
-        (KeyStanding::TooOld, _) => Some(LackingReason::OldAgent),
         (KeyStanding::Expired, _) => Some(LackingReason::CertificateExpired),
     }
 }

@@ -189,7 +189,7 @@ async fn upgrade(console: &Console, verb: &mut Verb, hosts: &[HostId]) -> Result
     let mut names = before.named.clone();
     names.extend(templates.iter().flat_map(|one| render::config::secrets(&json!({ "$template": one.text }))));
     let found = secrets_named(console, &realm, &documents, names).await?;
-    // An older agent would not understand the fields: a unit that has no secrets or templates gets none of them.
+    // A unit that has no secrets or templates, and had none, gets none of them.
     let had_any = given.iter().any(|(_, unit)| !unit.secrets.is_empty());
     let had_templates = !templates_of(&before.configs, &console.documents(&before.configs).await?)?.is_empty();
     for (host, unit) in given {

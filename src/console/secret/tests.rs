@@ -6,7 +6,6 @@ use muster_topics::{
     V1,
     command::Verb,
     common::CommonSpec,
-    desired::DesiredReport,
     name::UnitName,
     sealed::SealingKeyNotice,
     snapshot::Pins,
@@ -216,15 +215,7 @@ async fn templates_of_configs_are_put_into_the_spec() {
         };
         assert_eq!(config_templates.unwrap().templates.len(), wanted);
     }
-    // A host whose agent does not know them is named.
-    let heard = |report| fixture.shared().hosts.desired.heard(member.id, report, None, 1);
-    heard(Some(DesiredReport { plans: true, ..DesiredReport::default() }));
-    let refused = apply(&fixture, member.id, with.clone()).await.unwrap_err();
-    assert_eq!(refused.problem.code, "old_agent");
-    assert!(refused.problem.diagnostic.cause.ends_with("too old for on h"), "{refused}");
     apply(&fixture, member.id, plain).await.unwrap();
-    heard(Some(DesiredReport { config_templates: true, ..DesiredReport::default() }));
-    apply(&fixture, member.id, with).await.unwrap();
     // What is no template is not stored.
     let bad = json!({"a": template("{{ hots.id }}"), "b": {"$template": 7}});
     let error = config("bad", "1", bad).await.unwrap_err();

@@ -12,8 +12,7 @@ use super::{
 /// Returns what is known of each member's keys, with its hostname, sorted by that.
 pub async fn members(db: &SqlitePool) -> StoreResult<Vec<(String, MemberKeys)>> {
     let rows = sqlx::query!(
-        r#"SELECT host.id AS "id!", host.hostname AS "hostname!", heartbeat.host IS NOT NULL AS "has_reported!: bool",
-                  json_extract(heartbeat.state, '$.command_keys') AS "keys?: String",
+        r#"SELECT host.id AS "id!", host.hostname AS "hostname!", json_extract(heartbeat.state, '$.command_keys') AS "keys?: String",
                   json_extract(heartbeat.state, '$.numbers.command_keys') AS "number?: i64",
                   max(certificate.expires_ms) AS "expires_ms!: i64"
            FROM host JOIN certificate ON certificate.host = host.id AND certificate.revoked_ms IS NULL
@@ -26,7 +25,6 @@ pub async fn members(db: &SqlitePool) -> StoreResult<Vec<(String, MemberKeys)>> 
         .map(|row| {
             let member = MemberKeys {
                 host: parsed("host id", &row.id)?,
-                has_reported: row.has_reported,
                 keys: row.keys.map(|keys| json("command keys", &keys)).transpose()?,
                 number: row.number.map_or(Ok(0), |number| unsigned("number", number))?,
                 certificate_expires_ms: row.expires_ms,

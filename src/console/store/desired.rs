@@ -63,18 +63,15 @@ fn mark(epoch: i64, generation: i64) -> StoreResult<DesiredMark> {
     Ok(DesiredMark { epoch: unsigned("epoch", epoch)?, generation: unsigned("generation", generation)? })
 }
 
-/// Returns what each host reported of its document last, and when; `None` of an agent that knows none.
-pub async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, (Option<DesiredReport>, Millis)>> {
+/// Returns what each host reported of its document last, and when.
+pub async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, (DesiredReport, Millis)>> {
     let rows =
-        sqlx::query!(r#"SELECT host, at_ms, json_extract(state, '$.desired') AS "desired?: String" FROM heartbeat"#)
+        sqlx::query!(r#"SELECT host, at_ms, json_extract(state, '$.desired') AS "desired!: String" FROM heartbeat"#)
             .map(|row| (row.host, row.at_ms, row.desired))
             .fetch_all(db)
             .await?;
     rows.into_iter()
-        .map(|(host, at_ms, desired)| {
-            let desired = desired.map(|desired| json("report of a document", &desired)).transpose()?;
-            Ok((parsed("host id", &host)?, (desired, at_ms)))
-        })
+        .map(|(host, at_ms, desired)| Ok((parsed("host id", &host)?, (json("report of a document", &desired)?, at_ms))))
         .collect()
 }
 

@@ -33,7 +33,7 @@ pub struct JoiningHost {
     /// Its facts.
     pub facts: Facts,
     /// Its public key for sealed content.
-    pub sealing_key: Option<SealingKey>,
+    pub sealing_key: SealingKey,
 }
 
 /// Stores a host, or one that joins again. With a new key it may be a new machine (a new disk, a restored image), so
@@ -47,7 +47,7 @@ pub async fn join(
     let id = host.host.to_string();
     sqlx::query!(
         "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms)
-         VALUES ($1, $2, $3, $4, $5, CASE WHEN $5 IS NULL THEN NULL ELSE $4 END)
+         VALUES ($1, $2, $3, $4, $5, $4)
          ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts,
            joined_ms = excluded.joined_ms,
            sealing_key = excluded.sealing_key, sealing_key_ms = excluded.sealing_key_ms",
@@ -55,8 +55,7 @@ pub async fn join(
         &host.hostname,
         to_json("facts", &host.facts)?,
         now,
-        // Without a sealing key there is none: a host with another key may be another machine.
-        host.sealing_key.as_ref().map(SealingKey::to_string)
+        host.sealing_key.to_string()
     )
     .execute(&mut *db)
     .await?;
@@ -96,7 +95,7 @@ pub async fn set_sealing_key(
     Ok(had.is_some_and(|had| had != key))
 }
 
-/// Returns the sealing keys of hosts; older agents have none.
+/// Returns the sealing keys of hosts; one that came back by its certificate has none until it has handed it over.
 pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, SealingKey>> {
     let rows = sqlx::query!(
         r#"SELECT id, sealing_key AS "sealing_key!" FROM host
@@ -480,6 +479,7 @@ struct HostRow {
     epoch: Option<i64>,
     since_ms: Option<i64>,
     agent_version: Option<String>,
+    capabilities: Option<String>,
     state: Option<String>,
     state_ms: Option<i64>,
 }
@@ -492,6 +492,7 @@ impl HostRow {
                 epoch: unsigned("epoch", epoch)?,
                 since_ms,
                 agent_version,
+                capabilities: self.capabilities.map(|listed| json("capabilities", &listed)).transpose()?,
             }),
             _ => None,
         };
@@ -524,7 +525,7 @@ macro_rules! select_hosts {
                                 WHERE certificate.host = host.id AND revoked_ms IS NULL), 0)
                         AS "certificate_expires_ms!: i64",
                       presence.state AS "presence?", presence.epoch AS "epoch?", presence.since_ms AS "since_ms?",
-                      presence.agent_version AS "agent_version?",
+                      presence.agent_version AS "agent_version?", presence.capabilities AS "capabilities?",
                       heartbeat.state AS "state?", heartbeat.at_ms AS "state_ms?"
                FROM host
                LEFT JOIN presence ON presence.host = host.id
@@ -690,11 +691,11 @@ pub async fn set_presences(
 ) -> StoreResult<()> {
     for piece in pieces(presences) {
         let sql = format!(
-            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time) VALUES {}
+            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, capabilities) VALUES {}
              ON CONFLICT (host) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
                  session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms,
                  -- One that was made of a heartbeat says nothing of what its agent can do.
-                 fresh_time = CASE WHEN excluded.session = 0 THEN presence.fresh_time ELSE excluded.fresh_time END",
+                 capabilities = coalesce(excluded.capabilities, presence.capabilities)",
             parameters(piece.len(), 7)
         );
         // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
@@ -707,18 +708,29 @@ pub async fn set_presences(
                 .bind(signed(presence.session))
                 .bind(&presence.agent_version)
                 .bind(now)
-                .bind(i64::from(presence.capabilities.contains(&Capability::FreshTime)));
+                .bind((presence.session > 0).then(|| to_json("capabilities", &presence.capabilities)).transpose()?);
         }
         query.execute(&mut *db).await?;
     }
     Ok(())
 }
 
-/// Counts members whose agents never go back to an earlier time, and may have seen a later one.
+/// Returns what hosts can do, of those that have said so.
+pub async fn capabilities(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<Capability>>> {
+    let rows =
+        sqlx::query!(r#"SELECT host, capabilities AS "capabilities!" FROM presence WHERE capabilities IS NOT NULL"#)
+            .fetch_all(db)
+            .await?;
+    rows.iter().map(|row| Ok((parsed("host id", &row.host)?, json("capabilities", &row.capabilities)?))).collect()
+}
+
+/// Counts members that have not said that they go back to an earlier time ([`Capability::FreshTime`]), and may have seen a
+/// later one.
 pub async fn bound_count(db: &SqlitePool) -> StoreResult<u64> {
     let count = with_is_member!(
         query_scalar,
-        "SELECT count(*) FROM presence JOIN host ON host.id = presence.host WHERE fresh_time = 0 AND ",
+        "SELECT count(*) FROM presence JOIN host ON host.id = presence.host
+         WHERE instr(coalesce(capabilities, ''), '\"fresh_time\"') = 0 AND ",
         ""
     )
     .fetch_one(db)
@@ -730,7 +742,8 @@ pub async fn bound_count(db: &SqlitePool) -> StoreResult<u64> {
 pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool> {
     Ok(sqlx::query_scalar!(
         r#"SELECT EXISTS (
-             SELECT 1 FROM presence WHERE fresh_time = 0 AND host IN (SELECT value FROM json_each($1))
+             SELECT 1 FROM presence
+             WHERE instr(coalesce(capabilities, ''), '"fresh_time"') = 0 AND host IN (SELECT value FROM json_each($1))
            ) AS "is_any!: bool""#,
         to_json("hosts", &hosts)?
     )

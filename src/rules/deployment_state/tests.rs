@@ -65,12 +65,11 @@ fn found(
         deployment: &deployment,
         wanted: Some((2, &names)),
         conflict: None,
-        cannot_ask: false,
+        lacks: None,
         admission: None,
         removes: false,
         mark: Some(mark(5)),
         is_unconfirmed: false,
-        is_known: true,
         report,
         is_away: false,
         units: &units,
@@ -81,7 +80,7 @@ fn found(
 
 #[test]
 fn way_to_the_document_comes_before_its_content() {
-    use DeploymentState::{Away, Cannot, Changing, Conflict, Pending, Refused, Unconfirmed, Verified};
+    use DeploymentState::{Away, Changing, Conflict, Pending, Refused, Unconfirmed, Verified};
     let (desired, observed) = (desired(), running());
     let unit = (&desired, &observed, None);
     let there = stored(2);
@@ -91,8 +90,7 @@ fn way_to_the_document_comes_before_its_content() {
     check(|one| (one.mark, one.is_away) = (Some(mark(6)), true), Some(&there), unit, Some(Away));
     check(|one| one.mark = None, Some(&there), unit, Some(Pending));
     check(|_| (), Some(&stored(1)), unit, Some(Changing));
-    check(|_| (), None, unit, Some(Cannot));
-    check(|one| one.is_known = false, None, unit, Some(Pending));
+    check(|_| (), None, unit, Some(Pending));
     check(|one| one.is_unconfirmed = true, Some(&there), unit, Some(Unconfirmed));
     let refusal = DocumentRefusal { mark: mark(6), diagnostic: "an unknown field".into() };
     let refused = DesiredReport { refused: Some(refusal), ..stored(2) };
@@ -167,14 +165,13 @@ fn removal_says_what_it_waits_for() {
     let units = [HostUnit { unit: &unit, desired: &desired, observed: &observed, hold: None, owner: Some(&other) }];
     let one = DeploymentOnHost {
         admission: None,
-        cannot_ask: false,
+        lacks: None,
         deployment: &deployment,
         wanted: None,
         conflict: None,
         removes: true,
         mark: Some(mark(5)),
         is_unconfirmed: false,
-        is_known: true,
         report: Some(&report),
         is_away: false,
         units: &units,
@@ -202,7 +199,11 @@ fn what_is_to_go_is_removed_and_what_is_forgotten_is_an_orphan() {
 #[test]
 fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
     use DeploymentState::{Away, Cannot, Changing, Waiting};
-    use muster_topics::admission::{AdmissionWait, AdmissionWaitKind};
+    use muster_topics::{
+        admission::{AdmissionWait, AdmissionWaitKind},
+        presence::Capability,
+    };
+    const LACKS: Option<MissingCapability> = Some(MissingCapability(Capability::Podman));
     let (desired, observed) = (desired(), running());
     let unit = (&desired, &observed, None);
     let waits = |version, kind| {
@@ -214,8 +215,10 @@ fn host_that_may_not_begin_waits_for_what_the_console_said_last() {
     check(|_| (), Some(&asks), unit, Some(Waiting));
     check(|one| one.is_away = true, Some(&asks), unit, Some(Away));
     check(|_| (), Some(&waits(1, AdmissionWaitKind::Admission)), unit, Some(Changing));
-    check(|one| one.cannot_ask = true, Some(&stored(1)), unit, Some(Cannot));
-    check(|one| (one.wanted, one.cannot_ask) = (None, true), Some(&stored(1)), unit, Some(Cannot));
+    check(|one| one.lacks = LACKS, Some(&stored(1)), unit, Some(Cannot));
+    check(|one| (one.wanted, one.lacks) = (None, LACKS), Some(&stored(1)), unit, Some(Cannot));
+    let unconfirmed = |one: &mut DeploymentOnHost<'_>| (one.lacks, one.is_unconfirmed) = (LACKS, true);
+    check(unconfirmed, Some(&stored(1)), unit, Some(DeploymentState::Unconfirmed));
     let wait = |kind| AdmissionWait { version: 2, kind, since_ms: 1, diagnostic: Some("its word".into()) };
     assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), Some(&"its wave".into())), "its wave".into());
     assert_eq!(waiting(&wait(AdmissionWaitKind::Admission), None), "its word".into());

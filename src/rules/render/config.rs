@@ -270,7 +270,7 @@ mod tests {
         assert_eq!((fields.get("config_templates"), &fields["config_values"]["vars.colour"]), (None, &json!("red")));
         let written = crate::document::fields_to_write(&"shop/till".parse().unwrap(), &spec, Run::Running);
         assert!(!written.contains_key("config_values"), "{written:?}");
-        // A spec of before there were templates has data alone.
+        // Of a spec without templates a marker is data.
         let mut before = yuno.clone();
         before.config_templates = Default::default();
         assert_eq!(rendered(&before, &config("base"), &documents[0], &secret).unwrap(), documents[0]);

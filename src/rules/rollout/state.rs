@@ -88,7 +88,7 @@ pub enum HostOutcome {
     Lost,
     /// It has refused the version.
     Refused,
-    /// Its agent cannot ask for admission, or has no document of this console.
+    /// It lacks what the version needs, or has no document of this console.
     Cannot,
     /// It has not asked in time: it was away.
     Missing,

@@ -28,8 +28,8 @@ pub struct TargetHost {
     pub group: Option<Arc<str>>,
     /// Whether it is connected.
     pub is_online: bool,
-    /// Whether its agent asks for admission, and has a document of this console.
-    pub can_ask: bool,
+    /// Whether it has what the version needs, and a document of this console.
+    pub can_take: bool,
 }
 
 /// How a message of a host was taken.
@@ -271,12 +271,12 @@ impl RolloutState {
         let before = (progress.group.clone(), progress.outcome());
         progress.group = host.group;
         progress.is_online = host.is_online;
-        match (progress.outcome(), host.can_ask) {
-            (Some(HostOutcome::Removed), can_ask) => {
+        match (progress.outcome(), host.can_take) {
+            (Some(HostOutcome::Removed), can_take) => {
                 progress.is_late = true;
                 // It was given up before: it asks, or tells what became of it.
                 progress.lease = progress.lease.filter(|lease| !lease.is_lost);
-                progress.verdict = if can_ask { open } else { cannot };
+                progress.verdict = if can_take { open } else { cannot };
             }
             (Some(HostOutcome::Cannot), true) => progress.verdict = open,
             (None, false) if progress.lease.is_none() => progress.verdict = cannot,
@@ -654,7 +654,7 @@ impl CheckStatus {
 
 impl HostProgress {
     fn new(host: TargetHost, is_late: bool) -> Self {
-        let verdict = (!host.can_ask).then_some(HostVerdict::Final(HostOutcome::Cannot));
+        let verdict = (!host.can_take).then_some(HostVerdict::Final(HostOutcome::Cannot));
         Self { group: host.group, is_online: host.is_online, is_late, verdict, ..Self::default() }
     }
 
@@ -666,7 +666,7 @@ impl HostProgress {
         Self { heard, lease, leases, ended, is_unavailable, verdict, ..Self::default() }
     }
 
-    /// Whether it is one of the hosts that a share is of: it is of the deployment, and can ask.
+    /// Whether it is one of the hosts that a share is of: it is of the deployment, and can take the version.
     pub(super) fn counts(&self) -> bool {
         !matches!(self.outcome(), Some(HostOutcome::Cannot | HostOutcome::Removed))
     }

@@ -8,7 +8,7 @@ use muster_topics::Millis;
 /// Why a host has not begun with a version of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Its agent cannot ask for admission.
+    /// It lacks what the version needs, or has no document of this console.
     Cannot,
     /// It is away.
     Away,
@@ -117,7 +117,9 @@ impl WaitReason {
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cannot => write!(f, "its agent is too old to ask for admission"),
+            Self::Cannot => {
+                write!(f, "the host lacks what the version needs, or waits for `muster deployment confirm`")
+            }
             Self::Away => write!(f, "the host is offline"),
             Self::Preparing => {
                 write!(f, "the host has not asked yet: it prepares the version, or its own policy has it wait")

@@ -87,6 +87,7 @@ impl Bench {
         let state = json!({
             "hostname": "h", "agent_version": "1", "labels": {}, "realms": ["default"], "units": {}, "interfaces": {},
             "facts": {"os": "", "kernel": "", "arch": "", "cpus": 1, "cpu_model": "", "memory_bytes": 1, "boot_id": "", "boot_ms": 0},
+            "command_keys": {"ids": [], "authorities": []}, "desired": {"mark": {"epoch": 0, "generation": 0}},
         });
         let periods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
         let me = ClientIdentity {

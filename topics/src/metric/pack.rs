@@ -60,7 +60,7 @@ fn feed(deflate: &mut Compress, bytes: &[u8], flush: FlushCompress, out: &mut Ve
 /// Returns the text of a batch: compressed, compressed with gzip, or plain.
 pub(super) fn unpack(bytes: &[u8]) -> Result<String, BatchError> {
     let text = match bytes {
-        // As older agents did, and other programs may.
+        // As other programs may.
         [0x1f, 0x8b, ..] => limited(GzDecoder::new(bytes))?,
         [0x78, flags, packed @ ..] if flags & 0x20 != 0 && (0x7800 + u16::from(*flags)) % 31 == 0 => {
             with_dictionary(packed)?

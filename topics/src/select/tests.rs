@@ -137,6 +137,7 @@ fn state() -> HostState {
         },
         "labels": {"tier": "gold", "floor": "3", "size": "1.5G"},
         "realms": ["default", "prod"],
+        "command_keys": {"ids": [], "authorities": []}, "desired": {"mark": {"epoch": 0, "generation": 0}},
     }))
     .unwrap()
 }

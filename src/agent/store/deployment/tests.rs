@@ -81,7 +81,7 @@ impl Bench {
             policy: &policy,
             realms: &realms,
             user: "root",
-            key: None,
+            key: &RevisionKey::from_bytes([1; 32]),
             now_ms: 1_000,
             values: &RenderValues::default(),
         };
@@ -611,7 +611,7 @@ async fn rehearsal_says_what_would_be_and_changes_nothing() {
         policy: &policy,
         realms: &realms,
         user: "root",
-        key: None,
+        key: &RevisionKey::from_bytes([1; 32]),
         now_ms: 1_000,
         values: &RenderValues::default(),
     };

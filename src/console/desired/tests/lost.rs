@@ -27,7 +27,7 @@ async fn lost(fixture: &Fixture, select: &str) -> (Member, DesiredBody) {
     let mark = DesiredMark { epoch: 1, generation: 7 };
     let document = foreign(fixture, host.id, mark, &body).await;
     let digest = Some(digest_of(&document));
-    heard(fixture, host.id, Some(DesiredReport { mark, digest, ..DesiredReport::default() })).await;
+    heard(fixture, host.id, DesiredReport { mark, digest, ..DesiredReport::default() }).await;
     fixture.console.hand_in(host.id, &document).await.unwrap();
     (host, body)
 }

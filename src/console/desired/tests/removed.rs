@@ -6,7 +6,7 @@ use super::*;
 async fn placer(fixture: &Fixture, hostname: &str) -> Member {
     let member = able(fixture, hostname).await;
     set_online(fixture, member.id, true).await;
-    heard(fixture, member.id, Some(DesiredReport { places: true, ..DesiredReport::default() })).await;
+    heard(fixture, member.id, DesiredReport::default()).await;
     member
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     desired::{
         follow::DeploymentFollower,
-        table::{DesiredTable, DocumentStanding, HostReport},
+        table::{DesiredTable, DocumentStanding},
     },
     page_change::PageChange,
 };
@@ -104,7 +104,7 @@ async fn what_hosts_reported_before_a_restoration_says_nothing() {
         sqlx::query(set).bind(name).bind(value).execute(store.write()).await.unwrap();
     }
     let unheard = entry().await;
-    assert_eq!(unheard.report, HostReport::Unheard);
+    assert_eq!(unheard.report, None);
     assert!(!unheard.may_have_document(), "what it has now, nobody knows");
     sqlx::query("UPDATE heartbeat SET at_ms = 9").execute(store.write()).await.unwrap();
     assert!(entry().await.may_have_document());

@@ -24,7 +24,7 @@ async fn with_deployment() -> (Browser, HostId) {
     let body = futures_util::stream::iter([Ok::<_, std::io::Error>(b"till".to_vec())]);
     console.add_artifact(&admin(), labels, body).await.unwrap();
     let host = fixture.member("shop-7").await.id;
-    fixture.shared().hosts.desired.heard(host, Some(DesiredReport::default()), None, now_ms());
+    fixture.shared().hosts.desired.heard(host, DesiredReport::default(), None, now_ms());
     let content = json!({
         "deployment": "shop/tills", "target": {"select": "host=*"}, "units": [{"name": "till", "artifact": "till@1"}],
     });
@@ -169,7 +169,7 @@ async fn hosts_are_confirmed_as_the_page_has_shown() {
     let signed = shared.authority.keys().signer.sign(host.slot(), &head).await.unwrap();
     let head: Envelope = serde_json::from_slice(&signed).unwrap();
     let heard = DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() };
-    shared.hosts.desired.heard(host, Some(heard), None, now_ms());
+    shared.hosts.desired.heard(host, heard, None, now_ms());
     assert!(browser.page("/deployments").await.contains("href=\"/deployments/confirm\""));
     assert!(browser.page("/deployments/confirm").await.contains("Not handed in yet"));
     let handed_in = HandedIn { v: V1, document: Some(StoredDocument { head, body }), labels: None };

@@ -36,7 +36,7 @@ async fn enter(fixture: &Fixture, hosts: usize) -> Vec<HostId> {
             sqlx::query("INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, '{}', 1)")
                 .bind(id.to_string())
                 .bind(name),
-            sqlx::query("INSERT INTO presence VALUES ($1, $2, 1, 1, '0.1.0', 1, 0)")
+            sqlx::query("INSERT INTO presence VALUES ($1, $2, 1, 1, '0.1.0', 1, NULL)")
                 .bind(id.to_string())
                 .bind(if index % 10 == 0 { "offline".to_owned() } else { "online".to_owned() }),
             sqlx::query("INSERT INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)")

@@ -123,7 +123,10 @@ impl HostView {
                     div { dt { "Labels" } dd { ul.plain { @for one in &host.labels { li { (label(one)) } } } } }
                 }
                 @if let Some(cordon) = &host.cordon { div { dt { "Deployments" } dd { (elements::cordon(cordon)) " by " (cordon.operator) " " (ago(cordon.set_ms, now_ms)) } } }
-                @if let Some(presence) = &host.presence { div { dt { "Agent" } dd { "muster " (presence.agent_version) } } }
+                @if let Some(presence) = &host.presence {
+                    div { dt { "Agent" } dd { "muster " (presence.agent_version) } }
+                    div { dt { "Can do" } dd { (presence.abilities()) } }
+                }
                 div { dt { "Joined" } dd { (ago(host.joined_ms, now_ms)) } }
                 div { dt { "Certificate" } dd { (certificate(host.certificate_expires_ms, now_ms)) } }
                 div { dt { "Id" } dd { code { (host.id) } } }
@@ -191,7 +194,7 @@ impl HostView {
     /// Renders what the host says of its document: deployments, what it has refused, and what is to go; and the rollouts that
     /// it is one of, of which it may know nothing yet.
     fn desired(&self, frame: &PageFrame) -> Markup {
-        let report = self.host.state.as_ref().and_then(|said| said.value.desired.as_ref());
+        let report = self.host.state.as_ref().map(|said| &said.value.desired);
         let report = report.filter(|report| report.mark.generation > 0 || report.refused.is_some());
         let carried = report.map(|report| &report.deployments).into_iter().flatten();
         let mut deployments: BTreeMap<&DeploymentName, Option<&DeploymentReport>> =

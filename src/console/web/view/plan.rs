@@ -20,9 +20,9 @@ pub(super) fn plan(plan: &Plan, one: &PlannedDeployment, frame: &PageFrame) -> M
         }
         @for of in &one.groups { (group(of, "alike")) }
         @for of in &one.away { (group(of, "away: a guess, by their last reports")) }
-        @if !one.cannot.is_empty() {
-            h3 { (count(one.cannot.len())) " cannot plan, as their agents are too old" }
-            p { (hosts(&one.cannot)) }
+        @if !one.unheard.is_empty() {
+            h3 { (count(one.unheard.len())) " not asked, for they have not reported yet" }
+            p { (hosts(&one.unheard)) }
         }
         @if !one.failed.is_empty() {
             h3 { (count(one.failed.len())) " without a plan" }

@@ -62,7 +62,7 @@ fn host_without_a_place_for_its_second_try_is_not_waited_for_longer() {
         retries: Retries { attempts: 1, after_ms: AFTER_MS },
         ..RolloutPolicy::default()
     };
-    let target = |host| TargetHost { host, group: None, is_online: true, can_ask: true };
+    let target = |host| TargetHost { host, group: None, is_online: true, can_take: true };
     let state = RolloutState::begin(&policy, 1, None, false, [first, second].map(target), 0);
     let mut told = AskingHosts { policy, state, seq: 0 };
 

@@ -786,6 +786,6 @@ fn usize_of(host: HostId) -> usize {
 
 impl Host {
     fn target(&self) -> TargetHost {
-        TargetHost { host: self.id, group: Some(self.site.into()), is_online: self.is_online, can_ask: true }
+        TargetHost { host: self.id, group: Some(self.site.into()), is_online: self.is_online, can_take: true }
     }
 }

@@ -110,8 +110,8 @@ CREATE TABLE presence (
     session       INTEGER NOT NULL,
     agent_version TEXT NOT NULL,
     since_ms      INTEGER NOT NULL,
-    -- Whether this agent goes back to an earlier time on the console's fresh word.
-    fresh_time    INTEGER NOT NULL DEFAULT 0 CHECK (fresh_time IN (0, 1))
+    -- What the agent can do there, as it says, a JSON list; null as long as only a heartbeat was heard.
+    capabilities  TEXT CHECK (capabilities IS NULL OR json_valid(capabilities))
 ) STRICT;
 
 -- The newest heartbeat that was applied, and the one before it that its delta was made from: an

@@ -13,7 +13,6 @@ fn lacking() -> Vec<LackingHost> {
     vec![
         host(LackingReason::Unconfirmed, Some(1)),
         host(LackingReason::Unheard, None),
-        host(LackingReason::OldAgent, None),
         host(LackingReason::CertificateExpired, Some(1)),
         host(LackingReason::HasOldKey, None),
         host(LackingReason::OldCertificate, Some(1)),

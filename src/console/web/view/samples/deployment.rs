@@ -26,10 +26,6 @@ pub(super) fn desired_report(text: &str) -> DesiredReport {
     DesiredReport {
         mark: mark(8),
         digest: Some(Digest::of(b"body")),
-        asks: true,
-        plans: true,
-        config_templates: true,
-        places: true,
         refused: Some(DocumentRefusal { mark: mark(9), diagnostic: Diagnostic::new(text) }),
         deployments: [
             (deployment_name(), DeploymentReport { version: 4, refused: Some(refused), waits: Some(waits) }),
@@ -336,7 +332,7 @@ pub(super) fn plan(text: &str, count: u128) -> Plan {
                 },
             ],
             away: vec![group(vec![unit(1, UnitAction::Unchanged)], 1)],
-            cannot: named(text, 1),
+            unheard: named(text, 1),
             failed: named(text, 1).into_iter().map(failure).collect(),
         }],
     }

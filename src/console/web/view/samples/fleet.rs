@@ -48,8 +48,8 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
         containers: BTreeMap::from([(hostname.to_owned(), others), ("muster.default.shop".to_owned(), ours)]),
         numbers: Default::default(),
         own_labels: None,
-        command_keys: None,
-        desired: (index % 4 == 1).then(|| desired_report(hostname)),
+        command_keys: KnownKeys::default(),
+        desired: if index % 4 == 1 { desired_report(hostname) } else { DesiredReport::default() },
     };
     Host {
         id: HostId::random(),
@@ -59,6 +59,7 @@ pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
             epoch: 1,
             since_ms: ago(4_000),
             agent_version: "0.1.0".to_owned(),
+            capabilities: (index % 4 != 2).then(|| vec![Capability::Exec, Capability::Yuno, Capability::Podman]),
         }),
         labels: vec![
             HostLabel {
