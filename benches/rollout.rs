@@ -64,7 +64,7 @@ fn rollout(policy: &RolloutPolicy, hosts: usize) -> RolloutState {
         host: HostId(Uuid::from_u128(index as u128 + 1)),
         group: Some(format!("g{}", index % GROUPS).into()),
         is_online: true,
-        can_ask: true,
+        can_take: true,
     };
     let targets: Vec<TargetHost> = (0..hosts).map(target).collect();
     let mut state = RolloutState::begin(policy, 1, None, false, targets.clone(), 0);

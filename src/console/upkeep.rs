@@ -137,8 +137,7 @@ impl ClockWatch {
         };
         let Ok(bound) = bound.inspect_err(
             |error| tracing::error!(%error, hint = error.hint(), "agents that do not step back cannot be counted"),
-        )
-        else {
+        ) else {
             return;
         };
         let evidence = ClockEvidence {

@@ -1,4 +1,5 @@
-//! Who asked for a command, or for a unit of a document.
+//! Who asked for a command, or for a unit of a document. Hosts read the operator; role and approval are reserved, and constant
+//! until there are operators with roles.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ pub struct Asker {
     pub operator: Name,
     /// The role by which the operator may ask for it; as yet every operator is [`Name::admin`].
     pub role: Name,
-    /// The approval of it, if it needed one.
+    /// The approval of it, if it needed one; as yet nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Uuid>,
 }

@@ -152,7 +152,7 @@ impl Containers {
 
 /// Sets the limits of its spec; returns those that it cannot have.
 async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -> Option<Diagnostic> {
-    if spec.limits.is_none() {
+    if spec.program.limits.is_none() {
         return None;
     }
     match runtime.limit(id, spec.program.limits).await {

@@ -427,7 +427,7 @@ impl ContainerRuntime for Lxc {
                 if let Some(what) = spec.disk_bytes.and_then(|_| disk::cannot(&self.path)) {
                     return Some(what);
                 }
-                let broken = spec.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
+                let broken = spec.program.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
                 return broken
                     .map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()).into());
             }

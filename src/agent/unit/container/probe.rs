@@ -36,7 +36,7 @@ impl Containers {
 
 /// Returns which feature of a spec this agent cannot provide in any container, if any.
 pub(super) fn cannot(spec: &ContainerSpec) -> Option<Diagnostic> {
-    let runs_inside = spec.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
+    let runs_inside = spec.program.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
     let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
     Some(
         Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can go into a container"))

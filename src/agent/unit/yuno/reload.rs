@@ -113,7 +113,7 @@ impl Yunos {
         started: &StartRecord,
         before: Limits,
     ) -> Result<(), Diagnostic> {
-        if before == spec.limits {
+        if before == spec.program.limits {
             return Ok(());
         }
         if spec.container.is_some() {
@@ -123,7 +123,7 @@ impl Yunos {
             return Err(missing.clone().within("it does without"));
         }
         // Where it was started, which need not be where it would be now.
-        Ok(cgroup::change_limits(&place.cgroup(), &before, &spec.limits)?)
+        Ok(cgroup::change_limits(&place.cgroup(), &before, &spec.program.limits)?)
     }
 
     /// See [`crate::unit::kind::UnitKind::check_watched_files`].
