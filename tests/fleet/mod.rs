@@ -357,6 +357,8 @@ pub(crate) struct Fleet {
     // Ended before the home goes away.
     up: Option<Running>,
     flags: Vec<String>,
+    /// The name that the host has for it, if that is not the machine's.
+    hostname: Option<String>,
     /// What it printed until it was ready, the last time that it was started.
     pub(crate) summary: String,
     /// The home that it runs in.
@@ -379,9 +381,18 @@ impl Fleet {
         Self::start_in(Home::plain(), &["--no-sample"])
     }
 
+    /// Starts one on a host of this name, which takes root.
+    pub(crate) fn start_named(hostname: &str, flags: &[&str]) -> Self {
+        Self::start_on(Some(hostname.to_owned()), Home::new(), flags)
+    }
+
     fn start_in(home: Home, flags: &[&str]) -> Self {
+        Self::start_on(None, home, flags)
+    }
+
+    fn start_on(hostname: Option<String>, home: Home, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut fleet = Self { up: None, flags, summary: String::new(), home };
+        let mut fleet = Self { up: None, flags, hostname, summary: String::new(), home };
         fleet.again();
         fleet
     }
@@ -397,6 +408,12 @@ impl Fleet {
             let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /var/lib && exec \"$0\" \"$@\"";
             command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "sh", "-c", script]);
             command.arg(program);
+        }
+        if let Some(hostname) = &self.hostname {
+            let program = command.get_program().to_owned();
+            command = Command::new("unshare");
+            self.home.dress(&mut command);
+            command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", hostname]).arg(program);
         }
         command.args(["up", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"]).args(&self.flags);
         let mut up = Running::start(&mut command);
