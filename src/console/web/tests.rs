@@ -6,5 +6,6 @@ mod fleet;
 mod flow;
 mod labels;
 mod markup;
+mod pieces;
 mod rollouts;
 mod rules;
