@@ -7,5 +7,6 @@ mod flow;
 mod labels;
 mod markup;
 mod pieces;
+mod reading;
 mod rollouts;
 mod rules;
