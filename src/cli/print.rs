@@ -220,7 +220,8 @@ pub fn say_failure(failure: &Failure) {
 /// Reports that a list may have more items than the limit.
 pub fn say_if_limited(count: usize, limit: u32) {
     if count > 0 && count >= usize::try_from(limit).unwrap_or(usize::MAX) {
-        say(format_args!("{count} are listed, as many as were asked for; --limit N lists more"));
+        let are = if count == 1 { "is" } else { "are" };
+        say(format_args!("{count} {are} listed, as many as were asked for; --limit N lists more"));
     }
 }
 
