@@ -95,6 +95,10 @@ fn list(session: &CliSession, found: &UnitTasks) -> Result<(), Failure> {
     for owed in &found.owed {
         print::say(format_args!("{owed}"));
     }
+    if found.tasks.is_empty() && !session.printer.is_for_programs() {
+        print::say("no tasks; a host has one for each change of files or packages");
+        return Ok(());
+    }
     let row = |task: &TaskRecord| {
         vec![
             task.number.to_string(),
