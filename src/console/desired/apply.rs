@@ -36,7 +36,7 @@ use super::{
     change::write,
     places::{self, Places},
     plan::{HostLook, Plan, PlanWish, plan, requests},
-    show::{select_difference, unit_changes, unknown},
+    show::{no_earlier_version, select_difference, unit_changes, unknown},
     table::{DeploymentEntry, DesiredTable, HostEntry, assignment, lacked},
 };
 use crate::{
@@ -289,7 +289,10 @@ impl Console {
         let before = self.shared.hosts.desired.table().deployment(name).cloned().ok_or_else(|| unknown(name))?;
         let number = match wanted.to {
             Some(number) => number,
-            None => self.version_before(name, before.number()).await?,
+            None => match self.version_before(name, before.number()).await? {
+                0 => return Err(no_earlier_version(name, before.number())),
+                number => number,
+            },
         };
         let earlier = self.repaired(self.version_row(name, number).await?).await?;
         if earlier.is_damaged {

@@ -58,7 +58,7 @@ use muster_topics::{
 use tokio::sync::Notify;
 
 pub(crate) use self::apply::PlanRequests;
-pub(super) use self::show::UnitClaim;
+pub(super) use self::show::{UnitClaim, no_earlier_version};
 pub(crate) use self::table::VersionGate;
 use self::table::{DeploymentEntry, DesiredTable, HostEntry};
 use super::store::{Store, StoreError};

@@ -46,6 +46,13 @@ pub(super) fn unknown(name: &DeploymentName) -> Error {
         .hint("`muster deployment ls` lists them")
 }
 
+/// The problem that a deployment has nothing to go back to.
+pub(crate) fn no_earlier_version(name: &DeploymentName, present: u32) -> Error {
+    let message = format!("there is no version of {name} before {present} to go back to");
+    Error::conflict("no_earlier_version", message)
+        .hint(format!("`muster deployment history {name}` lists those that there are"))
+}
+
 /// What deployments have to do with a unit of a host, beside its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnitClaim {

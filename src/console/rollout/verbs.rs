@@ -8,7 +8,9 @@ use super::{
     table::{RolloutEntry, RolloutTable},
     write,
 };
-use crate::{dispatch, error::Error, page_change::PageChange, state::Console, store::StoreError};
+use crate::{
+    desired::no_earlier_version, dispatch, error::Error, page_change::PageChange, state::Console, store::StoreError,
+};
 
 pub(super) fn unknown(name: &DeploymentName) -> Error {
     Error::not_found("unknown_rollout", format!("deployment {name} has no rollout"))
@@ -223,12 +225,8 @@ impl Console {
     }
 
     async fn roll_back_rollout(&self, operator: &Name, name: &DeploymentName, version: u32) -> Result<(), Error> {
-        let to = self.shared.hosts.rollouts.goes_back_to(name, version).ok_or_else(|| {
-            Error::conflict(
-                "no_earlier_version",
-                format!("there is no version of {name} before {version} to go back to"),
-            )
-        })?;
+        let to =
+            self.shared.hosts.rollouts.goes_back_to(name, version).ok_or_else(|| no_earlier_version(name, version))?;
         self.roll_back_from(operator, name, version, RollBack { to: Some(to), dry_run: false }).await?;
         Ok(())
     }
