@@ -128,3 +128,39 @@ fn verb_of<'a>(row: &Row, verbs: &'a [(String, bool)]) -> Option<&'a str> {
     let rest = row.name.strip_prefix(&verb.replace(' ', "-"))?;
     (rest.is_empty() || rest.starts_with('.')).then_some(verb)
 }
+
+/// The verbs that a text names in backquotes, each up to its first argument.
+fn named_verbs(text: &str) -> Vec<Vec<&str>> {
+    let is_word =
+        |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-');
+    let lines = text.split("`muster ").skip(1).filter_map(|rest| rest.split('`').next());
+    lines.map(|line| line.split(' ').take_while(is_word).collect()).collect()
+}
+
+#[test]
+fn named_verbs_exist() {
+    let verbs = verbs();
+    let find = |name: &str| verbs.iter().find(|(verb, _)| verb == name);
+    let exists = |words: &[&str]| match words {
+        // `muster --help`, `muster VERB`.
+        [] => true,
+        [first, rest @ ..] => find(first).is_some_and(|(_, acts)| match rest {
+            [second, ..] => *acts || find(&format!("{first} {second}")).is_some(),
+            [] => true,
+        }),
+    };
+    let (mut named, mut faults) = (0, Vec::new());
+    for folder in ["verbs", "pages"] {
+        for entry in fs::read_dir(top().join("tests/snapshots").join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let all = named_verbs(&text);
+            named += all.len();
+            faults.extend(
+                all.iter().filter(|words| !exists(words)).map(|words| format!("{}: {words:?}", path.display())),
+            );
+        }
+    }
+    assert!(named > 100, "{named} verbs are named");
+    assert!(faults.is_empty(), "there is no such verb:\n{}", faults.join("\n"));
+}
