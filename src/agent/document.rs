@@ -426,7 +426,7 @@ impl AgentLoop {
                             is_changed = true;
                         }
                         Err(refusal) => {
-                            tracing::debug!(%unit, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "it cannot be removed yet")
+                            tracing::debug!(%unit, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "it cannot be removed yet");
                         }
                     }
                 }

@@ -126,7 +126,7 @@ pub fn check_secrets(document: &Value) -> Vec<Diagnostic> {
         let at = if pointer.is_empty() { "the whole document" } else { pointer };
         match secret.get(SECRET) {
             _ if secret.len() > 1 => {
-                mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key").into())
+                mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key").into());
             }
             Some(Value::String(text)) if text == MASK => mistakes.push(
                 Diagnostic::new(format_args!("{at}: {MASK} is what is shown in place of a secret, not the secret"))

@@ -93,7 +93,7 @@ fn has_same_frame(before: &Spec, after: &Spec) -> bool {
 /// Whether its configs would be the same.
 fn has_same_files(before: &Spec, after: &Spec) -> bool {
     before.configs() == after.configs()
-        && &before.common().secrets == &after.common().secrets
+        && before.common().secrets == after.common().secrets
         && before.config_values() == after.config_values()
 }
 

@@ -272,7 +272,7 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
         return Ok(UnitEdit::Keep);
     }
     let kind = desired.spec.kind();
-    if frozen && !desired.spec.program().is_some() {
+    if frozen && desired.spec.program().is_none() {
         let message = format!("{unit} is of the kind {kind}, which has nothing that could be frozen");
         return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
     }

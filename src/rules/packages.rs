@@ -270,7 +270,7 @@ mod tests {
             match fault {
                 None => assert_eq!(found, [], "{json}"),
                 Some(fault) => {
-                    assert!(found.iter().any(|found| format!("{found:#}").contains(fault)), "{json}: {found:?}")
+                    assert!(found.iter().any(|found| format!("{found:#}").contains(fault)), "{json}: {found:?}");
                 }
             }
         }

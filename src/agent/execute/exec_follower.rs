@@ -174,7 +174,7 @@ impl ExecFollower {
             match shims.adopt(&self.folder).await {
                 Ok(found) => return Some(found),
                 Err(error) => {
-                    tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet")
+                    tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet");
                 }
             }
             sleep(wait).await;

@@ -377,7 +377,7 @@ impl SamplingLoop {
             Ok(0) => {}
             Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
             Err(error) => {
-                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now")
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now");
             }
         }
     }

@@ -417,7 +417,7 @@ pub async fn refresh_values(
             Ok(None) => {}
             // It goes on as it is.
             Err(refusal) => {
-                tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values")
+                tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values");
             }
         }
     }

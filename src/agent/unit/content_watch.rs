@@ -137,7 +137,7 @@ fn tell(unit: &UnitName, found: &ContentReport) {
             "what it was started from had been changed, and was put right",
         ),
         (false, false) => {
-            tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is")
+            tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is");
         }
     }
 }

@@ -540,7 +540,7 @@ impl UnitsTask {
                     Ok(()) => entry.kept = Some(now),
                     // A full disk must not stop supervision; the next change or tick tries again.
                     Err(error) => {
-                        tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down")
+                        tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down");
                     }
                 }
             }

@@ -86,7 +86,7 @@ pub fn progress<'a>(
             }
             (DeploymentState::Failed, why) if has_gone_back && !rests(unit.observed) => waits = waits.or(why),
             (DeploymentState::Failed, why) => {
-                failed = failed.or(why).or_else(|| Some(format!("{name} has failed").into()))
+                failed = failed.or(why).or_else(|| Some(format!("{name} has failed").into()));
             }
             (_, why) => waits = waits.or(why).or_else(|| Some(format!("{name} is not verified").into())),
         }

@@ -100,7 +100,7 @@ impl UnitKind for TalkativeKind {
         _: Option<&'a Desired>,
         _: Option<&'a Digest>,
     ) -> BoxFuture<'a, Result<HostChanges, Failure>> {
-        let (path, diff) = ("/etc/x".to_owned(), Some(said().into()));
+        let (path, diff) = ("/etc/x".to_owned(), Some(said()));
         let file = FilePlan { path, before: None, after: None, left: None, diff, is_masked: false };
         async { Ok(HostChanges { files: vec![file], packages: Vec::new() }) }.boxed()
     }
