@@ -38,7 +38,9 @@ const FORMS: &[(&str, &str, &str)] = &[
     ("up login simulate muster", r"127\.0\.0\.1:[3-6][0-9]{4}\b", "127.0.0.1:PORT"),
     ("yuno-ls unit-ls", r"\b[0-9]{3,}\b", "PID"),
     ("yuno-show unit-show", r"(?m)^(pid +)[0-9]+", "${1}PID"),
-    ("container-show", r"(?m)^(next start +).*$", "${1}AGE"),
+    // It is tried again and again.
+    ("container-show", r"(?m)^next start .*\n", ""),
+    ("container-show container-ls", r"\b(backoff|installing)\b", "RETRIED"),
     ("simulate", r"[0-9.]+ ([KMG]iB|B)\b", "SIZE"),
     ("simulate", r"after [0-9.]+ s", "after N s"),
     ("backup-create backup-ls backup-verify backup-restore", r"[0-9.]+ [KM]iB", "SIZE"),
