@@ -45,6 +45,8 @@ const FORMS: &[(&str, &str, &str)] = &[
     ("simulate", r"after [0-9.]+ s", "after N s"),
     ("backup-create backup-ls backup-verify backup-restore", r"[0-9.]+ [KM]iB", "SIZE"),
     ("deployment-sync", r"took [0-9.]+ m?s", "took N ms"),
+    // A deployment that was removed may not have left its host yet.
+    ("agent-detach", r"(?m)^[0-9]+ units", "N units"),
     // Whichever host asked first, and whether the rollout has looked already.
     ("rollout-show", r"sim-0000[0-9]", "sim-N"),
     ("rollout-resume rollout-promote", r"(running|waits for approval)\n", "STATE\n"),
