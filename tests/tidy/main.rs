@@ -419,9 +419,7 @@ fn literals(text: &str) -> Vec<(usize, &str)> {
             let end = raw.find("\"#").unwrap_or(raw.len());
             found.push((text[..at].lines().count(), &raw[..end]));
             at += "r#\"".len() + end + "\"#".len();
-        } else if rest.starts_with("'\"'") {
-            at += 3;
-        } else if rest.starts_with("'\\") {
+        } else if rest.starts_with("'\"'") || rest.starts_with("'\\") {
             at += 3;
         } else if let Some(quoted) = rest.strip_prefix('"') {
             let mut escaped = false;
