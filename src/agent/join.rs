@@ -215,7 +215,8 @@ pub enum JoinError {
     /// The server is not of the fleet that the token names.
     #[error("the server at {url} is not of the fleet that the token was made for")]
     #[diagnostic(help(
-        "make a new token (`muster token create`) and check the address in its place; do not go on if nobody has changed the console, or replaced the fleet's root certificate"
+        "make a new token (`muster token create`) and check the address in its place; do not go \
+                 on if nobody has changed the console, or replaced the fleet's root certificate"
     ))]
     Stranger {
         /// The console's address, from the token.
@@ -250,7 +251,8 @@ pub enum JoinError {
     /// A file has invalid content.
     #[error("{path} cannot be read: {reason}")]
     #[diagnostic(help(
-        "bring it back from a backup; without one, remove it and join again, with a token of `muster token create --replaces HOST`"
+        "bring it back from a backup; without one, remove it and join again, with a token of \
+                 `muster token create --replaces HOST`"
     ))]
     Content {
         /// The file.

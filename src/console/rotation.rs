@@ -214,7 +214,8 @@ async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTre
         ),
     };
     let hint = format!(
-        "wait until they are back, or name {later} (`--without HOST`, `without` in the API); `muster authority rotate --status` says why each lacks it"
+        "wait until they are back, or name {later} (`--without HOST`, `without` in the API); \
+                 `muster authority rotate --status` says why each lacks it"
     );
     Err(Error::conflict(code, format!("{} of {} hosts {lack}: {named}", blocking.len(), members.len()))
         .consequence(consequence)

@@ -170,9 +170,11 @@ fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
     let Repository { url, suite, components, key, login } = repository;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     if has_user_information(url) {
-        return Err(
-            Diagnostic::new("url: there is a user or a password in it, which every listing would show").with_hint("leave it out, and say `login: {user: NAME, password: {secret: SECRET}}`; `muster secret set SECRET` sets the password"),
-        );
+        return Err(Diagnostic::new("url: there is a user or a password in it, which every listing would show")
+            .with_hint(
+                "leave it out, and say `login: {user: NAME, password: {secret: SECRET}}`; `muster secret \
+                 set SECRET` sets the password",
+            ));
     }
     let schemes = ["http://", "https://", "file:/", "copy:/"];
     if !is_word(url) || !schemes.iter().any(|scheme| url.starts_with(scheme)) {

@@ -266,7 +266,10 @@ pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b
         ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}").into()),
         _ => {
             let config = if spec.configured { "{config}, " } else { "" };
-            Some(Diagnostic::new(format_args!("{one}, and there is no such placeholder")).with_hint(format_args!("there are {config}{{port:NAME}}, {{address:NAME}} and {{endpoint:NAME}}; {{{one}}} is the text {one} itself")))
+            Some(Diagnostic::new(format_args!("{one}, and there is no such placeholder")).with_hint(format_args!(
+                "there are {config}{{port:NAME}}, {{address:NAME}} and {{endpoint:NAME}}; {{{one}}} is \
+                 the text {one} itself"
+            )))
         }
     };
     let of_word = |(place, word): (usize, &String)| {
@@ -337,7 +340,11 @@ pub fn assign(
 fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> CommandRefusal {
     let Provided { name, protocol, .. } = provided;
     let realm = unit.realm();
-    let message = Diagnostic::new(format_args!("no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is leased, or in use by something else")).with_hint(format_args!("`muster realm update {realm} --ports FIRST-LAST`, or remove a unit"));
+    let message = Diagnostic::new(format_args!(
+        "no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is \
+                 leased, or in use by something else"
+    ))
+    .with_hint(format_args!("`muster realm update {realm} --ports FIRST-LAST`, or remove a unit"));
     CommandRefusal::new(RefusalCode::PortsExhausted, message)
 }
 

@@ -247,7 +247,14 @@ fn check_replace(spec: &YunoSpec) -> Result<(), Diagnostic> {
     let asks_port =
         |which: &Which| spec.program.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
     match [Which::Start, Which::Ready].into_iter().find(asks_port) {
-        Some(which) => Err(Diagnostic::new(format_args!("replace is start_first, so that two listen on one port for a while: what answers probes.{which} may be the one that is replaced")).with_hint("have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or probe with a command (exec)")),
+        Some(which) => Err(Diagnostic::new(format_args!(
+            "replace is start_first, so that two listen on one port for a while: what answers \
+                 probes.{which} may be the one that is replaced"
+        ))
+        .with_hint(
+            "have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or \
+                 probe with a command (exec)",
+        )),
         None => Ok(()),
     }
 }

@@ -383,10 +383,12 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     if !without.is_empty() {
         let named = first_names(&without, NAMED_MAX);
         let message = format!(
-            "the command carries {secret}, which only its hosts may read, and there is no key yet to seal it to for {named}"
+            "the command carries {secret}, which only its hosts may read, and there is no key yet to \
+                 seal it to for {named}"
         );
         return Err(Error::conflict("no_sealing_key", message).hint(
-            "a host hands its key over as soon as it reaches the console where hosts join (`hosts_listen`); wait for it, or name other hosts",
+            "a host hands its key over as soon as it reaches the console where hosts join \
+                 (`hosts_listen`); wait for it, or name other hosts",
         ));
     }
     Ok(known)
@@ -1106,11 +1108,14 @@ mod tests {
         let (mut schedule, _) = load(shared).await.unwrap();
         assert_eq!(schedule.open(later(), None, now_ms()), []);
         // A command for an online host may have been sent.
-        sqlx::query("INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, 'online', 1, 1, '', 1)")
-            .bind(member.id.to_string())
-            .execute(shared.store.write())
-            .await
-            .unwrap();
+        sqlx::query(
+            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, \
+                 'online', 1, 1, '', 1)",
+        )
+        .bind(member.id.to_string())
+        .execute(shared.store.write())
+        .await
+        .unwrap();
         let second = fixture.console.submit(&admin(), command).await.unwrap();
         let open = store::command::open(shared.store.read()).await.unwrap();
         let reached = open.iter().find(|open| open.id == second.id).unwrap().hosts[0].1;

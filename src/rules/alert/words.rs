@@ -15,18 +15,39 @@ pub fn raised(rule: &Rule, reading: &Reading) -> Diagnostic {
     let (subject, value) = (about(&reading.subject), reading.value);
     match reading.subject.metric {
         Metric::UnitBroken => format!("{subject} ended too often and is held as broken").into(),
-        Metric::UnitFailed => Diagnostic::new(format_args!("{subject} should run, and does not")).with_hint("`muster unit show` says why"),
-        Metric::UnitRolledBack => format!("{subject} went back to its last verified revision, for a later one failed").into(),
+        Metric::UnitFailed => {
+            Diagnostic::new(format_args!("{subject} should run, and does not")).with_hint("`muster unit show` says why")
+        }
+        Metric::UnitRolledBack => {
+            format!("{subject} went back to its last verified revision, for a later one failed").into()
+        }
         Metric::UnitRestarts => format!("{subject} was started again {value} times").into(),
-        Metric::DiskUnresponsive => Diagnostic::new(format_args!("{subject} does not answer")).with_hint("what reads or writes there hangs; is its server or device gone? `umount -l` lets go of it"),
-        Metric::StoreLost => {
-            Diagnostic::new("the agent's store went back, was lost or was damaged; commands from before that it does not know any more are refused").with_hint("the agent's log says which; was a backup put back? Otherwise check the host's disk, and its units")
+        Metric::DiskUnresponsive => Diagnostic::new(format_args!("{subject} does not answer")).with_hint(
+            "what reads or writes there hangs; is its server or device gone? `umount -l` lets go of \
+                 it",
+        ),
+        Metric::StoreLost => Diagnostic::new(
+            "the agent's store went back, was lost or was damaged; commands from before that it does \
+                 not know any more are refused",
+        )
+        .with_hint(
+            "the agent's log says which; was a backup put back? Otherwise check the host's disk, and \
+                 its units",
+        ),
+        Metric::StoreUnwritable => Diagnostic::new(
+            "nothing can be written in the agent's folder; units go on from what was read, commands \
+                 are refused, and desired changes wait",
+        )
+        .with_hint(
+            "is its file system full, without free inodes, or read-only after an error (`df -h`, `df \
+                 -i`, `dmesg` on the host)?",
+        ),
+        Metric::DocumentRefused => {
+            Diagnostic::new("this host refuses its document of desired state; the one before it holds")
+                .with_hint("`muster host show` says why")
         }
-        Metric::StoreUnwritable => {
-            Diagnostic::new("nothing can be written in the agent's folder; units go on from what was read, commands are refused, and desired changes wait").with_hint("is its file system full, without free inodes, or read-only after an error (`df -h`, `df -i`, `dmesg` on the host)?")
-        }
-        Metric::DocumentRefused => Diagnostic::new("this host refuses its document of desired state; the one before it holds").with_hint("`muster host show` says why"),
-        Metric::Duplicate => Diagnostic::new("another agent claims to be this host").with_hint("was its disk cloned? Remove the agent's folder on the copy, and join it with a new token"),
+        Metric::Duplicate => Diagnostic::new("another agent claims to be this host")
+            .with_hint("was its disk cloned? Remove the agent's folder on the copy, and join it with a new token"),
         Metric::LaterProtocol => Diagnostic::new(
             "the console speaks a later protocol than this agent, which does nothing that it is told; units go on",
         )

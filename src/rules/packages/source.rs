@@ -143,7 +143,12 @@ pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool,
     let Repository { suite, components, .. } = repository;
     let url = repository.address();
     if let Some(other) = rivals.iter().find(|rival| !rival.has_same_key) {
-        return Err(Diagnostic::new(format_args!("{} has the repository {url} {suite} already, with another key or without saying which, and apt reads no sources at all if they disagree, so nothing was changed", other.source.file)).with_hint("remove it from that file, or leave it out of `repositories`"));
+        return Err(Diagnostic::new(format_args!(
+            "{} has the repository {url} {suite} already, with another key or without saying which, \
+                 and apt reads no sources at all if they disagree, so nothing was changed",
+            other.source.file
+        ))
+        .with_hint("remove it from that file, or leave it out of `repositories`"));
     }
     let Some(own) = rivals.iter().find(|rival| !rival.is_shared) else { return Ok(true) };
     let has = |component: &String| {
@@ -194,7 +199,8 @@ mod tests {
 
     #[test]
     fn key_of_an_entry_is_found_in_both_formats() {
-        let lines = "# deb [signed-by=/no.gpg] http://c d e\n\n  deb [arch=amd64  Signed-By=/x.gpg,/y.gpg] http://l d a\ndeb http://n d a # [signed-by=/z]\n";
+        let lines = "# deb [signed-by=/no.gpg] http://c d e\n\n  deb [arch=amd64  Signed-By=/x.gpg,/y.gpg] \
+                 http://l d a\ndeb http://n d a # [signed-by=/z]\n";
         let paragraphs = "# a comment alone\n\n# more\nTypes: deb\nURIs: http://one\n\nEnabled: no\nURIs: http://off\n\n\
                           types: deb\nsigned-by: /a.gpg,\n /b.gpg\nuris: http://three\n\nTypes: deb\nSigned-By:\n \
                           -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n AAEC\n =aaaa\n -----END PGP PUBLIC KEY BLOCK-----\nSuites: x\n";

@@ -167,7 +167,13 @@ impl Surveyor<'_> {
                 }
                 let max = directory.purge_max.unwrap_or(PURGE_MAX);
                 if purged > max {
-                    obstacles.push(Diagnostic::new(format_args!("{path}: {purged} files and folders in it are described by nobody, and at most {max} may be removed at once, so none is")).with_hint("see that the path is right, or set `purge_max`"));
+                    obstacles.push(
+                        Diagnostic::new(format_args!(
+                            "{path}: {purged} files and folders in it are described by nobody, and at most {max} may \
+                 be removed at once, so none is"
+                        ))
+                        .with_hint("see that the path is right, or set `purge_max`"),
+                    );
                 }
             }
         }

@@ -184,7 +184,12 @@ impl Watch {
             return Ok(());
         }
         if !self.corrections.may_correct(now_ms()) {
-            return Err(Diagnostic::new(format_args!("others change it again and again: it was put right {CORRECTIONS_MAX} times within a minute, and now {}", shortened(differing).join("; "))).with_hint("find out what else writes it, or set `drift: report`"));
+            return Err(Diagnostic::new(format_args!(
+                "others change it again and again: it was put right {CORRECTIONS_MAX} times within a \
+                 minute, and now {}",
+                shortened(differing).join("; ")
+            ))
+            .with_hint("find out what else writes it, or set `drift: report`"));
         }
         tracing::info!(unit = %self.unit, "others have changed files, which are put right: {}", shortened(differing).join("; "));
         self.state.apply_alone(&self.unit, &self.staged).await.map(drop).map_err(|failure| failure.error)

@@ -107,8 +107,20 @@ impl SocketClient {
             Some(limit) if error.is_timeout() && !error.is_connect() => {
                 may_heal(format!("what keeps containers does not answer at {socket} within {} s", limit.as_secs()))
             }
-            _ if !error.is_connect() => may_heal(Diagnostic::new(format_args!("what keeps containers ended the connection at {socket} before it had answered: {}", cause(error))).with_hint("if it has crashed, its log says why")),
-            _ => may_heal(Diagnostic::new(format_args!("what keeps containers cannot be reached at {socket}: {}", cause(error))).with_hint("does Podman's service run (`podman system service`), or Docker? `containers.podman_socket` in the agent's configuration says where")),
+            _ if !error.is_connect() => may_heal(
+                Diagnostic::new(format_args!(
+                    "what keeps containers ended the connection at {socket} before it had answered: {}",
+                    cause(error)
+                ))
+                .with_hint("if it has crashed, its log says why"),
+            ),
+            _ => may_heal(
+                Diagnostic::new(format_args!("what keeps containers cannot be reached at {socket}: {}", cause(error)))
+                    .with_hint(
+                        "does Podman's service run (`podman system service`), or Docker? \
+                 `containers.podman_socket` in the agent's configuration says where",
+                    ),
+            ),
         }
     }
 }
