@@ -474,7 +474,7 @@ fn problems_are_found_in_code() {
     let source = "Error::invalid(\"a\", x) Error::new(\n StatusCode::FORBIDDEN,\n \"b_c\",\n y) Error::not_found(code, z) \
                   Error::conflict(\"No code\", z) Self::of(StatusCode::NOT_FOUND, \"d\", &e)";
     let found = problems(source);
-    let wanted = [("a", 400), ("b_c", 403), ("d", 404)].map(|(code, status)| (code.to_owned(), status));
+    let wanted = [("a", 400), ("d", 404), ("b_c", 403)].map(|(code, status)| (code.to_owned(), status));
     assert_eq!(found, wanted);
 }
 
