@@ -30,17 +30,15 @@ pub(crate) struct Said {
 const FORMS: &[(&str, &str, &str)] = &[
     ("", r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID"),
     // The machine's, not the program's.
-    ("host-show", r"(?m)^(system|processor|memory|booted) .*$", "$1  THIS"),
+    ("host-show", r"(?m)^(can do|system|processor|memory|booted) .*$", "$1  THIS"),
     ("host-show", r"(?m)^interface .*\n", ""),
     ("host-ls", r#"(?s)"facts": \{.*?\n {6}\}"#, r#""facts": {}"#),
+    ("host-ls host-show", r#"(?s)"capabilities": \[.*?\]"#, r#""capabilities": []"#),
     ("top", r"(?m)^shop-7 .*$", "shop-7  …"),
     ("up", r"(?m)^ +[0-9.]+ m?s  ", "N ms  "),
     ("up login simulate muster", r"127\.0\.0\.1:[3-6][0-9]{4}\b", "127.0.0.1:PORT"),
     ("yuno-ls unit-ls", r"\b[0-9]{3,}\b", "PID"),
     ("yuno-show unit-show", r"(?m)^(pid +)[0-9]+", "${1}PID"),
-    // It is tried again and again.
-    ("container-show", r"(?m)^next start .*\n", ""),
-    ("container-show container-ls", r"\b(backoff|installing)\b", "RETRIED"),
     ("simulate", r"[0-9.]+ ([KMG]iB|B)\b", "SIZE"),
     ("simulate", r"after [0-9.]+ s", "after N s"),
     ("backup-create backup-ls backup-verify backup-restore", r"[0-9.]+ [KM]iB", "SIZE"),

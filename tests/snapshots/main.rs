@@ -52,6 +52,7 @@ const WITHOUT: &[(&str, Use, &str)] = &[
     ("container restore", Use::Usual, RUNTIME),
     ("container logs", Use::Usual, RUNTIME),
     ("container rm", Use::Usual, RUNTIME),
+    ("container show", Use::Usual, RUNTIME),
 ];
 
 /// Why a verb of containers is not used as usual.
