@@ -258,13 +258,13 @@ impl Fleet {
         serde_json::to_vec(&envelope).unwrap()
     }
 
-    /// Somebody whose key no host has pinned.
     /// The same as a console of a later protocol would send it.
     pub(super) fn sign_later<B: Body>(&self, body: &B) -> Vec<u8> {
         let message = UnsignedMessage::of(self.host.slot(), body).unwrap().in_protocol(PROTOCOL + 1);
         self.signer.sign_message(message).unwrap()
     }
 
+    /// Somebody whose key no host has pinned.
     pub(super) fn unknown_signer() -> Signer {
         Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
     }

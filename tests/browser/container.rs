@@ -57,7 +57,8 @@ fn stage(fleet: &Fleet) {
     let unwell = json!({"http": {"port": "http", "path": "/a/long/path/which/is/not/there"}, "interval_ms": 500});
     container("default/stall", json!({"probes": {"start": {"tcp": {"port": "http"}}, "ready": unwell}}));
     fleet.unit_in_phase("default/shop", "running");
-    fleet.unit("default/stall", |unit| unit["observed"]["unready"].as_str().is_some_and(|why| why.contains("404")));
+    let says = |unit: &Value| unit["observed"]["unready"]["message"].as_str().is_some_and(|why| why.contains("404"));
+    fleet.unit("default/stall", says);
 }
 
 /// Looks at the pages of both.

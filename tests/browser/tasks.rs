@@ -22,7 +22,7 @@ fn tasks_in(dark: bool, width: u32, word: &str) {
     fleet.ok(&["unit", "apply", &file(&fleet.home, "config.json", &document.to_string())]);
     fleet.unit("default/config", |unit| unit["observed"]["owed"][0].is_object());
     fs::write(&path, "wrong\n").unwrap();
-    fleet.unit("default/config", |unit| unit["observed"]["drift"][0].is_string());
+    fleet.unit("default/config", |unit| unit["observed"]["drift"][0].is_object());
     let unit = format!("{}/host/{}/unit/default/config", fleet.address("http://"), fleet.host());
     run(async {
         let browser = Browser::start(dark, width).await;

@@ -251,7 +251,7 @@ fn failed_candidate_leaves_old_process() {
         assert_eq!(pid(&unit), pid(&before), "version {version}");
         assert_eq!(unit["observed"]["revision"], before["observed"]["revision"]);
         let back = &unit["observed"]["rolled_back"];
-        assert!(back["error"]["message"].as_str().unwrap().contains(why), "{back}");
+        assert!(back["error"].to_string().contains(why), "{back}");
     }
     // Version 2 had its immediate restarts.
     assert_eq!(starts(&fleet), "1 2 2 2 2 3");

@@ -68,6 +68,8 @@ const LINES: &[(&str, &str)] = &[
     ("deployment", r"^\S+/\S+ on \S+: changing|^\S+/\S+, version [0-9]+: running|^  [0-9]+ waits?: "),
     // Reports of a time.
     ("simulate", r"^ +[0-9.]+ s  online "),
+    // Mounts of this machine that hang.
+    ("up", r"^\S+ +WARN .* does not answer "),
 ];
 
 /// Rows of which the first lines are enough: so many of them, and what holds the rest.

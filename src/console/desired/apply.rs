@@ -560,10 +560,7 @@ impl Console {
             *lacking.entry(missing).or_default() += 1;
         }
         for (missing, count) in lacking {
-            notes.push(format!(
-                "{count} of the hosts that it selects do not get it: {missing}. hint: {}",
-                missing.hint()
-            ));
+            notes.push(format!("{count} of the hosts that it selects do not get it: {missing}; {}", missing.hint()));
         }
         let is_cordoned = |(of, conflict): &(DeploymentName, AssignmentConflict)| {
             of == name && *conflict == AssignmentConflict::Cordoned

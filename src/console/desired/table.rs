@@ -262,7 +262,7 @@ impl HostEntry {
     pub(super) fn is_to_hand_in(&self, now: Millis) -> bool {
         let lacks_document = self.is_unconfirmed() && self.shown_document().is_none();
         let lacks_labels = self.newer_labels.is_some() && self.shown_labels().is_none();
-        let is_able = self.report.as_ref().is_some();
+        let is_able = self.report.is_some();
         is_able && (lacks_document || lacks_labels) && !self.asked_ms.is_some_and(|at_ms| is_recent(at_ms, now))
     }
 }

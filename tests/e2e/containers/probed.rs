@@ -48,7 +48,7 @@ impl Flags {
 const SCRIPT: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 fn says(unit: &Value, field: &str, words: &str) -> bool {
-    unit["observed"][field].as_str().is_some_and(|text| text.contains(words))
+    unit["observed"][field]["message"].as_str().is_some_and(|text| text.contains(words))
 }
 
 /// Has a unit be well and not, in several ways, and tells what became of it each time. `apply` applies it with the fields.

@@ -19,7 +19,7 @@ fn done(stage: &Stage, name: &str) -> Result<(), String> {
     let outcome = stage.outcome(&stage.exec(&stage.note(name)));
     match (outcome["exit"]["code"].as_i64(), stage.effects(name)) {
         (Some(0), 1) => Ok(()),
-        (None, 0) => Err(format!("{}: {}", outcome["code"], outcome["message"])),
+        (None, 0) => Err(format!("{}: {} ({})", outcome["code"], outcome["message"], outcome["hint"])),
         other => panic!("{name}: {other:?}: {outcome}"),
     }
 }

@@ -170,7 +170,7 @@ impl Bench {
     /// What the unit's tasks were: action, state, what it is about, its message.
     fn tasks(&self) -> Vec<String> {
         let store = self.roles.home.path().join("agent/agent.db");
-        let question = "SELECT action || ' ' || state || ': ' || about || ' | ' || COALESCE(message, '') FROM task ORDER BY number";
+        let question = "SELECT action || ' ' || state || ': ' || about || ' | ' || COALESCE(message ->> '$.message', '') FROM task ORDER BY number";
         let asked = Command::new("sqlite3").arg("-readonly").arg(store).arg(question).output().unwrap();
         String::from_utf8_lossy(&asked.stdout).lines().map(ToOwned::to_owned).collect()
     }
