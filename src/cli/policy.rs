@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_topics::{
-    common::grace_ms,
+    common::{CommonSpec, ProgramSpec, grace_ms},
     name::{LabelValue, Name, NameError, UnitName},
     signal::Signal,
     unit::Restart,
@@ -20,35 +20,40 @@ pub struct PolicyOptions {
     ///
     /// It is waited for only while it is starting.
     #[arg(long, value_name = "UNIT")]
-    pub after: Vec<UnitName>,
+    after: Vec<UnitName>,
     /// Unit of the host that has to run first; repeatable
     #[arg(long, value_name = "UNIT")]
-    pub requires: Vec<UnitName>,
+    requires: Vec<UnitName>,
     /// Start order among units that start together, 0 (first) to 9
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
-    pub priority: u8,
+    priority: u8,
     /// Label, by which selectors find it; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
-    pub labels: Vec<(Name, LabelValue)>,
+    labels: Vec<(Name, LabelValue)>,
     /// Restart it: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
-    pub restart: Restart,
+    restart: Restart,
     /// Stop signal, by name or number
     ///
     /// Such as QUIT, SIGRTMIN+3 or 3. Without it: for a container what its image says, quit for a yuno with --lines,
     /// otherwise term.
     #[arg(long, value_name = "SIGNAL")]
-    pub stop_signal: Option<Signal>,
+    stop_signal: Option<Signal>,
     /// Kill it if it has not ended within this time
     #[arg(long, default_value = "30s", value_name = "TIME")]
     grace: humantime::Duration,
 }
 
 impl PolicyOptions {
-    /// The grace time in milliseconds.
-    #[must_use]
-    pub fn grace_ms(&self) -> u64 {
-        u64::try_from(Duration::from(self.grace).as_millis()).unwrap_or_else(|_| grace_ms())
+    /// Puts the options into a spec.
+    pub fn put_into(self, common: &mut CommonSpec, program: &mut ProgramSpec) {
+        common.labels = self.labels.into_iter().collect();
+        common.after = self.after;
+        common.requires = self.requires;
+        common.priority = self.priority;
+        program.restart = self.restart;
+        program.stop_signal = self.stop_signal;
+        program.grace_ms = u64::try_from(Duration::from(self.grace).as_millis()).unwrap_or_else(|_| grace_ms());
     }
 }
 

@@ -5,6 +5,7 @@ use clap::Args;
 use muster_api::Unit;
 use muster_topics::{
     Millis,
+    common::{CommonSpec, ProgramSpec},
     unit::{Replace, Rollback, YunoSpec},
 };
 
@@ -47,29 +48,16 @@ impl RollbackOptions {
     /// Puts the options into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
         spec.replace = self.replace;
-        spec.common.rollback = self.trial.rollback();
-        spec.common.verify_after_ms = self.trial.verify_after_ms();
-        spec.program.healthy_within_ms = self.trial.healthy_within_ms();
+        self.trial.put_into(&mut spec.common, &mut spec.program);
     }
 }
 
 impl OnFailure {
-    /// Whether a failed change is rolled back.
-    #[must_use]
-    pub fn rollback(&self) -> Rollback {
-        if self.no_rollback { Rollback::Never } else { Rollback::Auto }
-    }
-
-    /// How long it must run before it is verified, if not for the usual time.
-    #[must_use]
-    pub fn verify_after_ms(&self) -> Option<u64> {
-        self.verify_after.map(millis)
-    }
-
-    /// How long it may take to become healthy.
-    #[must_use]
-    pub fn healthy_within_ms(&self) -> Option<u64> {
-        self.healthy_within.map(millis)
+    /// Puts the options into a spec.
+    pub fn put_into(&self, common: &mut CommonSpec, program: &mut ProgramSpec) {
+        common.rollback = if self.no_rollback { Rollback::Never } else { Rollback::Auto };
+        common.verify_after_ms = self.verify_after.map(millis);
+        program.healthy_within_ms = self.healthy_within.map(millis);
     }
 }
 

@@ -10,7 +10,7 @@ use muster_base::{
 };
 use muster_topics::{
     channel::ToldStats,
-    common::{CommonSpec, ProgramSpec},
+    common::ProgramSpec,
     diagnostic::Diagnostic,
     files::Drift,
     name::{LabelValue, Name, UnitName},
@@ -647,26 +647,17 @@ async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure>
             args: if create.args.is_empty() { says.args } else { create.args },
             env: create.environment.variables()?,
             user: create.user,
-            grace_ms: policy.grace_ms(),
             cwd,
             limits,
             start_timeout_ms,
             provides,
             needs,
             probes: create.probes.into_field(),
-            restart: policy.restart,
-            stop_signal: policy.stop_signal,
             ..ProgramSpec::default()
-        },
-        common: CommonSpec {
-            labels: policy.labels.into_iter().collect(),
-            after: policy.after,
-            requires: policy.requires,
-            priority: policy.priority,
-            ..CommonSpec::default()
         },
         ..YunoSpec::new(artifact.into())
     };
+    policy.put_into(&mut spec.common, &mut spec.program);
     create.rollback.put_into(&mut spec);
     let made = (Spec::Yuno(spec), create.run.then_some(Run::Running));
     make(session, (host, create.unit.unit), made, create.overwrite, create.wait, None).await

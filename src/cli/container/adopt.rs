@@ -3,7 +3,7 @@
 use clap::Args;
 use muster_base::failure::Failure;
 use muster_topics::{
-    common::{CommonSpec, ProgramSpec},
+    common::ProgramSpec,
     container::{ContainerSpec, Image, Runtime},
     unit::{Run, Spec},
 };
@@ -61,26 +61,16 @@ pub struct AdoptContainer {
 /// If it is refused, or if it does not become as desired in time.
 pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, adopt.unit.host.clone().or(adopt.host)).await?;
-    let policy = adopt.policy;
-    let spec = ContainerSpec {
+    let mut spec = ContainerSpec {
         runtime: adopt.runtime,
         program: ProgramSpec {
             probes: adopt.probes.into_field(),
             start_timeout_ms: millis(adopt.start_timeout),
-            restart: policy.restart,
-            stop_signal: policy.stop_signal,
-            grace_ms: policy.grace_ms(),
             ..ProgramSpec::default()
-        },
-        common: CommonSpec {
-            labels: policy.labels.into_iter().collect(),
-            after: policy.after,
-            requires: policy.requires,
-            priority: policy.priority,
-            ..CommonSpec::default()
         },
         ..ContainerSpec::new(Image::Existing(adopt.name))
     };
+    adopt.policy.put_into(&mut spec.common, &mut spec.program);
     let made = (Spec::Container(spec), (!adopt.stopped).then_some(Run::Running));
     make(session, (host, adopt.unit.unit), made, false, adopt.wait, None).await
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use muster_api::{HostUnit, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
-    common::{CommonSpec, ProgramSpec},
+    common::ProgramSpec,
     container::{ContainerSpec, Image, Mount, Network, Runtime},
     name::{Name, NameError},
     unit::{MASK, Run, Spec},
@@ -177,8 +177,7 @@ impl ContainerSource {
 pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, create.unit.host.clone().or(create.host)).await?;
     let (provides, needs) = create.endpoints.into_fields();
-    let policy = create.policy;
-    let spec = ContainerSpec {
+    let mut spec = ContainerSpec {
         runtime: create.runtime,
         entry: (!create.entry.is_empty()).then_some(create.entry),
         mounts: create.mounts,
@@ -196,23 +195,12 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
             needs,
             probes: create.probes.into_field(),
             start_timeout_ms: millis(create.start_timeout),
-            restart: policy.restart,
-            healthy_within_ms: create.trial.healthy_within_ms(),
-            stop_signal: policy.stop_signal,
-            grace_ms: policy.grace_ms(),
             ..ProgramSpec::default()
-        },
-        common: CommonSpec {
-            rollback: create.trial.rollback(),
-            verify_after_ms: create.trial.verify_after_ms(),
-            labels: policy.labels.into_iter().collect(),
-            after: policy.after,
-            requires: policy.requires,
-            priority: policy.priority,
-            ..CommonSpec::default()
         },
         ..ContainerSpec::new(create.made_of.find(session).await?)
     };
+    create.policy.put_into(&mut spec.common, &mut spec.program);
+    create.trial.put_into(&mut spec.common, &mut spec.program);
     let made = (Spec::Container(spec), create.run.then_some(Run::Running));
     make(session, (host, create.unit.unit), made, create.overwrite, create.wait, None).await
 }
