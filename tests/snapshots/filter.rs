@@ -17,7 +17,7 @@ use crate::files;
 
 /// What a verb said.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct VerbOutput {
     /// Its exit code; nothing if a signal ended it.
     pub(crate) code: Option<i32>,
     /// What it wrote to standard output.
@@ -116,7 +116,7 @@ impl Filter {
     }
 
     /// The snapshot of a row: its line, exit code, and what it said.
-    pub(crate) fn snapshot(&self, row: &str, line: &str, said: &Said) -> String {
+    pub(crate) fn snapshot(&self, row: &str, line: &str, said: &VerbOutput) -> String {
         let code = said.code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         let mut text = format!("$ {line}\nexit code: {code}\n");
         for (name, printed) in [("stdout", &said.stdout), ("stderr", &said.stderr)] {

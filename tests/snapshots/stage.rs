@@ -13,7 +13,7 @@ use nix::{
 
 use crate::{
     files,
-    filter::{Filter, Said},
+    filter::{Filter, VerbOutput},
     fleet::{Fleet, Home, Running, eventually, muster},
     table::{Part, Row, Step, Use},
     top,
@@ -158,7 +158,7 @@ impl Stage {
     }
 
     /// Runs it to its end; if it goes on, until its standard output has the words of the row, and then ends it as Ctrl-C does.
-    fn run(&self, row: &Row) -> Said {
+    fn run(&self, row: &Row) -> VerbOutput {
         let [stdout, stderr] = ["stdout", "stderr"].map(|name| self.home().path().join(name));
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         let mut command = self.command(row);
@@ -173,7 +173,7 @@ impl Stage {
             kill(Pid::from_raw(child.0.id().cast_signed()), Signal::SIGINT).unwrap();
             child.0.wait().unwrap()
         });
-        Said { code: ended.code(), stdout: read(&stdout), stderr: read(&stderr) }
+        VerbOutput { code: ended.code(), stdout: read(&stdout), stderr: read(&stderr) }
     }
 
     /// A word with what stands in braces put in, if it is something that the stage knows.
