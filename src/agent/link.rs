@@ -538,7 +538,7 @@ fn explain(error: &ConnectionError, has_expired: bool) -> Diagnostic {
 fn with_remedy(said: String, has_expired: bool) -> Diagnostic {
     match has_expired && pki::is_about_time(&said) {
         true => Diagnostic::new(format_args!("{said}: this host's certificate has expired")).with_hint(EXPIRED_HINT),
-        false => Diagnostic { hint: pki::clock_hint(&said).map(str::to_owned), ..Diagnostic::new(said) },
+        false => Diagnostic::new(&said).or_hint(pki::clock_hint(&said)),
     }
 }
 

@@ -112,7 +112,7 @@ impl StateFolder {
             copy_state(data, &state).map_err(in_memory)?;
         }
         let unwritable = format!("nothing can be written in {}: {reason}", data.display());
-        let unwritable = Diagnostic { hint: room::hint(&reason), ..Diagnostic::new(unwritable) };
+        let unwritable = Diagnostic::new(unwritable).or_hint(room::hint(&reason));
         tracing::error!(
             state = %state.display(),
             consequence = "units go on from what was read; commands are refused, and desired changes wait",

@@ -69,6 +69,12 @@ impl Diagnostic {
         self
     }
 
+    /// Adds what the reader can do about it, if that is known and it says nothing of it itself.
+    #[must_use]
+    pub fn or_hint(self, hint: Option<impl Into<String>>) -> Self {
+        Self { hint: self.hint.or_else(|| hint.map(Into::into)), ..self }
+    }
+
     /// Tells where it is: puts the place before the cause.
     #[must_use]
     pub fn within(mut self, place: impl fmt::Display) -> Self {

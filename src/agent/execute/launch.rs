@@ -66,10 +66,7 @@ impl Launcher {
             Ok(Err(NotLaunched::Refused(refusal))) => return Err(refusal),
             Ok(Err(NotLaunched::Failed(error))) => {
                 let told = Diagnostic::of_error(&error).within(folder.display());
-                return Ok(LaunchResult::Over(Status::Failed(Diagnostic {
-                    hint: told.hint.or_else(|| room::hint(&error)),
-                    ..told
-                })));
+                return Ok(LaunchResult::Over(Status::Failed(told.or_hint(room::hint(&error)))));
             }
             Err(error) => return Ok(LaunchResult::Over(Status::Failed(Diagnostic::new(&error)))),
         };

@@ -207,7 +207,7 @@ impl InstanceExit {
 
     /// Describes how it ended, with what can be done about it.
     pub(super) fn diagnostic(&self) -> Diagnostic {
-        Diagnostic { hint: self.left_some.then(|| LEFT_SOME_HINT.to_owned()), ..Diagnostic::new(self) }
+        Diagnostic::new(self).or_hint(self.left_some.then_some(LEFT_SOME_HINT))
     }
 }
 

@@ -432,7 +432,7 @@ impl ContainerRuntime for Lxc {
                     .map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()).into());
             }
         };
-        Some(Diagnostic { hint: hint.map(str::to_owned), ..Diagnostic::new(what) })
+        Some(Diagnostic::new(what).or_hint(hint))
     }
 
     fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool> {

@@ -62,8 +62,8 @@ impl<T: Into<Diagnostic>> From<T> for UnpackError {
 
 impl UnpackError {
     fn of(error: &io::Error, hint: Option<&str>) -> Self {
-        let hint = room::hint(error).or_else(|| hint.map(str::to_owned));
-        let why = Diagnostic { hint, ..Diagnostic::new(format_args!("it cannot be unpacked: {error}")) };
+        let told = Diagnostic::new(format_args!("it cannot be unpacked: {error}"));
+        let why = told.or_hint(room::hint(error)).or_hint(hint);
         Self { why, may_heal: room::is_missing_for(error) }
     }
 }

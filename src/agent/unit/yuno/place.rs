@@ -334,8 +334,7 @@ impl InstanceFolder {
     }
 
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        let told = Diagnostic::of_error(error);
-        let told = Diagnostic { hint: told.hint.or_else(|| room::hint(error)), ..told };
+        let told = Diagnostic::of_error(error).or_hint(room::hint(error));
         may_heal(told.within(format_args!("the unit's folder {} cannot be {what}", self.folder.display())))
     }
 }
