@@ -37,6 +37,8 @@ use std::{
 use bytes::Bytes;
 use muster_rules::content_check::FileIdentity;
 use muster_topics::{
+    diagnostic::Diagnostic,
+    join::Problem,
     name::{Digest, Name},
     secret::{SealedSecret, SecretRef},
     unit::{ArtifactRef, ConfigRef, Progress},
@@ -402,7 +404,10 @@ impl Artifacts {
         let Some(sent) = sent else { return Err(ArtifactError::Client("there is no address of the console".into())) };
         let response = sent.map_err(transport(what))?;
         let status = response.status();
-        if status.is_success() { Ok(response) } else { Err(ArtifactError::Status { what: what.to_owned(), status }) }
+        if status.is_success() {
+            return Ok(response);
+        }
+        Err(ArtifactError::Status { what: what.to_owned(), status, said: problem(response).await })
     }
 
     async fn transfer(
@@ -478,6 +483,21 @@ async fn write(
         receiving.write(queue)
     });
     writer.await.map_err(|error| ArtifactError::Client(error.into()))?
+}
+
+/// The most that is read of an answer that is no content.
+const PROBLEM_MAX_BYTES: usize = 8 * 1024;
+
+/// The console's own words in an answer that is no content, if it has such.
+async fn problem(mut response: reqwest::Response) -> Option<Diagnostic> {
+    let mut answer = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        if answer.len() + chunk.len() > PROBLEM_MAX_BYTES {
+            return None;
+        }
+        answer.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&answer).ok().map(|Problem { diagnostic, .. }| diagnostic)
 }
 
 /// Whether a response continues from the offset.

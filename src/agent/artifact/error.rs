@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_topics::name::Digest;
+use muster_topics::{diagnostic::Diagnostic, name::Digest};
 use reqwest::StatusCode;
 
 /// Why something could not be fetched.
@@ -22,12 +22,14 @@ pub enum ArtifactError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server had another answer than the content.
-    #[error("{what} cannot be fetched: the console answers {status}")]
+    #[error("{what} cannot be fetched: the console answers {status}{}", Reason(said.as_ref()))]
     Status {
         /// What was to be fetched.
         what: String,
         /// The answer.
         status: StatusCode,
+        /// The reason that came with it.
+        said: Option<Diagnostic>,
     },
     /// What came has not the SHA-256 that it should have.
     #[error("{what} is not what it should be: its SHA-256 is {found}. It was not installed")]
@@ -63,6 +65,7 @@ pub enum ArtifactError {
 impl miette::Diagnostic for ArtifactError {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let hint = match self {
+            Self::Status { said: Some(Diagnostic { hint: Some(hint), .. }), .. } => hint,
             Self::Status { status: StatusCode::NOT_FOUND, .. } => "it is not there (any more); add it to the console",
             Self::Status { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, .. } => {
                 "is this host still a member of the fleet?"
@@ -72,6 +75,15 @@ impl miette::Diagnostic for ArtifactError {
             Self::Transport { .. } | Self::Status { .. } | Self::Write { .. } | Self::Client(_) => return None,
         };
         Some(Box::new(hint))
+    }
+}
+
+/// What follows a status in a message: nothing, or a colon and the cause.
+struct Reason<'a>(Option<&'a Diagnostic>);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |said| write!(f, ": {}", said.cause))
     }
 }
 

@@ -37,6 +37,8 @@ enum Answer {
     /// The first half, and then the connection is cut.
     Half,
     Status(u16),
+    /// 404, with the reason.
+    Damaged,
 }
 
 const CONTENT: &[u8] = &[b'x'; 100_000];
@@ -93,6 +95,10 @@ fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
         Answer::Half => (CONTENT[..CONTENT.len() / 2].to_vec(), true),
         Answer::Status(status) => {
             return Response::builder().status(status).body(Once::new("{}", false)).unwrap();
+        }
+        Answer::Damaged => {
+            let said = r#"{"code": "content_damaged", "message": "it is not what was stored", "hint": "add it once more"}"#;
+            return Response::builder().status(404).body(Once::new(said, false)).unwrap();
         }
     };
     if let Answer::Rest(rest) = answer {
@@ -276,6 +282,8 @@ async fn artifact_with_wrong_hash_is_not_installed() {
     assert_eq!(check(&[Answer::Wrong], 1, "SHA-256").await, [""; 0]);
     assert_eq!(check(&[Answer::Longer], 1, "longer than its 100000 bytes").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(404)], 1, "it is not there (any more)").await, [""; 0]);
+    assert_eq!(check(&[Answer::Damaged], 1, "404 Not Found: it is not what was stored").await, [""; 0]);
+    assert_eq!(check(&[Answer::Damaged], 1, "add it once more").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(403)], 1, "member of the fleet").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(302)], 1, "302").await, [""; 0]);
 }

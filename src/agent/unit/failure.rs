@@ -100,8 +100,8 @@ mod tests {
     fn what_the_console_lacks_or_has_damaged_is_asked_for_again() {
         let what = || "artifact hello@1".to_owned();
         let errors = [
-            ArtifactError::Status { what: what(), status: StatusCode::NOT_FOUND },
-            ArtifactError::Status { what: what(), status: StatusCode::FORBIDDEN },
+            ArtifactError::Status { what: what(), status: StatusCode::NOT_FOUND, said: None },
+            ArtifactError::Status { what: what(), status: StatusCode::FORBIDDEN, said: None },
             ArtifactError::WrongHash { what: what(), found: Digest::of(b"other") },
             ArtifactError::TooLong { what: what(), size_bytes: 3 },
         ];
