@@ -32,11 +32,13 @@ impl From<sqlx::Error> for SchemaError {
     }
 }
 
-/// Whether SQLite reports that the file is damaged, so that no retry can help.
+/// Whether SQLite reports that the file is damaged, so that no retry can help. Stored JSON that it cannot read is
+/// damaged: roles write no other, nor pass any as a parameter.
 #[must_use]
 pub fn is_damage(error: &sqlx::Error) -> bool {
     // SQLITE_CORRUPT and SQLITE_NOTADB.
     matches!(code(error), Some(11 | 26))
+        || error.as_database_error().is_some_and(|error| error.message() == "malformed JSON")
 }
 
 /// Whether SQLite reports that a file cannot be opened or read: CANTOPEN, and IOERR of READ and SHORT_READ.

@@ -93,6 +93,16 @@ impl StoreError {
         }
     }
 
+    /// Whether a single row cannot be read.
+    pub(super) fn is_of_row(&self) -> bool {
+        matches!(
+            self,
+            Self::Row { .. }
+                | Self::Altered { .. }
+                | Self::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))
+        )
+    }
+
     /// Whether the file cannot be opened or read, as on a bad disk.
     fn is_unreadable(&self) -> bool {
         match self {

@@ -416,11 +416,7 @@ async fn check_rows(db: &SqlitePool) -> StoreResult<()> {
 /// Calls an unreadable row damage, and says among which rows it is: a checked query knows only its column's number.
 fn readable<T>(rows: &str, read: StoreResult<T>) -> StoreResult<()> {
     match read {
-        Err(
-            error @ (StoreError::Row { .. }
-            | StoreError::Altered { .. }
-            | StoreError::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))),
-        ) => Err(StoreError::Damaged(format!("{rows}: {error}"))),
+        Err(error) if error.is_damage() || error.is_of_row() => Err(StoreError::Damaged(format!("{rows}: {error}"))),
         read => read.map(drop),
     }
 }
@@ -571,6 +567,10 @@ pub(crate) mod tests {
     async fn unreadable_row_is_damage() {
         for (statement, words) in [
             ("UPDATE host SET facts = replace(facts, '{', '[')", "facts"),
+            (
+                "INSERT INTO alert VALUES ('h', 'cpu', 1, 'raised', 'cpu', 1, 1, 1, NULL, '{\"severity\"', 1)",
+                "alerts: ",
+            ),
             ("UPDATE host SET hostname = CAST(x'ff' AS TEXT)", "hosts: "),
             ("UPDATE manifest SET content = replace(content, '1', '3')", "manifest"),
         ] {
