@@ -97,7 +97,8 @@ fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
             return Response::builder().status(status).body(Once::new("{}", false)).unwrap();
         }
         Answer::Damaged => {
-            let said = r#"{"code": "content_damaged", "message": "it is not what was stored", "hint": "add it once more"}"#;
+            let said =
+                r#"{"code": "content_damaged", "message": "it is not what was stored", "hint": "add it once more"}"#;
             return Response::builder().status(404).body(Once::new(said, false)).unwrap();
         }
     };

@@ -573,7 +573,9 @@ impl<'a> Decider<'a> {
     /// Hosts that come after the end, or that were told to try again.
     fn admit_late(&mut self) {
         let wave = self.tally.wave;
-        if matches!(self.state.phase, RolloutPhase::Failed { .. }) && self.tally.verified > 0 {
+        // A host in the middle of a change has yet to say how that ends.
+        let is_settled = self.tally.unsettled == 0;
+        if matches!(self.state.phase, RolloutPhase::Failed { .. }) && self.tally.verified > 0 && is_settled {
             self.decision.step = Some(RolloutStep::Complete);
         }
         match self.too_many_failures(wave.failed, wave.ended) {

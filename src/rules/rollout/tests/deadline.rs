@@ -83,3 +83,41 @@ fn host_without_a_place_for_its_second_try_is_not_waited_for_longer() {
     told.decide(DEADLINE_MS);
     assert!(matches!(told.state.phase, RolloutPhase::Paused { .. }), "{:?}", told.state.phase);
 }
+
+#[test]
+fn failed_rollout_is_completed_once_nobody_changes_any_more() {
+    let [first, second] = [1, 2].map(|id| HostId(Uuid::from_u128(id)));
+    let policy = RolloutPolicy {
+        waves: Some(Vec::new()),
+        max_in_flight: Share::Count(2),
+        max_failures: Share::Percent(100.0),
+        deadline_ms: DEADLINE_MS,
+        ..RolloutPolicy::default()
+    };
+    let target = |host| TargetHost { host, group: None, is_online: true, can_take: true };
+    let state = RolloutState::begin(&policy, 1, None, false, [first, second].map(target), 0);
+    let mut told = AskingHosts { policy, state, seq: 0 };
+    let lease_of = |decision: Decision, host| decision.grants.iter().find(|grant| grant.host == host).unwrap().lease;
+    // Nobody asks until the deadline.
+    for _ in 0..3 {
+        told.decide(DEADLINE_MS);
+    }
+    assert!(matches!(told.state.phase, RolloutPhase::Failed { .. }), "{:?}", told.state.phase);
+
+    // The first begins, and is silent for so long that it is lost, so that the second may begin.
+    told.ask(first, DEADLINE_MS);
+    let of_first = lease_of(told.decide(DEADLINE_MS), first);
+    let late_ms = DEADLINE_MS + told.policy.lost_after_ms;
+    told.decide(late_ms);
+    told.ask(second, late_ms);
+    let of_second = lease_of(told.decide(late_ms), second);
+    for (host, lease, outcome) in
+        [(first, of_first, ChangeOutcome::Verified), (second, of_second, ChangeOutcome::Failed)]
+    {
+        assert!(matches!(told.state.phase, RolloutPhase::Failed { .. }), "before {host} ends: {:?}", told.state.phase);
+        let (number, end) = (told.number(), HostEnd { version: 1, lease: Some(lease), outcome });
+        told.state.ended(host, number, end, &told.policy, late_ms);
+        told.decide(late_ms);
+    }
+    assert_eq!(told.state.phase, RolloutPhase::Completed);
+}
