@@ -13,6 +13,7 @@ use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
     ack::Ack,
+    canonical,
     name::HostId,
     topic::{HostTopic, Topic},
 };
@@ -90,7 +91,9 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<HashSet<HostId>, Sto
 
 /// Returns the acknowledgements of a host, in as many messages as needed.
 pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
-    let HostAcks { reports, heartbeat, lives, metrics, alerts, tasks } = acks;
+    let HostAcks { reports, heartbeat, mut lives, metrics, alerts, tasks } = acks;
+    // The life whose heartbeat is acknowledged does not ask again: its answer is in the same message.
+    let own = heartbeat.and_then(|heartbeat| lives.remove(&canonical::signable(heartbeat.epoch)));
     let (alerts, tasks): (Vec<_>, Vec<_>) = (alerts.into_iter().collect(), tasks.into_iter().collect());
     let empty = || Ack {
         v: V1,
@@ -104,17 +107,18 @@ pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
         lives: None,
     };
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
-    let is_any = heartbeat.is_some() || lives.is_some();
+    let is_any = heartbeat.is_some();
     let count = reports.len().max(metrics.len()).div_ceil(REPORTS_MAX).max(usize::from(is_any));
     let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
     (0..count)
         .map(|index| Ack {
             reports: reports[part(index, reports.len())].to_vec(),
             heartbeat: heartbeat.filter(|_| index == 0),
-            lives: lives.clone().filter(|_| index == 0),
+            lives: own.clone().filter(|_| index == 0),
             metrics: metrics[part(index, metrics.len())].to_vec(),
             ..empty()
         })
+        .chain(lives.into_values().map(|lives| Ack { lives: Some(lives), ..empty() }))
         // Alerts are rare, and long.
         .chain(alerts.chunks(ALERTS_MAX).map(|part| Ack { alerts: part.to_vec(), ..empty() }))
         .chain(tasks.chunks(REPORTS_MAX).map(|part| Ack { tasks: part.to_vec(), ..empty() }))
@@ -148,7 +152,8 @@ mod tests {
         let alerts: BTreeSet<_> = (0..700).map(id).collect();
         let tasks: BTreeSet<_> = (0..700).map(|number| TaskAck { number, began_ms: i64::MAX >> 10 }).collect();
         let host = HostId::random();
-        let lives = Some(HostLives { asked_by: u64::from(u32::MAX), heard: vec![u64::from(u32::MAX); LIVES_MAX] });
+        let lives = |asked_by| (asked_by, HostLives { asked_by, heard: vec![u64::from(u32::MAX); LIVES_MAX] });
+        let lives = BTreeMap::from([lives(1), lives(u64::from(u32::MAX))]);
         let acks = messages(
             host,
             HostAcks {
@@ -170,10 +175,36 @@ mod tests {
         let sent_tasks: BTreeSet<_> = acks.iter().flat_map(|ack| ack.tasks.clone()).collect();
         assert_eq!((sent, sent_metrics, sent_alerts, sent_tasks), (reports, metrics, alerts, tasks));
         assert_eq!(acks.iter().filter(|ack| ack.heartbeat.is_some()).count(), 1);
-        assert_eq!(acks.iter().filter(|ack| ack.lives.is_some()).count(), 1);
+        let answers: Vec<_> =
+            acks.iter().filter_map(|ack| Some((ack.heartbeat, ack.lives.as_ref()?.asked_by))).collect();
+        assert_eq!(answers, [(heartbeat, 1), (None, u64::from(u32::MAX))]);
         // An agent whose heartbeats are too old to be stored is told of it.
         let alone = messages(host, HostAcks { lives: lives.clone(), ..HostAcks::default() }, 0);
-        assert!(matches!(&alone[..], [ack] if ack.lives == lives), "{alone:?}");
+        let answers: Vec<_> = alone.iter().filter_map(|ack| ack.lives.as_ref()).collect();
+        assert_eq!(answers, lives.values().collect::<Vec<_>>(), "{alone:?}");
+    }
+
+    #[test]
+    fn copy_of_an_earlier_heartbeat_takes_no_answer_from_a_later_one() {
+        let (owed, host) = (OwedAcks::default(), HostId::random());
+        for (asked_by, heartbeat) in [(7, Some(Numbered { epoch: 7, seq: 1 })), (5, None)] {
+            let mut acks = HostAcks { heartbeat, ..HostAcks::default() };
+            acks.answer_lives(HostLives { asked_by, heard: vec![7, 5] });
+            owed.add(BTreeMap::from([(host, acks)]));
+        }
+        let mut sent = messages(host, owed.take().remove(0).1, 0).into_iter();
+        let first = sent.next().unwrap();
+        assert_eq!((first.heartbeat.unwrap().epoch, first.lives.unwrap().asked_by), (7, 7));
+        assert_eq!(sent.map(|ack| ack.lives.unwrap().asked_by).collect::<Vec<_>>(), [5]);
+    }
+
+    #[test]
+    fn answers_to_lives_are_bounded() {
+        let mut acks = HostAcks::default();
+        for asked_by in 0..100 {
+            acks.answer_lives(HostLives { asked_by, heard: Vec::new() });
+        }
+        assert_eq!((acks.lives.len(), acks.lives.last_key_value().unwrap().0), (LIVES_MAX, &99));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_topics::{
-    ack::{HostLives, Numbered, ReportAck},
+    ack::{HostLives, LIVES_MAX, Numbered, ReportAck},
     alert::AlertAck,
     event::TaskAck,
     name::HostId,
@@ -20,8 +20,9 @@ pub struct HostAcks {
     pub reports: BTreeSet<ReportAck>,
     /// The latest heartbeat.
     pub heartbeat: Option<Numbered>,
-    /// The lives of the host, as the latest heartbeat with a whole state asks.
-    pub lives: Option<HostLives>,
+    /// The lives of the host, by the life that has asked: the answer to one is none to another, of which a late copy
+    /// of a heartbeat or a clone may ask at the same time.
+    pub lives: BTreeMap<u64, HostLives>,
     /// Batches of measurements.
     pub metrics: BTreeSet<Numbered>,
     /// Alerts.
@@ -38,7 +39,18 @@ impl HostAcks {
         self.alerts.extend(later.alerts);
         self.tasks.extend(later.tasks);
         self.heartbeat = later.heartbeat.or(self.heartbeat);
-        self.lives = later.lives.or(self.lives.take());
+        for lives in later.lives.into_values() {
+            self.answer_lives(lives);
+        }
+    }
+
+    /// Adds the answer to a life that has asked for the lives of its host, in place of an earlier one. Of too many the
+    /// latest lives are answered.
+    pub fn answer_lives(&mut self, lives: HostLives) {
+        self.lives.insert(lives.asked_by, lives);
+        if self.lives.len() > LIVES_MAX {
+            self.lives.pop_first();
+        }
     }
 }
 

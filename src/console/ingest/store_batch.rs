@@ -251,7 +251,7 @@ impl IngestBatch {
         // Also to an agent whose heartbeats are older than a stored one: its clock is behind that of a life it does not know.
         if is_full && let Some(held) = self.known.held.get(&id) {
             let heard = held.lives.iter().map(|life| canonical::signable(*life)).collect();
-            self.effects.acks(id).lives = Some(HostLives { asked_by: canonical::signable(epoch), heard });
+            self.effects.acks(id).answer_lives(HostLives { asked_by: canonical::signable(epoch), heard });
         }
         Ok(())
     }
