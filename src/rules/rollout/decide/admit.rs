@@ -140,8 +140,10 @@ impl<'a> Decider<'a> {
         {
             return waits(WaitReason::Repairs);
         }
+        // One in the middle of an earlier change keeps its place, unless it was lost and others have its place by now.
         let takes_flight = !progress.is_in_flight();
-        if takes_flight && places.flight == 0 {
+        let is_over = self.tally.in_flight > places.flight_limit;
+        if is_over || takes_flight && places.flight == 0 {
             return waits(WaitReason::InFlight { limit: u32::try_from(places.flight_limit).unwrap_or(u32::MAX) });
         }
         let takes_budget = !progress.is_unavailable;
