@@ -363,6 +363,16 @@ impl Agent {
         }
     }
 
+    /// The console's confirmed time is earlier than what was signed before: what waited is judged by that.
+    fn puts_back(&mut self, signed_ms: Millis) {
+        for known_ms in [&mut self.heard_ms, &mut self.pending_ms] {
+            *known_ms = signed_ms.min(*known_ms);
+        }
+        for heard in self.heard.values_mut() {
+            heard.before_ms = signed_ms.min(heard.before_ms);
+        }
+    }
+
     /// What the agent could know when this command takes effect, which is now; and whether the console has signed it.
     fn known(&self, command: &Command) -> (bool, KnownThen) {
         let heard = self.heard.get(&command.id);

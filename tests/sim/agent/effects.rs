@@ -238,6 +238,7 @@ impl Agent {
         if let Some(time_back) = time_back {
             machine.disk.write(|tx| tx.put_time_back(*time_back))?;
             self.created_ms = time_back.created_ms;
+            self.puts_back(time_back.signed_ms);
         }
         let Some(signed_ms) = signed_ms else { return Ok(()) };
         for key in &ack.reports {
