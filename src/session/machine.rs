@@ -255,6 +255,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.connection.as_ref().is_some_and(|connection| connection.claim.is_sole())
     }
 
+    /// Whether messages are held back, which are lost if the connection ends.
+    #[must_use]
+    pub fn holds_messages(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Sets what the host says of deployments; differences are due.
     pub fn set_admissions(&mut self, statements: AdmissionStatements, now_ms: Millis) {
         self.admission.set_all(statements, now_ms);

@@ -268,7 +268,7 @@ impl Agent {
             }
         };
         let done = self.run(machine, around, input);
-        if self.session.is_sole() {
+        if self.session.is_sole() && !self.session.holds_messages() {
             self.heard_ms = self.pending_ms;
         }
         self.look_at_beats(machine, around);
