@@ -249,16 +249,13 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
     let toml = |path: &Path| toml::Value::from(path.to_string_lossy().into_owned()).to_string();
     let (tls_address, plain) = match door {
         Door::Tls => (address, String::new()),
-        Door::Plain => (free_address()?, format!("plain = \"{address}\"\nusers = {}\n", toml(&users))),
+        Door::Plain => (free_address()?, format!("plain_listen = \"{address}\"\nusers_file = {}\n", toml(&users))),
     };
     fs::write(
         &config,
         format!(
-            "listen = \"{tls_address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n{plain}\n\
-             [limits]\nconnections_max = 15000\nconnections_per_identity_max = 15000\n\
-             bytes_per_second_per_identity = 0\nqueue_max_bytes = 1000000000\n\
-             queues_max_bytes = 1000000000\nqueues_host_max_bytes = 1000000000\n\
-             queues_identity_max_bytes = 1000000000\nsubscriptions_per_identity_max = 100000\n",
+            "listen = \"{tls_address}\"\ncertificate_file = {}\nkey_file = {}\nauthority_file = {}\ndata_dir = {}\n{plain}\n\
+             clients_max = 15000\nidentity_clients_max = 15000\nmemory_max_bytes = 68719476736\n",
             toml(&pki.file("certificate.pem")),
             toml(&pki.file("key.pem")),
             toml(&pki.file("authority.pem")),

@@ -473,7 +473,7 @@ fn muster(place: &Place, address: SocketAddr) -> Result<Command> {
     let folder = place.path("certificate");
     let toml = |path: PathBuf| toml::Value::from(path.to_string_lossy().into_owned());
     let text = format!(
-        "listen = \"{address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n\n[limits]\nconnections_max = 12000\n",
+        "listen = \"{address}\"\ncertificate_file = {}\nkey_file = {}\nauthority_file = {}\ndata_dir = {}\nclients_max = 12000\n",
         toml(folder.join("certificate.pem")),
         toml(folder.join("key.pem")),
         toml(folder.join("authority.pem")),

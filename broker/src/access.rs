@@ -34,10 +34,11 @@ pub(crate) enum AccessRefusal {
     Shared,
     /// A retained message that would exceed its publisher's or the total limit.
     #[error("a limit on retained messages is reached")]
-    #[diagnostic(help("retained_host_max, retained_max and their bytes"))]
+    #[diagnostic(help("a host may retain 512 messages; `clients_max` and `memory_max_bytes` decide how many all may"))]
     Retained,
     /// Too many subscriptions.
-    #[error("subscriptions_max or subscriptions_per_identity_max is reached")]
+    #[error("a limit on subscriptions is reached")]
+    #[diagnostic(help("a session may have 64; `identity_clients_max` decides how many its identity may"))]
     Subscriptions,
 }
 

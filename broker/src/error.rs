@@ -33,14 +33,6 @@ pub enum BrokerError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A limit is invalid.
-    #[error("{name} must {rule}")]
-    Limit {
-        /// The name of the limit, or of two.
-        name: &'static str,
-        /// The rule for it.
-        rule: &'static str,
-    },
     /// The folder of retained messages cannot be used.
     #[error("cannot {trying} the folder {folder}", folder = folder.display())]
     Store {

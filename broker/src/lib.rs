@@ -17,7 +17,7 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`limits`](BrokerLimits): a limit on everything, each with its reason
+//! - [`sizes`](BrokerSizes), [`limits`](BrokerLimits): what an operator sets, and the limits on everything that follow from it
 //! - `topic_text`, `codec`, `message`: validation of topics; bytes to packets and back; a message that was accepted
 //! - `accept`: from a TCP connection to a `pending` client; `muster_guard` limits the places
 //! - `stream`, `tls`, `websocket`, `scratch`: the transports, without buffers for idle clients
@@ -65,6 +65,7 @@ mod revoked;
 mod router;
 mod scratch;
 mod session;
+mod sizes;
 mod state;
 mod stats;
 mod stream;
@@ -101,6 +102,7 @@ use self::{
 pub use self::{
     limits::BrokerLimits,
     revoked::{AcceptedList, RevocationError},
+    sizes::{BrokerSizes, SizeError},
     stats::{Beginning, BrokerStats, CountedKind, JournalStats, KindCounts, Refused},
     tls::Tls,
     users::{Users, UsersError, password_line},
@@ -235,10 +237,9 @@ impl Broker {
     /// Starts a broker, which accepts connections when this returns. It must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the TLS material is unusable, a limit is invalid, or an address cannot be bound.
+    /// If the TLS material is unusable, or an address cannot be bound.
     pub async fn start(config: Config) -> Result<Self, BrokerError> {
         let Config { listen, tls, websocket, plain, store, monitor, prefix, limits } = config;
-        limits.check()?;
         let revoked = Arc::<RevokedSerials>::default();
         let handshakes = CurrentTls::new(tls.server(&revoked)?);
         let tls = Transport::Tls(handshakes.clone()).open(listen)?;

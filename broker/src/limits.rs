@@ -1,20 +1,19 @@
-//! Limits on everything that a client could make the broker hold or wait for.
+//! Limits on everything that a client could make the broker hold or wait for, as they follow from its sizes.
 
 use std::time::Duration;
 
 use muster_guard::PlaceLimits as Places;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::BrokerError;
+use crate::sizes::BrokerSizes;
 
 /// How long a handshake or a CONNECT may take when another connection needs its place: three round trips over a
 /// satellite link. At a hundred new ones a second, three hundred places fill.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// All limits of the broker. The defaults suit a fleet of up to some thousand hosts on two cores.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// All limits of the broker. They follow from [`BrokerSizes`], and each says why it is what it is at the usual sizes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BrokerLimits {
     /// Connected clients. A process may usually open 20,000 files, and a connection with TLS takes some 10 KB; beyond
     /// ten thousand hosts a cluster is needed, not a higher number here.
@@ -98,93 +97,11 @@ pub struct BrokerLimits {
 
 impl Default for BrokerLimits {
     fn default() -> Self {
-        Self {
-            connections_max: 10_000,
-            connections_per_identity_max: 8,
-            handshakes_max: 512,
-            handshake_timeout_ms: 10_000,
-            connect_timeout_ms: 10_000,
-            keep_alive_max_s: 3_600,
-            write_timeout_ms: 30_000,
-            ack_timeout_ms: 60_000,
-            packet_max_bytes: 256 * 1024,
-            bytes_per_second_per_identity: 16 * 1024 * 1024,
-            topic_max_bytes: 1024,
-            topic_levels_max: 32,
-            topic_aliases_max: 16,
-            inflight_max: 512,
-            subscriptions_max: 64,
-            subscriptions_per_identity_max: 256,
-            queue_host_max_bytes: 2 * 1024 * 1024,
-            queue_max_bytes: 16 * 1024 * 1024,
-            queues_host_max_bytes: 4 * 1024 * 1024,
-            queues_identity_max_bytes: 32 * 1024 * 1024,
-            queues_max_bytes: 256 * 1024 * 1024,
-            intake_max_bytes: 1024 * 1024,
-            sessions_asleep_max: 10_000,
-            session_expiry_max_s: 24 * 60 * 60,
-            retained_max: 100_000,
-            retained_max_bytes: 64 * 1024 * 1024,
-            retained_host_max: 512,
-            retained_host_max_bytes: 2 * 1024 * 1024,
-            retained_console_max: 50_000,
-            retained_console_max_bytes: 32 * 1024 * 1024,
-        }
+        BrokerSizes::default().possible_limits()
     }
 }
 
 impl BrokerLimits {
-    /// Checks that the values can work, before a socket is opened.
-    pub(crate) fn check(&self) -> Result<(), BrokerError> {
-        let refuse = |name, rule| Err(BrokerError::Limit { name, rule });
-        for (name, value) in [
-            ("connections_max", self.connections_max),
-            ("connections_per_identity_max", self.connections_per_identity_max),
-            ("handshakes_max", self.handshakes_max),
-            ("keep_alive_max_s", self.keep_alive_max_s.into()),
-            ("inflight_max", self.inflight_max.into()),
-            ("subscriptions_max", self.subscriptions_max),
-            ("subscriptions_per_identity_max", self.subscriptions_per_identity_max),
-            ("topic_max_bytes", self.topic_max_bytes),
-            ("topic_levels_max", self.topic_levels_max),
-            ("queue_host_max_bytes", self.queue_host_max_bytes),
-            ("queue_max_bytes", self.queue_max_bytes),
-            ("queues_host_max_bytes", self.queues_host_max_bytes),
-            ("queues_identity_max_bytes", self.queues_identity_max_bytes),
-            ("queues_max_bytes", self.queues_max_bytes),
-        ] {
-            if value == 0 {
-                return refuse(name, "be at least 1");
-            }
-        }
-        for (name, value) in [
-            ("handshake_timeout_ms", self.handshake_timeout_ms),
-            ("connect_timeout_ms", self.connect_timeout_ms),
-            ("write_timeout_ms", self.write_timeout_ms),
-            ("ack_timeout_ms", self.ack_timeout_ms),
-        ] {
-            if value == 0 {
-                return refuse(name, "be at least 1");
-            }
-        }
-        // tokio's semaphores count to 2^61 and more; a million connections is beyond what one process can have.
-        if self.connections_max > 1_000_000 || self.handshakes_max > 1_000_000 {
-            return refuse("connections_max and handshakes_max", "be at most 1,000,000");
-        }
-        if !(1024..=crate::codec::PACKET_MAX_BYTES).contains(&self.packet_max_bytes) {
-            return refuse("packet_max_bytes", "be from 1024 to 268435455, MQTT's own limit");
-        }
-        // A topic's length has two bytes on the wire.
-        if self.topic_max_bytes > u16::MAX.into() {
-            return refuse("topic_max_bytes", "be at most 65535");
-        }
-        // The intake is a semaphore of 32 bits, and rumqttd panics on log segments below 1 KiB.
-        if !(1024..=1 << 30).contains(&self.intake_max_bytes) {
-            return refuse("intake_max_bytes", "be from 1024 to 1073741824");
-        }
-        Ok(())
-    }
-
     /// Returns the places of a listener for unauthenticated connections. A quarter of them is one address's share.
     pub(crate) fn strangers(&self) -> Places {
         Places {
@@ -222,31 +139,6 @@ impl BrokerLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(toml: &str, outcome: Result<(), &str>) {
-        let checked = toml::from_str::<BrokerLimits>(toml)
-            .map_err(|error| error.to_string())
-            .and_then(|limits| limits.check().map_err(|error| error.to_string()));
-        match (checked, outcome) {
-            (Ok(()), Ok(())) => (),
-            (Err(error), Err(part)) if error.contains(part) => (),
-            (checked, _) => panic!("{toml:?} gave {checked:?}, expected {outcome:?}"),
-        }
-    }
-
-    #[test]
-    fn invalid_limits_are_refused() {
-        check("", Ok(()));
-        check("connections_max = 5", Ok(()));
-        check("connections_max = 0", Err("connections_max must be at least 1"));
-        check("packet_max_bytes = 100", Err("packet_max_bytes"));
-        check("intake_max_bytes = 1", Err("intake_max_bytes"));
-        check("topic_max_bytes = 70000", Err("topic_max_bytes"));
-        check("queue_max_bytes = 0", Err("queue_max_bytes must be at least 1"));
-        check("write_timeout_ms = 0", Err("write_timeout_ms"));
-        check("conections_max = 5", Err("unknown field"));
-    }
 
     #[test]
     fn a_keep_alive_is_stretched_and_bounded() {

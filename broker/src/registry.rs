@@ -170,9 +170,9 @@ pub(crate) struct ConnectionTicket {
 /// A limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RegistryFull {
-    #[error("connections_max is reached")]
+    #[error("`clients_max` is reached")]
     Broker,
-    #[error("connections_per_identity_max is reached")]
+    #[error("`identity_clients_max` is reached")]
     Identity,
 }
 

@@ -41,7 +41,7 @@ pub fn make_room(clients: usize, any: impl AsFd) {
             if !is_enough {
                 tracing::warn!(
                     files,
-                    connections_max = clients,
+                    clients_max = clients,
                     consequence = "fewer clients can connect than there are places for",
                     hint = "raise the hard limit (LimitNOFILE= of systemd, `ulimit -Hn`)",
                     "this process may not open enough files",
@@ -51,7 +51,7 @@ pub fn make_room(clients: usize, any: impl AsFd) {
                 tracing::debug!(%error, files, "the table of open files does not grow ahead of time");
             }
         }
-        Err(error) => tracing::warn!(%error, connections_max = clients, "the limit of open files stays as it is"),
+        Err(error) => tracing::warn!(%error, clients_max = clients, "the limit of open files stays as it is"),
     }
 }
 

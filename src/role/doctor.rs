@@ -364,9 +364,9 @@ mod broker {
         setup.service = Some("muster-broker");
         let listeners = [
             ("listen", Some(config.listen)),
-            ("websocket", config.websocket),
-            ("plain", config.plain),
-            ("monitor", config.monitor),
+            ("websocket_listen", config.websocket_listen),
+            ("plain_listen", config.plain_listen),
+            ("monitor_listen", config.monitor_listen),
         ];
         let listener = |(key, address): (&'static str, Option<_>)| Some(ListenerSetup { key, address: address? });
         setup.listeners = listeners.into_iter().filter_map(listener).collect();
@@ -375,11 +375,13 @@ mod broker {
             source: CertificateSource::File(path.to_owned()),
             remedy: issue.to_owned(),
         };
-        setup.certificates =
-            vec![certificate("the broker's", &config.certificate), certificate("the authority's", &config.authority)];
-        setup.private.push(config.key.clone());
-        setup.private.extend(config.plain.map(|_| config.users.clone()));
-        setup.revoked = config.revoked;
+        setup.certificates = vec![
+            certificate("the broker's", &config.certificate_file),
+            certificate("the authority's", &config.authority_file),
+        ];
+        setup.private.push(config.key_file.clone());
+        setup.private.extend(config.plain_listen.map(|_| config.users_file.clone()));
+        setup.revoked = config.revoked_file;
         if trouble.is_some() {
             return PartSetup { trouble, start: setup.start, config: setup.config, ..PartSetup::default() };
         }

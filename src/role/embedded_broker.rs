@@ -10,7 +10,7 @@ use muster_base::{
     files,
     reload::other_changes,
 };
-use muster_broker::{Broker, BrokerError, BrokerLimits, PlainListener, Tls, Users};
+use muster_broker::{Broker, BrokerError, BrokerSizes, PlainListener, Tls, Users};
 use muster_topics::{diagnostic::Diagnostic, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,53 +25,75 @@ pub(crate) struct Config {
     /// Where clients connect. Port 0 takes a free one.
     pub(crate) listen: SocketAddr,
     /// The broker's certificate (PEM), as `muster console issue --role broker` writes it.
-    pub(crate) certificate: PathBuf,
+    pub(crate) certificate_file: PathBuf,
     /// Its key (PEM).
-    pub(crate) key: PathBuf,
+    pub(crate) key_file: PathBuf,
     /// The authority's certificate (PEM): who shows a certificate of this authority is let in.
-    pub(crate) authority: PathBuf,
+    pub(crate) authority_file: PathBuf,
     /// The authority's revocation list (PEM): whose certificate is on it is not let in. The console keeps one, `revoked.pem`
     /// in its data folder. A change of the file takes effect within seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) revoked: Option<PathBuf>,
+    pub(crate) revoked_file: Option<PathBuf>,
     /// Where clients connect with MQTT over WebSocket (and TLS), at the path /mqtt; nowhere unless it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) websocket: Option<SocketAddr>,
-    /// Where programs of this host connect without TLS, with a name and a password of `users`; nowhere unless it is set.
+    pub(crate) websocket_listen: Option<SocketAddr>,
+    /// Where programs of this host connect without TLS, with a name and a password of `users_file`; nowhere unless it is set.
     /// A loopback address.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) plain: Option<SocketAddr>,
+    pub(crate) plain_listen: Option<SocketAddr>,
     /// Who may connect there: lines of `muster broker password NAME`.
-    pub(crate) users: PathBuf,
+    pub(crate) users_file: PathBuf,
     /// Folder of what outlives the broker: retained messages. Only its owner may read it.
     pub(crate) data_dir: PathBuf,
     /// Where Prometheus finds the broker's metrics (`GET /metrics`, plain HTTP, no password); not at all if it is not
     /// given. Port 0 takes a free one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) monitor: Option<SocketAddr>,
+    pub(crate) monitor_listen: Option<SocketAddr>,
     /// The first levels of all topics.
     pub(crate) prefix: Prefix,
-    /// Limits, each with its reason.
-    pub(crate) limits: BrokerLimits,
+    /// How many clients may be connected. A process may usually open 20,000 files; beyond ten thousand hosts a cluster is
+    /// needed, not a higher number here. It decides, too, how many messages may be retained: ten for each.
+    pub(crate) clients_max: usize,
+    /// How many of them may have the same certificate, or the same user name. An agent and a console have one connection, and
+    /// for a moment two; one user name for fifty sensors needs fifty. It decides, too, how much they may send in a second:
+    /// 2 MiB for each.
+    pub(crate) identity_clients_max: usize,
+    /// How many bytes clients may make the broker hold, at least 64 MiB, and 16 KiB for each of `clients_max`. A half of it may
+    /// wait for clients, an eighth may be retained, and each session and host has its share of that.
+    pub(crate) memory_max_bytes: usize,
+    /// How many seconds a client may take for its TLS handshake, and then again for its CONNECT: three round trips over a
+    /// satellite link, with room for a busy processor.
+    pub(crate) connect_timeout_s: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        let folder = Path::new("/etc/muster/broker");
+        let (folder, sizes) = (Path::new("/etc/muster/broker"), BrokerSizes::default());
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8883),
-            certificate: folder.join("certificate.pem"),
-            key: folder.join("key.pem"),
-            authority: folder.join("authority.pem"),
-            revoked: None,
-            websocket: None,
-            plain: None,
-            users: folder.join("users"),
+            certificate_file: folder.join("certificate.pem"),
+            key_file: folder.join("key.pem"),
+            authority_file: folder.join("authority.pem"),
+            revoked_file: None,
+            websocket_listen: None,
+            plain_listen: None,
+            users_file: folder.join("users"),
             data_dir: PathBuf::from("/var/lib/muster/broker"),
-            monitor: None,
+            monitor_listen: None,
             prefix: Prefix::default(),
-            limits: BrokerLimits::default(),
+            clients_max: sizes.clients_max,
+            identity_clients_max: sizes.identity_clients_max,
+            memory_max_bytes: sizes.memory_max_bytes,
+            connect_timeout_s: sizes.connect_timeout_s,
         }
+    }
+}
+
+impl Config {
+    /// How large the broker is.
+    pub(crate) fn sizes(&self) -> BrokerSizes {
+        let &Self { clients_max, identity_clients_max, memory_max_bytes, connect_timeout_s, .. } = self;
+        BrokerSizes { clients_max, identity_clients_max, memory_max_bytes, connect_timeout_s }
     }
 }
 
@@ -98,19 +120,19 @@ impl RunningBroker {
     /// If a file cannot be read or used; nothing changes then.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<String>, Failure> {
         let tls = tls(&config)?;
-        let users = config.plain.map(|_| users(&config.users)).transpose()?;
+        let users = config.plain_listen.map(|_| users(&config.users_file)).transpose()?;
         let credentials = self.broker.credentials();
         credentials.replace_tls(&tls).map_err(|error| failure_of(&error, &config))?;
         if let Some(users) = users {
             credentials.replace_users(users);
         }
-        let taken = ["certificate", "key", "authority", "users"];
+        let taken = ["certificate_file", "key_file", "authority_file", "users_file"];
         let others = other_changes(&self.config, &config, &taken);
         self.config = Config {
-            certificate: config.certificate,
-            key: config.key,
-            authority: config.authority,
-            users: config.users,
+            certificate_file: config.certificate_file,
+            key_file: config.key_file,
+            authority_file: config.authority_file,
+            users_file: config.users_file,
             ..self.config.clone()
         };
         Ok(others)
@@ -128,22 +150,25 @@ impl RunningBroker {
 /// # Errors
 /// If a file cannot be read, or the broker does not start.
 pub(crate) async fn start(config: Config) -> Result<RunningBroker, Failure> {
+    let limits = config.sizes().limits().map_err(|error| {
+        Failure::told(FailureKind::Usage, Diagnostic::of(&error).within("the broker's configuration"))
+    })?;
     let (tls, started_with) = (tls(&config)?, config.clone());
-    let plain = match config.plain {
-        Some(listen) => Some(PlainListener { listen, users: users(&config.users)? }),
+    let plain = match config.plain_listen {
+        Some(listen) => Some(PlainListener { listen, users: users(&config.users_file)? }),
         None => None,
     };
     let broker = muster_broker::Config {
-        websocket: config.websocket,
+        websocket: config.websocket_listen,
         plain,
         store: Some(config.data_dir),
-        monitor: config.monitor,
+        monitor: config.monitor_listen,
         prefix: config.prefix,
-        limits: config.limits,
+        limits,
         ..muster_broker::Config::new(config.listen, tls)
     };
     let broker = Broker::start(broker).await.map_err(|error| failure_of(&error, &started_with))?;
-    let watch = match config.revoked {
+    let watch = match config.revoked_file {
         None => None,
         Some(path) => match revoked::watch(path, broker.revocations()).await {
             Ok(task) => Some(task),
@@ -162,13 +187,13 @@ fn failure_of(error: &BrokerError, config: &Config) -> Failure {
     if !matches!(error, BrokerError::Tls { .. }) {
         return failure;
     }
-    let Config { certificate, key, authority, .. } = config;
+    let Config { certificate_file, key_file, authority_file, .. } = config;
     failure.hint(format!(
         "{}, {} and {} say who the broker is and whom it trusts; bring them back from a backup, or have them made anew with \
          `muster console issue --role broker --name NAME --san ADDRESS --out DIR`",
-        certificate.display(),
-        key.display(),
-        authority.display()
+        certificate_file.display(),
+        key_file.display(),
+        authority_file.display()
     ))
 }
 
@@ -178,7 +203,11 @@ fn tls(config: &Config) -> Result<Tls, Failure> {
             failure.hint("`muster console issue --role broker --name NAME --san ADDRESS --out DIR` writes these files")
         })
     };
-    Ok(Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? })
+    Ok(Tls {
+        authority: read(&config.authority_file)?,
+        certificate: read(&config.certificate_file)?,
+        key: read(&config.key_file)?,
+    })
 }
 
 fn users(path: &Path) -> Result<Users, Failure> {
@@ -199,10 +228,10 @@ pub(crate) fn failure(error: &BrokerError, setting: &str) -> Failure {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
         }
         BrokerError::NotLoopback(_) => {
-            failure.hint("set `plain` to an address such as 127.0.0.1:1883; others connect with TLS")
+            failure.hint("set `plain_listen` to an address such as 127.0.0.1:1883; others connect with TLS")
         }
         BrokerError::BindMonitor { .. } => {
-            failure.hint("choose another address or port with monitor; port 0 takes a free one")
+            failure.hint("choose another address or port with `monitor_listen`; port 0 takes a free one")
         }
         BrokerError::Store { .. } => failure.hint("choose a folder that this user may write with data_dir"),
         BrokerError::StoreHeld { .. } => failure.hint("stop the other one, or give each a data_dir of its own"),

@@ -152,8 +152,8 @@ fn a_consoles_configuration_has_every_key_with_its_reason() {
 fn a_brokers_configuration_has_every_key_with_its_reason() {
     use crate::role::embedded_broker::Config;
     let text = check::<Config>("");
-    for key in ["revoked", "plain", "websocket", "monitor"] {
+    for key in ["revoked_file", "plain_listen", "websocket_listen", "monitor_listen"] {
         assert!(text.contains(&format!("\n# {key} = ")), "{key} is not in\n{text}");
     }
-    check::<Config>("plain = \"127.0.0.1:1883\"\nrevoked = \"/r.pem\"\n[limits]\nconnections_max = 5\n");
+    check::<Config>("plain_listen = \"127.0.0.1:1883\"\nrevoked_file = \"/r.pem\"\nclients_max = 5\n");
 }

@@ -160,7 +160,7 @@ fn broken_files_ports_and_disks_are_found() {
     let at = |name: &str| home.path().join(name).display().to_string();
     let certificate = at("certificate.pem");
     let text = format!(
-        "listen = \"{}\"\ncertificate = {certificate:?}\nauthority = {certificate:?}\nkey = {:?}\ndata_dir = {:?}\n",
+        "listen = \"{}\"\ncertificate_file = {certificate:?}\nauthority_file = {certificate:?}\nkey_file = {:?}\ndata_dir = {:?}\n",
         there.local_addr().unwrap(),
         at("key.pem"),
         at("broker")
@@ -223,7 +223,7 @@ fn bundle_has_no_secrets() {
     let users = file(&roles.home, "users", "operator-anna:$pbkdf2$Us3rsFileHash\n");
     let broker = roles.home.path().join("broker.toml");
     let text = fs::read_to_string(&broker).unwrap();
-    fs::write(&broker, format!("plain = \"127.0.0.1:0\"\nusers = {users:?}\n{text}")).unwrap();
+    fs::write(&broker, format!("plain_listen = \"127.0.0.1:0\"\nusers_file = {users:?}\n{text}")).unwrap();
 
     let identity: Value =
         serde_json::from_slice(&fs::read(roles.home.path().join("agent/identity.json")).unwrap()).unwrap();

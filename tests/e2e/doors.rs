@@ -99,9 +99,9 @@ impl Place {
         let file = |name: &str| folder.join(name).display().to_string();
         let mut text = String::from("listen = \"127.0.0.1:0\"\n");
         for (key, name) in [
-            ("certificate", "certificate.pem"),
-            ("key", "key.pem"),
-            ("authority", "authority.pem"),
+            ("certificate_file", "certificate.pem"),
+            ("key_file", "key.pem"),
+            ("authority_file", "authority.pem"),
             ("data_dir", "data"),
         ] {
             text += &format!("{key} = \"{}\"\n", file(name));
@@ -141,7 +141,7 @@ fn local_program_connects_with_a_password() {
     fs::write(&users, format!("# who\n{line}")).unwrap();
     // A password is slow to check on purpose; without optimisation, on a busy machine, slower than a client may be.
     let mut broker = place.broker(&format!(
-        "plain = \"127.0.0.1:0\"\nwebsocket = \"127.0.0.1:0\"\nusers = \"{}\"\n[limits]\nconnect_timeout_ms = 120000\n",
+        "plain_listen = \"127.0.0.1:0\"\nwebsocket_listen = \"127.0.0.1:0\"\nusers_file = \"{}\"\nconnect_timeout_s = 120\n",
         users.display()
     ));
     address(&mut broker, "wss://");
@@ -169,7 +169,7 @@ fn local_program_connects_with_a_password() {
 fn invalid_users_file_is_refused_at_start() {
     let place = Place::new();
     let users = place.home.path().join("users");
-    let plain = |listen: &str| format!("plain = \"{listen}\"\nusers = \"{}\"\n", users.display());
+    let plain = |listen: &str| format!("plain_listen = \"{listen}\"\nusers_file = \"{}\"\n", users.display());
     place.broker(&plain("127.0.0.1:0")).wait_for_end(1, "broker password NAME");
     fs::write(&users, "\noperator-anna:secret\n").unwrap();
     place.broker(&plain("127.0.0.1:0")).wait_for_end(1, "line 2 of the users file");
@@ -182,7 +182,7 @@ fn separate_broker_follows_the_list_file() {
     let place = Place::new();
     let (anna, berta) = (place.issue("operator", "anna", &[]), place.issue("operator", "berta", &[]));
     let (list, strangers) = (place.home.path().join("broker/revoked.pem"), Home::new());
-    let setting = format!("revoked = \"{}\"\n", list.display());
+    let setting = format!("revoked_file = \"{}\"\n", list.display());
     let good = fs::read(&list).unwrap();
     fs::remove_file(&list).unwrap();
     place.broker(&setting).wait_for_end(1, "revoked.pem in its data folder");
@@ -233,7 +233,7 @@ fn broker_reload_keeps_its_clients() {
     let (_, berta) = password_line(&place.home, "operator-berta", "berta's\n");
     fs::write(&users, &anna).unwrap();
     let setting =
-        format!("plain = \"127.0.0.1:0\"\nusers = \"{}\"\n[limits]\nconnect_timeout_ms = 120000\n", users.display());
+        format!("plain_listen = \"127.0.0.1:0\"\nusers_file = \"{}\"\nconnect_timeout_s = 120\n", users.display());
     let mut broker = place.broker(&setting);
     let (mqtts, plain) = (address(&mut broker, "mqtts://"), address(&mut broker, "mqtt://"));
     let with_password = |name: &'static str, password: &'static str| {
@@ -264,9 +264,9 @@ fn broker_reload_keeps_its_clients() {
     // A user more, another certificate, and something that only a restart changes.
     fs::write(&users, format!("{anna}{berta}")).unwrap();
     place.issue("broker", "broker", &["--san", "127.0.0.1", "--san", "localhost"]);
-    place.config(&format!("monitor = \"127.0.0.1:0\"\n{setting}"));
+    place.config(&format!("monitor_listen = \"127.0.0.1:0\"\n{setting}"));
     broker.signal(nix::sys::signal::Signal::SIGHUP);
-    broker.wait_for("what it took", |printed| printed.contains("before a restart: monitor").then_some(()));
+    broker.wait_for("what it took", |printed| printed.contains("before a restart: monitor_listen").then_some(()));
     assert!(with_password("operator-berta", "berta's"));
     assert_ne!(certificate_shown(&mqtts), before);
     assert!(!annas.ended() && annas.printed().matches("received CONNACK").count() == 1, "{}", annas.printed());
@@ -287,7 +287,7 @@ fn broker_reload_keeps_its_clients() {
 fn broker_raises_its_file_limit() {
     let place = Place::new();
     let anna = place.issue("operator", "anna", &[]);
-    let mut broker = place.broker_within("-Sn 64", "[limits]\nhandshake_timeout_ms = 600000\n");
+    let mut broker = place.broker_within("-Sn 64", "connect_timeout_s = 600\n");
     let mqtts = address(&mut broker, "mqtts://");
     // Strangers take more than these, and stay: each has begun a handshake, for the kernel keeps who says nothing.
     let stranger = |_| {

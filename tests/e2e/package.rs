@@ -145,7 +145,7 @@ fn package_runs_broker_and_console_as_services() {
     let low = free_port(600..1_024);
     let broker = machine.path("/etc/muster/broker.toml");
     let text = fs::read_to_string(&broker).unwrap();
-    fs::write(&broker, format!("{text}websocket = \"127.0.0.1:{low}\"\n")).unwrap();
+    fs::write(&broker, format!("{text}websocket_listen = \"127.0.0.1:{low}\"\n")).unwrap();
     let as_muster = |args: &[&str]| machine.ok(&[&["runuser", "-u", "muster", "--", "muster"], args].concat());
     as_muster(&["console", "init"]);
     let issue = ["console", "issue", "--role", "broker", "--name", "broker", "--san", "127.0.0.1"];

@@ -93,7 +93,7 @@ impl Roles {
         let folder = self.home.path().join("broker");
         let file = |name: &str| folder.join(name).display().to_string();
         let text = format!(
-            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\ndata_dir = \"{}\"\nrevoked = \"{}\"\n",
+            "listen = \"{listen}\"\ncertificate_file = \"{}\"\nkey_file = \"{}\"\nauthority_file = \"{}\"\ndata_dir = \"{}\"\nrevoked_file = \"{}\"\n",
             file("certificate.pem"),
             file("key.pem"),
             file("authority.pem"),

@@ -5,10 +5,13 @@
 use std::borrow::Cow;
 
 use super::{
-    ClientPacket, Delivery, Malformed, PACKET_MAX_BYTES, PacketFrame, ProtocolVersion, Publication, ServerPacket,
-    client, connect as decode_connect, frame, missing,
+    ClientPacket, Delivery, Malformed, PacketFrame, ProtocolVersion, Publication, ServerPacket, client,
+    connect as decode_connect, frame, missing,
 };
 use crate::message::QoS;
+
+/// MQTT's own limit of a packet's remaining length.
+const PACKET_MAX_BYTES: usize = 268_435_455;
 
 const VERSIONS: [ProtocolVersion; 2] = [ProtocolVersion::V311, ProtocolVersion::V5];
 

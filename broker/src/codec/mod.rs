@@ -44,9 +44,6 @@ pub(crate) use self::{
     reason::Reason,
 };
 
-/// MQTT's own limit of a packet's remaining length.
-pub(crate) const PACKET_MAX_BYTES: usize = 268_435_455;
-
 /// Packet types.
 mod kind {
     pub(super) const CONNECT: u8 = 1;

@@ -155,7 +155,7 @@ impl ConnAck<'_> {
     }
 }
 
-/// A message for a client. Its packet must not exceed [`super::PACKET_MAX_BYTES`]; [`ProtocolVersion::publish_len`]
+/// A message for a client. Its packet must not exceed MQTT's own limit, 268,435,455 bytes; [`ProtocolVersion::publish_len`]
 /// returns its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery<'a> {

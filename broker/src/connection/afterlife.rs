@@ -53,7 +53,7 @@ pub(super) async fn begin(
                 &ticket.key().0,
                 NOT_KEPT,
                 client.id = LineLimiter::shorten(ticket.client_id()),
-                hint = "raise sessions_asleep_max or connections_per_identity_max",
+                hint = "raise `clients_max` or `identity_clients_max`",
                 "a session is not kept for its client"
             );
             end_session(shared, *former).await;

@@ -23,7 +23,7 @@ pub(super) enum ConnectionEnd {
     Broken(io::Error),
     #[error(transparent)]
     Overdue(#[from] Overdue),
-    #[error("the client fell too far behind: queue_max_bytes is reached")]
+    #[error("the client fell too far behind: its queue is full")]
     Behind,
     #[error("the client sent {0}")]
     Malformed(#[from] Malformed),

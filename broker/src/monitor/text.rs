@@ -112,7 +112,7 @@ fn messages(page: &mut MetricWriter, stats: &BrokerStats) {
     );
     page.gauge(
         "muster_broker_mailbox_most_bytes",
-        "The most bytes that wait for one identity: queues_host_max_bytes and queues_identity_max_bytes are the limits.",
+        "The most bytes that wait for one identity: of `memory_max_bytes` a host may have a 128th, others a 16th.",
         stats.mailbox_most_bytes,
     );
 }
@@ -122,7 +122,7 @@ fn retained(page: &mut MetricWriter, stats: &BrokerStats) {
     page.gauge("muster_broker_retained_bytes", "Bytes of retained messages.", stats.retained_bytes);
     page.gauge(
         "muster_broker_retained_most_bytes",
-        "The most bytes of retained messages that one host has: retained_host_max_bytes is the limit.",
+        "The most bytes of retained messages that one host has: it may have a 256th of `memory_max_bytes`.",
         stats.retained_most_bytes,
     );
     page.counter(

@@ -139,7 +139,7 @@ impl Bus {
             Kind::Own => write(
                 &self.folder().join("broker.toml"),
                 &format!(
-                    "listen = \"{}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\ndata_dir = \"{data}\"\n",
+                    "listen = \"{}\"\ncertificate_file = \"{}\"\nkey_file = \"{}\"\nauthority_file = \"{}\"\ndata_dir = \"{data}\"\n",
                     self.address,
                     file("certificate.pem"),
                     file("key.pem"),
