@@ -189,7 +189,7 @@ fn reference_of_metrics_is_current() {
     page.heading(2, "How often");
     page.paragraph(&format!(
         "An agent samples every {SAMPLE_S} s (`metrics.sample_ms`). Groups are measured as often as \
-         `metrics.every_s` of its configuration says, and not at all if `metrics.off` names them. By default:"
+         `metrics.every_s` of its configuration says, and not at all if that is `off`. By default:"
     ));
     page.gap();
     let about = described(schema_for!(MetricGroup).as_value());

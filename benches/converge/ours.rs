@@ -112,7 +112,7 @@ impl Muster {
         let mut config = format!("data_dir = {data:?}\n");
         let packages = (options.packages > 0 && nix::unistd::geteuid().is_root()).then(|| {
             let root = Root::make(&home.path().join("root"));
-            config += &format!("[packages]\nroot = {:?}\n", root.path);
+            config += &format!("[packages]\nroot_dir = {:?}\n", root.path);
             (root, packages::repository(&home.path().join("repository"), &packages::names(options.packages)))
         });
         let config = file(&home, "agent.toml", &config);

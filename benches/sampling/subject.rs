@@ -58,10 +58,13 @@ impl Subject {
     /// An agent that has joined and sent a message.
     pub(crate) fn agent(fleet: &Fleet, program: &Path, measures: bool) -> Result<Self> {
         let home = Home::new();
-        let off = if measures { Vec::new() } else { MetricGroup::ALL.to_vec() };
-        let off = serde_json::to_string(&off)?;
+        let off = if measures { &[][..] } else { &MetricGroup::ALL };
+        let mut every_s = String::new();
+        for group in off {
+            every_s += &format!("{} = \"off\"\n", serde_json::to_string(group)?);
+        }
         let config = home.path().join("agent.toml");
-        fs::write(&config, format!("data_dir = {:?}\n[metrics]\noff = {off}\n", home.path().join("agent")))?;
+        fs::write(&config, format!("data_dir = {:?}\n[metrics.every_s]\n{every_s}", home.path().join("agent")))?;
         let token = fleet.json(&["token", "create"])["token"].as_str().context("no token")?.to_owned();
         let known = hosts(fleet);
         let mut command = Command::new(program);

@@ -360,7 +360,7 @@ async fn backlog_after_reconnect_is_sent_newest_first_and_paced() {
     let mut fleet = Fleet::new();
     fleet.kill_broker();
     let mut config = fleet.config("agent");
-    (config.metrics.sample_ms, config.metrics.publish_ms) = (20, 40);
+    config.metrics.sample_ms = 20;
     let away = super::start(config).await.unwrap();
     away.measured().wait_for(|stored| *stored >= 10).await.unwrap();
     away.stop().await;
@@ -369,7 +369,7 @@ async fn backlog_after_reconnect_is_sent_newest_first_and_paced() {
     let mut console = fleet.console().await;
     let began = std::time::Instant::now();
     let mut config = fleet.config("agent");
-    config.metrics.backlog_gap_ms = GAP_MS;
+    config.metrics.sample_ms = 10 * GAP_MS;
     let agent = super::start(config).await.unwrap();
     let (first, points) = console.batch().await;
     assert!(first.seq >= 10, "the newest first: {first:?}");

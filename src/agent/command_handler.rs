@@ -185,7 +185,7 @@ impl AgentLoop {
     }
 
     async fn prune(&self, signed_ms: Millis) -> Result<(), StoreError> {
-        let forgotten = journal::prune(&self.store, signed_ms, self.bounds.kept_ms()).await?;
+        let forgotten = journal::prune(&self.store, signed_ms, journal::KEPT_AFTER_EXPIRY_MS).await?;
         tracing::debug!(forgotten, "commands that expired long ago were forgotten");
         self.store.keep_time().await?;
         self.forget_daemons(self.store.certain_ms()).await

@@ -8,8 +8,11 @@ use std::{
 };
 
 use muster_base::{config::explain, folders};
-use muster_rules::{alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat};
+use muster_rules::{
+    alert::defaults, authorise::LocalPolicy, desired::removal::RemovalPolicy, heartbeat::HeartbeatPeriods,
+};
 use muster_topics::{
+    Millis,
     alert::{RULES_MAX, Rule},
     catalogue::MetricGroup,
     diagnostic::{Diagnostic, DiagnosticError},
@@ -20,7 +23,7 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{admission::policy::AdmissionPolicy, metric::group::GroupPeriods};
+use super::{admission::policy::AdmissionPolicy, metric::group::GroupPeriod, store_limits::JournalLimits};
 
 /// The most labels of a host: a full heartbeat has to fit into one message, and labels take at most 10 of its 64 KiB.
 pub const LABELS_MAX: usize = 32;
@@ -42,32 +45,39 @@ pub struct Config {
     pub labels: BTreeMap<Name, String>,
     /// Realms of this host beside `default`. Commands for units of other realms are refused.
     pub realms: BTreeSet<Name>,
-    /// Seconds after which a silent connection is checked; after twice as long it counts as broken.
-    pub keep_alive_s: u16,
+    /// The longest delay before a change is published, in milliseconds (varied by a quarter). A connection that is silent for as
+    /// long is checked, and counts as broken after twice that; a digest of the published state follows every twenty times.
+    pub heartbeat_ms: u32,
+    /// How many bytes the journal may take: a quarter is for output that waits for the console (beyond it the rest stays in the
+    /// programs' own files), and each command takes some thousand of the rest. If there are as many commands and none is old
+    /// enough to be forgotten, no more is accepted: the console sends further ones again until they expire. The default is eight
+    /// days of a command every seven seconds, and the output of sixteen programs, twice.
+    pub journal_max_bytes: u64,
+    /// The bandwidth limit of all downloads of artifacts together, in bytes a second; unlimited by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifact_rate_max_bytes_s: Option<u64>,
+    /// The share of the host's units that may go within 24 hours because its document of desired state does not have them any
+    /// more, from 0 to 1; at least one may, unless this is 0. The others wait until then, or until an operator removes them. One
+    /// goes at a time, and for each quarter of this another one.
+    pub removal_day_share: f64,
+    /// A loopback address on which the agent answers every user of the host, such as `127.0.0.1:7070`. It answers its own user
+    /// and root at `agent.sock` in its folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_listen: Option<SocketAddr>,
     /// Execution of programs.
     pub exec: ExecConfig,
-    /// Limits of the journal of commands, and of their unsent output.
-    pub journal: JournalConfig,
-    /// Downloads of artifacts.
-    pub artifacts: ArtifactsConfig,
     /// Containers.
     pub containers: ContainersConfig,
     /// Units of files.
     pub files: FilesConfig,
     /// Packages.
     pub packages: PackagesConfig,
-    /// How units go that the host's document of desired state removes.
-    pub removals: RemovalPolicy,
     /// When this host begins versions of deployments that are rolled out.
     pub admission: AdmissionPolicy,
-    /// Heartbeats.
-    pub heartbeat: HeartbeatConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Alert rules of this host.
     pub alerts: AlertsConfig,
-    /// The agent's interface on its own host.
-    pub local: LocalConfig,
     /// What is forbidden on this host, whatever the console orders.
     pub policy: LocalPolicy,
     /// A TOML file with further policy, such as one that only the host's owner can write.
@@ -95,19 +105,18 @@ impl Default for Config {
             join: None,
             labels: BTreeMap::new(),
             realms: BTreeSet::new(),
-            keep_alive_s: 30,
+            heartbeat_ms: 30_000,
+            journal_max_bytes: 128 * 1024 * 1024,
+            artifact_rate_max_bytes_s: None,
+            removal_day_share: RemovalPolicy::default().day_share,
+            local_listen: None,
             exec: ExecConfig::default(),
-            journal: JournalConfig::default(),
-            artifacts: ArtifactsConfig::default(),
             containers: ContainersConfig::default(),
             files: FilesConfig::default(),
             packages: PackagesConfig::default(),
-            removals: RemovalPolicy::default(),
             admission: AdmissionPolicy::default(),
-            heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
             alerts: AlertsConfig::default(),
-            local: LocalConfig::default(),
             policy: LocalPolicy::default(),
             policy_file: None,
             own_fleet: None,
@@ -143,12 +152,12 @@ pub struct ContainersConfig {
     /// The folder of this agent's LXC containers and their images; `lxc` in its data folder by default. Containers in
     /// LXC's own folder, of other owners, are listed, too.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lxc_path: Option<PathBuf>,
+    pub lxc_dir: Option<PathBuf>,
 }
 
 impl Default for ContainersConfig {
     fn default() -> Self {
-        Self { podman_socket: PathBuf::from("/run/podman/podman.sock"), lxc_path: None }
+        Self { podman_socket: PathBuf::from("/run/podman/podman.sock"), lxc_dir: None }
     }
 }
 
@@ -159,7 +168,7 @@ pub struct FilesConfig {
     /// The folders in which units may have files, such as `["/etc", "/srv"]`; all by default. The agent's own folder, `/proc`,
     /// `/sys` and `/dev` are never touched.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub roots: Option<Vec<PathBuf>>,
+    pub dirs: Option<Vec<PathBuf>>,
 }
 
 /// Packages.
@@ -168,74 +177,12 @@ pub struct FilesConfig {
 pub struct PackagesConfig {
     /// The folder whose packages are managed: the host's root by default. In another one, such as the tree of an image, the
     /// package manager runs with `chroot`, as the programs of packages do.
-    pub root: PathBuf,
+    pub root_dir: PathBuf,
 }
 
 impl Default for PackagesConfig {
     fn default() -> Self {
-        Self { root: PathBuf::from("/") }
-    }
-}
-
-/// Limits of the journal of commands, and of their unsent output. Outcomes wait until the console has them, however
-/// long that takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct JournalConfig {
-    /// How long a command is remembered after its expiry, in seconds, so that a repetition is recognised. It must
-    /// exceed the time for which a message can be in transit; at least two hours.
-    pub kept_after_expiry_s: u32,
-    /// How many commands are remembered. If there are as many and none is old enough to be forgotten, no more is
-    /// accepted: the console sends further ones again until they expire. The default is eight days of a command every
-    /// seven seconds, and 100 MB of a disk.
-    pub commands_max: u64,
-    /// How many bytes of output may wait for the console. Beyond it the rest stays in the programs' own files, limited
-    /// by each command, until the console has acknowledged some. The default is twice the output of sixteen programs at
-    /// the usual limit.
-    pub output_max_bytes: u64,
-}
-
-/// The least value of [`JournalConfig::kept_after_expiry_s`]: the stored signed time lags behind by up to an hour.
-const KEPT_MIN_S: u32 = 2 * 3_600;
-
-impl Default for JournalConfig {
-    fn default() -> Self {
-        Self { kept_after_expiry_s: 24 * 3_600, commands_max: 100_000, output_max_bytes: 32 * 1024 * 1024 }
-    }
-}
-
-/// Downloads of artifacts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ArtifactsConfig {
-    /// The bandwidth limit of all downloads together, in bytes a second; unlimited by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate_bytes_per_s: Option<u64>,
-}
-
-/// Heartbeats.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct HeartbeatConfig {
-    /// The longest delay before a change is published, in milliseconds (varied by a quarter).
-    pub period_ms: u32,
-    /// The least time between two heartbeats, in milliseconds.
-    pub gap_ms: u32,
-    /// The time between two digests of the published state, in milliseconds (varied by a quarter).
-    pub digest_ms: u32,
-}
-
-impl Default for HeartbeatConfig {
-    fn default() -> Self {
-        Self { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 }
-    }
-}
-
-impl HeartbeatConfig {
-    /// Returns the intervals as the scheduler takes them.
-    pub fn periods(&self) -> heartbeat::HeartbeatPeriods {
-        let &Self { period_ms, gap_ms, digest_ms } = self;
-        heartbeat::HeartbeatPeriods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
+        Self { root_dir: PathBuf::from("/") }
     }
 }
 
@@ -243,41 +190,38 @@ impl HeartbeatConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// Time between two samples, in milliseconds.
+    /// Time between two samples, in milliseconds. Three of them make a batch.
     pub sample_ms: u32,
-    /// Time between two batches, in milliseconds.
-    pub publish_ms: u32,
-    /// Groups of metrics that are not collected.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub off: Vec<MetricGroup>,
     /// Whether batches are compressed (zlib with a dictionary), without what their topic says. Disable it for readers
     /// that only know line protocol.
     pub pack: bool,
-    /// How many bytes may wait for the console; beyond it the oldest are dropped. The default is twelve days of a quiet
-    /// host, so that usually the age decides.
+    /// How many bytes may wait for the console; beyond it, and after a week, the oldest are dropped. The default is twelve days
+    /// of a quiet host.
     pub buffer_max_bytes: u64,
-    /// The largest age of waiting measurements, in seconds.
-    pub buffer_max_age_s: u64,
-    /// The time between two batches that have waited for the console, in milliseconds (varied by a quarter). The newest
-    /// batch does not wait, and none is sent before the last of them was acknowledged.
-    pub backlog_gap_ms: u32,
-    /// How often groups of metrics are collected, in seconds; 0 is with each sample.
-    pub every_s: GroupPeriods,
+    /// How often groups of metrics are collected, in seconds; 0 is with each sample, and `off` never. Groups that are not here
+    /// keep what docs/reference/metrics.md says.
+    pub every_s: BTreeMap<MetricGroup, GroupPeriod>,
 }
 
 impl Default for MetricsConfig {
     fn default() -> Self {
-        Self {
-            sample_ms: 10_000,
-            publish_ms: 30_000,
-            off: Vec::new(),
-            pack: true,
-            buffer_max_bytes: 16 * 1024 * 1024,
-            buffer_max_age_s: 7 * 24 * 3_600,
-            // The reason is at `rules::backlog::GAP_MS`.
-            backlog_gap_ms: 1_000,
-            every_s: GroupPeriods::default(),
-        }
+        Self { sample_ms: 10_000, pack: true, buffer_max_bytes: 16 * 1024 * 1024, every_s: BTreeMap::new() }
+    }
+}
+
+impl MetricsConfig {
+    /// The time between two batches, in milliseconds.
+    #[must_use]
+    pub fn publish_ms(&self) -> u32 {
+        self.sample_ms.saturating_mul(3)
+    }
+
+    /// The time between two batches that have waited for the console, in milliseconds (varied by a quarter): a thirtieth of that
+    /// between two new ones, so that a backlog is sent thirty times as fast as it grew. `rules::backlog::GAP_MS` has the reason.
+    /// The newest batch does not wait, and none is sent before the last of them was acknowledged.
+    #[must_use]
+    pub fn backlog_gap_ms(&self) -> Millis {
+        Millis::from(self.sample_ms.div_ceil(10))
     }
 }
 
@@ -303,23 +247,6 @@ impl AlertsConfig {
         let mut rules = if self.defaults { defaults::rules() } else { BTreeMap::new() };
         rules.extend(self.rules.clone());
         rules
-    }
-}
-
-/// The agent's HTTP interface on its own host: `GET /ping`, `GET` and `POST /heartbeat`, `POST /trigger`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LocalConfig {
-    /// Whether to listen on `agent.sock` in its folder, for its own user and root.
-    pub socket: bool,
-    /// A loopback address to listen on, for every user of the host, such as `127.0.0.1:7070`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<SocketAddr>,
-}
-
-impl Default for LocalConfig {
-    fn default() -> Self {
-        Self { socket: true, listen: None }
     }
 }
 
@@ -349,8 +276,8 @@ impl Config {
         let paths = [
             Some(&mut self.data_dir),
             Some(&mut self.containers.podman_socket),
-            Some(&mut self.packages.root),
-            self.containers.lxc_path.as_mut(),
+            Some(&mut self.packages.root_dir),
+            self.containers.lxc_dir.as_mut(),
             self.policy_file.as_mut(),
             self.admission.unless_file.as_mut(),
         ];
@@ -360,80 +287,88 @@ impl Config {
         Ok(self)
     }
 
+    /// The intervals of heartbeats, as the scheduler takes them: a sixth of the period, and at most 5 s, lies between two.
+    #[must_use]
+    pub fn heartbeat_periods(&self) -> HeartbeatPeriods {
+        let period_ms = Millis::from(self.heartbeat_ms);
+        HeartbeatPeriods { period_ms, gap_ms: (period_ms / 6).clamp(1, 5_000), digest_ms: 20 * period_ms }
+    }
+
+    /// After how many seconds a silent connection is checked: as often as there are heartbeats. In less than two seconds a busy
+    /// network would look broken, and one that is checked less often than every five minutes is not missed in time.
+    #[must_use]
+    pub fn keep_alive_s(&self) -> u16 {
+        u16::try_from(self.heartbeat_ms.div_ceil(1_000).clamp(2, 300)).unwrap_or(300)
+    }
+
+    /// How units go that the host's document of desired state removes.
+    #[must_use]
+    pub fn removal_policy(&self) -> RemovalPolicy {
+        RemovalPolicy::of_share(self.removal_day_share)
+    }
+
     /// Checks what types cannot express.
     ///
     /// # Errors
     /// With the first key whose value cannot work.
     pub fn check(&self) -> Result<(), AgentConfigError> {
-        let wrong = |told: Diagnostic| Err(AgentConfigError::Value(told.into_error()));
+        match self.problems().into_iter().next() {
+            Some(problem) => Err(AgentConfigError::Value(problem.into_error())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns everything that types cannot express and that cannot work, each with its key.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Diagnostic> {
+        let mut problems = Vec::new();
+        let mut wrong = |problem: Diagnostic| problems.push(problem);
         if self.labels.len() > LABELS_MAX {
-            return wrong(
-                format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into(),
-            );
+            wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into());
         }
         let realms = self.all_realms().len();
         if realms > REALMS_MAX {
-            return wrong(
-                format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into(),
-            );
+            wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into());
         }
-        if let Some((name, value)) = self.labels.iter().find(|(_, value)| value.len() > LABEL_MAX_BYTES) {
-            return wrong(
-                format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into(),
-            );
+        for (name, value) in self.labels.iter().filter(|(_, value)| value.len() > LABEL_MAX_BYTES) {
+            wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into());
         }
-        for (key, value) in [
-            ("keep_alive_s", u32::from(self.keep_alive_s)),
-            ("exec.parallel_max", u32::try_from(self.exec.parallel_max).unwrap_or(u32::MAX)),
-            ("heartbeat.period_ms", self.heartbeat.period_ms),
-            ("heartbeat.gap_ms", self.heartbeat.gap_ms),
-            ("heartbeat.digest_ms", self.heartbeat.digest_ms),
-            ("metrics.sample_ms", self.metrics.sample_ms),
-            ("metrics.publish_ms", self.metrics.publish_ms),
+        for (key, is_zero) in [
+            ("heartbeat_ms", self.heartbeat_ms == 0),
+            ("exec.parallel_max", self.exec.parallel_max == 0),
+            ("metrics.sample_ms", self.metrics.sample_ms == 0),
+            ("artifact_rate_max_bytes_s", self.artifact_rate_max_bytes_s == Some(0)),
         ] {
-            if value == 0 {
-                return wrong(format!("`{key}` must be above 0").into());
+            if is_zero {
+                wrong(format!("`{key}` must be above 0").into());
             }
         }
-        if self.journal.kept_after_expiry_s < KEPT_MIN_S {
-            return wrong(format!("`journal.kept_after_expiry_s` must be at least {KEPT_MIN_S}").into());
+        if self.journal_max_bytes < JournalLimits::LEAST_BYTES {
+            wrong(format!("`journal_max_bytes` must be at least {}", JournalLimits::LEAST_BYTES).into());
         }
-        if self.journal.commands_max < 2 || self.journal.output_max_bytes == 0 {
-            return wrong("`journal.commands_max` must be at least 2, `journal.output_max_bytes` above 0".into());
+        if !(0.0..=1.0).contains(&self.removal_day_share) {
+            wrong("`removal_day_share` must be from 0 to 1".into());
         }
-        if !(0.0..=1.0).contains(&self.removals.day_share) {
-            return wrong("`removals.day_share` must be from 0 to 1".into());
+        self.admission.problems().into_iter().for_each(|problem| wrong(problem.into()));
+        for folder in self.files.dirs.iter().flatten().filter(|folder| !folder.is_absolute()) {
+            wrong(format!("`files.dirs` has {}; it must be an absolute path", folder.display()).into());
         }
-        if let Err(problem) = self.admission.check() {
-            return wrong(problem.into());
-        }
-        if let Some(root) = self.files.roots.iter().flatten().find(|root| !root.is_absolute()) {
-            return wrong(format!("`files.roots` has {}; it must be an absolute path", root.display()).into());
-        }
-        if self.artifacts.rate_bytes_per_s == Some(0) {
-            return wrong("`artifacts.rate_bytes_per_s` must be above 0".into());
-        }
-        if self.alerts.rules.len() > RULES_MAX {
-            return wrong(
-                format!("`alerts.rules` has {} entries; at most {RULES_MAX} are possible", self.alerts.rules.len())
-                    .into(),
-            );
+        let rules = self.alerts.rules.len();
+        if rules > RULES_MAX {
+            wrong(format!("`alerts.rules` has {rules} entries; at most {RULES_MAX} are possible").into());
         }
         for (name, rule) in &self.alerts.rules {
             if let Err(fault) = rule.check() {
-                return wrong(Diagnostic::of(&fault).within(format_args!("`alerts.rules.{name}`")));
+                wrong(Diagnostic::of(&fault).within(format_args!("`alerts.rules.{name}`")));
             }
         }
-        if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
-            return wrong(
-                format!("`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070")
+        if let Some(address) = self.local_listen.filter(|address| !address.ip().is_loopback()) {
+            wrong(
+                format!("`local_listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070")
                     .into(),
             );
         }
-        if self.metrics.publish_ms < self.metrics.sample_ms {
-            return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".into());
-        }
-        Ok(())
+        problems
     }
 
     /// Combines the policy of the configuration and of the policy file.
@@ -520,12 +455,12 @@ mod tests {
 
     #[test]
     fn relative_paths_are_made_absolute() {
-        let text = "data_dir = 'a'\npolicy_file = './p'\n[containers]\npodman_socket = 's'\nlxc_path = '/lxc'\n";
+        let text = "data_dir = 'a'\npolicy_file = './p'\n[containers]\npodman_socket = 's'\nlxc_dir = '/lxc'\n";
         let config = parse(text).unwrap().anchored().unwrap();
         let here = std::env::current_dir().unwrap();
         assert_eq!((config.data_dir, config.policy_file), (here.join("a"), Some(here.join("p"))));
         let containers = config.containers;
-        assert_eq!((containers.podman_socket, containers.lxc_path), (here.join("s"), Some(PathBuf::from("/lxc"))));
+        assert_eq!((containers.podman_socket, containers.lxc_dir), (here.join("s"), Some(PathBuf::from("/lxc"))));
         assert_eq!(parse("data_dir = ''").unwrap().anchored().unwrap_err().0, PathBuf::new());
     }
 
@@ -545,8 +480,9 @@ mod tests {
             "[exec.limits]\nprocesses = 1",
             "[policy]\ndeny = []",
             "[metrics]\nsample_s = 1",
-            "[metrics]\noff = ['weather']",
             "[metrics.every_s]\nweather = 1",
+            "[metrics.every_s]\ncores = 'never'",
+            "[metrics.every_s]\ncores = -1",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
@@ -555,21 +491,41 @@ mod tests {
     #[test]
     fn invalid_values_are_named() {
         for (text, key) in [
-            ("keep_alive_s = 0", "keep_alive_s"),
+            ("heartbeat_ms = 0", "heartbeat_ms"),
             ("[exec]\nparallel_max = 0", "exec.parallel_max"),
-            ("[artifacts]\nrate_bytes_per_s = 0", "artifacts.rate_bytes_per_s"),
-            ("[journal]\nkept_after_expiry_s = 60", "journal.kept_after_expiry_s"),
-            ("[journal]\ncommands_max = 1", "journal.commands_max"),
-            ("[journal]\noutput_max_bytes = 0", "journal.output_max_bytes"),
-            ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
-            ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
+            ("artifact_rate_max_bytes_s = 0", "artifact_rate_max_bytes_s"),
+            ("journal_max_bytes = 60", "journal_max_bytes"),
+            ("removal_day_share = 1.5", "removal_day_share"),
+            ("[metrics]\nsample_ms = 0", "metrics.sample_ms"),
             ("[admission]\ncommand = ['']", "admission.command"),
-            ("[files]\nroots = ['etc']", "files.roots"),
-            ("[local]\nlisten = '0.0.0.0:7070'", "local.listen"),
+            ("[files]\ndirs = ['etc']", "files.dirs"),
+            ("local_listen = '0.0.0.0:7070'", "local_listen"),
             (&format!("[labels]\nshop = '{}'", "x".repeat(256)), "labels.shop"),
         ] {
             let error = parse(text).unwrap().check().unwrap_err().to_string();
             assert!(error.contains(&format!("`{key}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_invalid_values_are_found() {
+        let config = parse("heartbeat_ms = 0\nremoval_day_share = -1.0\n[admission]\nwindows = ['x', 'y']").unwrap();
+        assert_eq!(config.problems().len(), 4, "{:?}", config.problems());
+    }
+
+    #[test]
+    fn intervals_follow_from_heartbeat_and_sample() {
+        let config = Config::default();
+        let HeartbeatPeriods { period_ms, gap_ms, digest_ms } = config.heartbeat_periods();
+        assert_eq!((period_ms, gap_ms, digest_ms, config.keep_alive_s()), (30_000, 5_000, 600_000, 30));
+        assert_eq!((config.metrics.publish_ms(), config.metrics.backlog_gap_ms()), (30_000, 1_000));
+        let mut before = Config { heartbeat_ms: 1, ..Config::default() };
+        for heartbeat_ms in [1, 10, 100, 1_000, 10_000, 60_000, 600_000, u32::MAX] {
+            let config = Config { heartbeat_ms, ..Config::default() };
+            let (these, those) = (before.heartbeat_periods(), config.heartbeat_periods());
+            assert!(these.gap_ms <= those.gap_ms && these.digest_ms <= those.digest_ms && those.gap_ms > 0);
+            assert!(before.keep_alive_s() <= config.keep_alive_s() && config.keep_alive_s() >= 2);
+            before = config;
         }
     }
 

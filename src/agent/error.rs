@@ -87,11 +87,9 @@ pub(super) fn folder_hint(error: &io::Error) -> String {
 
 pub(super) fn local_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local.listen`)",
+        io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local_listen`)",
         // A socket's path has at most 107 bytes.
-        io::ErrorKind::InvalidInput => {
-            "choose a folder with a shorter path (`data_dir`), or none (`local.socket = false`)"
-        }
-        _ => "`local.socket` and `local.listen` say where it listens",
+        io::ErrorKind::InvalidInput => "choose a folder with a shorter path (`data_dir`)",
+        _ => "`data_dir` and `local_listen` say where it listens",
     }
 }

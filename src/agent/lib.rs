@@ -86,11 +86,7 @@ use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use muster_base::service_manager::ServiceManager;
 use muster_base::{chance, clock};
-use muster_rules::{
-    authorise::LocalPolicy,
-    heartbeat::HeartbeatSchedule,
-    time::{AHEAD_MAX_MS, KnownTime},
-};
+use muster_rules::{authorise::LocalPolicy, heartbeat::HeartbeatSchedule, time::KnownTime};
 use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
 use muster_topics::{Millis, diagnostic::Diagnostic, join::JoinToken, name::HostId, numbered::NumberedKind};
 use tokio::sync::{Notify, mpsc, watch};
@@ -100,7 +96,7 @@ use self::{
     admission::AdmissionProgress,
     alert::{AlertEvaluator, EvaluatorParts},
     artifact::Artifacts,
-    config::{Config, FleetUrls, LocalConfig},
+    config::{Config, FleetUrls},
     data_folder::DataFolder,
     document::DesiredProgress,
     execute::Executor,
@@ -117,7 +113,7 @@ use self::{
         Store, StoreError,
         journal::{self, RestoredOutbox},
     },
-    store_limits::StoreBounds,
+    store_limits::{JournalLimits, StoreBounds},
     unit::Units,
 };
 
@@ -192,14 +188,12 @@ async fn start_in(
     let identity = at_urls(identity, config.own_fleet.as_ref(), &state_path)?;
     let life = store.begin_life(now_ms).await?;
     let lives = InstanceHistory::begin(&state_path, &folder)?;
-    // An agent that forgets commands sooner might repeat one after the time was set back.
-    let goes_back = Millis::from(config.journal.kept_after_expiry_s) * 1000 >= AHEAD_MAX_MS;
     let me = ClientIdentity {
         host,
         instance: lives.instance(),
         epoch: life.epoch,
-        keep_alive_s: config.keep_alive_s,
-        capabilities: capabilities::of_host(&config, goes_back),
+        keep_alive_s: config.keep_alive_s(),
+        capabilities: capabilities::of_host(&config),
     };
     tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
 
@@ -221,7 +215,7 @@ async fn start_in(
     let sealing = sealing::load_or_make(&state_path)?;
     let (unanswered, is_unanswered) = watch::channel(false);
     tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), is_unanswered, tasks.clone()));
-    let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
+    let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifact_rate_max_bytes_s)
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
     let units = Units::start(
         store.clone(),
@@ -263,22 +257,22 @@ async fn start_in(
     host_snapshot.set_desired(store::document::report(&store).await?);
     let (groups, groups_watch) = watch::channel(host_snapshot.groups());
     let beats =
-        HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
-    let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
-    let bounds = StoreBounds::new(config.journal.clone());
+        HeartbeatSchedule::new(life.epoch, config.heartbeat_periods(), host_snapshot.with(&units.states().borrow()));
+    let backlog_gap_ms = config.metrics.backlog_gap_ms();
+    let bounds = StoreBounds::new(JournalLimits::of_bytes(config.journal_max_bytes));
     let time = KnownTime::new(life.signed_ms);
     let (held, ended) = store::alert::all(&store).await?;
     let mut session = Session::new(
         SessionParts {
             me: me.clone(),
             former: lives.former().to_vec(),
-            time: if goes_back { time.with_way_back() } else { time },
+            time: time.with_way_back(),
             created_ms: life.created_ms,
             lost_ms: life.lost_ms,
             last_epoch: life.last_epoch,
             lives: store.lives().await?,
             console_epoch: life.console_epoch,
-            kept_ms: bounds.kept_ms(),
+            kept_ms: journal::KEPT_AFTER_EXPIRY_MS,
             policy,
             user: facts::own_user(),
             realms: realms.clone(),
@@ -303,8 +297,7 @@ async fn start_in(
         .with_unwritable(state.unwritable().is_some());
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = LoopHandle::new();
-    let LocalConfig { socket, listen } = config.local;
-    let local = LocalServer::listen(&state_path, socket, listen).await;
+    let local = LocalServer::listen(&state_path, config.local_listen).await;
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
@@ -335,7 +328,7 @@ async fn start_in(
         executor,
         units: units.clone(),
         host_snapshot,
-        desired: DesiredProgress::new(config.removals, config.data_dir.clone()),
+        desired: DesiredProgress::new(config.removal_policy(), config.data_dir.clone()),
         admission: AdmissionProgress::new(config.admission),
         groups,
         bounds,
@@ -389,11 +382,11 @@ async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -
 fn metric_settings(config: &Config) -> metric::MetricSettings {
     metric::MetricSettings {
         sample: Duration::from_millis(config.metrics.sample_ms.into()),
-        publish: Duration::from_millis(config.metrics.publish_ms.into()),
+        publish: Duration::from_millis(config.metrics.publish_ms().into()),
         pack: config.metrics.pack,
-        choice: metric::GroupChoice { periods: config.metrics.every_s, off: config.metrics.off.clone() },
+        choice: metric::GroupChoice::new(config.metrics.every_s.clone()),
         buffer_max_bytes: config.metrics.buffer_max_bytes,
-        buffer_max_age: Duration::from_secs(config.metrics.buffer_max_age_s),
+        ..metric::MetricSettings::default()
     }
 }
 

@@ -113,7 +113,7 @@ impl LoopHandle {
 /// The listening sockets.
 #[derive(Debug)]
 pub(super) struct LocalServer {
-    unix: Option<SocketFile>,
+    unix: SocketFile,
     tcp: Option<TcpListener>,
 }
 
@@ -136,14 +136,10 @@ impl LocalServer {
     ///
     /// # Errors
     /// With the place that failed.
-    pub(super) async fn listen(
-        folder: &Path,
-        unix: bool,
-        address: Option<SocketAddr>,
-    ) -> Result<Self, (String, io::Error)> {
+    pub(super) async fn listen(folder: &Path, address: Option<SocketAddr>) -> Result<Self, (String, io::Error)> {
         let path = folder.join(SOCKET);
         let named = |error| (path.display().to_string(), error);
-        let unix = if unix { Some(bind(&path).map_err(named)?) } else { None };
+        let unix = bind(&path).map_err(named)?;
         let tcp = match address {
             Some(address) => Some(TcpListener::bind(address).await.map_err(|error| (address.to_string(), error))?),
             None => None,
@@ -180,12 +176,6 @@ impl LocalServer {
     /// Waits for a free place and then for a connection; dropping this loses none.
     async fn accept(&self, places: &Arc<Semaphore>) -> io::Result<(LocalStream, OwnedSemaphorePermit)> {
         let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-        let unix = async {
-            match &self.unix {
-                Some(socket) => socket.listener.accept().await,
-                None => std::future::pending().await,
-            }
-        };
         let tcp = async {
             match &self.tcp {
                 Some(listener) => listener.accept().await,
@@ -193,7 +183,7 @@ impl LocalServer {
             }
         };
         let stream = tokio::select! {
-            accepted = unix => LocalStream::Unix(accepted?.0),
+            accepted = self.unix.listener.accept() => LocalStream::Unix(accepted?.0),
             accepted = tcp => LocalStream::Tcp(accepted?.0),
         };
         Ok((stream, place))
@@ -403,13 +393,13 @@ mod tests {
     async fn socket_is_private_and_replaces_a_stale_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SOCKET);
-        let first = LocalServer::listen(folder.path(), true, None).await.unwrap();
+        let first = LocalServer::listen(folder.path(), None).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::mem::forget(first);
-        let second = LocalServer::listen(folder.path(), true, Some("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        let second = LocalServer::listen(folder.path(), Some("127.0.0.1:0".parse().unwrap())).await.unwrap();
         drop(second);
         assert!(!path.exists());
-        let (place, _) = LocalServer::listen(&folder.path().join("none"), true, None).await.unwrap_err();
+        let (place, _) = LocalServer::listen(&folder.path().join("none"), None).await.unwrap_err();
         assert!(place.ends_with(SOCKET), "{place}");
     }
 }

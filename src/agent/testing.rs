@@ -185,10 +185,7 @@ impl Fleet {
             };
             join::save(&data_dir, &MemberIdentity { membership, key }).unwrap();
         }
-        let mut config = Config { data_dir, keep_alive_s: 2, ..Config::default() };
-        config.heartbeat.period_ms = 500;
-        config.heartbeat.gap_ms = 100;
-        config
+        Config { data_dir, heartbeat_ms: 600, ..Config::default() }
     }
 
     pub(super) async fn agent(&self, name: &str) -> RunningAgent {

@@ -244,7 +244,7 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
             return vec![problem(
                 "agent's answer",
                 format!("it runs and does not answer on its socket: {error}"),
-                "as its user or root: systemctl restart muster-agent (units go on); `local.socket` must not be off",
+                "as its user or root: systemctl restart muster-agent (units go on)",
             )];
         }
     };

@@ -167,9 +167,6 @@ mod agent {
         setup.podman_socket = Some(config.containers.podman_socket.clone());
         "systemctl start muster-agent".clone_into(&mut setup.start);
         setup.service = Some("muster-agent");
-        if !config.local.socket {
-            setup.agent_socket = None;
-        }
         if config.join.is_some() {
             setup.missing = setup.missing.map(|missing| {
                 missing.with_hint(

@@ -100,18 +100,17 @@ fn an_agents_configuration_has_every_key_with_its_reason() {
     for words in [
         "\n# join = \"…\"\n",
         "\n# policy_file = ",
-        "\n# lxc_path = ",
-        "\noff = []\n",
+        "\n# lxc_dir = ",
         "\n# memory_bytes = ",
         "\n[labels]\n# NAME = \"…\"\n",
         "\n# [alerts.rules.NAME]\n",
-        "\n# listen = ",
+        "\n# local_listen = ",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
     // As they are declared, for what is said of one often goes on from the one before.
     let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}"));
-    assert!(place("\nparallel_max") < place("\nqueue_max") && place("\n[exec]") < place("\n[journal]"));
+    assert!(place("\nparallel_max") < place("\nqueue_max") && place("\n[exec]") < place("\n[containers]"));
     let digest = muster_topics::name::Digest::of(b"authority");
     let token = muster_topics::join::JoinToken {
         url: "https://192.0.2.1:7443".to_owned(),
@@ -119,12 +118,12 @@ fn an_agents_configuration_has_every_key_with_its_reason() {
         secret: "very-secret".to_owned(),
     };
     let text = check::<Config>(&format!(
-        "data_dir = \"/srv/agent\"\njoin = \"{token}\"\n[labels]\nshop = \"7 \\\"a\\\"\"\n[exec.limits]\ncpu = 1.5\n[local]\nlisten = \
-         \"127.0.0.1:7070\"\n[metrics]\noff = [\"cores\"]\n[alerts.rules.full]\nmetric = \"disk_used\"\nthreshold = 0.8\n"
+        "data_dir = \"/srv/agent\"\njoin = \"{token}\"\nlocal_listen = \"127.0.0.1:7070\"\n[labels]\nshop = \"7 \\\"a\\\"\"\n[exec.limits]\ncpu = \
+         1.5\n[metrics.every_s]\ncores = \"off\"\n[alerts.rules.full]\nmetric = \"disk_used\"\nthreshold = 0.8\n"
     ));
     for words in [
         "# Default: \"/var/lib/muster/agent\"\ndata_dir = \"/srv/agent\"",
-        "# Default: not set\nlisten = ",
+        "# Default: not set\nlocal_listen = ",
         "[alerts.rules.full]",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");

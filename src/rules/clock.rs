@@ -165,10 +165,9 @@ impl ClockFinding {
         };
         let diagnostic = Diagnostic::new(cause);
         Some(match self {
-            Self::Bound { .. } => diagnostic.with_hint(format_args!(
-                "let `journal.kept_after_expiry_s` of their agents be at least {} (`muster host show` says what each can do)",
-                AHEAD_MAX_MS / 1_000
-            )),
+            Self::Bound { .. } => diagnostic.with_hint(
+                "install agents there whose build can set its time back (`muster host show` says what each can do)",
+            ),
             _ => diagnostic.with_hint(COMPARE),
         })
     }

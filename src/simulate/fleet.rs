@@ -154,7 +154,7 @@ impl HostRunner {
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
             epoch: life.epoch,
-            keep_alive_s: config.keep_alive_s,
+            keep_alive_s: config.keep_alive_s(),
         };
         let shutdown = CancellationToken::new();
         // However this function ends, the connection ends.
@@ -182,8 +182,8 @@ impl HostRunner {
                 policy: self.common.manner.policy.clone(),
                 user: self.common.manner.user.clone(),
                 realms: self.common.manner.realms.clone(),
-                beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), state.clone()),
-                backlog_gap_ms: Millis::from(config.metrics.backlog_gap_ms),
+                beats: HeartbeatSchedule::new(life.epoch, config.heartbeat_periods(), state.clone()),
+                backlog_gap_ms: config.metrics.backlog_gap_ms(),
                 numbers: state.numbers.clone(),
                 document: known(&state.desired),
                 admissions: said,

@@ -165,7 +165,7 @@ impl HostMetrics {
 /// The intervals of samples and of batches: the defaults of agents.
 fn rhythm() -> (Millis, Millis) {
     let metrics = config::Config::default().metrics;
-    (metrics.sample_ms.into(), metrics.publish_ms.into())
+    (metrics.sample_ms.into(), metrics.publish_ms().into())
 }
 
 impl ValueModel {

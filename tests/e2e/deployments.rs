@@ -44,10 +44,8 @@ impl Bench {
         let mut bench = Self { agents, names: names.iter().map(|name| (*name).to_owned()).collect(), roles };
         for (place, name) in names.iter().enumerate() {
             let data = bench.folder(name);
-            let text = format!(
-                "data_dir = \"{}\"\n[labels]\nhost = \"{name}\"\n[removals]\nparallel_max = 8\nday_share = 1.0\n",
-                data.display()
-            );
+            let text =
+                format!("data_dir = \"{}\"\nremoval_day_share = 1.0\n[labels]\nhost = \"{name}\"\n", data.display());
             file(&bench.roles.home, &format!("{name}.toml"), &text);
             bench.run_agent(place, &["--join", &bench.roles.token()]);
         }

@@ -24,7 +24,7 @@ fn tamper(roles: &Roles, change: &'static str) {
 fn lost_host_state_is_sent_again() {
     let roles = Roles::start();
     let config = roles.agent_config();
-    let text = fs::read_to_string(&config).unwrap() + "[heartbeat]\ngap_ms = 100\ndigest_ms = 1000\n";
+    let text = "heartbeat_ms = 100\n".to_owned() + &fs::read_to_string(&config).unwrap();
     fs::write(&config, text).unwrap();
     let agent = Running::start(roles.home.command().args(["agent", "--config", &config, "--join", &roles.token()]));
     let host = roles.wait_for_host("online");

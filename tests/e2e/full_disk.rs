@@ -203,7 +203,7 @@ impl DiskSite {
         if !self.data().exists() {
             text += &format!("join = \"{}\"\n", self.roles.token());
         }
-        text += "[metrics]\nsample_ms = 500\npublish_ms = 500\n";
+        text += "[metrics]\nsample_ms = 200\n";
         let config = file(&self.roles.home, "agent.toml", &text);
         self.agent = Some(Running::start(self.roles.home.command().args(["agent", "--config", &config])));
         self.roles.wait_for_host("online");
@@ -373,7 +373,7 @@ fn exhausted_reserve_is_reported_to_the_caller() {
         &roles.home,
         "agent.toml",
         &format!(
-            "data_dir = \"{}\"\njoin = \"{}\"\n[metrics]\nsample_ms = 500\npublish_ms = 500\n\
+            "data_dir = \"{}\"\njoin = \"{}\"\n[metrics]\nsample_ms = 200\n\
              [alerts.rules.store]\nmetric = \"store_used\"\nthreshold = 0.97\nclear = 0.95\n",
             data.display(),
             roles.token()

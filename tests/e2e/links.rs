@@ -143,7 +143,7 @@ impl Site {
         let home = Home::new();
         let data = home.path().join("agent");
         // A link that is dead without a word is noticed soon.
-        let text = format!("data_dir = \"{}\"\nkeep_alive_s = 2\n", data.display());
+        let text = format!("data_dir = \"{}\"\nheartbeat_ms = 2000\n", data.display());
         let config = crate::fleet::file(&home, "agent.toml", &text);
         let mut command = Command::new("ip");
         home.dress(&mut command);

@@ -39,7 +39,7 @@ fn local_interface_works_with_and_without_broker() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("127.0.0.1:{port}");
     let config = roles.agent_config();
-    let text = fs::read_to_string(&config).unwrap() + &format!("[local]\nlisten = \"{listen}\"\n");
+    let text = format!("local_listen = \"{listen}\"\n") + &fs::read_to_string(&config).unwrap();
     fs::write(&config, text).unwrap();
     let agent = Running::start(roles.home.command().args(["agent", "--config", &config, "--join", &roles.token()]));
     let host = roles.wait_for_host("online");

@@ -56,10 +56,7 @@ fn measurements_during_outage_arrive_without_gap() {
     let mut roles = Roles::start();
     let data = roles.home.path().join("agent");
     let config = roles.home.path().join("often.toml");
-    let text = format!(
-        "data_dir = \"{}\"\n[metrics]\nsample_ms = 500\npublish_ms = 500\nbacklog_gap_ms = 100\n",
-        data.display()
-    );
+    let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 200\n", data.display());
     fs::write(&config, text).unwrap();
     let join = format!("--join={}", roles.token());
     let agent = Running::start(roles.home.command().args(["agent", "--config", config.to_str().unwrap(), &join]));

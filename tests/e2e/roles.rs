@@ -235,7 +235,7 @@ impl Roles {
     /// Writes the configuration of an agent that measures often; gives its path.
     pub(crate) fn agent_config(&self) -> String {
         let data = self.home.path().join("agent");
-        let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display());
+        let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\n", data.display());
         write(&self.home, "agent.toml", &text)
     }
 

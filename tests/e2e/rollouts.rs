@@ -63,8 +63,8 @@ impl Bench {
         for place in 0..hosts {
             let data = bench.folder(place);
             let text = format!(
-                "data_dir = \"{}\"\n[labels]\nhost = \"h{place}\"\nsite = \"s{}\"\n[removals]\nparallel_max = 8\nday_share = 1.0\n\
-                 [metrics]\nsample_ms = 500\npublish_ms = 1000\n",
+                "data_dir = \"{}\"\nremoval_day_share = 1.0\n[labels]\nhost = \"h{place}\"\nsite = \"s{}\"\n\
+                 [metrics]\nsample_ms = 400\n",
                 data.display(),
                 place % 2
             );

@@ -154,7 +154,7 @@ impl Agent {
             host: machine.host,
             instance,
             epoch: life.epoch,
-            keep_alive_s: config.keep_alive_s,
+            keep_alive_s: config.keep_alive_s(),
             capabilities: vec![Capability::Exec, Capability::Yuno],
         };
         let units = machine.units();
@@ -171,7 +171,7 @@ impl Agent {
             policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
             user: "root".to_owned(),
             realms: ["default".parse().unwrap()].into(),
-            beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), machine.state(&units)),
+            beats: HeartbeatSchedule::new(life.epoch, config.heartbeat_periods(), machine.state(&units)),
             backlog_gap_ms: backlog::GAP_MS,
             numbers: Default::default(),
             document: machine.disk.read(|tables| tables.document.known()),

@@ -21,7 +21,7 @@ const SAID_MAX_BYTES: u64 = 16 * 1024;
 
 /// When this host begins a version of a deployment that is rolled out. The host prepares a version first, and asks the console
 /// once all of this allows it; what does not is shown, and examined again each minute.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionPolicy {
     /// When it may begin, such as `Mon-Fri 02:00-05:00 host`; always, if there is none. The zone is `host`, that of this host.
@@ -31,17 +31,10 @@ pub struct AdmissionPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unless_file: Option<PathBuf>,
     /// A program with its arguments that allows it by ending with 0, and forbids it otherwise, with its first line of output
-    /// as the reason. It runs as the agent's user, with `MUSTER_DEPLOYMENT` and `MUSTER_VERSION`.
+    /// as the reason. It runs as the agent's user, with `MUSTER_DEPLOYMENT` and `MUSTER_VERSION`, and is killed after 30 s, which
+    /// forbids it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// After how many seconds `command` is killed, which forbids it.
-    pub command_timeout_s: u32,
-}
-
-impl Default for AdmissionPolicy {
-    fn default() -> Self {
-        Self { windows: Vec::new(), unless_file: None, command: Vec::new(), command_timeout_s: 30 }
-    }
 }
 
 /// What the policy is asked for.
@@ -53,28 +46,25 @@ pub enum PolicyMoment {
     Begin,
 }
 
-/// The longest time of a command: it delays the host's question.
-const COMMAND_MAX_S: u32 = 600;
+/// The longest time of a command: it delays the host's question, and each minute there is another one.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AdmissionPolicy {
-    /// Checks what types cannot express.
-    ///
-    /// # Errors
-    /// With the key whose value cannot work.
-    pub fn check(&self) -> Result<(), String> {
-        for text in &self.windows {
-            let window: Window = text.parse().map_err(|problem| format!("`admission.windows`: {problem}"))?;
-            if *window.zone() != WindowZone::Host {
-                return Err(format!("`admission.windows`: {text:?}: the zone of a host's own windows is `host`"));
+    /// Returns everything that types cannot express and that cannot work, each with its key.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let of_window = |text: &String| match text.parse::<Window>() {
+            Err(problem) => Some(format!("`admission.windows`: {problem}")),
+            Ok(window) if *window.zone() != WindowZone::Host => {
+                Some(format!("`admission.windows`: {text:?}: the zone of a host's own windows is `host`"))
             }
-        }
+            Ok(_) => None,
+        };
+        let mut problems: Vec<_> = self.windows.iter().filter_map(of_window).collect();
         if self.command.first().is_some_and(String::is_empty) {
-            return Err("`admission.command` names no program".to_owned());
+            problems.push("`admission.command` names no program".to_owned());
         }
-        if !(1..=COMMAND_MAX_S).contains(&self.command_timeout_s) {
-            return Err(format!("`admission.command_timeout_s` must be from 1 to {COMMAND_MAX_S}"));
-        }
-        Ok(())
+        problems
     }
 
     /// Returns why the host may not ask for a version, or begin with it, as far as that is known at once.
@@ -130,11 +120,16 @@ impl AdmissionPolicy {
     pub async fn ask(&self, version: &DeploymentVersion) -> Result<(), Diagnostic> {
         match self.forbids(version, PolicyMoment::Ask) {
             Some(why) => Err(why.into()),
-            None => self.run(version).await.map_err(|why| shortened(format!("{why} (`admission.command`)"))),
+            None => self.run(version, COMMAND_TIMEOUT).await,
         }
     }
 
-    async fn run(&self, version: &DeploymentVersion) -> Result<(), String> {
+    /// Runs the command for at most `limit`.
+    async fn run(&self, version: &DeploymentVersion, limit: Duration) -> Result<(), Diagnostic> {
+        self.ran(version, limit).await.map_err(|why| shortened(format!("{why} (`admission.command`)")))
+    }
+
+    async fn ran(&self, version: &DeploymentVersion, limit: Duration) -> Result<(), String> {
         let Some((program, args)) = self.command.split_first() else { return Ok(()) };
         let failed = |error: io::Error| format!("{program} cannot be run: {error}");
         let mut child = Command::new(program)
@@ -160,7 +155,6 @@ impl AdmissionPolicy {
             }
             Ok::<_, io::Error>((child.wait().await?, said))
         };
-        let limit = Duration::from_secs(self.command_timeout_s.into());
         match timeout(limit, ended).await {
             Ok(Ok((status, _))) if status.success() => Ok(()),
             Ok(Ok((status, said))) => {
@@ -191,7 +185,7 @@ mod tests {
 
     fn script(script: &str) -> AdmissionPolicy {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-        AdmissionPolicy { command, command_timeout_s: 1, ..AdmissionPolicy::default() }
+        AdmissionPolicy { command, ..AdmissionPolicy::default() }
     }
 
     #[tokio::test]
@@ -205,7 +199,7 @@ mod tests {
             ("sleep 100 & sleep 100", "has not ended within 1 s"),
             ("yes no; exit 1", "no"),
         ] {
-            let why = script(wanted).ask(&version).await.unwrap_err();
+            let why = script(wanted).run(&version, Duration::from_secs(1)).await.unwrap_err();
             assert!(why.cause.contains(words) && why.cause.contains("`admission.command`"), "{why}");
         }
         let missing = AdmissionPolicy { command: vec!["/no/such".to_owned()], ..AdmissionPolicy::default() };
@@ -254,10 +248,10 @@ mod tests {
     #[test]
     fn wrong_values_are_named() {
         let check = |policy: AdmissionPolicy, key: &str| {
-            let error = policy.check().unwrap_err();
-            assert!(error.contains(key), "{error}");
+            let problems = policy.problems();
+            assert!(problems.len() == 1 && problems[0].contains(key), "{problems:?}");
         };
-        AdmissionPolicy::default().check().unwrap();
+        assert!(AdmissionPolicy::default().problems().is_empty());
         for window in ["tomorrow", "02:00-05:00 Europe/Berlin"] {
             check(
                 AdmissionPolicy { windows: vec![window.to_owned()], ..AdmissionPolicy::default() },
@@ -265,8 +259,5 @@ mod tests {
             );
         }
         check(AdmissionPolicy { command: vec![String::new()], ..AdmissionPolicy::default() }, "admission.command");
-        for command_timeout_s in [0, 601] {
-            check(AdmissionPolicy { command_timeout_s, ..AdmissionPolicy::default() }, "admission.command_timeout_s");
-        }
     }
 }

@@ -1,108 +1,50 @@
 //! Groups of metrics, and which of them a sample takes. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_topics::catalogue::MetricGroup;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How often groups are measured, in seconds; 0 is with each sample.
+/// How often a group of metrics is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct GroupPeriods {
-    /// All processors together, by mode.
-    pub cpu: u32,
-    /// Each processor.
-    pub cores: u32,
-    /// The load.
-    pub load: u32,
-    /// How long tasks waited for processors, memory or disks.
-    pub pressure: u32,
-    /// Memory and swap.
-    pub memory: u32,
-    /// File systems: bytes and inodes.
-    pub disks: u32,
-    /// Reads and writes of disks.
-    pub disk_io: u32,
-    /// Bytes that interfaces received and sent.
-    pub network: u32,
-    /// Packets, errors and drops of interfaces.
-    pub packets: u32,
-    /// The warmest sensor.
-    pub temperature: u32,
-    /// The time since boot.
-    pub uptime: u32,
-    /// The clock's offset.
-    pub clock: u32,
-    /// Open files, processes, local ports and tracked connections, with their limits.
-    pub resources: u32,
-    /// Processor time and memory of units, and of other containers.
-    pub units: u32,
-    /// Limits, disks, processes and waits of units.
-    pub unit_details: u32,
-    /// Statistics that yunos report.
-    pub stats: u32,
-    /// The agent itself.
-    pub agent: u32,
+#[serde(untagged, expecting = "expected a number of seconds, or \"off\"")]
+pub enum GroupPeriod {
+    /// After so many seconds; 0 is with each sample.
+    Seconds(u32),
+    /// Never.
+    Word(PeriodWord),
 }
 
-impl Default for GroupPeriods {
-    /// As [the catalogue](MetricGroup::period_s) says.
-    fn default() -> Self {
-        Self {
-            cpu: MetricGroup::Cpu.period_s(),
-            cores: MetricGroup::Cores.period_s(),
-            load: MetricGroup::Load.period_s(),
-            pressure: MetricGroup::Pressure.period_s(),
-            memory: MetricGroup::Memory.period_s(),
-            disks: MetricGroup::Disks.period_s(),
-            disk_io: MetricGroup::DiskIo.period_s(),
-            network: MetricGroup::Network.period_s(),
-            packets: MetricGroup::Packets.period_s(),
-            temperature: MetricGroup::Temperature.period_s(),
-            uptime: MetricGroup::Uptime.period_s(),
-            clock: MetricGroup::Clock.period_s(),
-            resources: MetricGroup::Resources.period_s(),
-            units: MetricGroup::Units.period_s(),
-            unit_details: MetricGroup::UnitDetails.period_s(),
-            stats: MetricGroup::Stats.period_s(),
-            agent: MetricGroup::Agent.period_s(),
-        }
-    }
+/// A period that is no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PeriodWord {
+    /// Never.
+    Off,
 }
 
-impl GroupPeriods {
-    fn of(&self, group: MetricGroup) -> Duration {
-        let seconds = match group {
-            MetricGroup::Cpu => self.cpu,
-            MetricGroup::Cores => self.cores,
-            MetricGroup::Load => self.load,
-            MetricGroup::Pressure => self.pressure,
-            MetricGroup::Memory => self.memory,
-            MetricGroup::Disks => self.disks,
-            MetricGroup::DiskIo => self.disk_io,
-            MetricGroup::Network => self.network,
-            MetricGroup::Packets => self.packets,
-            MetricGroup::Temperature => self.temperature,
-            MetricGroup::Uptime => self.uptime,
-            MetricGroup::Clock => self.clock,
-            MetricGroup::Resources => self.resources,
-            MetricGroup::Units => self.units,
-            MetricGroup::UnitDetails => self.unit_details,
-            MetricGroup::Stats => self.stats,
-            MetricGroup::Agent => self.agent,
-        };
-        Duration::from_secs(seconds.into())
-    }
-}
-
-/// Which groups are measured, and how often.
+/// Which groups are measured, and how often. Those that are not named keep the period of
+/// [the catalogue](MetricGroup::period_s).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupChoice {
-    /// How often.
-    pub periods: GroupPeriods,
-    /// Groups that are not measured.
-    pub off: Vec<MetricGroup>,
+pub struct GroupChoice(BTreeMap<MetricGroup, GroupPeriod>);
+
+impl GroupChoice {
+    /// The catalogue's, with these in their place.
+    #[must_use]
+    pub fn new(chosen: BTreeMap<MetricGroup, GroupPeriod>) -> Self {
+        Self(chosen)
+    }
+
+    /// The time between two measurements of a group; nothing if it is not measured.
+    fn period(&self, group: MetricGroup) -> Option<Duration> {
+        let seconds = match self.0.get(&group) {
+            None => group.period_s(),
+            Some(GroupPeriod::Seconds(seconds)) => *seconds,
+            Some(GroupPeriod::Word(PeriodWord::Off)) => return None,
+        };
+        Some(Duration::from_secs(seconds.into()))
+    }
 }
 
 /// The groups of one sample.
@@ -144,9 +86,9 @@ impl GroupSchedule {
         let grain = self.sample / 2;
         let Self { choice, last, .. } = self;
         DueGroups(MetricGroup::ALL.map(|group| {
-            let period = choice.periods.of(group);
-            let is_due = last[group as usize].is_none_or(|last| now.saturating_sub(last) + grain >= period);
-            let is_due = is_due && !choice.off.contains(&group);
+            let has_passed =
+                |period| last[group as usize].is_none_or(|last| now.saturating_sub(last) + grain >= period);
+            let is_due = choice.period(group).is_some_and(has_passed);
             if is_due {
                 last[group as usize] = Some(now);
             }
@@ -161,7 +103,8 @@ mod tests {
 
     #[test]
     fn groups_have_their_own_periods() {
-        let choice = GroupChoice { off: vec![MetricGroup::Temperature], ..GroupChoice::default() };
+        let off = GroupPeriod::Word(PeriodWord::Off);
+        let choice = GroupChoice::new(BTreeMap::from([(MetricGroup::Temperature, off)]));
         let mut schedule = GroupSchedule::new(choice, Duration::from_secs(10));
         let mut counts = [0; MetricGroup::ALL.len()];
         // Ten minutes of samples that are up to a second early or late; the second one comes soon.

@@ -63,7 +63,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{
     agent_metrics::QueueLengths,
     figures::MetricSources,
-    group::{GroupChoice, GroupPeriods},
+    group::{GroupChoice, GroupPeriod, PeriodWord},
     reconcile_time::ReconcileTime,
 };
 use self::{
@@ -533,10 +533,8 @@ mod tests {
 
     /// One value in each batch.
     fn load_alone() -> GroupChoice {
-        GroupChoice {
-            off: MetricGroup::ALL.into_iter().filter(|group| *group != MetricGroup::Load).collect(),
-            ..GroupChoice::default()
-        }
+        let others = MetricGroup::ALL.into_iter().filter(|group| *group != MetricGroup::Load);
+        GroupChoice::new(others.map(|group| (group, GroupPeriod::Word(PeriodWord::Off))).collect())
     }
 
     #[tokio::test]

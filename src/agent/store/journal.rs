@@ -25,7 +25,8 @@ use super::{
     outbox, remember_signed_time, step,
 };
 
-/// How long a row is kept after the expiry of its command, by default: longer than any message is in transit.
+/// How long a row is kept after the expiry of its command, so that a repetition is recognised: longer than any message is in
+/// transit, and as long as a clock may be ahead. An agent that forgot commands sooner might repeat one after the time was set back.
 pub const KEPT_AFTER_EXPIRY_MS: Millis = 24 * 3_600_000;
 
 /// A command for the journal.

@@ -95,7 +95,7 @@ impl Containers {
     ) -> io::Result<Self> {
         let podman = Podman::new(&config.podman_socket, turns)?;
         let folder = data_dir.join("containers");
-        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
+        let lxc = Lxc::new(config.lxc_dir.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
         Ok(Self {
             folder,
             secrets,

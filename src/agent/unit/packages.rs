@@ -83,7 +83,7 @@ impl Packages {
         kept: (Store, TaskLog, Owners, Turns),
     ) -> io::Result<Self> {
         let folder = data_dir.join("packages");
-        let host = Host::new(Box::new(Apt), &config.root, kept, shims, &folder);
+        let host = Host::new(Box::new(Apt), &config.root_dir, kept, shims, &folder);
         Ok(Self { host: Arc::new(host), units: folder.join("units") })
     }
 

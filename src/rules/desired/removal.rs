@@ -12,15 +12,12 @@ use muster_topics::{
     name::UnitName,
     unit::{Observed, Phase},
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The time for which [`RemovalPolicy::day_share`] counts.
 pub const DAY_MS: Millis = 24 * 3_600_000;
 
 /// How a host lets units go that its document removes. What an operator removes by name goes at once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RemovalPolicy {
     /// How many units are stopped and removed at once; 0 removes none without an operator.
     pub parallel_max: u32,
@@ -31,7 +28,16 @@ pub struct RemovalPolicy {
 
 impl Default for RemovalPolicy {
     fn default() -> Self {
-        Self { parallel_max: 1, day_share: 0.25 }
+        Self::of_share(0.25)
+    }
+}
+
+impl RemovalPolicy {
+    /// The policy by which this share of a host's units, from 0 to 1, may go in a day: whoever lets more of them go lets more of
+    /// them go at once, one for each quarter.
+    #[must_use]
+    pub fn of_share(day_share: f64) -> Self {
+        Self { parallel_max: (4.0 * day_share).ceil() as u32, day_share }
     }
 }
 

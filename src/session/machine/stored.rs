@@ -135,7 +135,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.note(report);
             }
             CommandTaken::NoRoom => {
-                self.reject("command", "the journal has no room (`journal.commands_max`); it is taken in once it has");
+                self.reject("command", "the journal has no room (`journal_max_bytes`); it is taken in once it has");
             }
         }
     }

@@ -13,12 +13,12 @@ use crate::fleet::eventually;
 #[test]
 fn full_journal_defers_commands() {
     // The unit of the stage takes a few.
-    let agent_config = "[journal]\ncommands_max = 12\n";
+    let agent_config = "journal_max_bytes = 16000\n";
     let mut stage = Stage::start_special(Kind::Own, Special { agent_config, ..Special::default() });
     let ids: Vec<String> = (0..16).map(|n| stage.exec(&stage.note(&format!("full-{n}")))).collect();
     eventually("the agent's own words", || {
         let printed = stage.printed(Party::Agent);
-        if printed.contains("journal.commands_max") { Ok(()) } else { Err(printed) }
+        if printed.contains("journal_max_bytes") { Ok(()) } else { Err(printed) }
     });
     let journalled: i64 = stage.query("agent/agent.db", "SELECT count(*) FROM journal");
     assert!((10..=12).contains(&journalled), "{journalled}");
@@ -28,7 +28,7 @@ fn full_journal_defers_commands() {
 
     stage.stop_agent();
     let config = stage.home.path().join("agent.toml");
-    fs::write(&config, fs::read_to_string(&config).unwrap().replace("= 12", "= 1000")).unwrap();
+    fs::write(&config, fs::read_to_string(&config).unwrap().replace("= 16000", "= 2000000")).unwrap();
     stage.start_party(Party::Agent);
     for (n, id) in ids.iter().enumerate() {
         stage.succeeds(id);
@@ -38,7 +38,7 @@ fn full_journal_defers_commands() {
 
 #[test]
 fn unacknowledged_output_waits_in_its_files() {
-    let agent_config = "[journal]\noutput_max_bytes = 100000\n";
+    let agent_config = "journal_max_bytes = 400000\n";
     let mut stage = Stage::start_special(Kind::Own, Special { agent_config, ..Special::default() });
     let mut verb = shell(&format!("{}; sleep 1; seq 1000000; {}", stage.note("begun"), stage.note("ended")));
     verb["exec"]["output_max_bytes"] = (8 * 1024 * 1024).into();

@@ -99,8 +99,8 @@ impl Stage {
         fs::create_dir(&data).unwrap();
         fs::write(data.join("host"), format!("{host}\n")).unwrap();
         // All that a scenario orders at once may wait.
-        let text = format!("data_dir = \"{}\"\n[exec]\nqueue_max = 10000\n", data.display());
-        file(&home, "agent.toml", &(text + special.agent_config));
+        let text = format!("data_dir = \"{}\"\n{}[exec]\nqueue_max = 10000\n", data.display(), special.agent_config);
+        file(&home, "agent.toml", &text);
         let (token, times) = (String::new(), Vec::new());
         let clocks = special.clocks.then(|| ["agent", "console"].map(|role| Clock::new(home.path(), role)));
         let mut stage =

@@ -56,7 +56,7 @@ impl Bench {
         for version in ["1.0", "2.0"] {
             repository.add(&Package { name: "tool", version, ..Package::default() });
         }
-        let config = roles.agent_config_with(&format!("[packages]\nroot = {:?}", root.path));
+        let config = roles.agent_config_with(&format!("[packages]\nroot_dir = {:?}", root.path));
         let mut bench = Self { agent: None, config, root, repository, roles };
         let token = bench.roles.token();
         bench.start_agent(&["--join", &token]);

@@ -279,5 +279,5 @@ impl World {
 }
 
 pub(crate) fn keep_alive_ms() -> Millis {
-    Millis::from(muster_agent::config::Config::default().keep_alive_s) * 1000
+    Millis::from(muster_agent::config::Config::default().keep_alive_s()) * 1000
 }

@@ -82,7 +82,7 @@ impl Confinement {
         }
         match &self.roots {
             Some(roots) if !roots.iter().any(|root| path.starts_with(root)) => Err(NoWay::Barred(format!(
-                "this host's policy does not allow it (`files.roots` in its agent's configuration), where it leads to {}",
+                "this host's policy does not allow it (`files.dirs` in its agent's configuration), where it leads to {}",
                 path.display()
             ).into())),
             _ => Ok(()),
@@ -275,7 +275,7 @@ mod tests {
         }
         let allowed = Confinement::new(&data, Some(&[at.join("own"), at.join("real")]));
         allowed.open(&at.join("own/x")).unwrap();
-        assert!(barred(&allowed, &at.join("open/x")).contains("`files.roots`"));
+        assert!(barred(&allowed, &at.join("open/x")).contains("`files.dirs`"));
         let elsewhere = Confinement::new(&data, Some(&[at.join("own")]));
         assert!(barred(&elsewhere, &at.join("own/x")).contains("where it leads to"), "a link leads out of the roots");
         assert!(

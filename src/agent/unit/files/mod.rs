@@ -87,7 +87,7 @@ impl Files {
         let folder = data_dir.join("files");
         make_folder(&folder, PRIVATE_FOLDER)?;
         let blobs = Blobs::open(folder.join("blobs"))?;
-        let confinement = Confinement::new(data_dir, config.roots.as_deref());
+        let confinement = Confinement::new(data_dir, config.dirs.as_deref());
         let (hashes, locks) = (Hashes::default(), Mutex::default());
         Ok(Self(Arc::new(FilesState {
             store,
