@@ -63,8 +63,8 @@ impl FleetAddresses {
 
 /// What is checked before the console starts.
 pub(super) fn check(config: &Config) -> Result<(), String> {
-    let Config { more_broker_urls, more_console_urls, .. } = config;
-    Addresses { broker_urls: more_broker_urls.clone(), console_urls: more_console_urls.clone() }.check()
+    let (broker_urls, console_urls) = (config.broker_public_urls.clone(), config.more_console_urls.clone());
+    Addresses { broker_urls, console_urls }.check()
 }
 
 /// The configured addresses. The console's own come first, for hosts that joined under others.
@@ -76,7 +76,7 @@ fn wanted(config: &Config, urls: &Urls) -> Addresses {
         }
     };
     Addresses {
-        broker_urls: of(&urls.broker, &config.more_broker_urls),
+        broker_urls: of(&urls.broker, config.more_broker_urls()),
         console_urls: of(&urls.hosts, &config.more_console_urls),
     }
 }
@@ -117,8 +117,9 @@ mod tests {
     async fn changed_addresses_get_a_new_number() {
         let (_folder, store) = temporary().await;
         let open = async |more: &[&str], now| {
-            let more_broker_urls = more.iter().map(|url| (*url).to_owned()).collect();
-            let config = Config { more_broker_urls, ..Config::default() };
+            let own = (!more.is_empty()).then_some("mqtts://here:8883");
+            let broker_public_urls = own.iter().chain(more).map(|url| (*url).to_owned()).collect();
+            let config = Config { broker_public_urls, ..Config::default() };
             FleetAddresses::open(&config, &urls(), &store, now).await.unwrap().present()
         };
         assert_eq!(open(&[], 100).await, None);

@@ -1,17 +1,18 @@
 //! Configuration of the console, validated as a whole before anything is opened.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
 pub use muster_backup::key::PublicKey;
-use muster_topics::{name::Name, topic::Prefix, unit::UNITS_MAX};
+use muster_topics::{name::Name, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{command_signer::SignerAddress, host_share::UnitShares, store::command::OutputLimits};
+use super::{command_signer::SignerAddress, store::command::OutputLimits};
 
 /// Configuration of `muster console`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,19 +27,16 @@ pub struct Config {
     pub web_listen: SocketAddr,
     /// The address where hosts join, renew their certificates and fetch content (HTTPS). Port 0 takes a free one.
     pub hosts_listen: SocketAddr,
-    /// The name or address by which others reach this machine, used in URLs for hosts and operators. By default, URLs
-    /// have the listening addresses.
-    pub public_name: Option<String>,
-    /// Further names and addresses for the console's certificates.
-    pub extra_names: Vec<String>,
+    /// The names and addresses by which others reach this machine, all of them for the console's certificates. The first is in
+    /// URLs for hosts and operators; without one, URLs have the listening addresses.
+    pub public_names: Vec<String>,
     /// The URL of the broker that the console connects to, such as `mqtts://127.0.0.1:8883`.
     pub broker_url: String,
-    /// The URL of the broker for hosts; `broker_url` by default.
-    pub broker_public_url: Option<String>,
-    /// Further URLs under which hosts look for the broker if it does not answer, such as that of a machine on which it would
-    /// be restored. Hosts that are online get them within seconds.
-    pub more_broker_urls: Vec<String>,
-    /// The same of the console's interface for hosts, such as `https://192.0.2.8:7443`. Their names are in its certificate.
+    /// The URLs of the broker for hosts; `broker_url` by default. The first is the one that they use. They look at the others if
+    /// it does not answer, such as that of a machine on which it would be restored; hosts that are online get these within
+    /// seconds.
+    pub broker_public_urls: Vec<String>,
+    /// Further URLs of the console's interface for hosts, such as `https://192.0.2.8:7443`. Their names are in its certificate.
     pub more_console_urls: Vec<String>,
     /// A program with arguments that installs the revocation list on another machine's broker: run after each change,
     /// at each start and once a day, with the list's path in `MUSTER_REVOKED_PEM`. Without it, commands to many hosts
@@ -68,55 +66,16 @@ pub struct Config {
     /// The largest size of the time-series store, in bytes; beyond it the oldest measurements are removed, down to a
     /// day.
     pub metric_store_max_bytes: u64,
-    /// What one host may have of the console's room, so that none takes the place of the others.
-    pub host_shares: HostSharesConfig,
+    /// How many series of measurements one host may have, so that none takes the place of the others; and 512 bytes of
+    /// measurements a second for each, in the mean of a minute.
+    #[schemars(range(min = 1))]
+    pub host_series_max: u32,
     /// The fleet's authority.
     pub authority: AuthorityConfig,
     /// Rollouts.
     pub rollouts: RolloutConfig,
     /// Backups of the console.
     pub backup: BackupConfig,
-}
-
-/// What one host may have of the console's room. An alert about the host says when four fifths are in use, and what goes beyond
-/// is left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct HostSharesConfig {
-    /// Its units, at most 256.
-    #[schemars(range(min = 1, max = 256))]
-    pub units_max: u32,
-    /// The bytes of the reports of its units.
-    pub unit_reports_max_bytes: u64,
-    /// Its series of measurements.
-    pub series_max: u32,
-    /// The bytes of its measurements for each second, in the mean of a minute.
-    pub measurements_max_bytes_s: u64,
-    /// Its certificates that have not expired, at least 4: one that renews as agents do has three, and as many more as the root was
-    /// replaced.
-    #[schemars(range(min = 4))]
-    pub certificates_max: u32,
-}
-
-impl Default for HostSharesConfig {
-    /// As many units as a host may have, with 32 KiB each; a document gives them a sixteenth of it.
-    fn default() -> Self {
-        Self {
-            units_max: 256,
-            unit_reports_max_bytes: 8 * 1024 * 1024,
-            series_max: 2_000,
-            measurements_max_bytes_s: 1024 * 1024,
-            certificates_max: 16,
-        }
-    }
-}
-
-impl HostSharesConfig {
-    /// What the units of a host may have.
-    #[must_use]
-    pub fn units(&self) -> UnitShares {
-        UnitShares { units: self.units_max.clamp(1, UNITS_MAX as u32).into(), bytes: self.unit_reports_max_bytes }
-    }
 }
 
 /// Where the authority's keys are.
@@ -155,16 +114,24 @@ pub struct BackupConfig {
     /// The folder for them, best on another disk; `backups` in the console's folder by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Whether they have the artifacts, too.
-    pub with_artifacts: bool,
-    /// Whether they have the measurements, too.
-    pub with_series: bool,
+    /// What they have beside the console's own store and keys.
+    pub with: BTreeSet<BackupPart>,
 }
 
 impl Default for BackupConfig {
     fn default() -> Self {
-        Self { recipients: Vec::new(), every_hours: 24, keep: 14, dir: None, with_artifacts: false, with_series: false }
+        Self { recipients: Vec::new(), every_hours: 24, keep: 14, dir: None, with: BTreeSet::new() }
     }
+}
+
+/// What backups may have beside the console's own store and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BackupPart {
+    /// The artifacts.
+    Artifacts,
+    /// The measurements.
+    Measurements,
 }
 
 /// A receiver of alerts.
@@ -224,24 +191,16 @@ pub struct MetricStoreConfig {
     /// The organisation (`influxdb2`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// The bucket (`influxdb2`).
+    /// The bucket (`influxdb2`), or the database (`influxdb1`), as `DATABASE/POLICY` with another retention policy than its
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
-    /// The database (`influxdb1`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub database: Option<String>,
-    /// The retention policy (`influxdb1`); the database's default if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retention_policy: Option<String>,
     /// The user (`influxdb1`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// A file with that user's password.
+    /// A file with a token that may write, or with the password of `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
-    /// A file with a token that may write.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_file: Option<PathBuf>,
+    pub secret_file: Option<PathBuf>,
     /// A PEM file with the certificate authorities to trust, for `https://`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority_file: Option<PathBuf>,
@@ -253,18 +212,10 @@ pub struct MetricStoreConfig {
     /// compressed.
     #[serde(default = "queue_max_bytes")]
     pub queue_max_bytes: u64,
-    /// How many bytes of rejected measurements are kept before the oldest are removed. The default is some sixty
-    /// requests of the largest size: enough to see what is wrong.
-    #[serde(default = "quarantine_max_bytes")]
-    pub quarantine_max_bytes: u64,
 }
 
 fn queue_max_bytes() -> u64 {
     1024 * 1024 * 1024
-}
-
-fn quarantine_max_bytes() -> u64 {
-    64 * 1024 * 1024
 }
 
 /// The kinds of external stores.
@@ -298,11 +249,9 @@ impl Default for Config {
             id: main_id(),
             web_listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7080),
             hosts_listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7443),
-            public_name: None,
-            extra_names: Vec::new(),
+            public_names: Vec::new(),
             broker_url: "mqtts://127.0.0.1:8883".to_owned(),
-            broker_public_url: None,
-            more_broker_urls: Vec::new(),
+            broker_public_urls: Vec::new(),
             more_console_urls: Vec::new(),
             revocation_command: Vec::new(),
             prefix: Prefix::default(),
@@ -316,7 +265,7 @@ impl Default for Config {
             metric_five_minutes_days: 90,
             metric_hours_days: 730,
             metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
-            host_shares: HostSharesConfig::default(),
+            host_series_max: 2_000,
             authority: AuthorityConfig::default(),
             rollouts: RolloutConfig::default(),
             backup: BackupConfig::default(),
@@ -364,9 +313,21 @@ impl Config {
             size_max_bytes: self.metric_store_max_bytes,
             share: Some(muster_series::SeriesShare {
                 label: "host".to_owned(),
-                series_max: self.host_shares.series_max as usize,
+                series_max: self.host_series_max as usize,
             }),
         }
+    }
+
+    /// The bytes of measurements that one host may send each second, in the mean of a minute.
+    #[must_use]
+    pub fn host_measurements_max_bytes_s(&self) -> u64 {
+        512 * u64::from(self.host_series_max)
+    }
+
+    /// Further URLs under which hosts look for the broker.
+    #[must_use]
+    pub fn more_broker_urls(&self) -> &[String] {
+        self.broker_public_urls.get(1..).unwrap_or_default()
     }
 
     /// The folder for backups.
@@ -378,13 +339,13 @@ impl Config {
     /// The URL of the broker for hosts.
     #[must_use]
     pub fn broker_url_for_hosts(&self) -> &str {
-        self.broker_public_url.as_deref().unwrap_or(&self.broker_url)
+        self.broker_public_urls.first().unwrap_or(&self.broker_url)
     }
 
     /// The host in URLs for `listen`: the public name, or a specific address, or this machine's own name.
     #[must_use]
     pub fn host_in_urls(&self, listen: IpAddr) -> String {
-        match (&self.public_name, listen) {
+        match (self.public_names.first(), listen) {
             // A public name is for others; they cannot reach a loopback listener.
             (_, ip) if ip.is_loopback() => bracketed(ip),
             (Some(name), _) => name.parse::<IpAddr>().map_or_else(|_| name.clone(), bracketed),
@@ -400,7 +361,7 @@ impl Config {
         let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         names.extend(listening.iter().filter(|ip| !ip.is_unspecified()).map(IpAddr::to_string));
         names.extend(own_hostname());
-        names.extend(self.public_name.iter().chain(&self.extra_names).cloned());
+        names.extend(self.public_names.iter().cloned());
         let more = self.more_console_urls.iter().filter_map(|url| reqwest::Url::parse(url).ok());
         names.extend(more.filter_map(|url| Some(url.host_str()?.trim_matches(['[', ']']).to_owned())));
         names.sort();
@@ -460,7 +421,7 @@ mod tests {
     #[test]
     fn host_names_in_urls_are_checked() {
         let check = |public: Option<&str>, listen: &str, wanted: &str| {
-            let config = Config { public_name: public.map(str::to_owned), ..Config::default() };
+            let config = Config { public_names: public.map(str::to_owned).into_iter().collect(), ..Config::default() };
             assert_eq!(config.host_in_urls(listen.parse().unwrap()), wanted);
         };
         check(None, "127.0.0.1", "127.0.0.1");

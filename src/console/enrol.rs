@@ -62,8 +62,9 @@ use super::{
 const FACTS_MAX_BYTES: usize = 16 * 1024;
 /// The code of the refusal of a host that has as many certificates as one may have.
 const TOO_MANY: &str = "too_many_certificates";
-/// What an agent needs that renews as it should.
-const CERTIFICATES_LEAST: u32 = 4;
+/// How many certificates that have not expired one host may have: one that renews as agents do has three, and as many more as the
+/// root was replaced.
+const CERTIFICATES_MAX: u64 = 16;
 /// How long a host that asks for another certificate for its key gets the same one.
 const SAME_FOR_MS: Millis = 3_600_000;
 
@@ -336,7 +337,7 @@ async fn certificate(
 ) -> Result<IssuedPem, Error> {
     let (now, lifetime) = (now_ms(), shared.current().host_certificate_lifetime());
     let held = host::certificates(db, host, now).await?;
-    let share = certificate_share(shared, held.count + 1);
+    let share = certificate_share(held.count + 1);
     let is_many = share.level() == ShareLevel::Exceeded;
     let Some((newest, issued_ms)) = held.newest.filter(|(newest, _)| newest.key == csr.key()) else {
         return match is_many {
@@ -373,9 +374,8 @@ async fn certified(
     }
 }
 
-fn certificate_share(shared: &ConsoleState, count: u64) -> ShareUse {
-    let most = shared.settings.started_with.host_shares.certificates_max.max(CERTIFICATES_LEAST);
-    ShareUse { kind: ShareKind::Certificates, used: count, most: most.into() }
+fn certificate_share(count: u64) -> ShareUse {
+    ShareUse { kind: ShareKind::Certificates, used: count, most: CERTIFICATES_MAX }
 }
 
 /// Says what a host has of the certificates that it may have, and whether it was refused one.
@@ -384,7 +384,7 @@ async fn tell_certificates(shared: &ConsoleState, host: HostId, is_refused: bool
     let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
     let held = host::certificates(&mut db, host, now).await?;
     drop(db);
-    let share = certificate_share(shared, held.count + u64::from(is_refused));
+    let share = certificate_share(held.count + u64::from(is_refused));
     host_share::tell(shared, host, &share, u64::from(is_refused), now).await;
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_guard::{LineKind, log_peer};
-use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId, unit::UNITS_MAX};
 
 use super::{alert, state::ConsoleState};
 
@@ -68,29 +68,32 @@ impl ShareKind {
         }
     }
 
-    /// What happens to more, what helps, and the key.
-    fn beyond(self) -> (&'static str, &'static str, &'static str) {
+    /// What happens to more, and what helps.
+    fn beyond(self) -> (&'static str, &'static str) {
         const STOLEN: &str =
             "if its agent is not damaged, its certificate is in wrong hands: `muster host revoke` ends it";
         match self {
-            Self::Units => ("reports of more units are not stored", STOLEN, "units_max"),
-            Self::UnitReports => ("longer reports are not stored", STOLEN, "unit_reports_max_bytes"),
-            Self::Series => {
-                ("new series are left out", "a label whose values change makes a series for each", "series_max")
-            }
+            Self::Units => ("reports of more units are not stored", STOLEN),
+            Self::UnitReports => ("longer reports are not stored", STOLEN),
+            Self::Series => (
+                "new series are left out",
+                "a label whose values change makes a series for each; `host_series_max` in the console's configuration is the \
+                 limit",
+            ),
             Self::Measurements => (
                 "more have to come again later",
-                "let it measure fewer things, or less often",
-                "measurements_max_bytes_s",
+                "let it measure fewer things, or less often; each of `host_series_max` in the console's configuration stands for \
+                 512 bytes a second",
             ),
-            Self::Certificates => (
-                "another key gets none",
-                "an agent keeps its key; if it asks for no others, see `muster host revoke`",
-                "certificates_max",
-            ),
+            Self::Certificates => {
+                ("another key gets none", "an agent keeps its key; if it asks for no others, see `muster host revoke`")
+            }
         }
     }
 }
+
+/// What the units of one host may have: as many as a host may have, with 32 KiB each; a document gives them a sixteenth of it.
+pub const UNIT_SHARES: UnitShares = UnitShares { units: UNITS_MAX as u64, bytes: 32 * 1024 * UNITS_MAX as u64 };
 
 /// What the units of one host may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +138,7 @@ impl ShareUse {
     }
 
     fn message(&self) -> Diagnostic {
-        let (beyond, help, key) = self.kind.beyond();
+        let (beyond, help) = self.kind.beyond();
         let (most, of_what) = (self.most, self.kind.of_what());
         let has = match self.level() {
             ShareLevel::Exceeded => {
@@ -145,8 +148,7 @@ impl ShareUse {
                 format!("this host has {} of the {most} {of_what} that one host may have; beyond, {beyond}", self.used)
             }
         };
-        Diagnostic::new(has)
-            .with_hint(format!("{help}; `host_shares.{key}` in the console's configuration is the limit"))
+        Diagnostic::new(has).with_hint(help)
     }
 }
 
@@ -224,7 +226,9 @@ mod tests {
     #[test]
     fn message_names_what_and_how_much_and_the_key() {
         let near = used(9).message().to_string();
-        assert!(near.contains("9 of the 10 units") && near.contains("`host_shares.units_max`"), "{near}");
+        assert!(near.contains("9 of the 10 units") && near.contains("`muster host revoke`"), "{near}");
+        let series = ShareUse { kind: ShareKind::Series, used: 9, most: 10 }.message().to_string();
+        assert!(series.contains("`host_series_max`"), "{series}");
         for kind in ShareKind::ALL {
             let beyond = ShareUse { kind, used: 11, most: 10 }.message();
             assert!(beyond.cause.contains(kind.of_what()) && beyond.hint.is_some(), "{beyond}");

@@ -80,10 +80,10 @@ pub(crate) const WEB_URL: &str = "web.url";
 pub(crate) const STORE: &str = "console.db";
 /// The file for measurements in the console's folder.
 const SERIES: &str = "series.db";
-/// The settings that can be changed while the console runs. `extra_names` affects only its certificates; `public_name`
-/// is in URLs that hosts and operators already have, so it needs a restart.
+/// The settings that can be changed while the console runs. The first of `public_names` is in URLs that hosts and operators
+/// already have, so it needs a restart; the others affect only its certificates.
 const TAKEN: [&str; 5] =
-    ["extra_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes", "backup"];
+    ["public_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes", "backup"];
 /// How long everything may take to end.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -164,7 +164,7 @@ pub enum ConsoleError {
     /// An address for hosts is invalid.
     #[error("{0}")]
     #[diagnostic(help(
-        "more_broker_urls and more_console_urls in the console's configuration are URLs, such as \
+        "broker_public_urls and more_console_urls in the console's configuration are URLs, such as \
          mqtts://192.0.2.8:8883 and https://192.0.2.8:7443"
     ))]
     Addresses(String),
@@ -380,7 +380,7 @@ impl PreparedConsole {
     #[must_use]
     pub fn with_broker(mut self, url: String, public: Option<String>) -> Self {
         self.config.broker_url = url;
-        self.config.broker_public_url = public;
+        self.config.broker_public_urls = public.into_iter().collect();
         self
     }
 
@@ -404,8 +404,7 @@ impl PreparedConsole {
         let tls = TlsConfigs::new(&self.authority, &self.config)?;
         let speaks_tls = !self.web_addr.ip().is_loopback();
         let (dispatch, dispatch_events) = mpsc::channel(dispatch::EVENTS);
-        let (link, handle, queues) =
-            ConsoleLink::new(dispatch.clone(), self.config.host_shares.measurements_max_bytes_s);
+        let (link, handle, queues) = ConsoleLink::new(dispatch.clone(), self.config.host_measurements_max_bytes_s());
         let link_config = LinkConfig {
             id: self.config.id.clone(),
             address,
@@ -714,7 +713,10 @@ impl RunningConsole {
         let shared = &self.console.shared;
         let config = anchored(config)?;
         shared.tls.renew(&shared.authority, &config)?;
-        let others = other_changes(&shared.settings.started_with, &config, &TAKEN);
+        let mut others = other_changes(&shared.settings.started_with, &config, &TAKEN);
+        if shared.settings.started_with.public_names.first() != config.public_names.first() {
+            others.push("public_names".to_owned());
+        }
         *shared.settings.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
         shared.revocation.requested.notify_one();
         Ok(others)
@@ -901,14 +903,18 @@ mod tests {
     #[tokio::test]
     async fn reload_applies_changeable_settings() {
         let dir = tempfile::tempdir().unwrap();
-        let before = config(dir.path());
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let before = Config { public_names: names(&["fleet.example"]), ..config(dir.path()) };
         let running = start(before.clone()).await.unwrap();
         assert_eq!(running.reload(before.clone()).unwrap(), Vec::<String>::new());
-        let after = Config { artifact_max_bytes: 7, extra_names: vec!["fleet.example".to_owned()], ..before.clone() };
+        let public_names = names(&["fleet.example", "fleet2.example"]);
+        let after = Config { artifact_max_bytes: 7, public_names, ..before.clone() };
         assert_eq!(running.reload(after).unwrap(), Vec::<String>::new());
         assert_eq!(running.console().shared.current().artifact_max_bytes, 7);
         let after = Config { broker_url: "mqtts://elsewhere:8883".to_owned(), metric_days: 15, ..before };
-        assert_eq!(running.reload(after).unwrap(), ["broker_url", "metric_days"]);
+        assert_eq!(running.reload(after.clone()).unwrap(), ["broker_url", "metric_days"]);
+        let after = Config { public_names: names(&["fleet2.example"]), ..after };
+        assert_eq!(running.reload(after).unwrap(), ["broker_url", "metric_days", "public_names"]);
         running.stop().await;
     }
 

@@ -173,7 +173,7 @@ impl StartedBy {
                  then make a new token"
             }
             Self::Console => {
-                "set `hosts_listen` and, if the broker's address is this machine's alone, `broker_public_url` in the console's \
+                "set `hosts_listen` and, if the broker's address is this machine's alone, `broker_public_urls` in the console's \
                  configuration, start the console again, and make a new token"
             }
         }

@@ -304,7 +304,7 @@ fn check_server(server: &ServerFacts, now_ms: Millis) -> Vec<CheckResult> {
             return vec![problem(
                 what,
                 format!("the name in {url} has no address: {error}"),
-                "add the name to DNS or /etc/hosts, or have the other side use an address (`public_name`)",
+                "add the name to DNS or /etc/hosts, or have the other side use an address (`public_names`)",
             )];
         }
         Reach::Refused(error) => {
@@ -334,7 +334,7 @@ fn check_answer(what: &'static str, answer: &ServerAnswer, now_ms: Millis) -> Ve
             Some(why) if judged.1 == Verdict::Ok => all.push(problem(
                 "server certificate",
                 format!("the certificate of the {what} is refused: {why}{}", names(certificate)),
-                "if it is for other names, set `public_name` or `extra_names` of the console (for a broker: `muster \
+                "if it is for other names, add them to `public_names` of the console (for a broker: `muster \
                  console issue --san`); if it is of another authority, this host is a member of another fleet: join anew",
             )),
             Some(_) if is_clock_bad => all.push(problem(

@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn configuration_is_redacted_by_structure() {
         let given = "# join = \"muster1.x\"\njoin = \"muster1.abc\"\nrevocation_command = [\"/bin/x\", \"--pass\"]\n\
-                     token_file = \"/etc/token\"\n[[alert_outlets]]\nurl = \"https://u:p@h/abcd1234/x\"\nproxy = \"http://a:b@c\"\n";
+                     secret_file = \"/etc/token\"\n[[alert_outlets]]\nurl = \"https://u:p@h/abcd1234/x\"\nproxy = \"http://a:b@c\"\n";
         let shown = toml(given, &[]).unwrap();
         for secret in ["muster1", "--pass", "u:p", "abcd1234", "a:b"] {
             assert!(!shown.contains(secret), "{shown}");

@@ -307,7 +307,7 @@ mod console {
         }];
         let outlets = config.alert_outlets.iter().filter_map(|outlet| outlet.secret_file.clone());
         let stores = config.metric_stores.iter();
-        let of_stores = stores.flat_map(|store| [store.password_file.clone(), store.token_file.clone()]).flatten();
+        let of_stores = stores.filter_map(|store| store.secret_file.clone());
         setup.private.extend(outlets.chain(of_stores));
         if trouble.is_some() {
             return PartSetup { trouble, start: setup.start, config: setup.config, ..PartSetup::default() };

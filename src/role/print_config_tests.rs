@@ -136,13 +136,13 @@ fn a_consoles_configuration_has_every_key_with_its_reason() {
     use muster_console::config::Config;
     let text = check::<Config>("");
     for words in
-        ["\n# public_name = ", "\n# broker_public_url = ", "\n# [[metric_stores]]\n", "\n# [[alert_outlets]]\n"]
+        ["\npublic_names = []\n", "\nbroker_public_urls = []\n", "\n# [[metric_stores]]\n", "\n# [[alert_outlets]]\n"]
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
     let store = "[[metric_stores]]\nkind = \"influxdb1\"\nurl = \"http://h\"\n";
     check::<Config>(&format!(
-        "public_name = \"fleet.example\"\nextra_names = [\"a\", \"b\"]\n{store}name = \"one\"\n{store}name = \"two\"\nqueue_max_bytes = 5\n\
+        "public_names = [\"a\", \"b\"]\n{store}name = \"one\"\n{store}name = \"two\"\nqueue_max_bytes = 5\n\
          [[alert_outlets]]\nkind = \"webhook\"\nurl = \"http://w\"\n"
     ));
 }

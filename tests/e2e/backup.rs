@@ -210,8 +210,10 @@ fn hosts_follow_to_another_address() {
     // It learns of the addresses after it has joined.
     let config = roles.home.path().join("console.toml");
     let text = fs::read_to_string(&config).unwrap();
-    let text =
-        format!("more_broker_urls = [\"{broker}\"]\nmore_console_urls = [\"https://127.0.0.1:{hosts}\"]\n{text}");
+    let own = text.lines().find_map(|line| line.strip_prefix("broker_url = ")).unwrap();
+    let text = format!(
+        "broker_public_urls = [{own}, \"{broker}\"]\nmore_console_urls = [\"https://127.0.0.1:{hosts}\"]\n{text}"
+    );
     fs::write(&config, &text).unwrap();
     roles.kill_console();
     roles.try_console().unwrap();

@@ -211,7 +211,7 @@ fn external_stores_get_everything_despite_outages() {
     let second = Server::victoria(&home, "second");
     let more = [
         entry("victoria", "victoriametrics", &victoria.url(), ""),
-        entry("influx", "influxdb1", &influx.url(), "database = \"fleet\""),
+        entry("influx", "influxdb1", &influx.url(), "bucket = \"fleet\""),
         entry("two", "influxdb2", &second.url(), "org = \"fleet\"\nbucket = \"fleet\""),
         // Nobody listens there: it holds up nobody else.
         entry("nowhere", "victoriametrics", "http://127.0.0.1:1", ""),
@@ -277,7 +277,7 @@ fn refused_lines_are_set_aside() {
     let (victoria, influx) = (Server::victoria(&home, "victoria"), Server::influx(&home, "influx"));
     let more = [
         entry("victoria", "victoriametrics", &victoria.url(), ""),
-        entry("wrong", "influxdb1", &influx.url(), "database = \"no_such\""),
+        entry("wrong", "influxdb1", &influx.url(), "bucket = \"no_such\""),
     ];
     let roles = Roles::start_in(home, more.concat());
     let agent = roles.agent(&["--join", &roles.token()]);

@@ -7,11 +7,11 @@ use futures_util::FutureExt;
 use muster_api::CommandState;
 use muster_base::{chance, clock};
 use muster_console::{
-    config::HostSharesConfig,
     dispatch::{
         self, RollCall,
         schedule::{Schedule, ScheduleAction},
     },
+    host_share::UNIT_SHARES,
     ingest::{
         ApplyError,
         acks::{GATHER, OwedAcks, messages},
@@ -165,10 +165,7 @@ impl Console {
 
     async fn store(&mut self, batch: &[Message]) -> muster_console::ingest::effects::Effects {
         let topics = batch.iter().map(|message| &message.topic);
-        let mut together =
-            IngestBatch::begin(&mut self.ledger, topics, HostSharesConfig::default().units(), clock::now_ms())
-                .await
-                .unwrap();
+        let mut together = IngestBatch::begin(&mut self.ledger, topics, UNIT_SHARES, clock::now_ms()).await.unwrap();
         for message in batch {
             let Body::Bytes(payload) = &message.body else { continue };
             match together.apply(&mut self.ledger, &message.topic, payload, message.retained).await {

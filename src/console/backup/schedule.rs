@@ -18,7 +18,7 @@ use muster_topics::{Millis, diagnostic::Diagnostic};
 use tokio_util::sync::CancellationToken;
 
 use super::{BackupChoice, CopyFacts, FolderCopy, remember};
-use crate::{notice::NoticeKind, page_change::PageChange, state::ConsoleState, store};
+use crate::{config::BackupPart, notice::NoticeKind, page_change::PageChange, state::ConsoleState, store};
 
 /// The time between two looks at the clock. The first is so long after the start, when hosts have reported.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -130,7 +130,10 @@ enum BackupAttempt {
 async fn make(shared: &Arc<ConsoleState>, interval_ms: Millis) -> BackupAttempt {
     let config = shared.current();
     let folder = config.backup_folder();
-    let choice = BackupChoice { artifacts: config.backup.with_artifacts, series: config.backup.with_series };
+    let choice = BackupChoice {
+        artifacts: config.backup.with.contains(&BackupPart::Artifacts),
+        series: config.backup.with.contains(&BackupPart::Measurements),
+    };
     let copy = match FolderCopy::make(shared, choice).await {
         Ok(copy) => copy,
         Err(error) if error.problem.code == "backup_running" => return BackupAttempt::Busy,

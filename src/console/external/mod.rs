@@ -42,6 +42,9 @@ use self::{
 };
 use super::config::{Config, MetricStoreConfig};
 
+/// How many bytes of rejected measurements are kept before the oldest are removed: some sixty requests of the largest size,
+/// enough to see what is wrong.
+const QUARANTINE_MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// The smallest limit of a queue: sixteen of the largest requests.
 const QUEUE_MIN_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -191,7 +194,7 @@ impl ExternalStore {
         let failed = |source| ExternalError::Folder { store: config.name.clone(), path: folder.to_owned(), source };
         let quarantine_folder = folder.join("quarantine");
         let queue = DiskQueue::open(folder, config.queue_max_bytes).map_err(failed)?;
-        let quarantine = Quarantine::open(&quarantine_folder, config.quarantine_max_bytes).map_err(failed)?;
+        let quarantine = Quarantine::open(&quarantine_folder, QUARANTINE_MAX_BYTES).map_err(failed)?;
         Ok(Self {
             name: config.name.clone(),
             kind: config.kind.as_str(),

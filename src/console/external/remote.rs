@@ -27,7 +27,7 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
     }
     if has_user_information(&config.url) {
         let reason = "there is a password in it, which every listing would show".to_owned();
-        return Err(failed("url", reason, "token_file, or user and password_file"));
+        return Err(failed("url", reason, "secret_file, with `user` for a password"));
     }
     if url.query().is_some() || url.fragment().is_some() {
         let reason = "it ends with more than a path".to_owned();
@@ -44,26 +44,26 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
 
 /// Checks which keys a kind requires, and which it does not have.
 fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
-    use MetricStoreKind::{Influxdb1, Influxdb2, Victoriametrics};
+    use MetricStoreKind::{Influxdb1, Influxdb2};
     let has = |key: &Option<String>| key.as_deref().is_some_and(|text| !text.trim().is_empty());
     let kind = config.kind.as_str();
     let missing = match config.kind {
-        Influxdb2 if !has(&config.bucket) => Some("bucket"),
-        Influxdb1 if !has(&config.database) => Some("database"),
+        Influxdb2 | Influxdb1 if !has(&config.bucket) => Some("bucket"),
         _ => None,
     };
     if let Some(key) = missing {
         let reason = format!("a store of kind {kind} has to have it");
-        return Err(ExternalError::new(config, key, reason, "where measurements go, as it is called there"));
+        return Err(ExternalError::new(
+            config,
+            key,
+            reason,
+            "the bucket that measurements go to; of influxdb1 the database, or DATABASE/POLICY",
+        ));
     }
     let given = [
         ("org", config.org.is_some(), &[Influxdb2][..]),
-        ("bucket", config.bucket.is_some(), &[Influxdb2]),
-        ("database", config.database.is_some(), &[Influxdb1]),
-        ("retention_policy", config.retention_policy.is_some(), &[Influxdb1]),
+        ("bucket", config.bucket.is_some(), &[Influxdb2, Influxdb1]),
         ("user", config.user.is_some(), &[Influxdb1]),
-        ("password_file", config.password_file.is_some(), &[Influxdb1]),
-        ("token_file", config.token_file.is_some(), &[Influxdb1, Influxdb2, Victoriametrics]),
     ];
     for (key, is_given, kinds) in given {
         if is_given && !kinds.contains(&config.kind) {
@@ -77,13 +77,13 @@ fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
             ));
         }
     }
-    if config.user.is_some() != config.password_file.is_some() {
-        let key = if config.user.is_some() { "password_file" } else { "user" };
-        return Err(ExternalError::new(config, key, "it is missing".to_owned(), "user and password_file go together"));
-    }
-    if config.user.is_some() && config.token_file.is_some() {
-        let reason = "there is a user beside it".to_owned();
-        return Err(ExternalError::new(config, "token_file", reason, "a token, or a user with a password"));
+    if config.user.is_some() && config.secret_file.is_none() {
+        return Err(ExternalError::new(
+            config,
+            "secret_file",
+            "it is missing".to_owned(),
+            "a file with the password of user",
+        ));
     }
     Ok(())
 }
@@ -148,14 +148,14 @@ mod tests {
         for (kind, more, path, access) in [
             (
                 "influxdb2",
-                format!("org = \"o p\"\nbucket = \"b&c\"\ntoken_file = {secret:?}"),
+                format!("org = \"o p\"\nbucket = \"b&c\"\nsecret_file = {secret:?}"),
                 "post /api/v2/write?bucket=b%26c&org=o+p&precision=ms http/1.1",
                 Some("authorization: token s3cret"),
             ),
             ("victoriametrics", String::new(), "post /api/v2/write?", None),
             (
                 "influxdb1",
-                format!("database = \"d\"\nuser = \"me\"\npassword_file = {secret:?}"),
+                format!("bucket = \"d\"\nuser = \"me\"\nsecret_file = {secret:?}"),
                 "post /write?db=d&precision=ms http/1.1",
                 // me:s3cret
                 Some("authorization: basic bwu6cznjcmv0"),
@@ -194,8 +194,7 @@ mod tests {
         fs::write(&stranger, rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap().cert.pem()).unwrap();
         for kind in ["influxdb2", "victoriametrics", "influxdb1"] {
             let more = match kind {
-                "influxdb2" => "bucket = \"b\"",
-                "influxdb1" => "database = \"d\"",
+                "influxdb2" | "influxdb1" => "bucket = \"b\"",
                 _ => "",
             };
             let open = |authority: &Path| {
@@ -228,25 +227,25 @@ mod tests {
         for (kind, more, words) in [
             ("victoriametrics", "url = \"there\"".to_owned(), &["metric_stores", "far", "url"][..]),
             ("victoriametrics", "url = \"ftp://there\"".to_owned(), &["far", "url", "http://"]),
-            ("victoriametrics", "url = \"http://me:pw@there\"".to_owned(), &["far", "url", "password", "token_file"]),
+            ("victoriametrics", "url = \"http://me:pw@there\"".to_owned(), &["far", "url", "password", "secret_file"]),
             ("victoriametrics", "url = \"http://there/?x=1\"".to_owned(), &["far", "url", "path"]),
             ("victoriametrics", "url = \"http://there/below\"".to_owned(), &["far", "url", "path", "https://"]),
             ("influxdb2", with_url(""), &["far", "bucket", "influxdb2"]),
-            ("influxdb1", with_url(""), &["far", "database", "influxdb1"]),
-            ("influxdb1", with_url("database = \" \""), &["far", "database", "influxdb1"]),
+            ("influxdb1", with_url(""), &["far", "bucket", "influxdb1", "DATABASE"]),
+            ("influxdb1", with_url("bucket = \" \""), &["far", "bucket", "influxdb1"]),
             ("victoriametrics", with_url("bucket = \"b\""), &["far", "bucket", "leave it out", "influxdb2"]),
-            ("influxdb1", with_url("database = \"d\"\norg = \"o\""), &["far", "org", "leave it out", "influxdb2"]),
-            ("influxdb1", with_url("database = \"d\"\nuser = \"u\""), &["far", "password_file", "missing", "user"]),
-            ("victoriametrics", with_url("token_file = \"/no/such\""), &["far", "token_file", "/no/such"]),
+            ("influxdb1", with_url("bucket = \"d\"\norg = \"o\""), &["far", "org", "leave it out", "influxdb2"]),
+            ("influxdb1", with_url("bucket = \"d\"\nuser = \"u\""), &["far", "secret_file", "missing", "user"]),
+            ("victoriametrics", with_url("secret_file = \"/no/such\""), &["far", "secret_file", "/no/such"]),
             (
                 "victoriametrics",
-                with_url(&format!("token_file = {empty:?}")),
-                &["token_file", "empty", "secret", "one line"],
+                with_url(&format!("secret_file = {empty:?}")),
+                &["secret_file", "empty", "secret", "one line"],
             ),
             (
                 "victoriametrics",
-                with_url(&format!("token_file = {two:?}")),
-                &["token_file", "two", "secret", "one line"],
+                with_url(&format!("secret_file = {two:?}")),
+                &["secret_file", "two", "secret", "one line"],
             ),
             ("victoriametrics", "url = \"https://there\"".to_owned(), &["far", "authority_file", "PEM"]),
             (
@@ -263,7 +262,7 @@ mod tests {
             assert!(told.hint.is_some_and(|hint| !hint.is_empty()), "{more}: {error}");
         }
         let token = file("token", "very-secret\n");
-        let good = config("influxdb2", &with_url(&format!("org = \"o\"\nbucket = \"b\"\ntoken_file = {token:?}")));
+        let good = config("influxdb2", &with_url(&format!("org = \"o\"\nbucket = \"b\"\nsecret_file = {token:?}")));
         let remote = open(&good).unwrap();
         assert!(!format!("{remote:?}").contains("very-secret"), "{remote:?}");
     }

@@ -45,6 +45,7 @@ use self::{
     store_batch::IngestBatch,
 };
 use super::{
+    host_share::UNIT_SHARES,
     inbound::{Inbound, MessageReceipt},
     state::ConsoleState,
     store::{StoreError, command},
@@ -122,7 +123,7 @@ async fn store(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, Stor
 async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, StoreError> {
     let mut transaction = shared.store.begin().await?;
     let topics = batch.iter().map(|message| &message.topic);
-    let unit_shares = shared.settings.started_with.host_shares.units();
+    let unit_shares = UNIT_SHARES;
     let mut together = IngestBatch::begin(&mut *transaction, topics, unit_shares, now_ms()).await?;
     for message in batch {
         match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {

@@ -49,8 +49,17 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<RemoteServer
         MetricStoreKind::Influxdb1 => (below("write"), below("ping")),
         MetricStoreKind::Influxdb2 | MetricStoreKind::Victoriametrics => (below("api/v2/write"), below("ready")),
     };
-    let query =
-        [("db", &config.database), ("rp", &config.retention_policy), ("org", &config.org), ("bucket", &config.bucket)];
+    let bucket = config.bucket.as_deref();
+    let query = match config.kind {
+        MetricStoreKind::Influxdb1 => {
+            // Its own name for a retention policy of a database in the API of version 2.
+            let parts = bucket.map(|bucket| bucket.split_once('/').map_or((bucket, None), |(db, rp)| (db, Some(rp))));
+            [("db", parts.map(|(database, _)| database)), ("rp", parts.and_then(|(_, policy)| policy))]
+        }
+        MetricStoreKind::Influxdb2 | MetricStoreKind::Victoriametrics => {
+            [("org", config.org.as_deref()), ("bucket", bucket)]
+        }
+    };
     for (name, value) in query {
         if let Some(value) = value {
             write.query_pairs_mut().append_pair(name, value);
@@ -61,19 +70,19 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<RemoteServer
 }
 
 fn access(config: &MetricStoreConfig) -> Result<RemoteAccess, ExternalError> {
-    if let Some(token) = secret(config, "token_file", config.token_file.as_deref())? {
+    let secret = secret(config, "secret_file", config.secret_file.as_deref())?;
+    if let (Some(name), Some(password)) = (&config.user, &secret) {
+        return Ok(RemoteAccess::User { name: name.clone(), password: password.clone() });
+    }
+    if let Some(token) = secret {
         let mut value = HeaderValue::try_from(format!("Token {token}")).map_err(|_| {
             let reason = "its token has letters that no token has".to_owned();
-            ExternalError::new(config, "token_file", reason, "one line: the token, and nothing else")
+            ExternalError::new(config, "secret_file", reason, "one line: the token, and nothing else")
         })?;
         value.set_sensitive(true);
         return Ok(RemoteAccess::Token(value));
     }
-    let password = secret(config, "password_file", config.password_file.as_deref())?;
-    Ok(match (&config.user, password) {
-        (Some(name), Some(password)) => RemoteAccess::User { name: name.clone(), password },
-        _ => RemoteAccess::Anybody,
-    })
+    Ok(RemoteAccess::Anybody)
 }
 
 /// The TLS configuration of a server. The system's certificate authorities are trusted only if configured.
@@ -152,7 +161,7 @@ mod tests {
 
     #[test]
     fn write_urls_are_built() {
-        let text = "name = \"a\"\nkind = \"influxdb1\"\nurl = \"http://h:1/below/\"\ndatabase = \"my db\"\nretention_policy = \"week\"";
+        let text = "name = \"a\"\nkind = \"influxdb1\"\nurl = \"http://h:1/below/\"\nbucket = \"my db/week\"";
         let (write, probe) = urls(text);
         assert_eq!(write, "http://h:1/below/write?db=my+db&rp=week&precision=ms");
         assert_eq!(probe, "http://h:1/below/ping");

@@ -35,7 +35,7 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<InfluxDb2, E
         let reason = format!("over http:// a store of kind {} cannot lie below a path", config.kind.as_str());
         return Err(ExternalError::new(config, "url", reason, "http://HOST:PORT; https:// may have a path"));
     }
-    let token = secret(config, "token_file", config.token_file.as_deref())?.unwrap_or_default();
+    let token = secret(config, "secret_file", config.secret_file.as_deref())?.unwrap_or_default();
     let (org, bucket) = (config.org.clone().unwrap_or_default(), config.bucket.clone().unwrap_or_default());
     // It follows no redirects: they may turn a POST into a GET, whose success would be mistaken for that of the
     // write.
