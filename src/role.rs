@@ -21,3 +21,7 @@ pub(crate) mod revoked;
 #[cfg(test)]
 #[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
 mod print_config_tests;
+
+#[cfg(test)]
+#[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
+mod removed_keys_tests;

@@ -9,16 +9,19 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use toml::de::{DeTable, DeValue};
 
-use self::shape::{KeyShape, insert, known_keys, variable_value, variables};
-pub use self::{explain::explain, print::print};
-use muster_rules::{mask::is_secret_key, unknown_keys::nearest};
-use muster_topics::unit::MASK;
+pub use self::{
+    examine::{Examination, KeySource, examine},
+    explain::explain,
+    print::print,
+    removed::{REMOVED, RemovedKey},
+};
 
+mod examine;
 mod explain;
 mod fields;
 mod print;
+mod removed;
 mod shape;
 
 /// Why a configuration is refused.
@@ -50,6 +53,28 @@ pub enum ConfigError {
         /// The key, with the tables that contain it.
         key: String,
         /// The most similar known key.
+        #[help]
+        hint: String,
+    },
+    /// A key is not known any more.
+    #[error("the configuration {path}, line {line}: `{key}` is gone")]
+    RemovedKey {
+        /// Its path.
+        path: PathBuf,
+        /// The line of the key, counted from 1.
+        line: usize,
+        /// The key, with the tables that contain it.
+        key: String,
+        /// What to do instead.
+        #[help]
+        hint: String,
+    },
+    /// A variable of the environment is not known any more.
+    #[error("the variable {name} is gone")]
+    RemovedVariable {
+        /// Its name.
+        name: String,
+        /// What to do instead.
         #[help]
         hint: String,
     },
@@ -85,65 +110,12 @@ pub fn load<T>(
 where
     T: DeserializeOwned + JsonSchema,
 {
-    let keys = known_keys(schemars::schema_for!(T).as_value());
-    let mut table = toml::Table::new();
-    if let Some(path) = path {
-        table = read_file::<T>(path, &keys)?;
-    }
-    let prefix = format!("MUSTER_{}_", role.to_uppercase());
-    let variables = variables(&prefix, &keys);
-    for (name, text) in environment.into_iter().filter(|(name, _)| name.starts_with(&prefix)) {
-        let Some((place, key)) = variables.get(&name) else {
-            let hint = nearest(&name, variables.keys().map(String::as_str));
-            return Err(ConfigError::UnknownVariable { name, hint });
-        };
-        insert(&mut table, place, variable_value(key, &text));
-        check::<T>(&table).map_err(|message| {
-            let message = if is_secret_key(&name) { message.replace(&text, MASK) } else { message };
-            ConfigError::Variable { name, message }
-        })?;
-    }
-    toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| ConfigError::Invalid {
+    let Examination { config, problems, .. } = examine(role, path, environment);
+    let unread = || ConfigError::Invalid {
         path: path.unwrap_or(Path::new("(none)")).to_owned(),
-        message: error.to_string(),
-    })
-}
-
-fn read_file<T: DeserializeOwned>(path: &Path, keys: &KeyShape) -> Result<toml::Table, ConfigError> {
-    let invalid = |message: String| ConfigError::Invalid { path: path.to_owned(), message };
-    let text = crate::files::read_text(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    let document = DeTable::parse(&text).map_err(|error| invalid(explain(&text, &error)))?;
-    if let Some((offset, key, hint)) = unknown_key(document.get_ref(), keys, "") {
-        let line = text[..offset.min(text.len())].matches('\n').count() + 1;
-        return Err(ConfigError::UnknownKey { path: path.to_owned(), line, key, hint });
-    }
-    // Parsed twice: here for error messages that show the line, below as a table that variables are merged into.
-    toml::from_str::<T>(&text).map_err(|error| invalid(explain(&text, &error)))?;
-    toml::from_str(&text).map_err(|error| invalid(explain(&text, &error)))
-}
-
-fn check<T: DeserializeOwned>(table: &toml::Table) -> Result<(), String> {
-    let parsed: Result<T, _> = toml::Value::Table(table.clone()).try_into();
-    parsed.map(drop).map_err(|error| error.to_string().trim_end().to_owned())
-}
-
-/// The first unknown key: its line, its full name, and a hint.
-fn unknown_key(table: &DeTable<'_>, keys: &KeyShape, above: &str) -> Option<(usize, String, String)> {
-    let KeyShape::Table(known) = keys else { return None };
-    for (key, value) in table {
-        let name = key.get_ref().as_ref();
-        let full = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
-        match (known.get(name), value.get_ref()) {
-            (None, _) => return Some((key.span().start, full, nearest(name, known.keys().map(String::as_str)))),
-            (Some(deeper), DeValue::Table(inner)) => {
-                if let Some(found) = unknown_key(inner, deeper, &full) {
-                    return Some(found);
-                }
-            }
-            (Some(_), _) => {}
-        }
-    }
-    None
+        message: "it cannot be read".to_owned(),
+    };
+    problems.into_iter().next().map_or_else(|| config.ok_or_else(unread), Err)
 }
 
 #[cfg(test)]
@@ -164,6 +136,13 @@ mod tests {
         names: Vec<String>,
         labels: BTreeMap<String, String>,
         metrics: Metrics,
+        outlets: Vec<Outlet>,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Outlet {
+        url: String,
     }
 
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -223,6 +202,52 @@ mod tests {
         refused("[metrics\n", &[], &["line 1"]);
         refused("", &[("MUSTER_AGENT_METRICS_SAMPLE_MS", "often")], &["MUSTER_AGENT_METRICS_SAMPLE_MS", "often"]);
         refused("", &[("MUSTER_AGENT_TOKEN", "hunter2")], &["MUSTER_AGENT_TOKEN", "***", "expected"]);
+    }
+
+    #[test]
+    fn every_problem_is_found_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        fs::write(
+            &path,
+            "port = 99999\nnaems = []\n[labels]\nshop = 7\nsite = \"x\"\n[metrics]\nsample_ms = \"often\"\nsampel = 1\n\
+             [[outlets]]\nurl = \"a\"\nkind = 1\n[[outlets]]\n",
+        )
+        .unwrap();
+        let variables = [("MUSTER_AGENT_PORT", "x"), ("MUSTER_AGENT_PROT", "1"), ("MUSTER_AGENT_TOKEN", "7")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found: Examination<Sample> = examine("agent", Some(&path), variables);
+        let told: Vec<String> = found.problems.iter().map(|problem| Diagnostic::of(problem).to_string()).collect();
+        let wanted = [
+            "line 1,",
+            "line 2:",
+            "line 4,",
+            "line 7,",
+            "line 8:",
+            "line 11",
+            "line 12",
+            "MUSTER_AGENT_PORT",
+            "MUSTER_AGENT_PROT",
+        ];
+        assert_eq!(told.len(), wanted.len(), "{told:#?}");
+        for (words, told) in wanted.iter().zip(&told) {
+            assert!(told.contains(words), "{words} is not in {told}");
+        }
+        let config = found.config.unwrap();
+        assert_eq!((config.labels["site"].as_str(), config.token, config.port), ("x", Some(7), None));
+        assert_eq!(found.keys["labels"], Some(KeySource::File { line: 3 }));
+        assert_eq!(found.keys["token"], Some(KeySource::Variable { name: "MUSTER_AGENT_TOKEN".to_owned() }));
+        assert_eq!(found.keys["metrics.sample_ms"], None);
+        assert_eq!(found.keys.len(), 7, "{:?}", found.keys);
+    }
+
+    #[test]
+    fn removed_key_says_what_to_do() {
+        let removed = REMOVED.iter().find(|removed| removed.role == "agent" && removed.key.contains('.')).unwrap();
+        let (table, key) = removed.key.split_once('.').unwrap();
+        refused(&format!("[{table}]\n{key} = 1\n"), &[], &["line 2", removed.key, "is gone", &removed.hint()]);
+        refused(&format!("[{table}]\nzzz = 1\n"), &[], &["line 2", "zzz", "`--print-config`"]);
+        refused("", &[(&removed.variable(), "1")], &[&removed.variable(), "is gone", &removed.hint()]);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(super) enum KeyShape {
     Value { text: bool, list: bool },
     /// A table with these keys.
     Table(BTreeMap<String, KeyShape>),
+    /// A list of tables with these keys.
+    Tables(BTreeMap<String, KeyShape>),
     /// A table whose keys the user chooses.
     Open,
 }
@@ -43,10 +45,22 @@ fn key_of(schema: &Json, root: &Json, depth: usize) -> KeyShape {
         _ => false,
     };
     if is("object") {
-        KeyShape::Open
-    } else {
-        KeyShape::Value { text: is("string") || schema["enum"].is_array(), list: is("array") }
+        return KeyShape::Open;
     }
+    match schema["items"].is_object().then(|| key_of(&schema["items"], root, depth + 1)) {
+        Some(KeyShape::Table(known)) => KeyShape::Tables(known),
+        _ => KeyShape::Value { text: is("string") || schema["enum"].is_array(), list: is("array") },
+    }
+}
+
+/// The paths of all keys that have a value, a list or names of the user's own choice.
+pub(super) fn leaves(keys: &KeyShape) -> Vec<String> {
+    let KeyShape::Table(known) = keys else { return Vec::new() };
+    let of = |(name, key): (&String, &KeyShape)| match leaves(key) {
+        below if below.is_empty() => vec![name.clone()],
+        below => below.into_iter().map(|key| format!("{name}.{key}")).collect(),
+    };
+    known.iter().flat_map(of).collect()
 }
 
 /// All variables: for each name the path of the key that it sets, and the shape of that key.
