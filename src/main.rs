@@ -133,6 +133,19 @@ impl MainVerb {
         }
     }
 
+    /// What is to be said of a role's configuration, if that is asked for.
+    fn config_report(&self) -> Option<role::check_config::ConfigReport> {
+        match self {
+            #[cfg(feature = "agent")]
+            Self::Agent(args) => args.config_report(),
+            #[cfg(feature = "console")]
+            Self::Console(args) => args.config_report(),
+            #[cfg(feature = "broker")]
+            Self::Broker(args) => args.config_report(),
+            _ => None,
+        }
+    }
+
     /// Refuses an output format that the verb does not support.
     #[cfg(feature = "cli")]
     fn check_form(&self, form: muster_cli::print::PrintFormat) -> Result<(), Failure> {
@@ -251,6 +264,13 @@ fn protect_process() -> Result<(), Failure> {
 fn run(program: Cli) -> Result<(), Failure> {
     if program.verb.is_long_lived() {
         protect_process()?;
+    }
+    if let Some(report) = program.verb.config_report() {
+        #[cfg(feature = "cli")]
+        muster_cli::print::Printer::new(program.options.output).line(&report, &report.text())?;
+        #[cfg(not(feature = "cli"))]
+        muster_base::terminal::out(format!("{}\n", report.text()).as_bytes())?;
+        return report.outcome();
     }
     #[cfg(feature = "cli")]
     program.verb.check_form(program.options.output)?;

@@ -148,7 +148,8 @@ fn reference_of_configurations_is_current() {
     page.paragraph(
         "A key can be set in the role's file (`--config FILE`, TOML) and by a variable of the environment, which \
          comes first: `sample_ms` in `[metrics]` of an agent is `MUSTER_AGENT_METRICS_SAMPLE_MS`. An unknown key or \
-         variable is an error that names the nearest known one. SIGHUP has a role read its file again.",
+         variable is an error that names the nearest known one; of one that there was, what to do instead. \
+         `--check-config` says all that is wrong, and where each key is set. SIGHUP has a role read its file again.",
     );
     role::<muster_agent::config::Config>(&mut page, "Agent");
     role::<muster_console::config::Config>(&mut page, "Console");

@@ -24,6 +24,12 @@ pub struct RoleArgs {
     /// Each key stands there with what it is for and its default; secrets print as ***.
     #[arg(long)]
     pub print_config: bool,
+    /// Say what is wrong with the configuration, and exit
+    ///
+    /// It says where each key is set, too. File and environment are read to their end, and the files that keys name are
+    /// looked at. Nothing is made or changed. The exit code is 0 if the role would start with it, and 2 otherwise.
+    #[arg(long, conflicts_with = "print_config")]
+    pub check_config: bool,
 }
 
 impl RoleArgs {

@@ -103,5 +103,5 @@ pub use state::{Console, SharedPem, StartedBy};
 
 pub use self::{
     error::Error,
-    start::{ConsoleError, PreparedConsole, RunningConsole, check_form, prepare, start},
+    start::{ConsoleError, PreparedConsole, RunningConsole, check_form, prepare, problems, start},
 };

@@ -280,6 +280,20 @@ pub fn check_form(folder: &Path) -> Result<(), OtherForm> {
     [STORE, SERIES].into_iter().try_for_each(|name| form::check_store(&folder.join(name), store::other_form))
 }
 
+/// Returns everything that is wrong with a configuration although each value is of its type. It reads the files that outlets and
+/// stores name, and opens nothing.
+#[must_use]
+pub fn problems(config: &Config) -> Vec<Diagnostic> {
+    let mut problems = Vec::new();
+    problems.extend(parse_broker_url(&config.broker_url).err().map(|error| Diagnostic::of(&ConsoleError::from(error))));
+    problems.extend(address::check(config).err().map(|why| Diagnostic::of(&ConsoleError::Addresses(why))));
+    problems.extend(anchored(config.clone()).err().map(|error| Diagnostic::of(&error)));
+    let outlets = config.alert_outlets.iter().filter_map(|outlet| AlertOutlet::open(outlet).err());
+    problems.extend(outlets.map(|error| Diagnostic::of(&error)));
+    problems.extend(external::problems(config).iter().map(|error| Diagnostic::of(error)));
+    problems
+}
+
 /// Makes the folder absolute: the revocation command gets a path in it.
 fn anchored(config: Config) -> Result<Config, ConsoleError> {
     match folders::absolute(&config.data_dir) {

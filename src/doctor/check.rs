@@ -76,7 +76,12 @@ pub struct Finding {
 }
 
 /// A finding of a part that is still to be named.
-struct CheckResult(&'static str, Verdict, String, Option<String>);
+pub(crate) struct CheckResult(
+    pub(crate) &'static str,
+    pub(crate) Verdict,
+    pub(crate) String,
+    pub(crate) Option<String>,
+);
 
 /// The server of [`ServerFacts`] whose rules are checked too.
 const BROKER: &str = "broker";
@@ -218,7 +223,7 @@ fn check_part(part: Part, found: &PartFacts, facts: &Facts) -> Vec<CheckResult> 
     all
 }
 
-fn check_permissions(path: &Path, mode: u32) -> CheckResult {
+pub(crate) fn check_permissions(path: &Path, mode: u32) -> CheckResult {
     let (path, mode) = (path.display(), mode & 0o777);
     problem(
         "permissions",
@@ -387,7 +392,7 @@ fn span(seconds: i64) -> String {
     }
 }
 
-fn check_certificate(check: &'static str, one: &CertificateFacts, now_ms: Millis) -> CheckResult {
+pub(crate) fn check_certificate(check: &'static str, one: &CertificateFacts, now_ms: Millis) -> CheckResult {
     let what = format!("{} ({})", one.what, one.place);
     let content = match &one.content {
         Ok(content) => content,
@@ -415,7 +420,7 @@ fn check_certificate(check: &'static str, one: &CertificateFacts, now_ms: Millis
     fine(check, format!("{what} of {common_name}, {} left", span(left_ms / 1_000)))
 }
 
-fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, String>, now_ms: Millis) -> CheckResult {
+pub(crate) fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, String>, now_ms: Millis) -> CheckResult {
     let (check, path) = ("revocation list", path.display());
     let remedy = "the console makes a new one when it starts, and every day; if it is on another machine, copy its revoked.pem from \
                   its data folder";

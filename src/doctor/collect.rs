@@ -82,7 +82,7 @@ async fn look_at(setup: &PartSetup) -> PartFacts {
     found
 }
 
-fn certificate(setup: &CertificateSetup) -> CertificateFacts {
+pub(crate) fn certificate(setup: &CertificateSetup) -> CertificateFacts {
     let (place, pem) = match &setup.source {
         CertificateSource::File(path) => {
             (path.display().to_string(), std::fs::read_to_string(path).map_err(|error| error.to_string()))
@@ -97,7 +97,7 @@ fn certificate(setup: &CertificateSetup) -> CertificateFacts {
 }
 
 /// Returns by when each list of a file has to be replaced.
-fn revocation_list(path: &Path) -> Result<Vec<Millis>, String> {
+pub(crate) fn revocation_list(path: &Path) -> Result<Vec<Millis>, String> {
     let pem = std::fs::read(path).map_err(|error| error.to_string())?;
     let lists = CertificateRevocationListDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()

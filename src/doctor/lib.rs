@@ -5,6 +5,7 @@
 //! - [`setup`]: what is installed: files, folders, addresses; the program says it, from the configurations of its roles
 //! - [`facts`]: what was found there; [`collect`] finds it, with [`probe`] (servers), [`broker`] (its rules) and [`files`]
 //! - [`check`]: decides about the facts, pure: findings, each with its verdict and its remedy
+//! - [`config_files`]: the files that a configuration names, for `--check-config` of the roles
 //! - [`report`]: the findings as text
 //! - [`redact`]: takes secrets out of texts, pure; [`bundle`]: an archive of findings, configurations and logs
 //!
@@ -15,6 +16,7 @@ pub mod broker;
 pub mod bundle;
 pub mod check;
 pub mod collect;
+pub mod config_files;
 pub mod facts;
 pub mod files;
 pub mod probe;

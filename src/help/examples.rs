@@ -31,6 +31,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster agent --join TOKEN", "join, and run in this terminal"),
             ("muster agent --config /etc/muster/agent.toml", ""),
             ("muster agent --print-config", "every key, with its default"),
+            ("muster agent --config agent.toml --check-config", "all that is wrong with it"),
         ],
     ),
     (
@@ -48,6 +49,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster console --config /etc/muster/console.toml", ""),
             ("muster console --print-config", "every key, with its default"),
+            ("muster console --config console.toml --check-config", "all that is wrong with it"),
         ],
     ),
     (
@@ -72,6 +74,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster broker --config /etc/muster/broker.toml", ""),
             ("muster broker --print-config", "every key, with its default"),
+            ("muster broker --config broker.toml --check-config", "all that is wrong with it"),
         ],
     ),
     (

@@ -22,8 +22,12 @@ use muster_base::{
     role_args::RoleArgs,
     service_manager::ServiceManager,
 };
+use muster_doctor::config_files::{FileUse, NamedFile};
+use muster_topics::diagnostic::Diagnostic;
 use nix::unistd::geteuid;
 use tokio_util::sync::CancellationToken;
+
+use super::check_config::{self, ConfigReport, RoleRules};
 
 /// The wait before an agent that did not start with a changed configuration is started again.
 const START_PAUSE: Duration = Duration::from_secs(5);
@@ -72,6 +76,51 @@ struct DetachArgs {
     /// Folder of the agent; the one of an agent without options if left out
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+}
+
+impl AgentArgs {
+    /// What is to be said of the configuration, if that is asked for.
+    pub(crate) fn config_report(&self) -> Option<ConfigReport> {
+        let adjust = |config: &mut Config| match &self.data_dir {
+            Some(folder) => {
+                config.data_dir.clone_from(folder);
+                vec![("data_dir", "--data-dir")]
+            }
+            None => {
+                if self.role.config.is_none() && config.data_dir == default_folder() {
+                    config.data_dir = own_folder();
+                }
+                Vec::new()
+            }
+        };
+        self.role.check_config.then(|| check_config::examine("agent", &self.role, adjust, rules))
+    }
+}
+
+/// What is known of a configuration beside its type.
+fn rules(config: &Config) -> RoleRules {
+    let file = NamedFile::new;
+    let mut problems = config.problems();
+    if let Err((path, error)) = config.clone().anchored() {
+        problems.push(Diagnostic::new(format!("the path {:?} cannot be used: {error}", path.display().to_string())));
+    }
+    problems.extend(config.whole_policy().err().map(|error| Diagnostic::of(&error)));
+    let mut files = vec![
+        file("data_dir", &config.data_dir, FileUse::OwnFolder, ""),
+        file(
+            "packages.root_dir",
+            &config.packages.root_dir,
+            FileUse::Folder,
+            "name the root of a tree with its packages",
+        ),
+    ];
+    let lxc = config.containers.lxc_dir.as_deref();
+    files.extend(lxc.map(|path| file("containers.lxc_dir", path, FileUse::OwnFolder, "")));
+    let allowed = config.files.dirs.iter().flatten();
+    files.extend(allowed.map(|path| file("files.dirs", path, FileUse::Folder, "make it, or leave it out")));
+    let program = config.admission.command.first().filter(|program| !program.is_empty()).map(Path::new);
+    files.extend(program.map(|path| file("admission.command", path, FileUse::Program, "name a program with its path")));
+    RoleRules { problems, files, listeners: Vec::new() }
 }
 
 /// Runs an agent until `shutdown`, or performs an operation that needs no agent.

@@ -10,6 +10,7 @@ use muster_base::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    check_config::{self, ConfigReport},
     embedded_broker, password,
     render::{self, RenderArgs},
 };
@@ -36,6 +37,15 @@ enum BrokerVerb {
         /// Host's id, console-NAME, operator-NAME or observer-NAME
         name: String,
     },
+}
+
+impl BrokerArgs {
+    /// What is to be said of the configuration, if that is asked for.
+    pub(crate) fn config_report(&self) -> Option<ConfigReport> {
+        self.role
+            .check_config
+            .then(|| check_config::examine("broker", &self.role, |_| Vec::new(), embedded_broker::Config::rules))
+    }
 }
 
 /// Runs a broker until `shutdown`, or performs an operation that needs none.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand};
@@ -18,7 +18,10 @@ use muster_console::{
     config::Config,
     issue::{self, InitArgs, IssueArgs, IssuedArgs, RevokeArgs},
 };
+use muster_doctor::config_files::{FileUse, NamedFile};
 use tokio_util::sync::CancellationToken;
+
+use super::check_config::{self, ConfigReport, RoleRules};
 
 /// Run a fleet's console, or make certificates
 #[derive(Args, Clone, Debug)]
@@ -45,6 +48,36 @@ enum ConsoleVerb {
     ///
     /// A console that runs notices it within five seconds.
     Revoke(RevokeArgs),
+}
+
+impl ConsoleArgs {
+    /// What is to be said of the configuration, if that is asked for.
+    pub(crate) fn config_report(&self) -> Option<ConfigReport> {
+        self.role.check_config.then(|| check_config::examine("console", &self.role, |_| Vec::new(), rules))
+    }
+}
+
+/// What is known of a configuration beside its type.
+fn rules(config: &Config) -> RoleRules {
+    let file = NamedFile::new;
+    let program = config.revocation_command.first().map(Path::new);
+    let program =
+        program.map(|path| file("revocation_command", path, FileUse::Program, "name a program with its path"));
+    let roots = config.rollouts.authority_file.as_deref();
+    let roots =
+        roots.map(|path| file("rollouts.authority_file", path, FileUse::Text, "a PEM file of authorities to trust"));
+    let backups = config.backup.dir.as_deref().map(|path| file("backup.dir", path, FileUse::OwnFolder, ""));
+    let outlets = config.alert_outlets.iter().filter_map(|one| Some(("alert_outlets", one.secret_file.as_deref()?)));
+    let stores = config.metric_stores.iter().filter_map(|one| Some(("metric_stores", one.secret_file.as_deref()?)));
+    // Of those that cannot be read the console's own check says more.
+    let secrets = outlets.chain(stores).filter(|(_, path)| path.exists());
+    let secrets = secrets.map(|(key, path)| file(&format!("{key}.secret_file"), path, FileUse::Secret, ""));
+    let data = file("data_dir", &config.data_dir, FileUse::OwnFolder, "");
+    RoleRules {
+        problems: muster_console::problems(config),
+        files: [data].into_iter().chain(program).chain(roots).chain(backups).chain(secrets).collect(),
+        listeners: vec![("web_listen", config.web_listen), ("hosts_listen", config.hosts_listen)],
+    }
 }
 
 /// Runs a console until `shutdown`, or performs an operation that needs none.

@@ -136,7 +136,7 @@ fn load<T: DeserializeOwned + JsonSchema + Default>(role: &str, path: &Path) -> 
 }
 
 fn trouble(error: &ConfigError) -> Diagnostic {
-    hinted(Diagnostic::of(error), "correct the file; `--print-config` of its role shows every key")
+    hinted(Diagnostic::of(error), "correct the file; `--check-config` of its role says all that is wrong with it")
 }
 
 /// Gives what has no hint of its own the usual one.

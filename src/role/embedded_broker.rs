@@ -11,12 +11,13 @@ use muster_base::{
     reload::other_changes,
 };
 use muster_broker::{Broker, BrokerError, BrokerSizes, PlainListener, Tls, Users};
+use muster_doctor::config_files::{FileUse, NamedFile};
 use muster_topics::{diagnostic::Diagnostic, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::revoked;
+use super::{check_config::RoleRules, revoked};
 
 /// Configuration of `muster broker`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -90,6 +91,42 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What is known of it beside its type.
+    pub(crate) fn rules(&self) -> RoleRules {
+        let issue = "`muster console issue --role broker --name NAME --san ADDRESS --out DIR` on the console's machine writes it";
+        let file = NamedFile::new;
+        let mut files = vec![
+            file("data_dir", &self.data_dir, FileUse::OwnFolder, ""),
+            file("certificate_file", &self.certificate_file, FileUse::Certificate, issue),
+            file("key_file", &self.key_file, FileUse::Key, issue),
+            file("authority_file", &self.authority_file, FileUse::Certificate, issue),
+        ];
+        let from_console = "the console keeps it in its data folder; if it is on another machine, copy it from there";
+        files.extend(
+            self.revoked_file.iter().map(|path| file("revoked_file", path, FileUse::RevocationList, from_console)),
+        );
+        let mut problems: Vec<Diagnostic> =
+            self.sizes().problems().iter().map(|problem| Diagnostic::of(problem)).collect();
+        if let Some(address) = self.plain_listen {
+            let usual = "`muster broker password NAME` prints a line for this file";
+            files.push(file("users_file", &self.users_file, FileUse::Secret, usual));
+            if self.users_file.exists() {
+                problems.extend(users(&self.users_file).err().and_then(|failure| failure.diagnostic));
+            }
+            if !address.ip().is_loopback() {
+                problems.extend(failure(&BrokerError::NotLoopback(address), "plain_listen").diagnostic);
+            }
+        }
+        let listeners = [
+            ("listen", Some(self.listen)),
+            ("websocket_listen", self.websocket_listen),
+            ("plain_listen", self.plain_listen),
+            ("monitor_listen", self.monitor_listen),
+        ];
+        let listeners = listeners.into_iter().filter_map(|(key, address)| Some((key, address?))).collect();
+        RoleRules { problems, files, listeners }
+    }
+
     /// How large the broker is.
     pub(crate) fn sizes(&self) -> BrokerSizes {
         let &Self { clients_max, identity_clients_max, memory_max_bytes, connect_timeout_s, .. } = self;

@@ -27,6 +27,32 @@ const FILES: &[(&str, &str)] = &[
     ("broken.toml", "data_dir = \n"),
     ("unknown-key.toml", "data_dri = \"x\"\n"),
     ("bad-value.toml", "data_dir = 3\n"),
+    ("checked.toml", "realms = [\"shop\"]\n[labels]\nshop = \"7\"\n[metrics.every_s]\ncores = \"off\"\n"),
+    (
+        "wrong-agent.toml",
+        "data_dir = \"fresh\"\nheartbeat_ms = 0\nremoval_day_share = \"much\"\npolicy_file = \"no-policy.toml\"\n\
+         local_listen = \"0.0.0.0:7070\"\n[admission]\ncommand = [\"/no/such\"]\nwindow = []\n",
+    ),
+    ("removed-agent.toml", "keep_alive_s = 60\n"),
+    ("checked-console.toml", "data_dir = \"console\"\npublic_names = [\"fleet.example\"]\n"),
+    (
+        "wrong-console.toml",
+        "data_dir = \"empty.toml\"\nbroker_url = \"http://127.0.0.1:1\"\nweb_listen = \"127.0.0.1:7443\"\n\
+         [host_shares]\nseries_max = 5\n[[metric_stores]]\nname = \"a\"\nkind = \"influxdb1\"\nurl = \"http://h\"\n",
+    ),
+    ("removed-console.toml", "[backup]\nwith_artifacts = true\n"),
+    (
+        "checked-broker.toml",
+        "data_dir = \"broker-data\"\ncertificate_file = \"broker/certificate.pem\"\nkey_file = \"broker/key.pem\"\n\
+         authority_file = \"broker/authority.pem\"\nclients_max = 100\n",
+    ),
+    (
+        "wrong-broker.toml",
+        "data_dir = \"broker-data\"\ncertificate_file = \"password\"\nkey_file = \"password\"\n\
+         authority_file = \"nothing.pem\"\nplain_listen = \"127.0.0.1:8883\"\nusers_file = \"password\"\n\
+         memory_max_bytes = 1000\n",
+    ),
+    ("removed-broker.toml", "[limits]\ninflight_max = 100\n"),
     // Batches.
     ("batch.yaml", "- argv: [echo, one]\n- shell: echo two\n"),
     ("batch-broken.yaml", "- argv: echo\n"),

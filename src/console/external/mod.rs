@@ -97,6 +97,29 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns everything that is wrong with the configured stores. It reads the files that they name, and opens nothing.
+pub(super) fn problems(config: &Config) -> Vec<ExternalError> {
+    let mut names = BTreeSet::new();
+    let of = |one| [check_name(&mut names, one).err(), check_queue(one).err(), remote::open(one).err()];
+    config.metric_stores.iter().flat_map(of).flatten().collect()
+}
+
+fn check_name(names: &mut BTreeSet<String>, config: &MetricStoreConfig) -> Result<(), ExternalError> {
+    if names.insert(config.name.as_str().to_owned()) {
+        return Ok(());
+    }
+    let hint = "a name of its own for each; its queue is kept under it";
+    Err(ExternalError::new(config, "name", "two stores have this name".to_owned(), hint))
+}
+
+fn check_queue(config: &MetricStoreConfig) -> Result<(), ExternalError> {
+    if config.queue_max_bytes >= QUEUE_MIN_BYTES {
+        return Ok(());
+    }
+    let reason = format!("{} bytes are too few", config.queue_max_bytes);
+    Err(ExternalError::new(config, "queue_max_bytes", reason, &format!("at least {QUEUE_MIN_BYTES}")))
+}
+
 impl ExternalStores {
     /// Opens the queues of all configured stores.
     ///
@@ -107,15 +130,7 @@ impl ExternalStores {
         let mut names = BTreeSet::new();
         let mut stores = Vec::new();
         for one in &config.metric_stores {
-            if !names.insert(one.name.as_str().to_owned()) {
-                let reason = "two stores have this name".to_owned();
-                return Err(ExternalError::new(
-                    one,
-                    "name",
-                    reason,
-                    "a name of its own for each; its queue is kept under it",
-                ));
-            }
+            check_name(&mut names, one)?;
             stores.push(Arc::new(ExternalStore::open(one, &folder.join(one.name.as_str()))?));
         }
         for left in others(&folder, &names) {
@@ -185,11 +200,7 @@ fn records(points: &[Point], now: Millis) -> Vec<QueueRecord> {
 
 impl ExternalStore {
     fn open(config: &MetricStoreConfig, folder: &Path) -> Result<Self, ExternalError> {
-        if config.queue_max_bytes < QUEUE_MIN_BYTES {
-            let reason = format!("{} bytes are too few", config.queue_max_bytes);
-            let hint = format!("at least {QUEUE_MIN_BYTES}");
-            return Err(ExternalError::new(config, "queue_max_bytes", reason, &hint));
-        }
+        check_queue(config)?;
         let remote = remote::open(config)?;
         let failed = |source| ExternalError::Folder { store: config.name.clone(), path: folder.to_owned(), source };
         let quarantine_folder = folder.join("quarantine");
