@@ -79,7 +79,7 @@ fn run(options: &Options) -> Result<bool> {
     let file = fleet.home.path().join("artifact");
     write_random(&file, options.megabytes * 1_000_000);
     let began = Instant::now();
-    fleet.ok(&["artifact", "add", file.to_str().unwrap(), "--role", "large", "--version", "1"]);
+    fleet.ok(&["artifact", "create", file.to_str().unwrap(), "--role", "large", "--version", "1"]);
     let upload_s = began.elapsed().as_secs_f64();
     let sha256 = fleet.json(&["artifact", "show", "large"])["sha256"].as_str().unwrap().to_owned();
     let installed = home.path().join("agent/artifacts").join(&sha256);

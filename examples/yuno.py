@@ -2,7 +2,7 @@
 """A yuno in Python, with nothing but the standard library: it plays, takes the commands `echo`, `refuse` (from then on it
 will not play) and `hang` (which it never answers), and tells numbers about itself.
 
-    muster artifact add examples/yuno.py --role sample --version 1
+    muster artifact create examples/yuno.py --role sample --version 1
     muster yuno create default/sample --artifact sample --lines --run --play
     muster yuno command default/sample echo words=hello
 """

@@ -2,7 +2,7 @@
 //! host with
 //!
 //! ```console
-//! $ muster artifact add target/debug/examples/yuno --role metronome --version 1
+//! $ muster artifact create target/debug/examples/yuno --role metronome --version 1
 //! $ muster yuno create default/metronome --artifact metronome --lines --run
 //! $ muster yuno play default/metronome
 //! $ muster yuno command default/metronome tempo bpm=90

@@ -3,7 +3,7 @@
 # which is on every Debian (perl-base), carries lines between the socket and two FIFOs. Where there is none, the sample
 # in Rust is one small file, and speaks for a shell just as well.
 #
-#     muster artifact add examples/yuno.sh --role bell --version 1
+#     muster artifact create examples/yuno.sh --role bell --version 1
 #     muster yuno create default/bell --artifact bell --lines --run --play
 set -eu
 

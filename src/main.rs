@@ -413,7 +413,7 @@ mod tests {
             "muster yuno create default/x --artifact a@1 --arg -v --stop-signal quit --restart on-failure --run",
             "muster yuno stop --all --yes",
             "muster yuno kill a/b",
-            "muster config add a.b 1 file.json",
+            "muster config create a.b 1 file.json",
             "muster metric query x --since 1h",
             "muster token create --count 100",
             "muster simulate --hosts 1000 --churn 5%/min --fail 1% --ramp 10s --for 5m --takes 2s",

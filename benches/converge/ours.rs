@@ -54,7 +54,7 @@ pub(crate) fn measure(content: &Content, options: &Options) -> Result<Vec<(Row, 
     let program = options.program.as_ref().map_or_else(agent::build, |agent| Ok(agent.canonicalize()?))?;
     let mut muster = Muster::start(&program, options)?;
     let sleeper = content.script.to_str().context("a path")?;
-    muster.fleet.ok(&["artifact", "add", sleeper, "--role", "sleeper", "--version", "1"]);
+    muster.fleet.ok(&["artifact", "create", sleeper, "--role", "sleeper", "--version", "1"]);
     let document = file(&muster.home, "bench.json", &document(content).to_string());
     thread::sleep(SETTLE);
 

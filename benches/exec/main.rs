@@ -158,12 +158,12 @@ pub(crate) fn content(number: usize) -> String {
 fn change(fleet: &Fleet, options: &Options) -> Duration {
     let script = "#!/bin/sh\ntrap 'kill $!' HUP\nwhile :; do sleep 1000 & wait $!; done\n";
     let script = file(&fleet.home, "till", script);
-    fleet.ok(&["artifact", "add", &script, "--role", "till", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "till", "--version", "1"]);
     let (mut number, hosts) = (0, options.hosts.to_string());
     let mut apply = || {
         number += 1;
         let config = file(&fleet.home, "till.json", &content(number));
-        fleet.ok(&["config", "add", "till.main", &number.to_string(), &config]);
+        fleet.ok(&["config", "create", "till.main", &number.to_string(), &config]);
         let document = format!(
             "deployment: default/till\ntarget: {{select: 'host=*'}}\nunits:\n- {{name: till, artifact: till@1, \
              configs: [till.main@{number}], reload: signal, verify_after_ms: 1}}\n"

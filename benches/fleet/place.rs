@@ -108,7 +108,7 @@ impl Place {
         let program = self.path("load");
         fs::write(&program, "#!/bin/sh\nexec sleep 100000\n")?;
         let added =
-            self.muster().args(["artifact", "add", "--role", "load", "--version", "1"]).arg(program).output()?;
+            self.muster().args(["artifact", "create", "--role", "load", "--version", "1"]).arg(program).output()?;
         ensure!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Muster {
             let found = hosts.as_array()?.iter().find(|host| host["id"] != own.as_str())?;
             (found["presence"]["state"] == "online").then(|| found["id"].as_str().map(str::to_owned))?
         })?;
-        fleet.ok(&["artifact", "add", program.to_str().context("a path")?, "--role", "program", "--version", "1"]);
+        fleet.ok(&["artifact", "create", program.to_str().context("a path")?, "--role", "program", "--version", "1"]);
         for name in names {
             let unit = format!("default/{name}");
             fleet.ok(&["yuno", "create", &unit, "--host", &host, "--artifact", "program", "--run", "--no-wait"]);

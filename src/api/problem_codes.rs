@@ -76,7 +76,7 @@ pub const PROBLEM_CODES: &[ProblemCode] = &[
     row(
         "content_damaged",
         &[404, 409],
-        "An artifact, a config or a manifest is not what was stored: it has to be added again.",
+        "An artifact, a config or a manifest is not what was stored: it has to be created again.",
     ),
     row("default_realm", &[409], "The realm `default` cannot be removed."),
     row("disk_full", &[507], "The console's disk is full."),

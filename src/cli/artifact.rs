@@ -38,10 +38,10 @@ const MANIFEST_SUFFIX: &str = ".manifest.json";
 /// Verbs on artifacts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ArtifactVerb {
-    /// Add a file under a role and a version
+    /// Create an artifact of a file, under a role and a version
     ///
-    /// Adding the same file again changes nothing.
-    Add(AddArgs),
+    /// Creating the same one again changes nothing.
+    Create(CreateArgs),
     /// List artifacts, newest first
     #[command(alias = "list")]
     Ls,
@@ -70,7 +70,7 @@ pub enum ArtifactVerb {
     },
 }
 
-/// Add a file.
+/// Options of `create`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "A manifest is a JSON file that says what the artifact is. Everything in it may be left out:\n\n\
@@ -86,7 +86,7 @@ pub enum ArtifactVerb {
                     itself is never run to find these out. `muster yuno create` takes arguments and channel from \
                     it, and a unit whose config does not match config_schema is refused."
 )]
-pub struct AddArgs {
+pub struct CreateArgs {
     /// Program, or script that begins with `#!`
     file: PathBuf,
     /// Role [default: that of the manifest]
@@ -106,13 +106,13 @@ pub struct AddArgs {
 /// If it fails.
 pub async fn run(verb: ArtifactVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        ArtifactVerb::Add(wanted) => {
-            let artifact = add(session, &wanted).await?;
+        ArtifactVerb::Create(wanted) => {
+            let artifact = create(session, &wanted).await?;
             show(session, artifact).await
         }
         ArtifactVerb::Ls => {
             let artifacts: Vec<Artifact> = session.client.get("artifacts", &[]).await?;
-            let empty = "no artifacts; `muster artifact add FILE --role R --version V` adds one";
+            let empty = "no artifacts; `muster artifact create FILE --role R --version V` creates one";
             list(session, &artifacts, empty)
         }
         ArtifactVerb::Show { artifact } => show(session, find(session, &artifact).await?).await,
@@ -224,7 +224,7 @@ pub async fn manifest(session: &CliSession, artifact: &Artifact) -> Result<Optio
 }
 
 /// The manifest for a file: the named one, or the one beside the file.
-async fn read_manifest(wanted: &AddArgs) -> Result<Option<Manifest>, Failure> {
+async fn read_manifest(wanted: &CreateArgs) -> Result<Option<Manifest>, Failure> {
     let path = match &wanted.manifest {
         Some(path) => path.clone(),
         None => {
@@ -240,7 +240,7 @@ async fn read_manifest(wanted: &AddArgs) -> Result<Option<Manifest>, Failure> {
     let text = files::read_text(&path).trying(format_args!("the manifest {}", path.display()))?;
     let manifest = serde_json::from_str(&text).map_err(|error| {
         Failure::new(FailureKind::Usage, format!("the manifest {}: {error}", path.display()))
-            .hint("`muster artifact add --help` shows one")
+            .hint("`muster artifact create --help` shows one")
     })?;
     Ok(Some(manifest))
 }
@@ -258,11 +258,11 @@ fn label<T: PartialEq + std::fmt::Display + Clone>(
         }
         (Some(label), _) | (None, Some(label)) => Ok(label.clone()),
         (None, None) => Err(Failure::new(FailureKind::Usage, format!("--{what} is missing, and no manifest says it"))
-            .hint("`muster artifact add --help` tells what a manifest is")),
+            .hint("`muster artifact create --help` tells what a manifest is")),
     }
 }
 
-async fn add(session: &CliSession, wanted: &AddArgs) -> Result<Artifact, Failure> {
+async fn create(session: &CliSession, wanted: &CreateArgs) -> Result<Artifact, Failure> {
     let path: &Path = &wanted.file;
     let what = format!("the file {}", path.display());
     let file = File::open(path).await.trying(&what)?;
@@ -328,7 +328,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Artifact, Failure>
     }
     version_order::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no artifact {text}"))
-            .hint("`muster artifact ls` lists them; `muster artifact add` adds one")
+            .hint("`muster artifact ls` lists them; `muster artifact create` creates one")
     })
 }
 

@@ -81,7 +81,7 @@ pub struct CreateArgs {
     file: Option<PathBuf>,
     /// Include artifacts: the programs that units run
     ///
-    /// Without them they have to be added again before a unit can be started anew.
+    /// Without them they have to be created again before a unit can be started anew.
     #[arg(long)]
     artifacts: bool,
     /// Include measurements

@@ -18,9 +18,9 @@ use super::{print, session::CliSession};
 /// Verbs on configs.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigVerb {
-    /// Add a JSON document under an id and a version
+    /// Create a config of a JSON document, under an id and a version
     ///
-    /// Adding the same document again changes nothing.
+    /// Creating the same one again changes nothing.
     #[command(after_long_help = "The content of ID@VERSION never changes: other content needs another version.\n\n\
                     Write a secret as {\"$secret\": VALUE}, such as\n\n\
                     \x20 {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
@@ -30,7 +30,7 @@ pub enum ConfigVerb {
                     Write a text that each host renders as {\"$template\": TEXT}, such as\n\n\
                     \x20 {\"url\": {\"$template\": \"http://{{ host.hostname }}:{{ vars.port }}/\"}}\n\n\
                     `muster render FILE --host HOST` shows what becomes of the configs of a unit.")]
-    Add {
+    Create {
         /// Id: NAME or ROLE.NAME
         id: ConfigId,
         /// Version
@@ -68,7 +68,7 @@ pub enum ConfigVerb {
 /// If it fails.
 pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        ConfigVerb::Add { id, version, file } => {
+        ConfigVerb::Create { id, version, file } => {
             let content = muster_base::files::read_text(&file).trying(format_args!("the file {}", file.display()))?;
             let config: Config = session.client.post("configs", &NewConfig { id, version, content }).await?;
             show(session, &config)
@@ -84,7 +84,7 @@ pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> 
                     print::age(config.added_ms, now_ms),
                 ]
             };
-            let empty = "no configs; `muster config add ID VERSION FILE` adds one";
+            let empty = "no configs; `muster config create ID VERSION FILE` creates one";
             session.printer.list(&configs, &["ID", "VERSION", "SHA-256", "ADDED"], row, empty)
         }
         ConfigVerb::Show { config } => {
@@ -144,6 +144,6 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Config, Failure> {
     let found = configs.iter().filter(|config| matches(config));
     version_order::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no config {text}"))
-            .hint("`muster config ls` lists them; `muster config add` adds one")
+            .hint("`muster config ls` lists them; `muster config create` creates one")
     })
 }

@@ -23,7 +23,7 @@ const TIMEOUT_MS: u64 = 60_000;
 const OUTPUT_MAX_BYTES: u64 = 256 * 1024;
 
 /// What to do with what is no text.
-const ARTIFACT_HINT: &str = "make it an artifact (`muster artifact add`)";
+const ARTIFACT_HINT: &str = "make it an artifact (`muster artifact create`)";
 
 /// Prints a line for each path and what is in it: kind, owner, group, mode, size, and path, target or content in base64.
 const SCRIPT: &str = r#"

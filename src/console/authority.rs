@@ -394,7 +394,7 @@ impl Authority {
         let aside = set_aside(path).map_err(at)?;
         tracing::error!(
             aside = %aside.display(), bytes = salt.len(),
-            consequence = "it is made anew: configs with secrets that are added again get another hash, and until \
+            consequence = "it is made anew: configs with secrets that are created again get another hash, and until \
                 units with an environment change, what is applied to them counts as a change",
             hint = "check this machine's disk",
             "the authority's salt.key is damaged",

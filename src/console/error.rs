@@ -133,7 +133,7 @@ impl From<StoreError> for Error {
         }
         match error {
             StoreError::Altered { what, .. } => {
-                Self::conflict("content_damaged", format!("{what} is not what was stored")).hint("add it again")
+                Self::conflict("content_damaged", format!("{what} is not what was stored")).hint("create it again")
             }
             error => Self::internal_of("the console's store", &error),
         }

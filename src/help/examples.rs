@@ -159,16 +159,16 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ("command show", &[("muster command show 0198c1f2", "")]),
     ("command cancel", &[("muster command cancel 0198c1f2", "")]),
     (
-        "artifact add",
+        "artifact create",
         &[
-            ("muster artifact add ./till", "with ./till.manifest.json beside it"),
-            ("muster artifact add ./server --role server --version 1.0.0", ""),
+            ("muster artifact create ./till", "with ./till.manifest.json beside it"),
+            ("muster artifact create ./server --role server --version 1.0.0", ""),
         ],
     ),
     ("artifact show", &[("muster artifact show server@1.0.0", ""), ("muster artifact show server", "the newest")]),
     ("artifact rm", &[("muster artifact rm server@1.0.0", "")]),
     ("artifact gc", &[("muster artifact gc --dry-run", ""), ("muster artifact gc --yes", "")]),
-    ("config add", &[("muster config add server.main 1 server.json", "")]),
+    ("config create", &[("muster config create server.main 1 server.json", "")]),
     ("config show", &[("muster config show server.main@1", ""), ("muster config show server.main", "the newest")]),
     ("config diff", &[("muster config diff server.main@1 server.main@2", "")]),
     ("config rm", &[("muster config rm server.main@1", "")]),
@@ -245,8 +245,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "yuno create",
         &[
-            ("muster artifact add ./server --role server --version 1.0.0", ""),
-            ("muster config add server.main 1 server.json", ""),
+            ("muster artifact create ./server --role server --version 1.0.0", ""),
+            ("muster config create server.main 1 server.json", ""),
             ("muster yuno create default/server --artifact server@1.0.0 --config server.main@1 --run", ""),
             ("muster yuno create default/web --artifact web --ready http:8080/ready --live every=5s,tcp:8080", ""),
         ],
@@ -311,7 +311,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "container create",
         &[
-            ("muster artifact add shop.tar.gz --role shop --version 1.0.0", ""),
+            ("muster artifact create shop.tar.gz --role shop --version 1.0.0", ""),
             ("muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80", ""),
             ("muster container create default/web --image nginx:1.27 --provide http --port http=80 --run", ""),
         ],

@@ -549,7 +549,7 @@ pub fn named<'a, T>(
         let shown = text.chars().take(100).collect::<String>();
         match (names.is_empty(), same_name.is_empty()) {
             (true, _) => {
-                format!("there is no {what} {shown:?}; there is none at all, and `muster {what} add` adds one")
+                format!("there is no {what} {shown:?}; there is none at all, and `muster {what} create` creates one")
             }
             (false, true) => {
                 let hint = unknown_keys::nearest(name, names.iter().copied());

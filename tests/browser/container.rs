@@ -33,7 +33,7 @@ fn stage(fleet: &Fleet) {
     }
     let tar = fleet.home.path().join("shop.tar");
     assert!(Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap().success());
-    fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", "1.4.0"]);
+    fleet.ok(&["artifact", "create", tar.to_str().unwrap(), "--role", "shop", "--version", "1.4.0"]);
     // They are on the host's network, where those of another test are.
     let ports = free_ports(2);
     fleet.ok(&["realm", "update", "default", "--ports", &format!("{ports}-{}", ports + 1)]);

@@ -268,7 +268,7 @@ fn unit_is_managed_and_removed_from_its_page() {
     for version in ["1", "2"] {
         let script = format!("#!/bin/sh\n# {version}\ntrap 'echo got usr1' USR1\nwhile :; do sleep 0.1; done\n");
         let path = fleet::file(&fleet.home, "till", &script);
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
     }
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--run"]);
     fleet.unit_in_phase("default/till", "running");
@@ -329,7 +329,7 @@ fn unit_is_managed_and_removed_from_its_page() {
 /// Applies a deployment of one unit to this host; a second time with another argument.
 fn deploy(fleet: &Fleet, argument: &str) {
     let script = file(&fleet.home, "till", "#!/bin/sh\necho \"$1\"; while :; do sleep 0.1; done\n");
-    fleet.muster(&["artifact", "add", &script, "--role", "till", "--version", "1"]);
+    fleet.muster(&["artifact", "create", &script, "--role", "till", "--version", "1"]);
     let document = format!(
         "deployment: default/fleet\ntarget: {{select: 'host=*'}}\nunits:\n\
          - {{unit: default/till, artifact: till@1, args: [{argument}], verify_after_ms: 300}}\n"
@@ -342,7 +342,7 @@ fn deploy(fleet: &Fleet, argument: &str) {
 /// middle of the change.
 fn roll_out(fleet: &Fleet) {
     let script = file(&fleet.home, "slow", "#!/bin/sh\nwhile :; do sleep 0.1; done\n");
-    fleet.ok(&["artifact", "add", &script, "--role", "slow", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "slow", "--version", "1"]);
     let apply = |argument: &str, verify_ms: u32, more: &[&str]| {
         let document = format!(
             "deployment: default/rolled\ntarget: {{select: 'host=*'}}\nrollout: {{max_failures: 1}}\nunits:\n\

@@ -54,7 +54,7 @@ fn pictures_of_the_documents() {
         [("till", "1.4.0"), ("scale", "1.4.0"), ("sync", "2.0.1"), ("till", "1.5.0"), ("scale", "1.5.0")]
     {
         let path = file(&fleet.home, role, &format!("{script}# {version}\n"));
-        fleet.ok(&["artifact", "add", &path, "--role", role, "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", role, "--version", version]);
     }
     fleet.ok(&["yuno", "create", "shop/sync", "--artifact", "sync", "--cpu", "0.2", "--label", "tier=gold", "--run"]);
     fleet.ok(&["host", "label", &fleet.host(), "role=counter", "site=north"]);

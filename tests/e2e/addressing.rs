@@ -168,7 +168,7 @@ fn command_reaches_only_its_targets() {
     let bench = Bench::start();
     bench.roles.ok(&["realm", "create", "shop"]);
     let program = file(&bench.roles.home, "web", "#!/bin/sh\nexec sleep 1000\n");
-    bench.roles.ok(&["artifact", "add", &program, "--role", "web", "--version", "1.4.2"]);
+    bench.roles.ok(&["artifact", "create", &program, "--role", "web", "--version", "1.4.2"]);
     bench.roles.ok(&["yuno", "create", "shop/till", "--artifact", "web", "--host", "north-2", "--run"]);
     bench.roles.ok(&["yuno", "create", "shop/till", "--artifact", "web", "--host", "south-1"]);
 

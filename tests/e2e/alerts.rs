@@ -188,7 +188,7 @@ fn cloned_folder_raises_duplicate_alert() {
 fn broken_unit_raises_and_clears_alert() {
     let mut fleet = Fleet::start();
     let path = file(&fleet.home, "crashes", "#!/bin/sh\nexit 3\n");
-    fleet.ok(&["artifact", "add", &path, "--role", "crashes", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "crashes", "--version", "1"]);
     fleet.muster(&["yuno", "create", "default/crashes", "--artifact", "crashes@1", "--run", "--no-wait"]);
     fleet.unit_in_phase("default/crashes", "backoff");
     // Two days later.

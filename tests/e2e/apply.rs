@@ -13,9 +13,9 @@ fn fleet() -> Fleet {
     let fleet = Fleet::start();
     for version in ["1", "2"] {
         let path = file(&fleet.home, "till", &format!("{PROGRAM}# {version}\n"));
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
         let path = file(&fleet.home, "base.json", &json!({ "version": version }).to_string());
-        fleet.ok(&["config", "add", "base", version, &path]);
+        fleet.ok(&["config", "create", "base", version, &path]);
     }
     fleet
 }
@@ -268,7 +268,7 @@ fn existing_name_needs_overwrite() {
     fleet.ok(&same);
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
     let config = file(&fleet.home, "x.json", "{}");
-    fleet.ok(&["config", "add", "till.x", "1", &config]);
+    fleet.ok(&["config", "create", "till.x", "1", &config]);
     let line = "create-yuno realm_id=default id=till yuno_role=till yuno_name=x";
     fleet.muster(&["ycommand", "--command", line]).expect_code(1).expect_stderr("there is default/till on");
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
@@ -375,7 +375,7 @@ fn exported_yaml_reads_the_same_everywhere() {
     // With a byte order mark and the line ends of another system, and with what documents share.
     let windows = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
     let path = file(&fleet.home, "base.json", &windows("{\n\"version\": 3\n}\n"));
-    fleet.ok(&["config", "add", "base", "3", &path]);
+    fleet.ok(&["config", "create", "base", "3", &path]);
     let text =
         "units:\n- &first {unit: default/a, artifact: till@1, configs: [base@3]}\n- {<<: *first, unit: default/b}\n";
     let path = file(&fleet.home, "shop.yaml", &windows(text));

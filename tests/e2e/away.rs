@@ -91,7 +91,7 @@ impl Bench {
 fn intent_for_offline_host_waits_and_delays_no_other() {
     let mut bench = Bench::start();
     let path = file(&bench.roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
-    bench.roles.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
+    bench.roles.ok(&["artifact", "create", &path, "--role", "sleeper", "--version", "1"]);
     let (there, gone) = (bench.there.clone(), bench.gone.clone());
     bench.create(&there, "default/k0", &["--priority", "1"]);
     bench.create(&there, "default/k1", &[]);
@@ -151,7 +151,7 @@ fn intent_for_offline_host_waits_and_delays_no_other() {
 fn verb_waits_for_briefly_offline_host() {
     let mut bench = Bench::start();
     let path = file(&bench.roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
-    bench.roles.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
+    bench.roles.ok(&["artifact", "create", &path, "--role", "sleeper", "--version", "1"]);
     let gone = bench.gone.clone();
     bench.create(&gone, "default/k4", &[]);
     let k4 = format!("{gone}:default/k4");

@@ -86,7 +86,7 @@ fn lost_console_is_restored_and_its_hosts_follow() {
     let _agent = roles.agent(&["--join", &roles.token()]);
     let first = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
     let script = file(&roles.home, "keeps.sh", KEEPS);
-    roles.ok(&["artifact", "add", &script, "--role", "keeps", "--version", "1"]);
+    roles.ok(&["artifact", "create", &script, "--role", "keeps", "--version", "1"]);
     roles.ok(&["yuno", "create", "default/keeps", "--artifact", "keeps", "--run"]);
     roles.ok(&["host", "label", "shop=1"]);
 
@@ -241,7 +241,7 @@ fn hosts_follow_to_another_address() {
     roles.revive_broker();
     wait_for(&roles, &host, "online");
     let script = file(&roles.home, "keeps.sh", KEEPS);
-    roles.ok(&["artifact", "add", &script, "--role", "keeps", "--version", "1"]);
+    roles.ok(&["artifact", "create", &script, "--role", "keeps", "--version", "1"]);
     // It downloads from the new address, too.
     roles.ok(&["yuno", "create", "default/keeps", "--artifact", "keeps", "--run"]);
     assert_eq!(starts(&roles), 1);

@@ -87,22 +87,22 @@ fn invalid_documents_and_artifacts_are_refused() {
     let fleet = Fleet::start();
     for (content, words) in [("{", "line 1"), (r#"{"a":1,"a":2}"#, "twice"), ("[99999999999999999999]", "2^53")] {
         let path = file(&fleet.home, "config.json", content);
-        fleet.muster(&["config", "add", "a.b", "1", &path]).expect_code(1).expect_stderr(words);
+        fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(1).expect_stderr(words);
     }
     assert_eq!(fleet.json(&["config", "ls"]), serde_json::json!([]));
     let path = file(&fleet.home, "config.json", "{}");
-    fleet.ok(&["config", "add", "a.b", "1", &path]);
-    fleet.ok(&["config", "add", "a.b", "1", &path]);
+    fleet.ok(&["config", "create", "a.b", "1", &path]);
+    fleet.ok(&["config", "create", "a.b", "1", &path]);
     fs::write(&path, r#"{"other": true}"#).unwrap();
-    fleet.muster(&["config", "add", "a.b", "1", &path]).expect_code(1).expect_stderr("2");
-    fleet.muster(&["config", "add", "A.b", "1", &path]).expect_code(2);
+    fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(1).expect_stderr("2");
+    fleet.muster(&["config", "create", "A.b", "1", &path]).expect_code(2);
 
-    fleet.muster(&["artifact", "add", "/no/such/file", "--role", "a", "--version", "1"]).expect_stderr("/no/such/file");
+    fleet.muster(&["artifact", "create", "/no/such/file", "--role", "a", "--version", "1"]).expect_stderr("/no/such/file");
     let one = file(&fleet.home, "one", "#!/bin/sh\n");
-    fleet.ok(&["artifact", "add", &one, "--role", "a", "--version", "1"]);
-    fleet.ok(&["artifact", "add", &one, "--role", "a", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);
     let two = file(&fleet.home, "two", "#!/bin/sh\necho\n");
-    fleet.muster(&["artifact", "add", &two, "--role", "a", "--version", "1"]).expect_code(1).expect_stderr("hint:");
+    fleet.muster(&["artifact", "create", &two, "--role", "a", "--version", "1"]).expect_code(1).expect_stderr("hint:");
     assert_eq!(fleet.json(&["artifact", "ls"]).as_array().unwrap().len(), 1);
 }
 
@@ -130,7 +130,7 @@ fn missing_console_is_reported() {
 fn interrupted_download_is_retried() {
     let fleet = Fleet::start();
     let program = file(&fleet.home, "server", &format!("#!/bin/sh\nexec sleep 1000\n{}", "#".repeat(100_000)));
-    fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &program, "--role", "server", "--version", "1"]);
     let sha256 = fleet.json(&["artifact", "ls"])[0]["sha256"].as_str().unwrap().to_owned();
     let stored = fleet.data().join("console/artifacts").join(sha256);
     let whole = fs::read(&stored).unwrap();
@@ -193,7 +193,7 @@ fn full_disk_is_reported_and_heals_with_room() {
     let disk = SmallDisk::start(&roles, "16m");
     roles.wait_for_host("online");
     let program = file(&roles.home, "server", &format!("#!/bin/sh\nexec sleep 1000\n{}", "#".repeat(3_000_000)));
-    roles.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &program, "--role", "server", "--version", "1"]);
     disk.fill(&roles.home, 1_000_000);
     roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run", "--no-wait"]);
     let shown = eventually("what is wrong", || {

@@ -61,7 +61,7 @@ fn reboot_starts_units_in_order_and_keeps_holds() {
     roles.wait_for_host("online");
     for (name, content) in [("comes", COMES), ("crashes", CRASHES)] {
         let path = file(&roles.home, name, content);
-        roles.ok(&["artifact", "add", &path, "--role", name, "--version", "1"]);
+        roles.ok(&["artifact", "create", &path, "--role", name, "--version", "1"]);
     }
     let mut site = Site { roles, machine };
     // Neither by name nor in the order in which they are made.

@@ -37,7 +37,7 @@ impl Bench {
             if hosts[0]["presence"]["state"] == "online" { Ok(()) } else { Err(hosts.to_string()) }
         });
         let path = file(&roles.home, "till", PROGRAM);
-        roles.ok(&["artifact", "add", &path, "--role", "till", "--version", "1"]);
+        roles.ok(&["artifact", "create", &path, "--role", "till", "--version", "1"]);
         roles.ok(&["host", "label", "--all", "role=till", "--yes"]);
         Self { _agent: agent, roles }
     }

@@ -37,7 +37,7 @@ fn sample(name: &str) -> String {
 }
 
 fn add(fleet: &Fleet, role: &str, path: &str) {
-    fleet.ok(&["artifact", "add", path, "--role", role, "--version", "1"]);
+    fleet.ok(&["artifact", "create", path, "--role", role, "--version", "1"]);
 }
 
 /// A fleet with the sample in Python as `default/sample`, which runs.

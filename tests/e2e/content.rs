@@ -22,7 +22,7 @@ fn manifest() -> Value {
 
 fn config(fleet: &Fleet, id: &str, version: &str, document: &Value) {
     let path = file(&fleet.home, &format!("{id}-{version}.json"), &document.to_string());
-    fleet.ok(&["config", "add", id, version, &path]);
+    fleet.ok(&["config", "create", id, version, &path]);
 }
 
 fn log_until(fleet: &Fleet, words: &str) -> String {
@@ -54,7 +54,7 @@ fn layered_configs_merge_and_secrets_stay_hidden() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
     file(&fleet.home, "till.manifest.json", &manifest().to_string());
-    fleet.ok(&["artifact", "add", &till]);
+    fleet.ok(&["artifact", "create", &till]);
     let artifact = fleet.json(&["artifact", "show", "till@1.0.0"]);
     assert_eq!(artifact["says"]["provides"]["web"]["port"], 8080);
 
@@ -101,7 +101,7 @@ fn used_content_is_kept_and_unused_removed() {
     let fleet = Fleet::start();
     for version in ["1", "2", "3"] {
         let path = file(&fleet.home, "till", &format!("{TILL}# {version}\n"));
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
     }
     config(&fleet, "base", "1", &json!({}));
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@2", "--config", "base@1"]);
@@ -125,7 +125,7 @@ fn used_content_is_kept_and_unused_removed() {
     fleet.ok(&["config", "rm", "base@1"]);
     let path = file(&fleet.home, "till", "#!/bin/sh\n");
     fleet
-        .muster(&["artifact", "add", &path, "--role", "till", "--version", "2"])
+        .muster(&["artifact", "create", &path, "--role", "till", "--version", "2"])
         .expect_code(1)
         .expect_stderr("such as 4");
 }
@@ -134,7 +134,7 @@ fn used_content_is_kept_and_unused_removed() {
 fn changed_config_reaches_running_yuno() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
-    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &till, "--role", "till", "--version", "1"]);
     config(&fleet, "base", "1", &json!({"n": 1}));
     config(&fleet, "base", "2", &json!({"n": 2}));
     let create = |more: &[&str]| {
@@ -161,7 +161,7 @@ fn changed_config_reaches_running_yuno() {
 fn watched_file_reloads_on_changed_content() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
-    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &till, "--role", "till", "--version", "1"]);
     config(&fleet, "base", "1", &json!({}));
     let certificate = file(&fleet.home, "a.pem", "old");
     let watch = format!("{certificate}=signal");
@@ -201,7 +201,7 @@ for text in line.makefile():
 fn reload_by_channel_may_be_refused() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", SPEAKER);
-    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &till, "--role", "till", "--version", "1"]);
     for n in [1, 2, 3] {
         config(&fleet, "base", &n.to_string(), &json!({"n": n}));
     }

@@ -393,7 +393,7 @@ fn in_source() -> BTreeSet<String> {
 fn agent_recovers_from_kill_at_any_place() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
-    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     let agent = Agent::start(&roles, POLICY);
     roles.wait_for_host("online");
     let mut operator = Operator { roles, rounds: 0 };
@@ -475,7 +475,7 @@ const OF_REPLACEMENT: [&str; 5] = [
 fn agent_resumes_replacement_after_kill_at_any_place() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
-    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");
     let operator = Operator { roles, rounds: 0 };

@@ -52,7 +52,7 @@ impl Bench {
         bench.online(names.len());
         for version in ["1", "2"] {
             let path = file(&bench.roles.home, "till", &format!("{PROGRAM}# {version}\n"));
-            bench.roles.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+            bench.roles.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
         }
         bench.roles.ok(&["host", "label", "--all", "role=till", "--yes"]);
         bench
@@ -123,7 +123,7 @@ impl Bench {
     /// Adds the program of [`Self::write_units`].
     fn add_noting_program(&self) {
         let program = file(&self.roles.home, "shop", NOTING);
-        self.roles.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+        self.roles.ok(&["artifact", "create", &program, "--role", "shop", "--version", "1"]);
     }
 
     /// Writes a document of units that note their argument with each start.

@@ -29,7 +29,7 @@ fn lost_host_state_is_sent_again() {
     let agent = Running::start(roles.home.command().args(["agent", "--config", &config, "--join", &roles.token()]));
     let host = roles.wait_for_host("online");
     let program = file(&roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
-    roles.ok(&["artifact", "add", &program, "--role", "sleeper", "--version", "1"]);
+    roles.ok(&["artifact", "create", &program, "--role", "sleeper", "--version", "1"]);
     roles.ok(&["yuno", "create", "default/sleeper", "--artifact", "sleeper", "--run"]);
 
     let shown = |what: &str, path: &str, args: &[&str], wanted: &str| {

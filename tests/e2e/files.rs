@@ -318,7 +318,7 @@ fn tree_comes_from_an_artifact_and_files_are_exported() {
     let packed = bench.fleet.home.path().join("tree.tar.gz");
     let (tree, packed) = (tree.to_str().unwrap(), packed.to_str().unwrap());
     assert!(can(&["tar", "-czf", packed, "-C", tree, "."]));
-    bench.fleet.ok(&["artifact", "add", packed, "--role", "tree", "--version", "1"]);
+    bench.fleet.ok(&["artifact", "create", packed, "--role", "tree", "--version", "1"]);
     bench.apply(&json!({"tree": {"directory": {"purge": true}, "artifact": "tree@1"}}));
     assert_eq!(bench.text("tree/conf.d/a"), "a\n");
     fs::remove_dir_all(bench.at("tree/conf.d")).unwrap();

@@ -14,7 +14,7 @@ fn run_folder(fleet: &Fleet, unit: &str) -> PathBuf {
 /// Makes a yuno of a script, and waits until its log has some words.
 fn make(fleet: &Fleet, script: &str, words: &str) {
     let path = file(&fleet.home, "talker", script);
-    fleet.ok(&["artifact", "add", &path, "--role", "talker", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "talker", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "talker", "--log-size", "16M", "--run"]);
     eventually(words, || {
         let log = fs::read(run_folder(fleet, "default/a").join("log")).unwrap_or_default();
@@ -28,7 +28,7 @@ const COUNTER: &str = "#!/bin/sh\nn=0\nwhile :; do echo line $n; n=$((n+1)); sle
 fn log_is_followed_until_interrupted() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "counter", COUNTER);
-    fleet.ok(&["artifact", "add", &path, "--role", "counter", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "counter", "--version", "1"]);
     // Small files, so that it is rotated under whoever follows.
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "counter", "--log-size", "4K", "--run"]);
     fleet.unit_in_phase("default/a", "running");
@@ -61,7 +61,7 @@ fn log_is_followed_until_interrupted() {
 fn logs_of_several_have_their_units_before_each_line() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "counter", COUNTER);
-    fleet.ok(&["artifact", "add", &path, "--role", "counter", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "counter", "--version", "1"]);
     for unit in ["default/a", "default/b"] {
         fleet.ok(&["yuno", "create", unit, "--artifact", "counter", "--run"]);
     }

@@ -383,13 +383,13 @@ fn path_traversal_is_refused() {
     }
     let plain = crate::fleet::file(&fleet.home, "plain", "#!/bin/sh\nexec sleep 1000\n");
     for args in [
-        ["artifact", "add", &plain, "--role", "../x", "--version", "1"],
-        ["artifact", "add", &plain, "--role", "x", "--version", "../1"],
+        ["artifact", "create", &plain, "--role", "../x", "--version", "1"],
+        ["artifact", "create", &plain, "--role", "x", "--version", "../1"],
     ] {
         fleet.muster(&args).expect_code(2);
     }
     for args in [
-        vec!["config", "add", "../x", "1", &plain],
+        vec!["config", "create", "../x", "1", &plain],
         vec!["yuno", "create", "../x", "--artifact", "x"],
         vec!["yuno", "create", "default/..", "--artifact", "x"],
         vec!["unit", "show", "default/../../agent"],
@@ -407,7 +407,7 @@ fn path_traversal_is_refused() {
         precious.path().display()
     );
     let planter = crate::fleet::file(&fleet.home, "planter", &script);
-    fleet.ok(&["artifact", "add", &planter, "--role", "planter", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &planter, "--role", "planter", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/planter", "--artifact", "planter", "--run"]);
     eventually("its links", || {
         let log = fleet.muster(&["yuno", "logs", "default/planter"]).stdout;

@@ -37,7 +37,7 @@ fn running_as_another(fleet: &Fleet, before: Pid) -> Value {
 fn daemonised_program_is_recognised_and_kept() {
     let mut fleet = Fleet::start();
     let path = file(&fleet.home, "daemon", DAEMON);
-    fleet.ok(&["artifact", "add", &path, "--role", "daemon", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "daemon", "--version", "1"]);
     let create = ["yuno", "create", "default/daemon", "--artifact", "daemon", "--overwrite"];
     fleet.muster(&[&create[..], &["--run", "--no-wait"]].concat()).expect_code(0);
     let unit = fleet.unit("default/daemon", |unit| !unit["observed"]["error"].is_null());

@@ -76,13 +76,13 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("command cancel {command}", Nothing, 0),
     ("host label canary=yes", Document, 0),
     ("host label", Document, 0),
-    ("artifact add {script} --role sleeper --version 1", Document, 0),
-    ("artifact add {script} --role sleeper --version 2", Document, 0),
+    ("artifact create {script} --role sleeper --version 1", Document, 0),
+    ("artifact create {script} --role sleeper --version 2", Document, 0),
     ("artifact ls", Document, 0),
     ("artifact show sleeper", Document, 0),
     ("artifact rm sleeper@2", Nothing, 0),
     ("artifact gc --dry-run", Document, 0),
-    ("config add app.main 1 {config}", Document, 0),
+    ("config create app.main 1 {config}", Document, 0),
     ("config ls", Document, 0),
     ("config show app.main", Document, 0),
     ("config diff app.main@1 app.main@1", Document, 0),
@@ -367,7 +367,7 @@ fn output_and_outcomes_of_exec_are_events_for_programs() {
 fn lines_of_logs_are_objects_for_programs() {
     let fleet = Fleet::start();
     let script = file(&fleet.home, "talker", "#!/bin/sh\nprintf 'one\\ntwo \"quoted\"\\nno end'\nexec sleep 1000\n");
-    fleet.ok(&["artifact", "add", &script, "--role", "talker", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "talker", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "talker", "--run"]);
     let lines = eventually("its log", || {
         let stdout = fleet.ok(&["-o", "json", "yuno", "logs", "default/a"]);

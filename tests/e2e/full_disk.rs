@@ -70,8 +70,8 @@ fn full_disk_accepts_commands_and_starts_roles() {
     // The reserve is not for uploads.
     let config = file(&fleet.home, "small.json", "{}");
     for upload in [
-        &["config", "add", "small", "1", &config][..],
-        &["artifact", "add", &config, "--role", "small", "--version", "1"],
+        &["config", "create", "small", "1", &config][..],
+        &["artifact", "create", &config, "--role", "small", "--version", "1"],
     ] {
         fleet
             .muster(upload)
@@ -106,7 +106,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
         alerts if alerts.as_array().unwrap().is_empty() => Ok(()),
         alerts => Err(alerts.to_string()),
     });
-    fleet.ok(&["config", "add", "small", "1", &config]);
+    fleet.ok(&["config", "create", "small", "1", &config]);
     fleet.ok(&["yuno", "stop", "default/hello"]);
 }
 
@@ -188,7 +188,7 @@ impl DiskSite {
         let mut site = Self { disk, fault, roles: Roles::start(), agent: None };
         site.start_agent();
         let program = file(&site.roles.home, "keeps", "#!/bin/sh\necho started\nwhile :; do sleep 1; done\n");
-        site.roles.ok(&["artifact", "add", &program, "--role", "keeps", "--version", "1"]);
+        site.roles.ok(&["artifact", "create", &program, "--role", "keeps", "--version", "1"]);
         site.roles.ok(&["yuno", "create", "default/keeps", "--artifact", "keeps", "--run"]);
         site.pid_other_than(0);
         site

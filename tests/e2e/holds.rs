@@ -10,7 +10,7 @@ const TELLER: &str = "#!/bin/sh\ntrap 'echo got usr1' USR1\necho up\nwhile :; do
 fn teller() -> Fleet {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "teller", TELLER);
-    fleet.ok(&["artifact", "add", &path, "--role", "teller", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "teller", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "teller", "--run"]);
     fleet
 }
@@ -139,7 +139,7 @@ fn selectors_choose_the_units_of_verbs() {
 fn upgrade_is_planned_shown_and_never_downgrades() {
     let fleet = teller();
     let config = file(&fleet.home, "c.json", "{}");
-    fleet.ok(&["config", "add", "teller.main", "9", &config]);
+    fleet.ok(&["config", "create", "teller.main", "9", &config]);
     fleet.ok(&[
         "yuno",
         "create",
@@ -155,9 +155,9 @@ fn upgrade_is_planned_shown_and_never_downgrades() {
     ]);
     fleet.ok(&["yuno", "upgrade", "--plan"]);
     let path = file(&fleet.home, "teller", &TELLER.replace("echo up", "echo up $SECRET"));
-    fleet.ok(&["artifact", "add", &path, "--role", "teller", "--version", "1.10"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "teller", "--version", "1.10"]);
     let config = file(&fleet.home, "c.json", "{\"a\": 1}");
-    fleet.ok(&["config", "add", "teller.main", "10", &config]);
+    fleet.ok(&["config", "create", "teller.main", "10", &config]);
     let plan = fleet.json(&["yuno", "upgrade", "--plan"]);
     assert_eq!((&plan[0]["artifact"]["from"], &plan[0]["artifact"]["to"]), (&json!("1"), &json!("1.10")), "{plan}");
     assert_eq!((&plan[0]["configs"][0]["from"], &plan[0]["configs"][0]["to"]), (&json!("9"), &json!("10")));

@@ -17,7 +17,7 @@ exec sleep 1000
 
 fn add(fleet: &Fleet, name: &str, content: &str) {
     let path = file(&fleet.home, name, content);
-    fleet.ok(&["artifact", "add", &path, "--role", name, "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", name, "--version", "1"]);
 }
 
 fn log(fleet: &Fleet, unit: &str, end: &str) -> String {
@@ -148,7 +148,7 @@ fn changed_limits_reach_running_yuno_despite_kill() {
     let reads = "#!/bin/sh\ntrap 'echo reads $(cat \"$MUSTER_CONFIG\")' USR1\necho up\nwhile :; do sleep 0.1; done\n";
     add(&fleet, "reads", reads);
     let config = file(&fleet.home, "reads.json", r#"{"colour":"blue"}"#);
-    fleet.ok(&["config", "add", "reads.main", "1", &config]);
+    fleet.ok(&["config", "create", "reads.main", "1", &config]);
     let create = ["yuno", "create", "default/reads", "--artifact", "reads", "--config", "reads.main", "--run"];
     fleet.ok(&[&create[..], &["--memory", "64M", "--cpu", "0.5", "--pids", "40"]].concat());
     log(&fleet, "default/reads", "up\n");

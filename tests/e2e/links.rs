@@ -264,7 +264,7 @@ fn desired_state_reaches_hosts_behind_pulled_cables() {
     let site = Site::start(5);
     let script = "#!/bin/sh\necho $1 >> starts\nexec sleep 100000\n";
     let program = crate::fleet::file(&site.fleet.home, "shop", script);
-    site.fleet.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+    site.fleet.ok(&["artifact", "create", &program, "--role", "shop", "--version", "1"]);
     let apply = |version: usize| {
         let text = format!(
             "deployment: default/shop\ntarget: {{select: 'host=*'}}\nunits:\n- name: shop\n  artifact: shop@1\n  \

@@ -52,7 +52,7 @@ fn secret_is_masked_in_everything_that_can_speak() {
     let secret = file(&fleet.home, "secret", SECRET);
     fleet.ok(&["secret", "set", "pw", "--file", &secret]);
     let program = file(&fleet.home, "program", PROGRAM);
-    fleet.ok(&["artifact", "add", &program, "--role", "program", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &program, "--role", "program", "--version", "1"]);
 
     let folder = fleet.home.path().canonicalize().unwrap();
     let at = |name: &str| folder.join(name).display().to_string();

@@ -25,7 +25,7 @@ impl Bench {
     fn start() -> Self {
         let fleet = Fleet::start();
         let program = file(&fleet.home, "program", PROGRAM);
-        fleet.ok(&["artifact", "add", &program, "--role", "program", "--version", "1"]);
+        fleet.ok(&["artifact", "create", &program, "--role", "program", "--version", "1"]);
         let folder = fleet.home.path().canonicalize().unwrap();
         Self { fleet, folder }
     }

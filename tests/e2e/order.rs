@@ -14,7 +14,7 @@ fn create(fleet: &Fleet, unit: &str, further: &[&str]) {
 fn dependency_waits_visibly_and_cycle_is_refused() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "sleeper", SLEEPER);
-    fleet.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "sleeper", "--version", "1"]);
     create(&fleet, "default/web", &["--requires", "default/db", "--run"]);
     let unit = fleet.unit("default/web", |unit| unit["hold"]["reason"] == "dependency");
     assert_eq!(unit["hold"]["note"], "there is no unit default/db");

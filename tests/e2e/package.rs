@@ -46,7 +46,7 @@ fn package_upgrade_leaves_yunos_running() {
     machine.run(&["/opt/muster", "agent", "install"]).expect_code(1).expect_stderr("package");
 
     let path = file(&roles.home, "server", SERVER);
-    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     let running = || {
         eventually("a yuno that runs", || {

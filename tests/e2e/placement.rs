@@ -45,7 +45,7 @@ impl Bench {
         let starts = bench.roles.home.path().join("starts");
         let program =
             file(&bench.roles.home, "web", &format!("#!/bin/sh\necho $$ >> {}\nexec sleep 1000\n", starts.display()));
-        bench.roles.ok(&["artifact", "add", &program, "--role", "web", "--version", "1"]);
+        bench.roles.ok(&["artifact", "create", &program, "--role", "web", "--version", "1"]);
         bench.roles.ok(&["host", "label", "--all", "role=web", "--yes"]);
         bench
     }

@@ -49,7 +49,7 @@ impl Bench {
         }
         bench.online(hosts);
         let program = file(&bench.roles.home, "till", "#!/bin/sh\nexec sleep 1000\n");
-        bench.roles.ok(&["artifact", "add", &program, "--role", "till", "--version", "1"]);
+        bench.roles.ok(&["artifact", "create", &program, "--role", "till", "--version", "1"]);
         bench.roles.ok(&["host", "label", "--all", "role=till", "--yes"]);
         bench
     }

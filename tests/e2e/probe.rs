@@ -27,7 +27,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 fn fleet() -> Fleet {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "server", SERVER);
-    fleet.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     fleet
 }
 

@@ -24,13 +24,13 @@ use crate::{
 
 fn add(fleet: &Fleet, name: &str, content: &str) {
     let path = file(&fleet.home, name, content);
-    fleet.ok(&["artifact", "add", &path, "--role", name, "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", name, "--version", "1"]);
 }
 
 /// Makes a program of this host an artifact, as it is.
 fn add_program(fleet: &Fleet, name: &str, path: &str) {
     let real = fs::canonicalize(path).unwrap_or_else(|error| panic!("{path}: {error} (tests/run installs it)"));
-    fleet.ok(&["artifact", "add", real.to_str().unwrap(), "--role", name, "--version", "1"]);
+    fleet.ok(&["artifact", "create", real.to_str().unwrap(), "--role", name, "--version", "1"]);
 }
 
 fn create(fleet: &Fleet, name: &str, more: &[&str]) -> Value {

@@ -19,7 +19,7 @@ fn fleet() -> Fleet {
     let fleet = Fleet::start();
     for (role, program) in [("server", SERVER), ("client", CLIENT)] {
         let path = file(&fleet.home, role, program);
-        fleet.ok(&["artifact", "add", &path, "--role", role, "--version", "1"]);
+        fleet.ok(&["artifact", "create", &path, "--role", role, "--version", "1"]);
     }
     fleet
 }
@@ -197,7 +197,7 @@ fn snapshot_is_activated_and_deactivated() {
     let new = fleet.unit("default/a", |unit| unit["observed"]["phase"] == "running" && pid(unit) != pid(&a));
     // What the snapshot needs beyond what is desired now is known where it must not be removed.
     let other = file(&fleet.home, "other", "#!/bin/sh\nsleep 1000\n");
-    fleet.ok(&["artifact", "add", &other, "--role", "other", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &other, "--role", "other", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
     fleet.ok(&["snapshot", "take", "four"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--overwrite"]);

@@ -31,7 +31,7 @@ impl Bench {
         let fleet = Fleet::start();
         let host = fleet.host();
         let program = file(&fleet.home, "program", PROGRAM);
-        fleet.ok(&["artifact", "add", &program, "--role", "program", "--version", "1"]);
+        fleet.ok(&["artifact", "create", &program, "--role", "program", "--version", "1"]);
         fleet.ok(&["host", "label", &host, "site=berlin", "--yes"]);
         fleet.ok(&["var", "set", "colour", "red"]);
         fleet.ok(&["var", "set", "colour", "blue", "--label", "site=berlin"]);
@@ -140,7 +140,7 @@ impl ConfigBench {
     fn start() -> Self {
         let bench = Bench::start();
         let program = file(&bench.fleet.home, "reader", READER);
-        bench.fleet.ok(&["artifact", "add", &program, "--role", "reader", "--version", "1"]);
+        bench.fleet.ok(&["artifact", "create", &program, "--role", "reader", "--version", "1"]);
         let one = Self { bench };
         one.add(
             "base@1",
@@ -163,7 +163,7 @@ impl ConfigBench {
     fn try_add(&self, config: &str, content: &serde_json::Value) -> crate::fleet::Run {
         let (id, version) = config.split_once('@').unwrap();
         let file = file(&self.bench.fleet.home, "config.json", &content.to_string());
-        self.bench.fleet.muster(&["config", "add", id, version, &file])
+        self.bench.fleet.muster(&["config", "create", id, version, &file])
     }
 
     fn add(&self, config: &str, content: &serde_json::Value) {
@@ -374,7 +374,7 @@ fn fact_that_changes_the_result_is_a_change_of_the_unit() {
     let agent = Running::start(command.args(["--join", &roles.token()]));
     roles.wait_for_host("online");
     let program = file(&roles.home, "program", PROGRAM);
-    roles.ok(&["artifact", "add", &program, "--role", "program", "--version", "1"]);
+    roles.ok(&["artifact", "create", &program, "--role", "program", "--version", "1"]);
     let document = |name: &str, text: &str, rollout: Option<serde_json::Value>| {
         let unit = json!({
             "name": name, "artifact": "program@1", "render": true, "args": [at(name)], "env": {"COLOUR": text},

@@ -89,7 +89,7 @@ fn fleet(programs: &[&str], more: &[&str]) -> Fleet {
     for (index, program) in programs.iter().enumerate() {
         let version = (index + 1).to_string();
         let path = file(&fleet.home, &format!("till{version}"), &program.replace("VERSION", &version));
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", &version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", &version]);
     }
     let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first"];
     fleet.ok(&[&create[..], &["--verify-after", "500ms", "--run"], more].concat());
@@ -266,7 +266,7 @@ fn patient() -> (Fleet, PathBuf, Value) {
     let fleet = Fleet::start();
     for version in ["1", "2", "3"] {
         let path = file(&fleet.home, &format!("till{version}"), &WAITS.replace("VERSION", version));
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
     }
     let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first", "--notify"];
     fleet.ok(&[&create[..], &["--verify-after", "500ms", "--healthy-within", "10m", "--run", "--no-wait"]].concat());
@@ -406,7 +406,7 @@ fn new_instance_plays_after_old_one_ended() {
     let program =
         program.replace("lambda *_: sys.exit(0)", &format!("lambda *_: (time.sleep(1), {}, sys.exit(0))", note("end")));
     let path = file(&fleet.home, "sample", &program);
-    fleet.ok(&["artifact", "add", &path, "--role", "sample", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "sample", "--version", "1"]);
     let create =
         ["yuno", "create", "default/till", "--artifact", "sample", "--lines", "--replace", "start-first", "--run"];
     fleet.ok(&create);
@@ -425,7 +425,7 @@ fn new_instance_plays_after_old_one_ended() {
 fn impossible_replacement_is_refused() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "till", MARKER);
-    fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", "1"]);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let probe = format!("tcp:{free}");
     let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first"];

@@ -547,6 +547,6 @@ fn agent_and_console_reload_on_sighup() {
     console.signal(nix::sys::signal::Signal::SIGHUP);
     console.wait_for("what it took", |printed| printed.contains("before a restart: metric_days").then_some(()));
     let file = write(&roles.home, "five", "12345");
-    let run = roles.home.muster(&["artifact", "add", &file, "--role", "five", "--version", "1"]);
+    let run = roles.home.muster(&["artifact", "create", &file, "--role", "five", "--version", "1"]);
     assert_ne!(run.code, 0, "{}", run.stdout);
 }

@@ -40,7 +40,7 @@ fn fleet(programs: &[&str], more: &[&str]) -> Fleet {
     for (index, program) in programs.iter().enumerate() {
         let version = (index + 1).to_string();
         let path = file(&fleet.home, &format!("till{version}"), program);
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", &version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", &version]);
     }
     create(&fleet, "till@1", more);
     verified(&fleet);
@@ -160,10 +160,10 @@ fn bad_reloaded_config_rolls_back() {
         let fleet = Fleet::start();
         for (version, colour) in [("1", "red"), ("2", "wrong"), ("3", "blue")] {
             let path = file(&fleet.home, &format!("look{version}.json"), &format!("{{\"colour\":\"{colour}\"}}"));
-            fleet.ok(&["config", "add", "look", version, &path]);
+            fleet.ok(&["config", "create", "look", version, &path]);
         }
         let path = file(&fleet.home, "till", READER);
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", "1"]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", "1"]);
         create(&fleet, "till@1", &[&["--config", "look@1"], more].concat());
         let before = verified(&fleet);
         let to = |version: &str, code| {
@@ -222,7 +222,7 @@ fn failing_snapshot_is_reported() {
     let fleet = Fleet::start();
     for (version, program) in [("1", GOOD), ("2", BAD)] {
         let path = file(&fleet.home, &format!("till{version}"), program);
-        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
     }
     // With nothing to go back to it stays.
     let create_bad = ["yuno", "create", "default/till", "--artifact", "till@2", "--run", "--verify-after", "2s"];
@@ -241,7 +241,7 @@ fn failing_snapshot_is_reported() {
 fn endpoints_follow_the_running_revision() {
     let fleet = fleet(&[GOOD, BAD], &["--provide", "http"]);
     let path = file(&fleet.home, "client", GOOD);
-    fleet.ok(&["artifact", "add", &path, "--role", "client", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "client", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/client", "--artifact", "client", "--need", "http", "--run"]);
     let client = fleet.unit_in_phase("default/client", "running");
     let before = verified(&fleet);

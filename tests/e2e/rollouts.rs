@@ -73,7 +73,7 @@ impl Bench {
         }
         bench.online(hosts);
         let path = file(&bench.roles.home, "till", PROGRAM);
-        bench.roles.ok(&["artifact", "add", &path, "--role", "till", "--version", "1"]);
+        bench.roles.ok(&["artifact", "create", &path, "--role", "till", "--version", "1"]);
         bench.roles.ok(&["host", "label", "--all", "role=till", "--yes"]);
         bench
     }

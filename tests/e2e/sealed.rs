@@ -69,7 +69,7 @@ fn secrets_are_readable_only_by_their_host() {
     assert_eq!(fleet.ok(&["exec", "--stdin", &words, "--", "sha256sum"]), sum(OF_STDIN));
 
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/yuno.py");
-    fleet.ok(&["artifact", "add", sample.to_str().unwrap(), "--role", "sample", "--version", "1"]);
+    fleet.ok(&["artifact", "create", sample.to_str().unwrap(), "--role", "sample", "--version", "1"]);
     let variable = format!("TOKEN={OF_UNIT}");
     fleet.ok(&["yuno", "create", "default/sample", "--artifact", "sample", "--lines", "--env", &variable, "--run"]);
     let unit = fleet.unit_in_phase("default/sample", "running");

@@ -45,10 +45,10 @@ fn changed_secret_reaches_its_units_and_nobody_else_sees_it() {
          trap read_it HUP\nread_it\nwhile :; do sleep 0.1; done\n"
     );
     let script = file(&fleet.home, "program", &script);
-    fleet.ok(&["artifact", "add", &script, "--role", "program", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "program", "--version", "1"]);
     let config = r#"{"db": {"user": "till", "password": {"$secret": {"name": "db"}}}}"#;
     let config = file(&fleet.home, "app.json", config);
-    fleet.ok(&["config", "add", "app", "1", &config]);
+    fleet.ok(&["config", "create", "app", "1", &config]);
     let create = |unit: &str, more: &[&str]| {
         let args = ["yuno", "create", unit, "--artifact", "program", "--config", "app", "--run"];
         fleet.muster(&[&args[..], more].concat())

@@ -35,7 +35,7 @@ impl Site {
     /// A yuno that runs; its process id there, and when that began.
     fn yuno(&self, unit: &str) -> (i64, String) {
         let path = file(&self.roles.home, "server", SERVER);
-        self.roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+        self.roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
         self.roles.ok(&["yuno", "create", unit, "--artifact", "server", "--run"]);
         self.running(unit)
     }

@@ -230,9 +230,9 @@ impl Trial {
             if host["presence"]["state"] == "online" { Ok(()) } else { Err(shown.stdout) }
         });
         let path = file(&self.roles.home, "keeps", KEEPS);
-        self.roles.ok(&["artifact", "add", &path, "--role", "keeps", "--version", "1"]);
+        self.roles.ok(&["artifact", "create", &path, "--role", "keeps", "--version", "1"]);
         let config = file(&self.roles.home, "config.json", "{\"every_s\": 7}");
-        self.roles.ok(&["config", "add", "keeps.main", "1", &config]);
+        self.roles.ok(&["config", "create", "keeps.main", "1", &config]);
         if !self.roles.ok(&["unit", "ls"]).contains("keeps") {
             let create =
                 ["yuno", "create", "default/keeps", "--artifact", "keeps", "--config", "keeps.main@1", "--run"];
@@ -615,7 +615,7 @@ impl Trial {
     fn use_content(&mut self, role: Role) -> Result<(), String> {
         if role == Role::Console {
             let path = file(&self.roles.home, "keeps", KEEPS);
-            self.roles.ok(&["artifact", "add", &path, "--role", "keeps", "--version", "1"]);
+            self.roles.ok(&["artifact", "create", &path, "--role", "keeps", "--version", "1"]);
             let stored = self.path(&row(role, "artifacts/*", HOLDS)).ok_or("there is no artifact")?;
             return match fs::read_to_string(stored) {
                 Ok(content) if content == KEEPS => Ok(()),

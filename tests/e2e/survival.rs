@@ -45,7 +45,7 @@ impl Site {
     /// Makes a yuno of a script; `more` is more of what `yuno create` is told.
     pub(crate) fn create(&self, name: &str, script: &str, more: &[&str]) {
         let path = file(&self.roles.home, name, script);
-        self.roles.ok(&["artifact", "add", &path, "--role", name, "--version", "1"]);
+        self.roles.ok(&["artifact", "create", &path, "--role", name, "--version", "1"]);
         let unit = format!("default/{name}");
         self.roles.ok(&[&["yuno", "create", &unit, "--artifact", name, "--run"], more].concat());
     }
@@ -240,7 +240,7 @@ fn reused_process_id_is_not_signalled() {
     machine.ok(&["/opt/muster", "agent", "install", "--now", "--join", &roles.token()]);
     roles.wait_for_host("online");
     let path = file(&roles.home, "ticks", TICKS);
-    roles.ok(&["artifact", "add", &path, "--role", "ticks", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "ticks", "--version", "1"]);
     roles.ok(&["yuno", "create", "default/ticks", "--artifact", "ticks", "--run"]);
     let running = |but: i64| {
         eventually("a yuno that runs", || {

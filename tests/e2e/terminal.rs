@@ -53,7 +53,7 @@ fn assert_harmless(what: &str, printed: &str) {
 fn escapes_are_text_on_terminal_and_raw_in_pipe() {
     let fleet = Fleet::start();
     let script = file(&fleet.home, "evil", &format!("#!/bin/sh\nprintf '%s\\n' '{EVIL}'\nexec sleep 600\n"));
-    fleet.ok(&["artifact", "add", &script, "--role", "evil", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "evil", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/evil", "--artifact", "evil", "--run"]);
     fleet.ok(&["unit", "hold", "default/evil"]);
     eventually("its log", || {

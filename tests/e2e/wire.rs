@@ -149,7 +149,7 @@ fn host_without_goodbye_shows_as_offline() {
 fn secrets_are_in_no_report_or_listing() {
     let fleet = Fleet::start();
     let program = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nexec sleep 1000\n");
-    fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &program, "--role", "server", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "server", "--env", "PASSWORD=hunter2", "--run"]);
     fleet.ok(&["exec", "--env", "PASSWORD=hunter2", "--", "sh", "-c", "test -n \"$PASSWORD\""]);
     let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].to_string();

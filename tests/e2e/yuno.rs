@@ -14,7 +14,7 @@ const SERVER: &str = "#!/bin/sh\necho started with $(cat $MUSTER_CONFIG) and $1\
 
 fn add(fleet: &Fleet, name: &str, content: &str, version: &str) {
     let path = file(&fleet.home, name, content);
-    fleet.ok(&["artifact", "add", &path, "--role", name, "--version", version]);
+    fleet.ok(&["artifact", "create", &path, "--role", name, "--version", version]);
 }
 
 fn pid(unit: &Value) -> Pid {
@@ -30,7 +30,7 @@ fn yuno_is_created_run_and_removed() {
     let fleet = Fleet::start();
     add(&fleet, "server", SERVER, "1.0.0");
     let config = file(&fleet.home, "server.json", r#"{"colour": "blue"}"#);
-    fleet.ok(&["config", "add", "server.main", "1", &config]);
+    fleet.ok(&["config", "create", "server.main", "1", &config]);
     fleet.ok(&[
         "yuno",
         "create",

@@ -1,6 +1,6 @@
 //! Errors of downloads.
 //!
-//! All of them may pass: what the console lacks can be added to it, and what is damaged there can be added again.
+//! All of them may pass: what the console lacks can be created there, and what is damaged there can be created again.
 
 use std::{
     fmt, io,
@@ -66,11 +66,11 @@ impl miette::Diagnostic for ArtifactError {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let hint = match self {
             Self::Status { said: Some(Diagnostic { hint: Some(hint), .. }), .. } => hint,
-            Self::Status { status: StatusCode::NOT_FOUND, .. } => "it is not there (any more); add it to the console",
+            Self::Status { status: StatusCode::NOT_FOUND, .. } => "it is not there (any more); create it on the console",
             Self::Status { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, .. } => {
                 "is this host still a member of the fleet?"
             }
-            Self::WrongHash { .. } | Self::TooLong { .. } => "add it to the console again",
+            Self::WrongHash { .. } | Self::TooLong { .. } => "create it on the console again",
             Self::Write { source, .. } if is_full(source) => "make room on this host's disk",
             Self::Transport { .. } | Self::Status { .. } | Self::Write { .. } | Self::Client(_) => return None,
         };

@@ -21,7 +21,7 @@ pub(super) fn never(error: impl Into<Diagnostic>) -> Failure {
     Failure { error: error.into(), may_heal: false }
 }
 
-/// Converts an error of a download. What is missing on the console, or damaged there, can be added again.
+/// Converts an error of a download. What is missing on the console, or damaged there, can be created again.
 pub(super) fn from_artifact(error: ArtifactError) -> Failure {
     may_heal(Diagnostic::of(&error))
 }

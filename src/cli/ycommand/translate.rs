@@ -32,7 +32,7 @@ use super::{
 pub(super) struct TranslationContext {
     /// All units.
     pub(super) units: Vec<Unit>,
-    /// All configs, the most recently added first.
+    /// All configs, the most recently created first.
     pub(super) configs: Vec<Config>,
     /// The file of the line, if it names one.
     pub(super) file: Option<FileFacts>,
@@ -154,10 +154,10 @@ pub(super) fn delete_binary(line: &YunetaLine, _: &TranslationContext) -> Result
     words(&["artifact", "rm", &versioned(line).map_err(usage(line))?])
 }
 
-pub(super) fn add_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
+pub(super) fn create_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let [id, version] = all_wanted(line, ["id", "version"]).map_err(usage(line))?;
     let file = line.file(&["zcontent", "content64", "content"]).map_err(usage(line))?;
-    words(&["config", "add", id, version, file])
+    words(&["config", "create", id, version, file])
 }
 
 pub(super) fn delete_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
@@ -399,7 +399,7 @@ fn reference(unit: &Unit) -> String {
     format!("{}:{}", unit.host, unit.unit)
 }
 
-/// `artifact add …`, and its role and version: from the line, from the manifest, or from the file's name and content.
+/// `artifact create …`, and its role and version: from the line, from the manifest, or from the file's name and content.
 fn add_binary(line: &YunetaLine, world: &TranslationContext) -> Result<(MusterLine, String, String), String> {
     let path = line.file(&["content64"])?;
     let facts = world.file.as_ref().ok_or_else(|| format!("{path} was not looked at"))?;
@@ -412,7 +412,7 @@ fn add_binary(line: &YunetaLine, world: &TranslationContext) -> Result<(MusterLi
         Some(version) => version.to_owned(),
         None => version.clone().unwrap_or_else(|| facts.hash.clone()),
     };
-    let words = ["artifact", "add", path, "--role", &role, "--version", &version].map(str::to_owned).into();
+    let words = ["artifact", "create", path, "--role", &role, "--version", &version].map(str::to_owned).into();
     Ok((words, role, version))
 }
 
@@ -466,7 +466,7 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
     Ok(lines)
 }
 
-/// The configs of a unit for which a later version was added.
+/// The configs of a unit for which a later version was created.
 fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     let newer = spec.configs.iter().filter_map(|has| {
         let same = || world.configs.iter().filter(|config| config.id == has.id);

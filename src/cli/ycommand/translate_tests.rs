@@ -72,11 +72,11 @@ fn check(text: &str, world: &TranslationContext, expected: &[&str]) {
 #[test]
 fn recipes_are_translated() {
     let (empty, there) = (TranslationContext { units: Vec::new(), ..world() }, world());
-    check("install-binary content64=$$(bin/My.Role)", &empty, &["artifact add bin/My.Role --role my --version abcdef"]);
+    check("install-binary content64=$$(bin/My.Role)", &empty, &["artifact create bin/My.Role --role my --version abcdef"]);
     check(
         "update-config id=till.main version=2 zcontent=$$(till_main.json)",
         &empty,
-        &["config add till.main 2 till_main.json"],
+        &["config create till.main 2 till_main.json"],
     );
     check(
         "create-yuno realm_id=a yuno_role=till yuno_name=main",
@@ -91,7 +91,7 @@ fn recipes_are_translated() {
         "update-binary id=till content64=$$(till)",
         &there,
         &[
-            "artifact add till --role till --version abcdef",
+            "artifact create till --role till --version abcdef",
             "yuno upgrade a/till-main --artifact till@abcdef --force --yes",
         ],
     );
@@ -178,7 +178,7 @@ fn impossible_verbs_are_refused_with_reason() {
 fn a_manifest_says_what_a_binary_is() {
     let manifest = (Some("scale".to_owned()), Some("2.1".to_owned()));
     let world = TranslationContext { file: Some(FileFacts { manifest, ..FileFacts::default() }), ..world() };
-    check("install-binary content64=$$(f)", &world, &["artifact add f --role scale --version 2.1"]);
+    check("install-binary content64=$$(f)", &world, &["artifact create f --role scale --version 2.1"]);
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub(super) const VERBS: &[YunetaVerb] = &[
         does: Translation::Other,
     },
     yunos("command-yuno", &["service", "command"], "pass a command of their own on to yunos", to::command),
-    verb("create-config", CONTENT, "add a config", to::add_config),
+    verb("create-config", CONTENT, "create a config", to::create_config),
     verb("create-realm", REALM, "make a realm", to::create_realm),
     verb(
         "create-yuno",
@@ -205,7 +205,7 @@ pub(super) const VERBS: &[YunetaVerb] = &[
         says: "print this table, or cmd= of it",
         does: Translation::Help,
     },
-    verb("install-binary", BINARY, "add a binary", to::install_binary),
+    verb("install-binary", BINARY, "create a binary", to::install_binary),
     yunos(
         "kill-yuno",
         &["signal2kill", "force"],
@@ -264,14 +264,14 @@ pub(super) const VERBS: &[YunetaVerb] = &[
     verb(
         "update-binary",
         BINARY,
-        "add a binary, and have yunos of its role that do not run take it",
+        "create a binary, and have yunos of its role that do not run take it",
         to::update_binary,
     ),
-    verb("update-config", CONTENT, "add a version of a config, which `run-yuno` takes up", to::add_config),
+    verb("update-config", CONTENT, "create a version of a config, which `run-yuno` takes up", to::create_config),
     instead("update-public-service", LEASES),
     verb("update-realm", REALM, "change a realm", to::update_realm),
     instead("upgrade-node", NODES),
-    verb("view-config", &["id", "version"], "print a config as it was added", to::view_config),
-    yunos("view-yuno-config", &[], "print the configs of yunos as they were added", to::view_yuno_config),
+    verb("view-config", &["id", "version"], "print a config as it was created", to::view_config),
+    yunos("view-yuno-config", &[], "print the configs of yunos as they were created", to::view_yuno_config),
     instead("write-tty", CONSOLES),
 ];

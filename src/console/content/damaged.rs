@@ -63,7 +63,7 @@ impl DamagedContent {
         let message =
             Diagnostic::new(format!("content is missing or not what was stored, and no host is sent it: {named}"))
                 .with_hint(
-                    "add it again with `muster artifact add` or `muster config add`, and check the disk of the console",
+                    "create it again with `muster artifact create` or `muster config create`, and check the disk of the console",
                 );
         (!names.is_empty()).then_some(message)
     }
@@ -83,7 +83,7 @@ impl ConsoleState {
         tracing::error!(
             %sha256,
             consequence = "no host is sent it",
-            hint = "add it again, and check the disk of the console",
+            hint = "create it again, and check the disk of the console",
             "{what} is missing or not what was stored"
         );
         self.content.damaged.locked().insert(sha256.clone(), (what, stamp));

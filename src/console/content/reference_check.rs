@@ -95,7 +95,7 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
     let what = format!("artifact {} {} ({})", wanted.role, wanted.version, wanted.sha256.short());
     if known.is_empty() {
         return Err(Error::not_found("unknown_artifact", format!("{what} is not here"))
-            .hint("`muster artifact add`, or POST /api/v1/artifacts, brings it"));
+            .hint("`muster artifact create`, or POST /api/v1/artifacts, brings it"));
     }
     // A spec from before manifests existed names none.
     let same_manifest = |one: &Artifact| wanted.manifest.is_none() || wanted.manifest == one.manifest;
@@ -116,7 +116,7 @@ async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
     let what = format!("config {}@{}", wanted.id, wanted.version);
     match content::config(console.shared.store.read(), &wanted.id, &wanted.version).await? {
         None => Err(Error::not_found("unknown_config", format!("{what} is not here"))
-            .hint("`muster config add`, or POST /api/v1/configs, brings it")),
+            .hint("`muster config create`, or POST /api/v1/configs, brings it")),
         Some(config) if config.sha256 != wanted.sha256 => {
             Err(Error::conflict("wrong_config", format!("{what} is here with another content"))
                 .hint("`muster config ls` shows what is here"))

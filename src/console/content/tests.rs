@@ -328,7 +328,7 @@ fn leftovers_of_interrupted_uploads_are_removed() {
 }
 
 #[tokio::test]
-async fn damaged_or_missing_content_raises_an_alert_until_it_is_added_again() {
+async fn damaged_or_missing_content_raises_an_alert_until_it_is_created_again() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
     let manifest = json!({"config_schema": {"type": "object"}});

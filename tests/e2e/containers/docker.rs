@@ -190,7 +190,7 @@ fn docker_limits_restores_commands_and_archives() {
     for (form, version) in [("docker-archive", "1"), ("oci-archive", "2")] {
         let path = fleet.home.path().join(form).to_str().unwrap().to_owned();
         podman.run(&["save", "--quiet", "--format", form, "--output", &path, "localhost/theirs:1"]);
-        fleet.ok(&["artifact", "add", &path, "--role", "theirs", "--version", version]);
+        fleet.ok(&["artifact", "create", &path, "--role", "theirs", "--version", version]);
     }
     let of = |version: &str| {
         shop(json!({"image": {"archive": format!("theirs@{version}")}, "args": [], "verify_after_ms": 0}))

@@ -70,7 +70,7 @@ fn hanging_runtime_does_not_block_others() {
     error_with(&fleet, "default/new", "does not answer at");
     // Units of another kind, and of another runtime, are as quick as ever; and what runs does.
     let script = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
-    fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "server", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     apply(&fleet, &shop(json!({"unit": "default/stall", "runtime": "lxc"})));
     fleet.unit_in_phase("default/till", "running");

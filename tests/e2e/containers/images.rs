@@ -15,7 +15,7 @@ use crate::fleet::{Fleet, eventually, file};
 /// Adds an artifact to a fleet; gives its SHA-256.
 #[track_caller]
 fn add(fleet: &Fleet, path: &str, version: &str) -> String {
-    fleet.ok(&["artifact", "add", path, "--role", "theirs", "--version", version]);
+    fleet.ok(&["artifact", "create", path, "--role", "theirs", "--version", version]);
     Digest::of(&fs::read(path).unwrap()).to_string()
 }
 

@@ -264,7 +264,7 @@ fn a_batch_runs_inside_and_outside() {
 fn invalid_command_inside_is_refused() {
     let (_podman, fleet, _) = stage(json!({}));
     let script = file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
-    fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "server", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     fleet.unit_in_phase("default/till", "running");
     let refused = |options: &[&str], argv: &[&str], code: &str, words: &str| {

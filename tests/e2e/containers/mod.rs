@@ -216,7 +216,7 @@ fn missing_runtime_leaves_containers_alone() {
     fleet.again();
     fleet.ok(&["unit", "apply", &write(&fleet, &shop(json!({"unit": "default/new"}))), "--no-wait"]);
     let script = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
-    fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "server", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     fleet.unit_in_phase("default/till", "running");
     let unit = fleet.unit("default/new", |unit| unit["observed"]["error"].is_object());
@@ -416,7 +416,7 @@ fn as_container(fleet: &Fleet, unit: &str, runtime: &str, script: &str) {
 fn as_yuno(fleet: &Fleet, script: &str) {
     let version = script.replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
     let path = crate::fleet::file(&fleet.home, "script", &format!("#!/bin/sh\n{script}\n"));
-    fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", &version]);
+    fleet.ok(&["artifact", "create", &path, "--role", "script", "--version", &version]);
     let (restart, started_after_ms) = lasts(script);
     let document = json!({
         "unit": "default/till", "artifact": format!("script@{version}"), "restart": restart, "run": "stopped",

@@ -114,7 +114,7 @@ fn probes_of_yuno_and_container_behave_alike() {
     };
     let usual = json!({"verify_after_ms": 500, "started_after_ms": 200, "run": "running"});
     let path = file(&fleet.home, "script", &format!("#!/bin/sh\n{SCRIPT}\n"));
-    fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &path, "--role", "script", "--version", "1"]);
     let flags = Flags::of(&fleet, "till");
     let yuno = scenario(&fleet, "default/till", &flags, &|fields| {
         let mut document = usual.clone();

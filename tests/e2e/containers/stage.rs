@@ -329,7 +329,7 @@ pub(crate) fn add_packed(fleet: &Fleet, option: &str, version: &str) {
     let (tree, tar) = (fleet.home.path().join("tree"), fleet.home.path().join("shop.tar"));
     let packed = Command::new("tar").arg(option).arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(packed.success());
-    fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", version]);
+    fleet.ok(&["artifact", "create", tar.to_str().unwrap(), "--role", "shop", "--version", version]);
 }
 
 /// Applies a document.

@@ -84,7 +84,7 @@ fn fleet() -> (Agent, Trial) {
     let roles = Arc::new(Roles::start());
     for (version, content) in [("1", SERVER), ("bad", "#!/bin/sh\nexit 3\n")] {
         let path = file(&roles.home, "server", content);
-        roles.ok(&["artifact", "add", &path, "--role", "server", "--version", version]);
+        roles.ok(&["artifact", "create", &path, "--role", "server", "--version", version]);
     }
     let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");

@@ -66,7 +66,7 @@ impl Trial {
 fn agent_follows_documents_after_kill_at_any_place() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
-    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");
     let mut trial = Trial { roles, versions: 0 };

@@ -103,7 +103,7 @@ impl Trial {
 fn agent_makes_files_and_does_what_they_want_after_kill_at_any_place() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
-    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    roles.ok(&["artifact", "create", &path, "--role", "server", "--version", "1"]);
     let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");
     roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);

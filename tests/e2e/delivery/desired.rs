@@ -96,7 +96,7 @@ pub(super) fn each_rollout_reaches_the_host_once(stage: &mut Stage) {
 /// Adds the program that the versions of the deployment run.
 pub(super) fn add_program(stage: &Stage) {
     let program = file(&stage.home, "shop", SHOP);
-    stage.ok(&["artifact", "add", &program, "--role", "shop", "--version", "1"]);
+    stage.ok(&["artifact", "create", &program, "--role", "shop", "--version", "1"]);
 }
 
 #[track_caller]

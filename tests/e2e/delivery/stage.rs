@@ -109,7 +109,7 @@ impl Stage {
         stage.sign_in();
         stage.join();
         let program = file(&stage.home, "till", SLEEPER);
-        stage.ok(&["artifact", "add", &program, "--role", "till", "--version", "1"]);
+        stage.ok(&["artifact", "create", &program, "--role", "till", "--version", "1"]);
         stage.ok(&["yuno", "create", UNIT, "--artifact", "till", "--restart", "never", "--run"]);
         stage.lap("start");
         stage

@@ -36,7 +36,7 @@ impl Bench {
         let packed = self.fleet.home.path().join(format!("tree-{version}.tar"));
         let packed = packed.to_str().unwrap();
         assert!(can(&["tar", "-cf", packed, "-C", tree.path().to_str().unwrap(), "."]));
-        self.fleet.ok(&["artifact", "add", packed, "--role", "tree", "--version", version]);
+        self.fleet.ok(&["artifact", "create", packed, "--role", "tree", "--version", version]);
     }
 
     fn apply_without_waiting(&self, entries: &Value, more: &Value) {
@@ -299,7 +299,7 @@ fn file_of_a_gigabyte_is_written_kept_and_given_back_in_little_memory() {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     };
     let before_mb = peak_mb();
-    bench.fleet.ok(&["artifact", "add", image.to_str().unwrap(), "--role", "image", "--version", "1"]);
+    bench.fleet.ok(&["artifact", "create", image.to_str().unwrap(), "--role", "image", "--version", "1"]);
     bench.apply(&json!({"image": {"artifact": "image@1"}, "old": {"artifact": "image@1"}}));
     let is_whole = |name: &str| can(&["cmp", image.to_str().unwrap(), bench.at(name).to_str().unwrap()]);
     assert!(is_whole("image") && is_whole("old"));

@@ -29,8 +29,8 @@ impl PageView for ArtifactsView {
         html! {
             h1 { "Artifacts" }
             @if self.artifacts.is_empty() {
-                (empty("There are no artifacts.", "An artifact is a program that yunos run, known by its SHA-256. Add one:",
-                       "muster artifact add ./server --role server --version 1"))
+                (empty("There are no artifacts.", "An artifact is a program that yunos run, known by its SHA-256. Create one:",
+                       "muster artifact create ./server --role server --version 1"))
             } @else {
                 table.cards {
                     caption.visually-hidden { "Artifacts" }
@@ -75,8 +75,8 @@ impl PageView for ConfigsView {
         html! {
             h1 { "Configs" }
             @if self.configs.is_empty() {
-                (empty("There are no configs.", "A config is a JSON document for a yuno; a version of it never changes. Add one:",
-                       "muster config add server.main 1 server.json"))
+                (empty("There are no configs.", "A config is a JSON document for a yuno; a version of it never changes. Create one:",
+                       "muster config create server.main 1 server.json"))
             } @else {
                 table.cards {
                     caption.visually-hidden { "Configs" }
