@@ -94,9 +94,9 @@ impl AgentLoop {
             ),
             Verb::RealmSet { .. } => realm::take_in(tx, &command.realms).await?.map(nothing),
             Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
-            Verb::SnapshotTake { snapshot } => {
+            Verb::SnapshotCreate { snapshot } => {
                 let is_denied = |unit: &UnitName| self.session.policy().forbids_realm(&unit.realm()).is_some();
-                snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| RealmResult::Changed(Vec::new()))
+                snapshot::create(tx, snapshot, is_denied, asker).await?.map(|()| RealmResult::Changed(Vec::new()))
             }
             Verb::SnapshotLs => Ok(RealmResult::Told(json(&snapshot::list(tx).await?)?)),
             Verb::SnapshotDiff { snapshot } => match snapshot::compare(tx, snapshot).await? {

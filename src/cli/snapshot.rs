@@ -28,8 +28,8 @@ use muster_api::host_names::HostNames;
                     are replaced. Deactivating undoes that."
 )]
 pub enum SnapshotVerb {
-    /// Take a snapshot of the desired state of a host's units
-    Take {
+    /// Create a snapshot of the desired state of a host's units
+    Create {
         /// Which one
         #[command(flatten)]
         named: NamedSnapshot,
@@ -111,9 +111,9 @@ struct HostAnswer<T: Serialize> {
 /// If it fails.
 pub async fn run(verb: SnapshotVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        SnapshotVerb::Take { named: NamedSnapshot { snapshot, at }, wait } => {
-            let asked = Asked::SnapshotTake { snapshot: snapshot.clone() };
-            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is taken")).await
+        SnapshotVerb::Create { named: NamedSnapshot { snapshot, at }, wait } => {
+            let asked = Asked::SnapshotCreate { snapshot: snapshot.clone() };
+            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is created")).await
         }
         SnapshotVerb::Ls(at) => list(session, &at).await,
         SnapshotVerb::Diff(NamedSnapshot { snapshot, at }) => {
@@ -302,7 +302,7 @@ async fn list(session: &CliSession, at: &HostChoice) -> Result<(), Failure> {
         ]
     };
     let header = ["HOST", "SNAPSHOT", "UNITS", "TAKEN", "STATE"];
-    session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot take NAME` takes one")?;
+    session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot create NAME` creates one")?;
     verdict
 }
 

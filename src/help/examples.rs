@@ -479,12 +479,12 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "snapshot",
         &[
-            ("muster snapshot take before-upgrade", ""),
+            ("muster snapshot create before-upgrade", ""),
             ("muster snapshot activate before-upgrade --dry-run", ""),
             ("muster snapshot activate before-upgrade", ""),
         ],
     ),
-    ("snapshot take", &[("muster snapshot take before-upgrade --host till-7", "")]),
+    ("snapshot create", &[("muster snapshot create before-upgrade --host till-7", "")]),
     ("snapshot diff", &[("muster snapshot diff before-upgrade", "")]),
     (
         "snapshot activate",

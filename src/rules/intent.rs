@@ -55,7 +55,7 @@ impl CommandClass {
             // One part of a set is useless without the others.
             Verb::UnitsApply(set) if !set.check && set.part.is_some() => Self::Together,
             Verb::UnitsApply(set) if !set.check => Self::Set(set.units.iter().map(UnitIntent::of_wish).collect()),
-            Verb::SnapshotTake { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
+            Verb::SnapshotCreate { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
                 Self::Together
             }
             verb => UnitIntent::of(verb).map_or(Self::Other, Self::Intent),

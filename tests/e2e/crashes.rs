@@ -296,7 +296,7 @@ impl Operator {
         self.runs_once("the life after its shim");
         assert_eq!(self.starts(), 2, "it lives on");
 
-        self.order(&["snapshot", "take", "shop"]);
+        self.order(&["snapshot", "create", "shop"]);
         self.order(&["snapshot", "rm", "shop"]);
         let before = self.starts();
         self.order(&["yuno", "restart", "default/till"]);

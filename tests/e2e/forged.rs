@@ -394,7 +394,7 @@ fn path_traversal_is_refused() {
         vec!["yuno", "create", "default/..", "--artifact", "x"],
         vec!["unit", "show", "default/../../agent"],
         vec!["realm", "create", ".."],
-        vec!["snapshot", "take", "../x"],
+        vec!["snapshot", "create", "../x"],
     ] {
         fleet.muster(&args).expect_code(2);
     }

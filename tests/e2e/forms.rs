@@ -130,7 +130,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("unit hold default/a", Document, 0),
     ("unit unhold default/a", Document, 0),
     ("unit label default/a --set tier=gold", Document, 0),
-    ("snapshot take one", Nothing, 0),
+    ("snapshot create one", Nothing, 0),
     ("snapshot ls", Document, 0),
     ("snapshot diff one", Document, 0),
     ("snapshot activate one", Document, 0),

@@ -189,8 +189,8 @@ fn snapshot_is_activated_and_deactivated() {
     };
     create("default/a", "old");
     create("default/b", "old");
-    fleet.ok(&["snapshot", "take", "good"]);
-    fleet.ok(&["snapshot", "take", "good"]);
+    fleet.ok(&["snapshot", "create", "good"]);
+    fleet.ok(&["snapshot", "create", "good"]);
     let (a, b) = (fleet.unit_in_phase("default/a", "running"), fleet.unit_in_phase("default/b", "running"));
     create("default/a", "new");
     create("default/c", "new");
@@ -199,7 +199,7 @@ fn snapshot_is_activated_and_deactivated() {
     let other = file(&fleet.home, "other", "#!/bin/sh\nsleep 1000\n");
     fleet.ok(&["artifact", "create", &other, "--role", "other", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
-    fleet.ok(&["snapshot", "take", "four"]);
+    fleet.ok(&["snapshot", "create", "four"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--overwrite"]);
     fleet.muster(&["artifact", "rm", "other@1"]).expect_code(1).expect_stderr("a snapshot of default/d on ");
     let gone = fleet.json(&["artifact", "gc", "--dry-run"]);

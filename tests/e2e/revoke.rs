@@ -63,7 +63,7 @@ fn revoked_host_is_locked_out() {
         .expect_stderr("revoked, and so given no commands");
     fleet.ok(&["exec", "--all", "--", "true"]);
     // Only the other host is asked, which has nothing to take.
-    fleet.muster(&["snapshot", "take", "all", "--all"]).expect_stderr("there is no unit on this host");
+    fleet.muster(&["snapshot", "create", "all", "--all"]).expect_stderr("there is no unit on this host");
 
     // A token that was made for it brings it back, with the same folder; any other does not, and is an alert.
     agent.kill();

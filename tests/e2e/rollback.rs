@@ -228,7 +228,7 @@ fn failing_snapshot_is_reported() {
     let create_bad = ["yuno", "create", "default/till", "--artifact", "till@2", "--run", "--verify-after", "2s"];
     fleet.muster(&create_bad).expect_code(1);
     fleet.unit_in_phase("default/till", "backoff");
-    fleet.ok(&["snapshot", "take", "bad"]);
+    fleet.ok(&["snapshot", "create", "bad"]);
     create(&fleet, "till@1", &["--overwrite"]);
     let before = verified(&fleet);
     fleet.muster(&["snapshot", "activate", "bad"]).expect_code(1).expect_stderr("it went back to revision");

@@ -169,7 +169,7 @@ pub enum Verb {
     },
     /// Save the desired state of every unit of the host under a name. Repeating it succeeds; other units under an
     /// existing name are refused.
-    SnapshotTake {
+    SnapshotCreate {
         /// The snapshot.
         snapshot: Name,
     },
@@ -320,7 +320,7 @@ pub enum VerbName {
     Cancel,
     RealmSet,
     RealmRm,
-    SnapshotTake,
+    SnapshotCreate,
     SnapshotLs,
     SnapshotDiff,
     SnapshotActivate,
@@ -382,7 +382,7 @@ impl Verb {
             Self::UnitCommand(_) => row("unit_command", VerbName::UnitCommand, Class::Action, Restart::Lost),
             Self::RealmSet { .. } => row("realm_set", VerbName::RealmSet, Class::Host, Restart::Lost),
             Self::RealmRm { .. } => row("realm_rm", VerbName::RealmRm, Class::Host, Restart::Lost),
-            Self::SnapshotTake { .. } => row("snapshot_take", VerbName::SnapshotTake, Class::Host, Restart::Lost),
+            Self::SnapshotCreate { .. } => row("snapshot_create", VerbName::SnapshotCreate, Class::Host, Restart::Lost),
             Self::SnapshotActivate { .. } => {
                 row("snapshot_activate", VerbName::SnapshotActivate, Class::Host, Restart::Lost)
             }
@@ -453,7 +453,7 @@ impl Verb {
             Self::Cancel { command } => format!("cancel {command}"),
             Self::RealmSet { realm } => format!("set realm {realm}"),
             Self::RealmRm { realm } => format!("remove realm {realm}"),
-            Self::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
+            Self::SnapshotCreate { snapshot } => format!("create snapshot {snapshot}"),
             Self::SnapshotLs => "list snapshots".to_owned(),
             Self::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
             Self::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
@@ -512,7 +512,7 @@ impl Verb {
             | Self::Cancel { .. }
             | Self::RealmSet { .. }
             | Self::RealmRm { .. }
-            | Self::SnapshotTake { .. }
+            | Self::SnapshotCreate { .. }
             | Self::SnapshotLs
             | Self::SnapshotDiff { .. }
             | Self::SnapshotActivate { .. }

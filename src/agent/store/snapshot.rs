@@ -105,7 +105,7 @@ pub async fn list(connection: &mut SqliteConnection) -> Result<Snapshots, StoreE
 ///
 /// # Errors
 /// If the database fails; a refusal is the inner error.
-pub async fn take(
+pub async fn create(
     connection: &mut SqliteConnection,
     name: &Name,
     is_denied: impl Fn(&UnitName) -> bool,
@@ -116,8 +116,8 @@ pub async fn take(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let units: BTreeMap<_, _> = units.into_iter().filter(|(unit, _)| !is_denied(unit)).collect();
-    let taken = list(connection).await?.snapshots;
-    if taken.iter().any(|there| there.name == *name) {
+    let there = list(connection).await?.snapshots;
+    if there.iter().any(|one| one.name == *name) {
         let then: BTreeMap<_, _> = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
         let same = then == units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
         let message = Diagnostic::new(format_args!("there is a snapshot {name} of other units"))
@@ -127,7 +127,7 @@ pub async fn take(
     if units.is_empty() {
         return Ok(conflict("there is no unit on this host to take a snapshot of".to_owned()));
     }
-    if taken.len() >= SNAPSHOTS_MAX {
+    if there.len() >= SNAPSHOTS_MAX {
         return Ok(conflict(
             Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots already"))
                 .with_hint("remove one first"),

@@ -262,7 +262,7 @@ pub(super) fn trace(line: &YunetaLine, world: &TranslationContext) -> Result<Vec
 }
 
 pub(super) fn shoot_snap(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
-    snap(line, &["snapshot", "take", wanted(line, "name").map_err(usage(line))?])
+    snap(line, &["snapshot", "create", wanted(line, "name").map_err(usage(line))?])
 }
 
 pub(super) fn list_snaps(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {

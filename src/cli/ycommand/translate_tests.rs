@@ -234,7 +234,7 @@ fn yunos_are_killed_by_the_signal_that_is_named_and_utilities_are_left_out() {
 #[test]
 fn snaps_and_realms() {
     let there = world();
-    check("shoot-snap name=before description=x host=shop", &there, &["snapshot take before --host shop"]);
+    check("shoot-snap name=before description=x host=shop", &there, &["snapshot create before --host shop"]);
     check("list-snaps host=*", &there, &["snapshot ls --all"]);
     check("activate-snap name=before", &there, &["snapshot activate before"]);
     check("deactivate-snap", &there, &["snapshot deactivate before --host shop"]);

@@ -128,7 +128,7 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::UnitDetach { .. }
         | Verb::RealmSet { .. }
         | Verb::RealmRm { .. }
-        | Verb::SnapshotTake { .. }
+        | Verb::SnapshotCreate { .. }
         | Verb::SnapshotLs
         | Verb::SnapshotDiff { .. }
         | Verb::SnapshotActivate { .. }

@@ -217,7 +217,7 @@ async fn stolen_certificate_that_claims_everything_gets_nothing() {
     submit_to(&fixture, to_honest, apply(spec.clone()), Some(own)).await.unwrap();
     for verb in [
         json!({"units_apply": {"units": [{"unit": "default/relay", "spec": Spec::Yuno(spec.clone())}], "check": true}}),
-        json!({"snapshot_take": {"snapshot": "a"}}),
+        json!({"snapshot_create": {"snapshot": "a"}}),
         json!({"snapshot_activate": {"snapshot": "a"}}),
         json!({"snapshot_deactivate": {"snapshot": "a"}}),
         json!({"render": {"unit": "default/relay", "templates": {"a": "{{ secret('bank-key') }}"}}}),

@@ -356,7 +356,7 @@ async fn verbs_change_no_unit_of_a_deployment() {
     let asker = ChangeContext { operator: &operator, now_ms: 2_000, key: None, is_document: false, values: None };
     let mut tx = bench.store.begin().await.unwrap();
     let name: Name = "s".parse().unwrap();
-    snapshot::take(&mut tx, &name, |_| false, asker).await.unwrap().unwrap();
+    snapshot::create(&mut tx, &name, |_| false, asker).await.unwrap().unwrap();
     crate::store::commit(tx, "edit unit").await.unwrap();
     bench.document(&body(vec![deployment("d/x", 2, vec![listed("d/a", "2", None)])], &[])).await;
     let mut tx = bench.store.begin().await.unwrap();
