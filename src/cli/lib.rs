@@ -55,6 +55,7 @@ pub mod login;
 pub mod logs;
 pub mod metric;
 pub mod moment;
+pub mod options;
 pub mod plan;
 pub mod policy;
 pub mod print;

@@ -1,10 +1,10 @@
-//! A limit on the command line: a value, or none.
+//! A value on the command line that may be `none`, such as a limit.
 
-/// A limit, or `None` for an explicit `none`.
+/// A value, or `None` for an explicit `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitValue<T>(pub Option<T>);
 
-/// Parses a limit, or `none`.
+/// Parses a value, or `none`.
 pub(super) fn or_none<T, E: ToString>(
     parse: impl Fn(&str) -> Result<T, E> + Clone,
 ) -> impl Fn(&str) -> Result<LimitValue<T>, String> + Clone {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use muster_api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved, Unit};
 use muster_base::failure::Failure;
 use muster_topics::{
@@ -15,7 +15,15 @@ use muster_topics::{
 };
 use serde::Serialize;
 
-use super::{command_follower, command_report::report, endpoint::socket, print, session::CliSession};
+use super::{
+    command_follower,
+    command_report::report,
+    endpoint::socket,
+    limit_value::{LimitValue, or_none},
+    options::YesOrNo,
+    print,
+    session::CliSession,
+};
 
 /// Verbs on realms.
 #[derive(Subcommand, Clone, Debug)]
@@ -49,21 +57,22 @@ pub enum RealmVerb {
         /// Name of the realm
         realm: Name,
     },
-    /// Change a realm
+    /// Set the address, the ports or the parent of a realm
     ///
-    /// What is not named stays as it is.
+    /// What is not given stays as it is.
     #[command(
         after_long_help = "A realm that is disabled keeps its units, and those of the realms below it, from being \
                     started; what runs goes on until it is stopped. Units keep the ports that they have: another \
                     range is for new endpoints. With another bind address, units with global endpoints, and \
                     units that connect to these, are restarted."
     )]
-    Update {
+    #[command(group(ArgGroup::new("changes").required(true).multiple(true).args(["parent", "bind", "ports", "enabled"])))]
+    Set {
         /// Name of the realm
         realm: Name,
         /// What it becomes
         #[command(flatten)]
-        fields: RealmChanges,
+        fields: RealmOptions,
         /// How long to wait
         #[command(flatten)]
         wait: RealmWaitOptions,
@@ -78,60 +87,23 @@ pub enum RealmVerb {
     },
 }
 
-/// What a realm is.
+/// What a realm is, or becomes.
 #[derive(Args, Clone, Debug)]
 pub struct RealmOptions {
-    /// Realm to inherit from
-    #[arg(long, value_name = "REALM")]
-    parent: Option<Name>,
-    /// Address for global endpoints [default: 127.0.0.1]
+    /// Realm to inherit from; none without one
+    #[arg(long, value_name = "REALM", value_parser = or_none(str::parse::<Name>))]
+    parent: Option<LimitValue<Name>>,
+    /// Address for global endpoints; none for the parent's, or 127.0.0.1
     ///
     /// An address that each host has, or 0.0.0.0.
-    #[arg(long, value_name = "ADDRESS")]
-    bind: Option<IpAddr>,
-    /// Ports for its endpoints [default: 11100-11199]
-    #[arg(long, value_name = "FIRST-LAST")]
-    ports: Option<PortRange>,
-    /// Do not start its units any more
-    #[arg(long)]
-    disable: bool,
-}
-
-/// What a realm becomes.
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = true)]
-pub struct RealmChanges {
-    /// Realm to inherit from, or `none`
-    #[arg(long, value_name = "REALM", value_parser = or::<Name>("none"))]
-    parent: Option<ValueOr<Name>>,
-    /// Address for global endpoints, or `inherit`
-    #[arg(long, value_name = "ADDRESS", value_parser = or::<IpAddr>("inherit"))]
-    bind: Option<ValueOr<IpAddr>>,
-    /// Ports for its endpoints, or `inherit`
-    #[arg(long, value_name = "FIRST-LAST", value_parser = or::<PortRange>("inherit"))]
-    ports: Option<ValueOr<PortRange>>,
-    /// Do not start its units any more
-    #[arg(long, conflicts_with = "enable")]
-    disable: bool,
-    /// Allow its units to be started again
-    #[arg(long)]
-    enable: bool,
-}
-
-/// A value, or a word for none.
-#[derive(Clone, Debug)]
-pub struct ValueOr<T>(Option<T>);
-
-fn or<T: std::str::FromStr<Err: std::fmt::Display>>(
-    none: &'static str,
-) -> impl Fn(&str) -> Result<ValueOr<T>, String> + Clone {
-    move |text| {
-        if text == none {
-            Ok(ValueOr(None))
-        } else {
-            text.parse().map(|value| ValueOr(Some(value))).map_err(|error: T::Err| error.to_string())
-        }
-    }
+    #[arg(long, value_name = "ADDRESS", value_parser = or_none(str::parse::<IpAddr>))]
+    bind: Option<LimitValue<IpAddr>>,
+    /// Ports for its endpoints; none for the parent's, or 11100-11199
+    #[arg(long, value_name = "FIRST-LAST", value_parser = or_none(str::parse::<PortRange>))]
+    ports: Option<LimitValue<PortRange>>,
+    /// Whether its units may be started
+    #[arg(long, value_name = "YES|NO", hide_possible_values = true)]
+    enabled: Option<YesOrNo>,
 }
 
 /// How long to wait for the hosts.
@@ -153,34 +125,40 @@ pub struct RealmWaitOptions {
 /// If it fails.
 pub async fn run(verb: RealmVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        RealmVerb::Create { realm, fields: RealmOptions { parent, bind, ports, disable }, wait } => {
-            let wanted = NewRealm { name: realm.clone(), parent, bind, ports, disabled: disable };
+        RealmVerb::Create { realm, fields: RealmOptions { parent, bind, ports, enabled }, wait } => {
+            let wanted = NewRealm {
+                name: realm.clone(),
+                parent: parent.and_then(|parent| parent.0),
+                bind: bind.and_then(|bind| bind.0),
+                ports: ports.and_then(|ports| ports.0),
+                disabled: enabled.is_some_and(|enabled| !enabled.is_yes()),
+            };
             let changed: RealmChanged = session.client.post("realms", &wanted).await?;
-            told(session, &format!("realm {realm} is there"), changed.command, wait).await
+            told(session, &format!("realm {realm} is created"), changed.command, wait).await
         }
         RealmVerb::Ls => list(session).await,
         RealmVerb::Endpoints { realm } => endpoints(session, realm.as_ref()).await,
         RealmVerb::Show { realm } => show(session, &find(session, &realm).await?),
-        RealmVerb::Update { realm, fields, wait } => {
+        RealmVerb::Set { realm, fields, wait } => {
             let wanted = fields.of(find(session, &realm).await?);
             let changed: RealmChanged = session.client.post(&format!("realms/{realm}"), &wanted).await?;
-            told(session, &format!("realm {realm} is changed"), changed.command, wait).await
+            told(session, &format!("realm {realm} is set"), changed.command, wait).await
         }
         RealmVerb::Rm { realm, wait } => {
             let removed: RealmRemoved = session.client.delete(&format!("realms/{realm}"), &[]).await?;
-            told(session, &format!("realm {realm} is forgotten"), removed.command, wait).await
+            told(session, &format!("realm {realm} is removed"), removed.command, wait).await
         }
     }
 }
 
-impl RealmChanges {
+impl RealmOptions {
     fn of(self, before: Realm) -> RealmFields {
         let before = before.realm;
         RealmFields {
             parent: self.parent.map_or(before.parent, |parent| parent.0),
             bind: self.bind.map_or(before.bind, |bind| bind.0),
             ports: self.ports.map_or(before.ports, |ports| ports.0),
-            disabled: (before.disabled || self.disable) && !self.enable,
+            disabled: self.enabled.map_or(before.disabled, |enabled| !enabled.is_yes()),
             if_generation: Some(before.generation),
         }
     }

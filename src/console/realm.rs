@@ -90,7 +90,7 @@ impl Console {
             }
             Some(_) if create => {
                 return Err(Error::conflict("realm_exists", format!("there is a realm {name}, and it is another one"))
-                    .hint(format!("`muster realm update {name}` changes it")));
+                    .hint(format!("`muster realm set {name}` changes it")));
             }
             Some(before) if if_generation.is_some_and(|wanted| wanted != before.generation) => {
                 return Err(Error::conflict("changed_meanwhile", format!("realm {name} has changed meanwhile"))

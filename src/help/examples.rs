@@ -192,8 +192,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("realm show", &[("muster realm show shop", "")]),
     (
-        "realm update",
-        &[("muster realm update shop --disable", ""), ("muster realm update shop --enable --ports inherit", "")],
+        "realm set",
+        &[("muster realm set shop --enabled no", ""), ("muster realm set shop --enabled yes --ports none", "")],
     ),
     ("realm rm", &[("muster realm rm shop-test", "")]),
     (

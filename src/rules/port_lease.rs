@@ -344,7 +344,7 @@ fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> CommandR
         "no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is \
                  leased, or in use by something else"
     ))
-    .with_hint(format_args!("`muster realm update {realm} --ports FIRST-LAST`, or remove a unit"));
+    .with_hint(format_args!("`muster realm set {realm} --ports FIRST-LAST`, or remove a unit"));
     CommandRefusal::new(RefusalCode::PortsExhausted, message)
 }
 

@@ -36,7 +36,7 @@ fn stage(fleet: &Fleet) {
     fleet.ok(&["artifact", "create", tar.to_str().unwrap(), "--role", "shop", "--version", "1.4.0"]);
     // They are on the host's network, where those of another test are.
     let ports = free_ports(2);
-    fleet.ok(&["realm", "update", "default", "--ports", &format!("{ports}-{}", ports + 1)]);
+    fleet.ok(&["realm", "set", "default", "--ports", &format!("{ports}-{}", ports + 1)]);
     let container = |unit: &str, fields: Value| {
         let mut document = json!({
             "unit": unit, "kind": "container", "runtime": "lxc", "image": {"rootfs": "shop@1.4.0"}, "network": "host",

@@ -96,7 +96,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("realm ls", Document, 0),
     ("realm endpoints", Document, 0),
     ("realm show shop", Document, 0),
-    ("realm update shop --disable", Nothing, 0),
+    ("realm set shop --enabled no", Nothing, 0),
     ("realm rm shop", Nothing, 0),
     ("yuno create default/a --artifact sleeper --config app.main --run", Document, 0),
     ("yuno create default/b --artifact sleeper --run --no-wait", Document, 0),

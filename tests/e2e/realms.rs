@@ -50,7 +50,7 @@ fn remove(fleet: &Fleet, unit: &str) {
 fn units_find_each_other() {
     let fleet = fleet();
     let ports = free_ports(3);
-    fleet.ok(&["realm", "update", "default", "--ports", &format!("{ports}-{}", ports + 2)]);
+    fleet.ok(&["realm", "set", "default", "--ports", &format!("{ports}-{}", ports + 2)]);
 
     // It has to wait for what it needs, and says so.
     let client =
@@ -140,11 +140,11 @@ fn disabled_realm_holds_its_units() {
     fleet.ok(&["realm", "create", "land"]);
     fleet.ok(&["realm", "create", "shop", "--parent", "land", "--ports", "12000-12009"]);
     fleet.ok(&["realm", "create", "shop", "--parent", "land", "--ports", "12000-12009"]);
-    fleet.muster(&["realm", "update", "land", "--parent", "shop"]).expect_code(2).expect_stderr("its own parent");
+    fleet.muster(&["realm", "set", "land", "--parent", "shop"]).expect_code(2).expect_stderr("its own parent");
 
     // What runs when its realm is disabled goes on, and what is stopped then stays so.
     fleet.ok(&["yuno", "create", "shop/a", "--artifact", "server", "--arg", "0", "--provide", "http", "--run"]);
-    fleet.ok(&["realm", "update", "land", "--disable"]);
+    fleet.ok(&["realm", "set", "land", "--enabled", "no"]);
     let held = fleet.unit("shop/a", |unit| unit["hold"]["reason"] == "dependency");
     assert_eq!(held["hold"]["note"], "the realm land is disabled");
     assert_eq!(held["observed"]["phase"], "running");
@@ -153,7 +153,7 @@ fn disabled_realm_holds_its_units() {
     assert_eq!(fleet.unit("shop/a", |unit| unit["desired"]["run"] == "running")["observed"]["phase"], "stopped");
     let shop = fleet.json(&["realm", "show", "shop"]);
     assert_eq!((&shop["comes_to"]["disabled_by"], &shop["units"]), (&"land".into(), &1.into()));
-    fleet.ok(&["realm", "update", "land", "--enable"]);
+    fleet.ok(&["realm", "set", "land", "--enabled", "yes"]);
     fleet.unit_in_phase("shop/a", "running");
 
     // A realm with units stays.

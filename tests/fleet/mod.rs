@@ -511,7 +511,7 @@ impl Fleet {
     pub(crate) fn lease_own_ports(&self) {
         const COUNT: u16 = 10;
         let first = free_ports(COUNT);
-        self.ok(&["realm", "update", "default", "--ports", &format!("{first}-{}", first + COUNT - 1)]);
+        self.ok(&["realm", "set", "default", "--ports", &format!("{first}-{}", first + COUNT - 1)]);
     }
 
     /// A unit of the one host, as the console shows it, once `wanted` holds.

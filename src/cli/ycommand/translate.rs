@@ -324,14 +324,16 @@ pub(super) fn delete_realm(line: &YunetaLine, _: &TranslationContext) -> Result<
 
 pub(super) fn create_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut words = realm_fields(line, "create")?;
-    words.extend(is_on(line, "realm_disabled").then(|| "--disable".to_owned()));
+    if is_on(line, "realm_disabled") {
+        words.extend(owned(&["--enabled", "no"]));
+    }
     Ok(vec![words])
 }
 
 pub(super) fn update_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
-    let mut words = realm_fields(line, "update")?;
+    let mut words = realm_fields(line, "set")?;
     if line.parameters.contains_key("realm_disabled") {
-        words.push(if is_on(line, "realm_disabled") { "--disable" } else { "--enable" }.to_owned());
+        words.extend(owned(&["--enabled", if is_on(line, "realm_disabled") { "no" } else { "yes" }]));
     }
     if words.len() == 3 {
         return Err(usage(line)("bind_ip, parent_realm_id or realm_disabled is wanted".to_owned()));

@@ -245,7 +245,7 @@ fn snaps_and_realms() {
     check(
         "update-realm id=shop.till.prod bind_ip=10.0.0.1 realm_disabled=0 parent_realm_id=a",
         &there,
-        &["realm update shop-till-prod --bind 10.0.0.1 --parent a --enable"],
+        &["realm set shop-till-prod --bind 10.0.0.1 --parent a --enabled yes"],
     );
     check("list-public-services realm_id=a", &there, &["realm endpoints a"]);
 }

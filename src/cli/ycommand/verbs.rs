@@ -125,7 +125,7 @@ const FOLDERS: &str = "hosts have no folders of this plan: `muster exec --host H
 const KILLING: &str = "how a yuno ends is its own (`muster yuno create --stop-signal --grace`), and \
                        `kill-yuno signal2kill=9` is for once";
 const LEASES: &str = "hosts lease ports to yunos: `muster yuno create --provide` says which a yuno has, \
-                      `muster realm update --bind --ports` where a realm's are, and they go with the yuno";
+                      `muster realm set --bind --ports` where a realm's are, and they go with the yuno";
 const NODES: &str = "`muster unit export > FILE` and `muster unit apply FILE` bring units to other hosts";
 const OPERATORS: &str = "whoever is signed in as an operator may do everything (`muster login ls`), and the broker's \
                          rules say what hosts and observers may (`muster broker render`)";
