@@ -14,7 +14,7 @@
 //! | `POST /api/v1/rollouts/{realm}/{name}/resume` | [`RolloutVersion`] | [`Rollout`] |
 //! | `POST /api/v1/rollouts/{realm}/{name}/promote` | [`RolloutVersion`] | [`Rollout`] |
 //! | `POST /api/v1/rollouts/{realm}/{name}/retry` | [`RolloutVersion`] | [`Rollout`] |
-//! | `POST /api/v1/rollouts/{realm}/{name}/abort` | [`AbortRollout`] | [`Rollout`] |
+//! | `POST /api/v1/rollouts/{realm}/{name}/cancel` | [`CancelRollout`] | [`Rollout`] |
 //! | `POST /api/v1/rollouts/{realm}/{name}/release` | [`ReleaseHost`] | [`RolloutHost`] |
 
 use std::collections::BTreeMap;
@@ -253,9 +253,9 @@ pub enum RolloutVerb {
     /// Hosts that have failed try again.
     Retry,
     /// It ends, and hosts stay as they are.
-    Abort,
+    Cancel,
     /// It ends, and hosts go back to an earlier version.
-    AbortWithRollback,
+    CancelWithRollback,
 }
 
 impl RolloutVerb {
@@ -267,8 +267,8 @@ impl RolloutVerb {
             Self::Resume => "resume",
             Self::Promote => "promote",
             Self::Retry => "retry",
-            Self::Abort => "abort",
-            Self::AbortWithRollback => "abort --rollback",
+            Self::Cancel => "cancel",
+            Self::CancelWithRollback => "cancel --rollback",
         }
     }
 }
@@ -369,10 +369,10 @@ pub struct RolloutVersion {
     pub version: Option<u32>,
 }
 
-/// `POST /api/v1/rollouts/{realm}/{name}/abort`: ends a rollout. Hosts that change now go on, and no further one begins.
+/// `POST /api/v1/rollouts/{realm}/{name}/cancel`: ends a rollout. Hosts that change now go on, and no further one begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AbortRollout {
+pub struct CancelRollout {
     /// The number of the version; it is refused if that is not the present one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,

@@ -7,7 +7,7 @@ mod words;
 
 use clap::{Args, Subcommand};
 use muster_api::{
-    AbortRollout, HostOutcome, ROLLOUT_HOSTS_MAX, ReleaseHost, Rollout, RolloutDetail, RolloutHost, RolloutHosts,
+    CancelRollout, HostOutcome, ROLLOUT_HOSTS_MAX, ReleaseHost, Rollout, RolloutDetail, RolloutHost, RolloutHosts,
     RolloutVersion, RolloutWait, RolloutWave, host_names::HostNames,
 };
 use muster_base::{
@@ -41,21 +41,21 @@ pub enum RolloutVerb {
     /// Have hosts begin again
     Resume(RolloutArgs),
     /// Approve the next wave
-    #[command(alias = "approve")]
     Promote(RolloutArgs),
     /// Have the hosts that failed try again
     Retry(RolloutArgs),
-    /// End a rollout: hosts stay as they are
+    /// Cancel a rollout: hosts stay as they are
     ///
     /// Hosts that change now go on, and no further one begins. It needs the answer of no host.
-    Abort(AbortRolloutArgs),
+    Cancel(CancelRolloutArgs),
     /// Count a host as available again that failed or was lost
     ///
     /// It takes no more of the budget of its group.
     Release {
         /// REALM/NAME
         deployment: DeploymentName,
-        /// The host, by name or id
+        /// Host, by id or hostname
+        #[arg(long)]
         host: String,
     },
 }
@@ -96,9 +96,9 @@ pub struct RolloutArgs {
     version: Option<u32>,
 }
 
-/// The rollout that is ended.
+/// The rollout that is cancelled.
 #[derive(Args, Clone, Debug)]
-pub struct AbortRolloutArgs {
+pub struct CancelRolloutArgs {
     #[command(flatten)]
     rollout: RolloutArgs,
     /// Have hosts go back to the last version whose rollout completed
@@ -137,7 +137,7 @@ pub async fn run(verb: RolloutVerb, session: &CliSession) -> Result<(), Failure>
         RolloutVerb::Resume(args) => change(session, &args, "resume").await,
         RolloutVerb::Promote(args) => change(session, &args, "promote").await,
         RolloutVerb::Retry(args) => change(session, &args, "retry").await,
-        RolloutVerb::Abort(args) => abort(session, &args).await,
+        RolloutVerb::Cancel(args) => cancel(session, &args).await,
         RolloutVerb::Release { deployment, host } => release(session, &deployment, host).await,
     }
 }
@@ -291,17 +291,17 @@ fn tell(session: &CliSession, rollout: &Rollout) -> Result<(), Failure> {
     session.printer.line(rollout, &format!("{deployment}, version {version}: {phase}"))
 }
 
-async fn abort(session: &CliSession, args: &AbortRolloutArgs) -> Result<(), Failure> {
+async fn cancel(session: &CliSession, args: &CancelRolloutArgs) -> Result<(), Failure> {
     let RolloutArgs { deployment, version } = &args.rollout;
     let what = match args.rollback {
-        true => format!("end the rollout of {deployment}, and have its hosts go back"),
-        false => format!("end the rollout of {deployment}, and leave its hosts as they are"),
+        true => format!("cancel the rollout of {deployment}, and have its hosts go back"),
+        false => format!("cancel the rollout of {deployment}, and leave its hosts as they are"),
     };
     if !args.yes && !print::confirm(&format!("{what}?")) {
         return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
     }
-    let asked = AbortRollout { version: *version, rollback: args.rollback };
-    let rollout: Rollout = session.client.post(&format!("{}/abort", path(deployment)), &asked).await?;
+    let asked = CancelRollout { version: *version, rollback: args.rollback };
+    let rollout: Rollout = session.client.post(&format!("{}/cancel", path(deployment)), &asked).await?;
     tell(session, &rollout)
 }
 

@@ -439,13 +439,13 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("rollout retry", &[("muster rollout retry shop/till", "")]),
     (
-        "rollout abort",
+        "rollout cancel",
         &[
-            ("muster rollout abort shop/till", "hosts stay as they are"),
-            ("muster rollout abort shop/till --rollback --yes", "hosts go back"),
+            ("muster rollout cancel shop/till", "hosts stay as they are"),
+            ("muster rollout cancel shop/till --rollback --yes", "hosts go back"),
         ],
     ),
-    ("rollout release", &[("muster rollout release shop/till till-7", "")]),
+    ("rollout release", &[("muster rollout release shop/till --host till-7", "")]),
     ("deployment schema", &[("muster deployment schema > deployment.schema.json", "for an editor")]),
     (
         "var set",

@@ -356,7 +356,7 @@ fn roll_out(fleet: &Fleet) {
 }
 
 #[test]
-fn rollout_is_paused_resumed_and_aborted_on_its_pages() {
+fn rollout_is_paused_resumed_and_cancelled_on_its_pages() {
     let fleet = Fleet::start();
     run(async {
         let browser = Browser::start(false, 1200).await;
@@ -371,7 +371,7 @@ fn rollout_is_paused_resumed_and_aborted_on_its_pages() {
         browser.see("the host is in the middle of the change").await;
         browser.check_page("rollout").await;
         for (link, button, seen) in
-            [("Pause…", "primary", "has paused it"), ("Resume…", "primary", "running"), ("Abort…", "danger", "aborted")]
+            [("Pause…", "primary", "has paused it"), ("Resume…", "primary", "running"), ("Cancel…", "danger", "cancelled")]
         {
             browser.follow(link).await;
             browser.check_page(&format!("rollout-{button}-{seen}")).await;
@@ -380,7 +380,7 @@ fn rollout_is_paused_resumed_and_aborted_on_its_pages() {
             browser.see(seen).await;
         }
         assert!(!browser.text().await.contains("Pause…"), "it has ended");
-        browser.check_page("rollout-aborted").await;
+        browser.check_page("rollout-cancelled").await;
         browser.client.goto(&format!("{}/host/{}", fleet.address("http://"), fleet.host())).await.unwrap();
         browser.see("default/rolled").await;
         browser.client.goto(&format!("{}/deployment/default/rolled", fleet.address("http://"))).await.unwrap();
@@ -579,7 +579,7 @@ fn every_page_fits_narrow_in_the_dark_and_wide_in_the_light() {
         ("rollout-changing", "/rollout/default/rolled?waits=changing".to_owned()),
         ("rollout-pause", "/rollout/default/rolled/pause".to_owned()),
         ("rollout-resume", "/rollout/default/rolled/resume".to_owned()),
-        ("rollout-abort", "/rollout/default/rolled/abort".to_owned()),
+        ("rollout-cancel", "/rollout/default/rolled/cancel".to_owned()),
         ("rollout-release", format!("/rollout/default/rolled/release?host={host}")),
         ("deployment-rolled", "/deployment/default/rolled".to_owned()),
         ("deployed", format!("/host/{host}/unit/default/till")),

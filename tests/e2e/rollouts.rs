@@ -1,4 +1,4 @@
-//! Rollouts with real agents: a bad version that is stopped and taken back, hosts that were away, approvals, budgets, an abort
+//! Rollouts with real agents: a bad version that is stopped and taken back, hosts that were away, approvals, budgets, a cancellation
 //! while nobody is connected, and a console that is killed in the middle.
 
 use std::{fs, path::PathBuf, process::Command};
@@ -221,17 +221,17 @@ fn budget_of_a_group_is_never_exceeded() {
 }
 
 #[test]
-fn abort_while_hosts_are_cut_off_is_done_at_once() {
+fn cancellation_while_hosts_are_cut_off_is_done_at_once() {
     let mut bench = Bench::start(2);
     bench.apply("one", &json!({"waves": [1], "soak": 0, "approve": "each"}));
     bench.phase("approval");
     bench.agents.iter_mut().for_each(|agent| *agent = None);
     bench.online(0);
-    bench.roles.ok(&["rollout", "abort", "default/shop", "--yes"]);
+    bench.roles.ok(&["rollout", "cancel", "default/shop", "--yes"]);
     let shown = bench.shown();
     assert_eq!(
         (&shown["phase"]["kind"], &shown["outcomes"]),
-        (&json!("aborted"), &json!({"verified": 1, "skipped": 1}))
+        (&json!("cancelled"), &json!({"verified": 1, "skipped": 1}))
     );
     for place in 0..2 {
         bench.run_agent(place, &[]);

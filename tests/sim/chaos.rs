@@ -50,7 +50,7 @@ pub(super) enum Act {
     Order,
     /// What is desired of a host changes.
     Deploy,
-    /// A version is rolled out, or a rollout is paused or aborted.
+    /// A version is rolled out, or a rollout is paused or cancelled.
     Steer,
     AgentCrash,
     /// At one of its next commits.

@@ -132,8 +132,8 @@ impl Console {
         let now_ms = clock::now_ms();
         match (self.rollouts.state.as_mut(), pick(&[0, 0, 0, 1, 2])) {
             (Some(state), 1) => {
-                around.note(|| "the rollout is aborted".to_owned());
-                state.abort();
+                around.note(|| "the rollout is cancelled".to_owned());
+                state.cancel();
             }
             (Some(state), 2) => {
                 around.note(|| "the rollout is paused".to_owned());

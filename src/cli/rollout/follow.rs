@@ -96,8 +96,8 @@ impl FollowedRollout {
             RolloutPhase::Failed { reason } => {
                 failed(format!("the rollout of version {version} of {name} has failed: {reason}")).hint(why)
             }
-            RolloutPhase::Aborted => {
-                failed(format!("the rollout of version {version} of {name} was aborted")).hint(why)
+            RolloutPhase::Cancelled => {
+                failed(format!("the rollout of version {version} of {name} was cancelled")).hint(why)
             }
             RolloutPhase::RolledBack { by } => {
                 failed(format!("version {version} of {name} was rolled back by version {by}")).hint(why)
@@ -123,9 +123,9 @@ fn paused_hint(detail: &RolloutDetail) -> String {
         hint.push_str(", `retry` has failed hosts try again");
     }
     hint.push_str(if detail.goes_back_to.is_some() {
-        ", `abort --rollback` goes back, and `abort` leaves hosts as they are"
+        ", `cancel --rollback` goes back, and `cancel` leaves hosts as they are"
     } else {
-        ", and `abort` leaves hosts as they are"
+        ", and `cancel` leaves hosts as they are"
     });
     hint
 }

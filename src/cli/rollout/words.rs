@@ -56,7 +56,7 @@ pub(super) fn phase(phase: &RolloutPhase, now_ms: Millis) -> String {
         RolloutPhase::Approval => "waits for approval".to_owned(),
         RolloutPhase::Paused { reason, .. } => format!("paused: {reason}"),
         RolloutPhase::Completed => "completed".to_owned(),
-        RolloutPhase::Aborted => "aborted".to_owned(),
+        RolloutPhase::Cancelled => "cancelled".to_owned(),
         RolloutPhase::RolledBack { by } => format!("rolled back by version {by}"),
         RolloutPhase::Superseded { by } => format!("superseded by version {by}"),
         RolloutPhase::Failed { reason } => format!("failed: {reason}"),

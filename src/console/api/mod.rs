@@ -593,11 +593,11 @@ fn rollout_routes() -> Vec<Route> {
             .gives(BodyShape::of::<muster_api::Rollout>()),
         Route::new(
             Post,
-            "/v1/rollouts/{realm}/{name}/abort",
+            "/v1/rollouts/{realm}/{name}/cancel",
             "Ends a rollout: hosts stay as they are, or go back.",
-            post(h::abort),
+            post(h::cancel),
         )
-        .takes(BodyShape::of::<muster_api::AbortRollout>())
+        .takes(BodyShape::of::<muster_api::CancelRollout>())
         .gives(BodyShape::of::<muster_api::Rollout>()),
         Route::new(
             Post,

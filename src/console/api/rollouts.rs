@@ -9,7 +9,7 @@ use axum::{
 };
 use futures_util::{Stream, stream};
 use muster_api::{
-    AbortRollout, ReleaseHost, Rollout, RolloutDetail, RolloutEvent, RolloutHost, RolloutHostQuery, RolloutHosts,
+    CancelRollout, ReleaseHost, Rollout, RolloutDetail, RolloutEvent, RolloutHost, RolloutHostQuery, RolloutHosts,
     RolloutVersion,
 };
 
@@ -88,13 +88,13 @@ pub(super) async fn retry(
     Ok(Json(console.retry_rollout(&operator, &name(&realm, &one)?, wanted).await?))
 }
 
-pub(super) async fn abort(
+pub(super) async fn cancel(
     State(console): State<Console>,
     Extension(Requester(operator)): AskedBy,
     PathSegments((realm, one)): Named,
-    JsonBody(wanted): JsonBody<AbortRollout>,
+    JsonBody(wanted): JsonBody<CancelRollout>,
 ) -> JsonResult<Rollout> {
-    Ok(Json(console.abort_rollout(&operator, &name(&realm, &one)?, wanted).await?))
+    Ok(Json(console.cancel_rollout(&operator, &name(&realm, &one)?, wanted).await?))
 }
 
 pub(super) async fn release(

@@ -137,7 +137,7 @@ fn of_rollout(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
             let cause = format!("the rollout of {deployment}, version {version}, is paused: {reason}");
             let hint = format!(
                 "`muster rollout show {deployment}` tells which hosts have failed; `muster rollout resume {deployment}` has it \
-                 go on, and `muster rollout abort {deployment}` ends it"
+                 go on, and `muster rollout cancel {deployment}` ends it"
             );
             (PAUSED, Diagnostic::new(cause).with_hint(hint))
         }
@@ -217,7 +217,7 @@ mod tests {
         fixture.console.resume_rollout(&admin(), &names[0], version).await.unwrap();
         let left = active(&fixture).await;
         assert!(left.len() == 1 && left[0].1.cause.contains(names[1].as_str()), "{left:?}");
-        fixture.console.abort_rollout(&admin(), &names[1], Default::default()).await.unwrap();
+        fixture.console.cancel_rollout(&admin(), &names[1], Default::default()).await.unwrap();
         assert_eq!(active(&fixture).await, []);
         fixture.running.stop().await;
     }

@@ -361,7 +361,7 @@ impl RolloutEntry {
     fn remind(&mut self, name: &DeploymentName, now: Millis, outcome: &mut RoundOutcome) {
         if matches!(
             self.state.phase,
-            RolloutPhase::Aborted | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
+            RolloutPhase::Cancelled | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
         ) {
             return;
         }

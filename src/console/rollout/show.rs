@@ -342,7 +342,7 @@ fn kind(reason: &WaitReason) -> RolloutWaitKind {
         WaitReason::Cannot | WaitReason::Preparing => RolloutWaitKind::Preparing,
         WaitReason::Failed | WaitReason::Retry { .. } => RolloutWaitKind::Retry,
         WaitReason::Paused { .. } | WaitReason::Failures => RolloutWaitKind::Paused,
-        WaitReason::Aborted | WaitReason::Superseded { .. } => RolloutWaitKind::Ended,
+        WaitReason::Cancelled | WaitReason::Superseded { .. } => RolloutWaitKind::Ended,
         WaitReason::Soak { .. } => RolloutWaitKind::Soak,
         WaitReason::Check { .. } => RolloutWaitKind::Check,
         WaitReason::Approval { .. } => RolloutWaitKind::Approval,
@@ -501,7 +501,7 @@ impl ShownRollout {
         let state = &self.state;
         let is_old = matches!(
             state.phase,
-            RolloutPhase::Aborted | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
+            RolloutPhase::Cancelled | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
         );
         if is_old {
             return Vec::new();
@@ -519,8 +519,8 @@ impl ShownRollout {
             (RolloutVerb::Resume, is_paused),
             (RolloutVerb::Promote, may_promote),
             (RolloutVerb::Retry, state.hosts.values().any(has_failed)),
-            (RolloutVerb::Abort, is_open),
-            (RolloutVerb::AbortWithRollback, is_open && self.goes_back_to.is_some()),
+            (RolloutVerb::Cancel, is_open),
+            (RolloutVerb::CancelWithRollback, is_open && self.goes_back_to.is_some()),
         ]
         .into_iter()
         .filter_map(|(verb, may)| may.then_some(verb))

@@ -106,7 +106,7 @@ impl RolloutEntry {
         use muster_rules::rollout::state::RolloutPhase;
         let is_open = match self.state.phase {
             RolloutPhase::Completed | RolloutPhase::Failed { .. } => true,
-            RolloutPhase::Aborted | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. } => false,
+            RolloutPhase::Cancelled | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. } => false,
             _ => self.state.is_last_wave(),
         };
         VersionGate { version: self.state.version, is_open, settled: self.state.fallback }
@@ -311,7 +311,7 @@ impl RolloutTable {
     /// Ends the rollout of a deployment that is removed.
     pub(super) fn remove(&mut self, name: &DeploymentName, operator: &Name, now: Millis) {
         let Some(mut before) = self.rollouts.remove(name) else { return };
-        before.state.abort();
+        before.state.cancel();
         before.ended_ms.get_or_insert(now);
         let hosts: Vec<HostId> = before.state.hosts.keys().copied().collect();
         for host in hosts {

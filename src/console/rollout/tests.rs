@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_api::{
-    AbortRollout, AppliedDeployment, ApplyDeployments, ApplyDocument, HostOutcome, LabelHosts, Labels, NewTarget,
+    CancelRollout, AppliedDeployment, ApplyDeployments, ApplyDocument, HostOutcome, LabelHosts, Labels, NewTarget,
     ReleaseHost, Rollout, RolloutDetail, RolloutHostQuery, RolloutPhase, RolloutVersion, RolloutWaitKind,
 };
 use muster_topics::{
@@ -299,8 +299,8 @@ async fn verbs_are_refused_in_wrong_phases_and_for_other_versions() {
     bench.reaches("an outcome", |rollout| rollout.ended() == 1).await;
     let released = console.release_host(&admin(), &name(), release).await.unwrap();
     assert!(!released.is_unavailable && released.outcome == Some(HostOutcome::Failed));
-    let aborted = console.abort_rollout(&admin(), &name(), AbortRollout::default()).await;
-    assert!(aborted.is_ok() || aborted.unwrap_err().problem.code == "rollout_phase");
+    let cancelled = console.cancel_rollout(&admin(), &name(), CancelRollout::default()).await;
+    assert!(cancelled.is_ok() || cancelled.unwrap_err().problem.code == "rollout_phase");
     let error = console.pause_rollout(&admin(), &name(), RolloutVersion::default()).await.unwrap_err();
     assert_eq!(error.problem.code, "rollout_phase");
 }
@@ -327,7 +327,7 @@ async fn refused_verb_changes_nothing() {
 }
 
 #[tokio::test]
-async fn abort_needs_no_host_and_records_what_is_in_the_middle() {
+async fn cancellation_needs_no_host_and_records_what_is_in_the_middle() {
     let mut bench = Bench::start(2).await;
     bench.apply("1", json!({"waves": [1]})).await;
     let (a, b) = (bench.host(0), bench.host(1));
@@ -336,14 +336,14 @@ async fn abort_needs_no_host_and_records_what_is_in_the_middle() {
     bench.says(a, 1, AdmissionStage::Begun { lease }).await;
     bench.says(b, 1, AdmissionStage::Asks).await;
     bench.presence(a, false);
-    let aborted = bench.fixture.console.abort_rollout(&admin(), &name(), AbortRollout::default()).await.unwrap();
-    assert_eq!((aborted.phase, aborted.in_flight), (RolloutPhase::Aborted, 1));
+    let cancelled = bench.fixture.console.cancel_rollout(&admin(), &name(), CancelRollout::default()).await.unwrap();
+    assert_eq!((cancelled.phase, cancelled.in_flight), (RolloutPhase::Cancelled, 1));
     let detail = bench.detail().await;
     assert_eq!(of(&detail, HostOutcome::Skipped), 1);
     bench.presence(a, true);
     bench.ends(a, 1, ChangeOutcome::Verified).await;
     let detail = bench.reaches("both ended", |rollout| rollout.ended() == 2).await;
-    assert_eq!((of(&detail, HostOutcome::Verified), detail.rollout.phase), (1, RolloutPhase::Aborted));
+    assert_eq!((of(&detail, HostOutcome::Verified), detail.rollout.phase), (1, RolloutPhase::Cancelled));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::Rollouts;
 
 /// The words for phases, in the order in which they come.
 const PHASES: [&str; 9] =
-    ["running", "soaking", "approval", "paused", "completed", "aborted", "rolled_back", "superseded", "failed"];
+    ["running", "soaking", "approval", "paused", "completed", "cancelled", "rolled_back", "superseded", "failed"];
 
 /// The word for hosts without an outcome.
 const OPEN: &str = "none";
@@ -106,7 +106,7 @@ mod tests {
             RolloutPhase::Approval,
             RolloutPhase::Paused { since_ms: 1, reason: String::new() },
             RolloutPhase::Completed,
-            RolloutPhase::Aborted,
+            RolloutPhase::Cancelled,
             RolloutPhase::RolledBack { by: 1 },
             RolloutPhase::Superseded { by: 1 },
             RolloutPhase::Failed { reason: String::new() },

@@ -1,6 +1,6 @@
 //! What operators do with rollouts, and what a version does by itself that goes back.
 
-use muster_api::{AbortRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutVersion};
+use muster_api::{CancelRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutVersion};
 use muster_rules::rollout::state::RolloutPhase;
 use muster_topics::{Millis, desired::DeploymentName, name::Name};
 
@@ -93,18 +93,18 @@ impl Console {
     }
 
     /// Ends a rollout: hosts stay as they are, or go back.
-    pub async fn abort_rollout(
+    pub async fn cancel_rollout(
         &self,
         operator: &Name,
         name: &DeploymentName,
-        wanted: AbortRollout,
+        wanted: CancelRollout,
     ) -> Result<Rollout, Error> {
         if !wanted.rollback {
             return self
                 .change_rollout(Some(operator), name, wanted.version, |table, _| {
-                    let entry = open(table, name, "be aborted")?;
-                    entry.state.abort();
-                    Ok("aborted".to_owned())
+                    let entry = open(table, name, "be cancelled")?;
+                    entry.state.cancel();
+                    Ok("cancelled".to_owned())
                 })
                 .await;
         }

@@ -221,7 +221,7 @@ impl<'a> Decider<'a> {
                 self.hold(|_| WaitReason::Paused { reason: reason.clone() });
             }
             RolloutPhase::Completed | RolloutPhase::Failed { .. } => self.admit_late(),
-            RolloutPhase::Aborted => self.grant(Some(&WaitReason::Aborted)),
+            RolloutPhase::Cancelled => self.grant(Some(&WaitReason::Cancelled)),
             RolloutPhase::RolledBack { by } | RolloutPhase::Superseded { by } => {
                 let by = *by;
                 self.hold(|_| WaitReason::Superseded { by });

@@ -31,7 +31,7 @@ pub enum RolloutPhase {
     /// Every host has an outcome, and no more have failed than may.
     Completed,
     /// An operator has ended it; hosts that had begun go on.
-    Aborted,
+    Cancelled,
     /// It was ended by a version that goes back.
     RolledBack {
         /// The version that goes back.
@@ -65,7 +65,7 @@ impl RolloutPhase {
             Self::Approval => "approval",
             Self::Paused { .. } => "paused",
             Self::Completed => "completed",
-            Self::Aborted => "aborted",
+            Self::Cancelled => "cancelled",
             Self::RolledBack { .. } => "rolled_back",
             Self::Superseded { .. } => "superseded",
             Self::Failed { .. } => "failed",

@@ -133,11 +133,11 @@ impl RolloutState {
 
     /// Ends it as it is: no further host is admitted, and hosts in mid-change go on. Returns the outcomes that this brings.
     /// It needs no host's consent.
-    pub fn abort(&mut self) -> Vec<(HostId, HostOutcome)> {
+    pub fn cancel(&mut self) -> Vec<(HostId, HostOutcome)> {
         if self.phase.is_end() {
             return Vec::new();
         }
-        self.phase = RolloutPhase::Aborted;
+        self.phase = RolloutPhase::Cancelled;
         self.close(HostOutcome::Skipped)
     }
 
@@ -218,7 +218,7 @@ impl RolloutState {
     pub fn retry(&mut self, named: Option<&[HostId]>, now_ms: Millis) -> Vec<HostId> {
         if matches!(
             self.phase,
-            RolloutPhase::Aborted | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
+            RolloutPhase::Cancelled | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. }
         ) {
             return Vec::new();
         }
@@ -330,7 +330,7 @@ impl RolloutState {
     pub(super) fn version_for(&self, progress: &HostProgress) -> u32 {
         let is_open = match self.phase {
             RolloutPhase::Completed | RolloutPhase::Failed { .. } => true,
-            RolloutPhase::Aborted | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. } => false,
+            RolloutPhase::Cancelled | RolloutPhase::RolledBack { .. } | RolloutPhase::Superseded { .. } => false,
             _ => self.is_last_wave(),
         };
         self.fallback.filter(|_| progress.is_late && !is_open).unwrap_or(self.version)
@@ -608,7 +608,7 @@ impl RolloutState {
                 progress.wave.get_or_insert(self.wave);
                 progress.verdict = None;
             } else if grant.replaces == Some(self.version) {
-                // It came late, and gets the version before since this one was aborted.
+                // It came late, and gets the version before since this one was cancelled.
                 progress.wave = None;
                 progress.verdict = Some(HostVerdict::Final(HostOutcome::Superseded));
             }

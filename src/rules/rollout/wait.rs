@@ -32,8 +32,8 @@ pub enum WaitReason {
     },
     /// The rollout has ended, and hosts that come late wait, because too many of its last wave have failed.
     Failures,
-    /// The rollout was aborted.
-    Aborted,
+    /// The rollout was cancelled.
+    Cancelled,
     /// A later version takes its place.
     Superseded {
         /// The later version.
@@ -99,7 +99,7 @@ impl WaitReason {
             Self::Retry { .. } => "retry",
             Self::Paused { .. } => "paused",
             Self::Failures => "failures",
-            Self::Aborted => "aborted",
+            Self::Cancelled => "cancelled",
             Self::Superseded { .. } => "superseded",
             Self::Soak { .. } => "soak",
             Self::Check { .. } => "check",
@@ -132,7 +132,7 @@ impl fmt::Display for WaitReason {
             Self::Failures => {
                 write!(f, "too many hosts of the last wave have failed; `muster rollout resume` admits more")
             }
-            Self::Aborted => write!(f, "the rollout was aborted"),
+            Self::Cancelled => write!(f, "the rollout was cancelled"),
             Self::Superseded { by } => write!(f, "version {by} takes its place"),
             Self::Soak { until_ms } => write!(f, "the next wave begins at {}", utc(*until_ms)),
             Self::Check { message: None } => write!(f, "the check of the wave is made"),

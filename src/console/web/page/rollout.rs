@@ -2,7 +2,7 @@
 
 use axum::{extract::State, response::Response};
 use muster_api::{
-    AbortRollout, HostOutcome, ReleaseHost, RolloutHostQuery, RolloutVerb, RolloutVersion, RolloutWaitKind,
+    CancelRollout, HostOutcome, ReleaseHost, RolloutHostQuery, RolloutVerb, RolloutVersion, RolloutWaitKind,
 };
 use muster_topics::{
     desired::DeploymentName,
@@ -149,14 +149,14 @@ async fn change(
     version: u32,
 ) -> Result<(), Error> {
     let wanted = RolloutVersion { version: Some(version) };
-    let abort = |rollback| AbortRollout { version: Some(version), rollback };
+    let cancel = |rollback| CancelRollout { version: Some(version), rollback };
     match verb {
         RolloutVerb::Pause => console.pause_rollout(operator, name, wanted).await,
         RolloutVerb::Resume => console.resume_rollout(operator, name, wanted).await,
         RolloutVerb::Promote => console.promote_rollout(operator, name, wanted).await,
         RolloutVerb::Retry => console.retry_rollout(operator, name, wanted).await,
-        RolloutVerb::Abort => console.abort_rollout(operator, name, abort(false)).await,
-        RolloutVerb::AbortWithRollback => console.abort_rollout(operator, name, abort(true)).await,
+        RolloutVerb::Cancel => console.cancel_rollout(operator, name, cancel(false)).await,
+        RolloutVerb::CancelWithRollback => console.cancel_rollout(operator, name, cancel(true)).await,
     }
     .map(drop)
 }

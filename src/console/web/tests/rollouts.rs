@@ -69,7 +69,7 @@ async fn rolled_out() -> (Browser, Played) {
 }
 
 #[tokio::test]
-async fn rollout_is_paused_and_aborted_on_its_pages() {
+async fn rollout_is_paused_and_cancelled_on_its_pages() {
     let (browser, played) = rolled_out().await;
     let list = browser.page("/rollouts").await;
     assert!(list.contains(&format!("<a href=\"{PAGE}\">default/till</a>")) && list.contains(">running<"), "{list}");
@@ -77,8 +77,8 @@ async fn rollout_is_paused_and_aborted_on_its_pages() {
         browser.see(&page, &format!("<a href=\"{PAGE}\">")).await;
     }
     let page = browser.page(PAGE).await;
-    assert!(page.contains("Pause…") && page.contains("Abort…") && !page.contains("Resume…"), "{page}");
-    assert!(!page.contains("Abort and roll back…"), "there is no version to go back to: {page}");
+    assert!(page.contains("Pause…") && page.contains("Cancel…") && !page.contains("Resume…"), "{page}");
+    assert!(!page.contains("Cancel and roll back…"), "there is no version to go back to: {page}");
 
     // What is not possible has no button, and is refused.
     let resume = browser.page(&format!("{PAGE}/resume")).await;
@@ -100,10 +100,10 @@ async fn rollout_is_paused_and_aborted_on_its_pages() {
     let page = browser.page(PAGE).await;
     assert!(page.contains("admin has paused it") && page.contains("Resume…") && !page.contains("Pause…"), "{page}");
 
-    let (status, _) = browser.act(&format!("{PAGE}/abort"), &[("version", "1")]).await;
+    let (status, _) = browser.act(&format!("{PAGE}/cancel"), &[("version", "1")]).await;
     assert_eq!(status, StatusCode::SEE_OTHER);
     let page = browser.page(PAGE).await;
-    assert!(page.contains(">aborted<") && !page.contains("Abort…"), "{page}");
+    assert!(page.contains(">cancelled<") && !page.contains("Cancel…"), "{page}");
     for path in ["/rollout/default/none", "/rollout/default/till/dance", "/rollout/default/till?version=7"] {
         assert_eq!(browser.get(path).await.status(), StatusCode::NOT_FOUND, "{path}");
     }
@@ -158,5 +158,5 @@ async fn earlier_rollout_is_shown_with_its_hosts() {
     assert!(first.contains(">completed<") && first.contains("1 verified"), "counted in the store: {history}");
     let earlier = browser.page(&format!("{PAGE}?version=1")).await;
     assert!(earlier.contains("This is an earlier rollout.") && earlier.contains("till-7"), "{earlier}");
-    assert!(!earlier.contains("Abort…"), "{earlier}");
+    assert!(!earlier.contains("Cancel…"), "{earlier}");
 }

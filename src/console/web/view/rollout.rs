@@ -39,8 +39,8 @@ pub(in crate::web) fn verb_path(verb: RolloutVerb) -> &'static str {
         RolloutVerb::Resume => "resume",
         RolloutVerb::Promote => "promote",
         RolloutVerb::Retry => "retry",
-        RolloutVerb::Abort => "abort",
-        RolloutVerb::AbortWithRollback => "rollback",
+        RolloutVerb::Cancel => "cancel",
+        RolloutVerb::CancelWithRollback => "rollback",
     }
 }
 
@@ -50,8 +50,8 @@ pub(in crate::web) const VERBS: [RolloutVerb; 6] = [
     RolloutVerb::Resume,
     RolloutVerb::Promote,
     RolloutVerb::Retry,
-    RolloutVerb::Abort,
-    RolloutVerb::AbortWithRollback,
+    RolloutVerb::Cancel,
+    RolloutVerb::CancelWithRollback,
 ];
 
 /// What a verb's button says.
@@ -61,8 +61,8 @@ pub(super) fn verb_words(verb: RolloutVerb) -> &'static str {
         RolloutVerb::Resume => "Resume",
         RolloutVerb::Promote => "Approve the next wave",
         RolloutVerb::Retry => "Retry",
-        RolloutVerb::Abort => "Abort",
-        RolloutVerb::AbortWithRollback => "Abort and roll back",
+        RolloutVerb::Cancel => "Cancel",
+        RolloutVerb::CancelWithRollback => "Cancel and roll back",
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn phase(of: &Rollout) -> Markup {
         RolloutPhase::Approval => state(Tone::Bad, "waits for approval"),
         RolloutPhase::Paused { .. } => state(Tone::Bad, "paused"),
         RolloutPhase::Completed => state(Tone::Good, "completed"),
-        RolloutPhase::Aborted => state(Tone::Idle, "aborted"),
+        RolloutPhase::Cancelled => state(Tone::Idle, "cancelled"),
         RolloutPhase::RolledBack { .. } => state(Tone::Bad, "rolled back"),
         RolloutPhase::Superseded { .. } => state(Tone::Idle, "superseded"),
         RolloutPhase::Failed { .. } => state(Tone::Bad, "failed"),
@@ -116,7 +116,7 @@ pub(super) fn phase_words(of: &Rollout, frame: &PageFrame) -> Markup {
             RolloutPhase::Approval => { "wave " (of.wave) " has ended well; an operator has to approve the next one" }
             RolloutPhase::Paused { since_ms, reason } => { (reason) ", " (ago(*since_ms, frame.now_ms)) }
             RolloutPhase::Completed => "every host has an outcome",
-            RolloutPhase::Aborted => "hosts stay as they are",
+            RolloutPhase::Cancelled => "hosts stay as they are",
             RolloutPhase::RolledBack { by } => { (other(*by)) " goes back" }
             RolloutPhase::Superseded { by } => { (other(*by)) " took its place" }
             RolloutPhase::Failed { reason } => (reason),
@@ -557,7 +557,7 @@ impl PageView for RolloutVerbView {
 
     fn body(&self, frame: &PageFrame) -> Markup {
         let of = &self.detail.rollout;
-        let is_danger = matches!(self.verb, RolloutVerb::Abort | RolloutVerb::AbortWithRollback);
+        let is_danger = matches!(self.verb, RolloutVerb::Cancel | RolloutVerb::CancelWithRollback);
         html! {
             h1 { (verb_words(self.verb)) ": rollout of " a href=(url(&of.deployment)) { (of.deployment) } }
             p { "Version " (of.version) ": " (phase(of)) " " (phase_words(of, frame)) }
@@ -593,14 +593,14 @@ impl RolloutVerbView {
                 }
                 RolloutVerb::Promote => { "Wave " (of.wave + 1) " of " (of.waves) " begins." }
                 RolloutVerb::Retry => { (count(failed, "host that has failed tries", "hosts that have failed try")) " the same version again, within the budget." }
-                RolloutVerb::Abort => {
+                RolloutVerb::Cancel => {
                     "It ends now. "
                     @if open > 0 {
                         (count(open, "host that has not begun keeps its version. ", "hosts that have not begun keep their version. "))
                     }
                     "Hosts that have changed stay as they are. " (self.changing())
                 }
-                RolloutVerb::AbortWithRollback => {
+                RolloutVerb::CancelWithRollback => {
                     "It ends now. A new version is made" @if let Some(number) = self.detail.goes_back_to { ", with the content of "
                         a href=(deployment::version_url(&of.deployment, number)) { "version " (number) } }
                     ". It goes to all hosts without waves, approvals and windows, within the same budget. " (self.changing())

@@ -113,7 +113,7 @@ pub(super) enum Event {
     Select(usize),
     Crash,
     NextVersion,
-    Abort,
+    Cancel,
     Pause,
     Resume,
     Promote,
@@ -207,11 +207,11 @@ impl World {
             Event::Select(host) => self.select(host % count),
             Event::Crash => self.crash(),
             Event::NextVersion => self.next_version(false),
-            Event::Abort => {
-                let brought = self.state.abort();
+            Event::Cancel => {
+                let brought = self.state.cancel();
                 self.record_own(brought);
                 self.store();
-                self.check(self.state.phase.is_end(), "an abort ends at once");
+                self.check(self.state.phase.is_end(), "a cancellation ends at once");
             }
             Event::Pause => {
                 self.state.pause("an operator".to_owned(), self.now_ms);

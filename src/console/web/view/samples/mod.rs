@@ -347,9 +347,9 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
             add(name, &|| frame().page(&RolloutVerbView { detail: paused_view(hostname, 300).detail, verb }));
         }
     }
-    add("rollout-ended-abort", &|| {
+    add("rollout-ended-cancel", &|| {
         let detail = rollout_view("shop-7", RolloutPhase::Completed, 300).detail;
-        frame().page(&RolloutVerbView { detail, verb: RolloutVerb::Abort })
+        frame().page(&RolloutVerbView { detail, verb: RolloutVerb::Cancel })
     });
     for (page, hostname, index) in [
         ("rollout-release", "shop-7", 10),

@@ -49,7 +49,7 @@ pub(super) fn rollouts(text: &str) -> RolloutsView {
         RolloutPhase::Approval,
         paused(&words(text)),
         RolloutPhase::Completed,
-        RolloutPhase::Aborted,
+        RolloutPhase::Cancelled,
         RolloutPhase::RolledBack { by: 5 },
         RolloutPhase::Superseded { by: 5 },
         RolloutPhase::Failed { reason: words(text) },
