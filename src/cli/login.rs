@@ -52,9 +52,8 @@ pub enum LoginVerb {
     /// List browsers and programs that are signed in
     #[command(alias = "list")]
     Ls,
-    /// End a sign-in
-    #[command(alias = "revoke")]
-    End {
+    /// Revoke a sign-in
+    Revoke {
         /// Id, or the beginning of it
         ///
         /// `muster login ls` shows it.
@@ -62,7 +61,7 @@ pub enum LoginVerb {
     },
 }
 
-/// Lists sign-ins, or ends one.
+/// Lists sign-ins, or revokes one.
 ///
 /// # Errors
 /// If it fails.
@@ -87,9 +86,9 @@ pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure
                 "nobody is signed in",
             )
         }
-        LoginVerb::End { id } => {
+        LoginVerb::Revoke { id } => {
             session.client.order(Method::DELETE, &format!("sign-ins/{id}")).await?;
-            print::say(format_args!("sign-in {id} is ended"));
+            print::say(format_args!("sign-in {id} is revoked"));
             Ok(())
         }
     }

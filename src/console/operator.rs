@@ -88,11 +88,11 @@ impl Console {
     }
 
     /// Ends one of them at once.
-    pub async fn end_sign_in(&self, by: &Name, id: &str) -> Result<(), Error> {
+    pub async fn revoke_sign_in(&self, by: &Name, id: &str) -> Result<(), Error> {
         self.shared.check_operator(by).await?;
         let id: Name = self.whole_id(IdKind::SignIns, id).await?;
         if operator::end_by_id(self.shared.store.write(), &id, now_ms()).await? {
-            tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was ended");
+            tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was revoked");
             return Ok(());
         }
         Err(Error::not_found("unknown_sign_in", format!("nobody is signed in by {id}"))

@@ -39,10 +39,10 @@ fn sign_ins_are_listed_and_ended() {
     assert_eq!((listed.as_array().unwrap().len(), newest["kind"].as_str()), (2, Some("program")), "{listed}");
     assert!(newest["expires_ms"].as_i64() > newest["created_ms"].as_i64());
     other.muster(&["host", "ls"]).expect_code(0);
-    fleet.ok(&["login", "end", newest["id"].as_str().unwrap()]);
+    fleet.ok(&["login", "revoke", newest["id"].as_str().unwrap()]);
     other.muster(&["host", "ls"]).expect_code(3);
     fleet.ok(&["host", "ls"]);
-    fleet.muster(&["login", "end", newest["id"].as_str().unwrap()]).expect_code(1).expect_stderr("muster login ls");
+    fleet.muster(&["login", "revoke", newest["id"].as_str().unwrap()]).expect_code(1).expect_stderr("muster login ls");
     let empty = other.path().to_str().unwrap();
     other.muster(&["login", "--new-link", "--data-dir", empty]).expect_code(1).expect_stderr("--data-dir DIR");
 }

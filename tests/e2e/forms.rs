@@ -64,7 +64,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("authority rotate --abandon", Document, 0),
     ("login ls", Document, 0),
     ("login --new-link", Document, 0),
-    ("login end nobody", Nothing, 1),
+    ("login revoke nobody", Nothing, 1),
     ("exec -- echo it", Lines, 0),
     ("exec --no-wait -- echo it", Lines, 0),
     ("exec --shell -- 'printf a; printf b >&2; exit 3'", Lines, 1),

@@ -47,12 +47,12 @@ pub(super) async fn sign_ins(State(console): State<Console>) -> JsonResult<Vec<m
     Ok(Json(console.sign_ins().await?))
 }
 
-pub(super) async fn end_sign_in(
+pub(super) async fn revoke_sign_in(
     State(console): State<Console>,
     Extension(Requester(operator)): AskedBy,
     PathSegments(id): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
-    console.end_sign_in(&operator, &id).await?;
+    console.revoke_sign_in(&operator, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -100,7 +100,7 @@ fn fleet_routes() -> Vec<Route> {
             .gives(BodyShape::of::<muster_api::LoggedIn>()),
         Route::new(Get, "/v1/sign-ins", "Browsers and programs that are signed in, newest first.", get(h::sign_ins))
             .gives(BodyShape::list::<muster_api::SignIn>()),
-        Route::new(Delete, "/v1/sign-ins/{id}", "Ends a sign-in at once.", delete(h::end_sign_in)),
+        Route::new(Delete, "/v1/sign-ins/{id}", "Revokes a sign-in at once.", delete(h::revoke_sign_in)),
         Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
             .gives(BodyShape::of::<muster_api::Status>()),
         Route::new(Get, "/v1/hosts", "Hosts: all, or those that an expression picks.", get(h::hosts))
