@@ -138,14 +138,30 @@ pub struct IssueArgs {
     /// Name or address of a broker; repeatable
     #[arg(long = "san", value_name = "NAME")]
     names: Vec<String>,
-    /// Days that the certificate of a client is valid
-    #[arg(long, default_value_t = 90)]
-    days: u32,
+    /// How long it is good
+    ///
+    /// That of a broker is good for a year, whatever is given.
+    #[arg(long = "for", default_value = "90d", value_name = "TIME", value_parser = lifetime)]
+    lifetime: Duration,
     /// Folder for authority.pem, certificate.pem and key.pem
     ///
     /// For a broker also revoked.pem. authority.pem has both root certificates while one replaces the other.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+}
+
+/// The shortest lifetime of a certificate: clocks differ by less.
+const LIFETIME_MIN: Duration = Duration::from_mins(1);
+/// The longest one: no key stays good for longer than a person works.
+const LIFETIME_MAX: Duration = Duration::from_hours(24 * 365 * 50);
+
+/// Parses a lifetime.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match (LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err("it is from 1m to 50 years".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -160,9 +176,9 @@ enum IssueRole {
     Observer,
 }
 
-/// Arguments of `muster console issued`.
+/// Arguments of `muster console certificates`.
 #[derive(Args, Clone, Debug)]
-pub struct IssuedArgs {
+pub struct CertificatesArgs {
     #[command(flatten)]
     folder: ConsoleFolder,
 }
@@ -174,7 +190,7 @@ pub struct RevokeArgs {
     folder: ConsoleFolder,
     /// Serial number, name, or id of a host
     ///
-    /// `muster console issued` shows serial numbers and names.
+    /// `muster console certificates` shows serial numbers and names.
     #[arg(value_name = "SERIAL|NAME|HOST")]
     which: String,
 }
@@ -200,9 +216,8 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
         IssueRole::Operator => (issued::IssuedRole::Operator, Some(Identity::Operator(name))),
         IssueRole::Observer => (issued::IssuedRole::Observer, Some(Identity::Observer(name))),
     };
-    let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
     let made = match &identity {
-        Some(identity) => authority.issue_client(identity, lifetime),
+        Some(identity) => authority.issue_client(identity, wanted.lifetime),
         // A broker that runs by itself shows the new root's certificate as soon as all hosts trust that.
         None => authority.roots().issuing().issue_server(&wanted.names),
     };
@@ -275,12 +290,12 @@ fn write(
 ///
 /// # Errors
 /// If the store cannot be read.
-pub async fn list(wanted: IssuedArgs) -> Result<(), Failure> {
+pub async fn list(wanted: CertificatesArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
     let (_, store) = open(&folder).await?;
     let all = issued::list(store.read(), now_ms()).await.map_err(Failure::trying("reading what was issued"))?;
     store.close().await;
-    let mut text = format!("{:<32}  {:<24}  {:<20}  {:<20}  STATE\n", "SERIAL", "NAME", "MADE", "ENDS");
+    let mut text = format!("{:<32}  {:<24}  {:<20}  {:<20}  STATE\n", "SERIAL", "NAME", "CREATED", "ENDS");
     for one in &all {
         let state = one.revoked_ms.map_or_else(|| "good".to_owned(), |at| format!("revoked {}", time(at)));
         let (owner, made, ends) = (one.owner(), time(one.issued_ms), time(one.expires_ms));
@@ -326,7 +341,7 @@ pub async fn revoke(wanted: RevokeArgs) -> Result<(), Failure> {
     store.close().await;
     if revoked.is_empty() {
         return Err(Failure::new(FailureKind::Failed, format!("there is no good certificate {which:?}"))
-            .hint("`muster console issued` lists those made by hand; of a host, give the id"));
+            .hint("`muster console certificates` lists those made by hand; of a host, give the id"));
     }
     print(&revoked.concat())
 }

@@ -16,7 +16,7 @@ use muster_base::{
 use muster_console::{
     ConsoleError,
     config::Config,
-    issue::{self, InitArgs, IssueArgs, IssuedArgs, RevokeArgs},
+    issue::{self, InitArgs, IssueArgs, CertificatesArgs, RevokeArgs},
 };
 use muster_doctor::config_files::{FileUse, NamedFile};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,7 @@ enum ConsoleVerb {
     /// Issue a certificate for a broker, an operator or an observer
     Issue(IssueArgs),
     /// List certificates that were issued by hand and are valid
-    Issued(IssuedArgs),
+    Certificates(CertificatesArgs),
     /// Revoke a certificate
     ///
     /// A console that runs notices it within five seconds.
@@ -88,7 +88,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     match args.verb {
         Some(ConsoleVerb::Init(wanted)) => return issue::init(wanted),
         Some(ConsoleVerb::Issue(wanted)) => return issue::issue(wanted).await,
-        Some(ConsoleVerb::Issued(wanted)) => return issue::list(wanted).await,
+        Some(ConsoleVerb::Certificates(wanted)) => return issue::list(wanted).await,
         Some(ConsoleVerb::Revoke(wanted)) => return issue::revoke(wanted).await,
         None => {}
     }

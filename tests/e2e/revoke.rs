@@ -69,14 +69,14 @@ fn revoked_host_is_locked_out() {
     agent.kill();
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let mut agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
-    agent.wait_for("a refusal", |printed| printed.contains("token create --replaces").then_some(()));
+    agent.wait_for("a refusal", |printed| printed.contains("token create --replace").then_some(()));
     agent.kill();
     let alerts = fleet.json(&["alert", "ls"]);
     let is_of_it = |alert: &Value| alert["alert"]["rule"] == "console-join-refused" && alert["host"] == other;
     assert!(alerts.as_array().unwrap().iter().any(is_of_it), "{alerts}");
     let sealing_key = || std::fs::read(home.path().join("agent/sealing.key")).unwrap();
     let former = sealing_key();
-    let token = fleet.json(&["token", "create", "--replaces", other])["token"].as_str().unwrap().to_owned();
+    let token = fleet.json(&["token", "create", "--replace", other])["token"].as_str().unwrap().to_owned();
     let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
     state("online");
     assert_ne!(sealing_key(), former, "who has the old certificate may have the old key");
@@ -142,7 +142,7 @@ fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
     };
     fleet.issue("observer", "bridge");
     fleet.issue("operator", "anna");
-    let shown = by_hand(&["issued"]).expect_code(0).stdout;
+    let shown = by_hand(&["certificates"]).expect_code(0).stdout;
     let serial_of = |name: &str| {
         let line = shown.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} is not in {shown}"));
         line.split_whitespace().next().unwrap().to_owned()
@@ -152,7 +152,7 @@ fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
     assert_eq!(wait_for_listed(&fleet, 1), [bridge]);
     by_hand(&["revoke", &anna]).expect_code(0);
     assert!(wait_for_listed(&fleet, 2).contains(&anna));
-    let shown = by_hand(&["issued"]).expect_code(0).stdout;
+    let shown = by_hand(&["certificates"]).expect_code(0).stdout;
     assert_eq!(shown.matches("revoked").count(), 2, "{shown}");
     for nobody in ["operator-anna", "console-x", &HostId::random().to_string()] {
         by_hand(&["revoke", nobody]).expect_code(1).expect_stderr("no good certificate");
@@ -161,7 +161,7 @@ fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
     wait_for_listed(&fleet, 3);
     let elsewhere = fleet.home.path().join("nothing");
     fleet
-        .muster(&["console", "issued", "--data-dir", elsewhere.to_str().unwrap()])
+        .muster(&["console", "certificates", "--data-dir", elsewhere.to_str().unwrap()])
         .expect_code(1)
         .expect_stderr("hint");
     assert!(!elsewhere.exists());
