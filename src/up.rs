@@ -451,7 +451,7 @@ async fn start_agent(
             _ => None,
         };
         let token = console
-            .create_token(&admin()?, NewToken { ttl_s: Some(600), replaces })
+            .create_token(&admin()?, NewToken { for_s: Some(600), replace: replaces })
             .await
             .map_err(tried("the agent's token"))?;
         let token = token.token.parse().trying("the agent's token")?;
@@ -667,7 +667,7 @@ async fn warn_of_stranded_hosts(up: &UpArgs, data: &Path, parts: &RunningParts) 
             let cause = format!("{others} of the fleet's hosts look for it at {before}, where it does not listen now");
             let hint = format!(
                 "stop it and start it with `--listen {before}`; if this machine has another address now, each host has to join \
-                 anew (`muster token create --replaces HOST`)"
+                 anew (`muster token create --replace HOST`)"
             );
             print::say(format_args!("warning: {}", Diagnostic::new(cause).with_hint(hint)));
         }

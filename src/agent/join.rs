@@ -73,7 +73,7 @@ impl std::fmt::Debug for MemberIdentity {
 }
 
 /// What helps a host whose certificate has expired.
-pub(super) const EXPIRED_HINT: &str = "`muster token create --replaces HOST` makes a token: start the agent with it, and the host keeps \
+pub(super) const EXPIRED_HINT: &str = "`muster token create --replace HOST` makes a token: start the agent with it, and the host keeps \
      its id and its units. If this machine's clock is wrong, set it";
 
 impl MemberIdentity {
@@ -252,7 +252,7 @@ pub enum JoinError {
     #[error("{path} cannot be read: {reason}")]
     #[diagnostic(help(
         "bring it back from a backup; without one, remove it and join again, with a token of \
-                 `muster token create --replaces HOST`"
+                 `muster token create --replace HOST`"
     ))]
     Content {
         /// The file.
@@ -267,7 +267,7 @@ pub enum JoinError {
     /// The key is a credential, and cannot be used.
     #[error("the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}")]
     #[diagnostic(help("hand it in as before (`LoadCredential=`); with another key remove {} and join again, with a token of \
-         `muster token create --replaces HOST`",
+         `muster token create --replace HOST`",
         path.display()
     ))]
     Credential {
@@ -279,7 +279,7 @@ pub enum JoinError {
     /// The file is missing, although this host had one.
     #[error("{path} is missing, which has the certificate and the key of this host")]
     #[diagnostic(help(
-        "bring it back from a backup; without one, join again, with a token of `muster token create --replaces {host}`"
+        "bring it back from a backup; without one, join again, with a token of `muster token create --replace {host}`"
     ))]
     Lost {
         /// The file.
@@ -822,7 +822,7 @@ mod tests {
             damage(&|identity| identity.membership.certificate.clear()),
         ] {
             assert!(
-                error.cause.contains(IDENTITY_FILE) && error.hint.unwrap().contains("--replaces"),
+                error.cause.contains(IDENTITY_FILE) && error.hint.unwrap().contains("--replace"),
                 "{}",
                 error.cause
             );
@@ -903,7 +903,7 @@ mod tests {
                 fs::remove_file(&path).unwrap();
             }
             let error = Diagnostic::of(&load_with(folder.path(), handed_in).unwrap_err());
-            assert!(error.cause.contains(reason) && error.hint.unwrap().contains("--replaces"), "{}", error.cause);
+            assert!(error.cause.contains(reason) && error.hint.unwrap().contains("--replace"), "{}", error.cause);
             fs::write(&path, &identity.key).unwrap();
         }
         // Without credentials, keys are in the file as ever.

@@ -408,7 +408,7 @@ async fn membership(
                     consequence = "it stays there",
                     hint = "to move it, stop the agent and give it an empty folder (`data_dir`). If the fleet's root certificate \
                         was replaced while this host was away, remove only identity.json from its folder, and join with a token of \
-                        `muster token create --replaces HOST`",
+                        `muster token create --replace HOST`",
                     "this host is a member of another fleet than the token is for",
                 );
                 return Ok(identity);

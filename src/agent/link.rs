@@ -550,9 +550,9 @@ mod tests {
     fn host_whose_certificate_has_expired_is_told_of_a_token() {
         let refused = "received fatal alert: CertificateExpired";
         for (said, has_expired, wanted, unwanted) in [
-            (refused, true, "token create --replaces", "compare"),
+            (refused, true, "token create --replace", "compare"),
             // Then it is the broker's, or a clock.
-            (refused, false, "compare `date -u`", "--replaces"),
+            (refused, false, "compare `date -u`", "--replace"),
             ("connection refused", true, "connection refused", "hint"),
         ] {
             let told = with_remedy(said.to_owned(), has_expired);

@@ -25,7 +25,7 @@ pub struct LabelHosts {
     pub remove: BTreeSet<Name>,
     /// Replace a different existing value; without this, such a change is refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overwrite: bool,
+    pub replace: bool,
 }
 
 /// The labels of one host: an item of the result of [`LabelHosts`], and the result of `GET

@@ -66,7 +66,7 @@ pub use muster_rules::host_plan::{DeploymentPlan, FilePlan, UnitAction, UnitPlan
 pub use muster_rules::rollout::state::{HostOutcome, RolloutPhase};
 pub use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
 pub use rollout::{
-    AbortRollout, ROLLOUT_HOSTS_MAX, ROLLOUT_STEPS_MAX, ROLLOUT_WAIT_HOSTS_MAX, ReleaseHost, Rollout, RolloutDetail,
+    CancelRollout, ROLLOUT_HOSTS_MAX, ROLLOUT_STEPS_MAX, ROLLOUT_WAIT_HOSTS_MAX, ReleaseHost, Rollout, RolloutDetail,
     RolloutEvent, RolloutHost, RolloutHostQuery, RolloutHosts, RolloutStep, RolloutVerb, RolloutVersion, RolloutWait,
     RolloutWaitKind, RolloutWave, RolloutWaveState,
 };
@@ -253,13 +253,13 @@ pub struct Received<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Its lifetime; an hour if left out.
+    /// How long it is good; an hour if left out.
     #[serde(default)]
-    pub ttl_s: Option<u64>,
+    pub for_s: Option<u64>,
     /// An existing host, by id or by a unique hostname: only this host may join with the token, with a new key. For a
     /// host that was revoked, or has lost its data folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<String>,
+    pub replace: Option<String>,
 }
 
 /// `POST /api/v1/token-batches`: creates many one-time tokens. The result is a list of [`CreatedToken`].
@@ -268,9 +268,9 @@ pub struct NewToken {
 pub struct NewTokens {
     /// Number of tokens, at most [`TOKENS_MAX`].
     pub count: u32,
-    /// The lifetime of each; an hour if left out.
+    /// How long each is good; an hour if left out.
     #[serde(default)]
-    pub ttl_s: Option<u64>,
+    pub for_s: Option<u64>,
 }
 
 /// Largest number of tokens of one request: about 250 KB, and a tenth of a second of work for the store.

@@ -308,7 +308,7 @@ fn is_usage(code: &str) -> bool {
             | "bad_realm"
             | "bad_time"
             | "bad_timeout"
-            | "bad_ttl"
+            | "bad_lifetime"
             | "env_in_broadcast"
             | "too_many_hosts"
     )

@@ -44,7 +44,7 @@ pub struct LabelArgs {
     pub all: bool,
     /// Replace labels that have another value
     #[arg(long)]
-    pub overwrite: bool,
+    pub replace: bool,
     /// Do not ask before labels of all hosts are changed
     #[arg(short, long)]
     pub yes: bool,
@@ -99,7 +99,7 @@ pub async fn run(label: LabelArgs, session: &CliSession) -> Result<(), Failure> 
         None if named => NewTarget::Hosts(hosts),
         None => NewTarget::Hosts(vec![host_lookup::one(session, None).await?]),
     };
-    let look = LabelHosts { target, set: BTreeMap::new(), remove: BTreeSet::new(), overwrite: false };
+    let look = LabelHosts { target, set: BTreeMap::new(), remove: BTreeSet::new(), replace: false };
     if set.is_empty() && remove.is_empty() {
         return list(session, &ask(session, &look).await?);
     }
@@ -110,7 +110,7 @@ pub async fn run(label: LabelArgs, session: &CliSession) -> Result<(), Failure> 
             return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
         }
     }
-    let wanted = LabelHosts { set, remove, overwrite: label.overwrite, ..look };
+    let wanted = LabelHosts { set, remove, replace: label.replace, ..look };
     let hosts = confirmed(session, ask(session, &wanted).await?, label.timeout.into()).await?;
     session.printer.data(&hosts)?;
     tell(&hosts, &wanted);
@@ -149,7 +149,7 @@ async fn confirmed(
             target: NewTarget::Hosts(open),
             set: BTreeMap::new(),
             remove: BTreeSet::new(),
-            overwrite: false,
+            replace: false,
         };
         let news: BTreeMap<_, _> = ask(session, &look).await?.into_iter().map(|host| (host.host, host)).collect();
         for host in &mut hosts {

@@ -14,9 +14,9 @@ use muster_api::host_names::HostNames;
 pub enum TokenVerb {
     /// Create a token, for `muster agent --join TOKEN` on a new host
     Create {
-        /// Time until the token expires
-        #[arg(long, default_value = "1h", value_name = "TIME")]
-        ttl: humantime::Duration,
+        /// How long it is good
+        #[arg(long = "for", default_value = "1h", value_name = "TIME")]
+        lifetime: humantime::Duration,
         /// Create so many, each for one host
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
@@ -24,7 +24,7 @@ pub enum TokenVerb {
         ///
         /// For one that was revoked, or has lost its folder.
         #[arg(long, value_name = "HOST", conflicts_with = "count")]
-        replaces: Option<String>,
+        replace: Option<String>,
     },
     /// List tokens, used and unused
     #[command(alias = "list")]
@@ -45,12 +45,12 @@ pub enum TokenVerb {
 pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
-        TokenVerb::Create { ttl, count, replaces } => {
-            let ttl_s = Some(ttl.as_secs().max(1));
+        TokenVerb::Create { lifetime, count, replace } => {
+            let for_s = Some(lifetime.as_secs().max(1));
             if count != 1 {
-                return many(session, count, ttl_s).await;
+                return many(session, count, for_s).await;
             }
-            let created: CreatedToken = session.client.post("tokens", &NewToken { ttl_s, replaces }).await?;
+            let created: CreatedToken = session.client.post("tokens", &NewToken { for_s, replace }).await?;
             match session.printer.format {
                 print::PrintFormat::Table => {
                     print::write_out(&format!("{}\n", created.token))?;
@@ -86,14 +86,14 @@ pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
             };
             session.printer.list(
                 &tokens,
-                &["ID", "OPERATOR", "MADE", "STATE"],
+                &["ID", "OPERATOR", "CREATED", "STATE"],
                 row,
                 "no tokens; `muster token create` makes one",
             )
         }
         TokenVerb::Revoke { id } => {
             session.client.order(Method::DELETE, &format!("tokens/{id}")).await?;
-            print::say(format_args!("token {id} is of no use any more"));
+            print::say(format_args!("token {id} is revoked"));
             Ok(())
         }
     }
@@ -107,8 +107,8 @@ fn warn(created: &CreatedToken) {
 }
 
 /// Prints tokens, one per line.
-async fn many(session: &CliSession, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
-    let made = make(&session.client, count, ttl_s).await?;
+async fn many(session: &CliSession, count: u32, for_s: Option<u64>) -> Result<(), Failure> {
+    let made = make(&session.client, count, for_s).await?;
     let lines: String = made.iter().map(|created| format!("{}\n", created.token)).collect();
     made.first().into_iter().for_each(warn);
     match session.printer.format {
@@ -121,12 +121,12 @@ async fn many(session: &CliSession, count: u32, ttl_s: Option<u64>) -> Result<()
 ///
 /// # Errors
 /// If the console cannot be reached, or refuses the request.
-pub async fn make(client: &ConsoleClient, count: u32, ttl_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
+pub async fn make(client: &ConsoleClient, count: u32, for_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
     let mut made: Vec<CreatedToken> = Vec::new();
     // At least one request, so that the console reports an invalid number.
     loop {
         let left = count - u32::try_from(made.len()).unwrap_or(count).min(count);
-        let wanted = NewTokens { count: left.min(TOKENS_MAX), ttl_s };
+        let wanted = NewTokens { count: left.min(TOKENS_MAX), for_s };
         made.extend(client.post::<_, Vec<CreatedToken>>("token-batches", &wanted).await?);
         if made.len() >= count as usize {
             return Ok(made);

@@ -10,7 +10,7 @@
 //!
 //! **Invariant: a token takes no existing host away from its owner.** The joiner chooses the id, so a holder of a token could
 //! name another's. An existing host joins again with its own key, which the certificate request proves, or with a token that an operator
-//! made for it (`muster token create --replaces HOST`). Any other attempt is refused, and raises an alert of that host.
+//! made for it (`muster token create --replace HOST`). Any other attempt is refused, and raises an alert of that host.
 //!
 //! **Invariant: a host can download what the console has given to it** ([`super::given`]), and nothing that it reports gives it more.
 
@@ -134,7 +134,7 @@ impl FromRequestParts<Console> for MemberHost {
                 "root_replaced",
                 format!("the certificate of host {host} is under a root certificate that was replaced"),
             )
-            .hint(format!("remove identity.json from the agent's folder, and join with a token of `muster token create --replaces {host}`")));
+            .hint(format!("remove identity.json from the agent's folder, and join with a token of `muster token create --replace {host}`")));
         }
         if !host::holds_certificate(console.shared.store.read(), host, &peer.serial).await?
             && !readmit(&console.shared, host, &peer).await?
@@ -241,7 +241,7 @@ async fn join(
                 "key_revoked",
                 format!("this key of host {host} was revoked"),
             )
-            .hint("the agent makes a new one if it is given a token of `muster token create --replaces HOST`"));
+            .hint("the agent makes a new one if it is given a token of `muster token create --replace HOST`"));
         }
         KeyStanding::Foreign if token::replaces(&mut transaction, &secret).await? == Some(host) => {
             log_peer!(WARN, host, JOINED, host.id = %host, "a host joins anew with another key, as an operator has said");
@@ -275,7 +275,7 @@ async fn takeover(shared: &ConsoleState, host: HostId, hostname: &str, now: Mill
         tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }
     Error::conflict("host_exists", format!("host {host} is there already, with another key")).hint(format!(
-        "if it has lost its folder or was revoked, `muster token create --replaces {host}` lets it join again; a copy of a disk needs an \
+        "if it has lost its folder or was revoked, `muster token create --replace {host}` lets it join again; a copy of a disk needs an \
          empty data folder to be a host of its own"
     ))
 }

@@ -191,10 +191,10 @@ fn check(hosts: &[LabelledHost], wanted: &muster_api::LabelHosts) -> Result<(), 
         Some(format!("{} has {}={}", host.hostname, other.name, other.value))
     };
     let others: Vec<String> = hosts.iter().filter_map(differs).collect();
-    if !wanted.overwrite && !others.is_empty() {
+    if !wanted.replace && !others.is_empty() {
         return Err(Error::conflict("label_exists", format!("another value is there already: {}", some(&others)))
             .consequence("nothing was changed")
-            .hint("`--overwrite` (`overwrite` in the API) changes it"));
+            .hint("`--replace` (`replace` in the API) changes it"));
     }
     let count = |host: &LabelledHost| {
         let given = host.labels.iter().filter(|label| label.origin == LabelOrigin::Console).map(|label| &label.name);

@@ -11,8 +11,8 @@ use super::{
 use super::{operator, state::Console, store};
 
 /// The default and maximum lifetimes of a join token.
-const TOKEN_TTL_S: u64 = 3600;
-const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
+const TOKEN_LIFETIME_S: u64 = 3600;
+const TOKEN_LIFETIME_MAX_S: u64 = 30 * 24 * 3600;
 
 impl Console {
     /// Revokes all certificates of a host, by id or unique hostname: it is not a member any more until it joins again.
@@ -36,12 +36,12 @@ impl Console {
         token: muster_api::NewToken,
     ) -> Result<muster_api::CreatedToken, Error> {
         self.shared.check_operator(operator).await?;
-        let muster_api::NewToken { ttl_s, replaces } = token;
-        let replaces = match replaces {
+        let muster_api::NewToken { for_s, replace } = token;
+        let replaces = match replace {
             Some(host) => Some(self.resolve_host(&host).await?),
             None => None,
         };
-        let made = self.make_tokens(operator, muster_api::NewTokens { count: 1, ttl_s }, replaces).await?;
+        let made = self.make_tokens(operator, muster_api::NewTokens { count: 1, for_s }, replaces).await?;
         made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
     }
 
@@ -60,16 +60,16 @@ impl Console {
         wanted: muster_api::NewTokens,
         replaces: Option<HostId>,
     ) -> Result<Vec<muster_api::CreatedToken>, Error> {
-        let ttl_s = wanted.ttl_s.unwrap_or(TOKEN_TTL_S);
-        if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
-            return Err(Error::invalid("bad_ttl", format!("a token lives from 1 s to {TOKEN_TTL_MAX_S} s")));
+        let for_s = wanted.for_s.unwrap_or(TOKEN_LIFETIME_S);
+        if !(1..=TOKEN_LIFETIME_MAX_S).contains(&for_s) {
+            return Err(Error::invalid("bad_lifetime", format!("a token lives from 1 s to {TOKEN_LIFETIME_MAX_S} s")));
         }
         if !(1..=muster_api::TOKENS_MAX).contains(&wanted.count) {
             let message = format!("from 1 to {} tokens are made at once", muster_api::TOKENS_MAX);
             return Err(Error::invalid("bad_count", message));
         }
         let now = now_ms();
-        let expires_ms = now + i64::try_from(ttl_s).unwrap_or(0) * 1000;
+        let expires_ms = now + i64::try_from(for_s).unwrap_or(0) * 1000;
         let mut made = Vec::new();
         let mut transaction = self.shared.store.begin().await?;
         for _ in 0..wanted.count {

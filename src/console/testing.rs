@@ -54,7 +54,7 @@ impl Fixture {
 
     /// Returns a join token, for an existing host if one is given.
     pub(super) async fn token_for(&self, replaces: Option<HostId>) -> JoinToken {
-        let new = muster_api::NewToken { ttl_s: None, replaces: replaces.map(|host| host.to_string()) };
+        let new = muster_api::NewToken { for_s: None, replace: replaces.map(|host| host.to_string()) };
         let token = self.console.create_token(&admin(), new).await.unwrap();
         token.token.parse().unwrap()
     }

@@ -449,7 +449,7 @@ fn check_broker(broker: &BrokerFacts) -> CheckResult {
     let (refused, reads_others, publishes) = match broker {
         BrokerFacts::Connected { refused, reads_others, publishes } => (refused, *reads_others, *publishes),
         BrokerFacts::Refused(why) => {
-            let usual = "if its certificate was revoked or has expired, join anew (`muster token create --replaces HOST`); else \
+            let usual = "if its certificate was revoked or has expired, join anew (`muster token create --replace HOST`); else \
                          see the broker's log";
             let remedy = match pki::clock_hint(why) {
                 Some(of_clock) => format!("{of_clock}; {usual}"),

@@ -200,7 +200,7 @@ fn permissions_of_the_broker_are_judged() {
     check(Part::Agent, broker(&[], false, Some(false)), name, Verdict::Problem, "broker render");
     check(Part::Agent, broker(&[], true, None), name, Verdict::Warning, "broker render");
     let shut = PartFacts { broker: Some(BrokerFacts::Refused("revoked".to_owned())), ..well() };
-    check(Part::Agent, shut.clone(), name, Verdict::Problem, "--replaces");
+    check(Part::Agent, shut.clone(), name, Verdict::Problem, "--replace");
     // Nothing can be said of the rules of a broker that is not there.
     let mut servers = server(Reach::Refused("refused".to_owned())).servers;
     servers[0].setup.what = "broker";

@@ -65,7 +65,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "console issue",
         &[
             ("muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker", ""),
-            ("muster console issue --role observer --name grafana --days 30 --out ./grafana", ""),
+            ("muster console issue --role observer --name grafana --for 30d --out ./grafana", ""),
         ],
     ),
     ("console revoke", &[("muster console revoke operator-anna", "")]),
@@ -100,7 +100,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster host label till-7", "list its labels"),
             ("muster host label till-7 till-8 canary=yes tier=gold", ""),
-            ("muster host label till-7 tier=iron --overwrite", ""),
+            ("muster host label till-7 tier=iron --replace", ""),
             ("muster host label till-7 canary-", "remove a label"),
             ("muster host label --select 'fact.arch=aarch64' board=pi", ""),
         ],
@@ -120,8 +120,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "token create",
         &[
             ("muster token create", ""),
-            ("muster token create --count 100 --ttl 1d > tokens", "one in each line"),
-            ("muster token create --replaces till-7", "after its disk was replaced"),
+            ("muster token create --count 100 --for 1d > tokens", "one in each line"),
+            ("muster token create --replace till-7", "after its disk was replaced"),
         ],
     ),
     ("token revoke", &[("muster token revoke 0a1b2c3d", "")]),
@@ -609,7 +609,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
 /// The verbs that need no example: they take nothing, or nothing that an example could explain.
 #[cfg(test)]
 pub(super) const NEED_NONE: &[&str] = &[
-    "console issued",
+    "console certificates",
     "token ls",
     "artifact ls",
     "config ls",

@@ -196,7 +196,7 @@ fn manual_has_a_page_for_each_verb() {
     }
     let (_, page) = pages.iter().find(|(name, _)| name == "muster-host-label.1").unwrap();
     let page = String::from_utf8_lossy(page);
-    assert!(page.contains("muster host label till\\-7 tier=iron \\-\\-overwrite"), "{page}");
+    assert!(page.contains("muster host label till\\-7 tier=iron \\-\\-replace"), "{page}");
 }
 
 #[test]

@@ -253,7 +253,7 @@ mod agent {
                 "the host's",
                 &membership.certificate,
                 "a running agent renews it while it reaches the console; once it has expired, join anew: `muster token \
-                 create --replaces HOST` on the console's side, and `muster agent --join TOKEN` here",
+                 create --replace HOST` on the console's side, and `muster agent --join TOKEN` here",
             ),
             certificate(
                 "the authority's",

@@ -402,7 +402,7 @@ fn console_labels_decide_targets() {
 
     // One of its own file is changed only if that is said, and shows again afterwards.
     label(&bench, &["north-1", "site=south"]).expect_code(1).expect_stderr("north-1 has site=north");
-    label(&bench, &["north-1", "site=south", "--overwrite"]).expect_code(0);
+    label(&bench, &["north-1", "site=south", "--replace"]).expect_code(0);
     assert_eq!(bench.ran(&["--select", "label.site=south"]), ["north-1", "south-1"]);
     let shown = bench.roles.json(&["host", "label", "north-1"]);
     let site = shown[0]["labels"].as_array().unwrap().iter().find(|label| label["name"] == "site").unwrap();

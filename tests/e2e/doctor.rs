@@ -119,7 +119,7 @@ fn broken_servers_and_clocks_are_found() {
     at("-10m").expect("agent", "clock", "problem", "behind");
     at("+400d")
         .expect("agent", "clock", "problem", "timedatectl")
-        .expect("agent", "certificate", "problem", "--replaces")
+        .expect("agent", "certificate", "problem", "--replace")
         .expect("agent", "server certificate", "problem", "clock is wrong");
 
     // The agent stops in order, and leaves a presence that may be published again.

@@ -37,7 +37,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("agent --print-config", Nothing, 2),
     ("console init", Nothing, 2),
     ("console issue --role operator --name x --out {dir}/x", Nothing, 2),
-    ("console issued", Nothing, 2),
+    ("console certificates", Nothing, 2),
     ("console revoke x", Nothing, 2),
     ("broker render --for mosquitto --console main", Nothing, 2),
     ("broker password operator-anna", Nothing, 2),

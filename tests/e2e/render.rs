@@ -431,7 +431,7 @@ fn values_are_followed_though_the_agent_is_killed() {
         bench.fleet.home.env.push(("MUSTER_TEST_CRASH".into(), format!("follow values/{place} commit:1").into()));
         bench.fleet.again();
         // The console ends with the agent, and may not answer.
-        bench.fleet.muster(&["host", "label", &bench.host, &format!("shelf={shelf}"), "--overwrite", "--yes"]);
+        bench.fleet.muster(&["host", "label", &bench.host, &format!("shelf={shelf}"), "--replace", "--yes"]);
         eventually("the end of the agent", || match bench.fleet.up().ended() {
             true => Ok(()),
             false => Err(fs::read_to_string(bench.out()).unwrap_or_default()),

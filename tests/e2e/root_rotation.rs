@@ -187,7 +187,7 @@ fn host_that_is_named_at_the_end_joins_anew_under_its_id() {
     agent.wait_for("the refusal", |printed| printed.contains("UnknownIssuer").then_some(()));
     assert_eq!(bench.online(1), [bench.hosts[0].clone()]);
     agent.kill();
-    let token = bench.roles.json(&["token", "create", "--replaces", &two])["token"].as_str().unwrap().to_owned();
+    let token = bench.roles.json(&["token", "create", "--replace", &two])["token"].as_str().unwrap().to_owned();
     let mut agent = bench.agent("two", &["--join", &token]);
     agent.wait_for("a hint", |printed| printed.contains("remove only identity.json").then_some(()));
     agent.kill();

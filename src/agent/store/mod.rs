@@ -499,7 +499,7 @@ impl Store {
 
 /// The error of a store, or of another file of the agent, that another build has written.
 pub(super) fn other_form(path: &Path) -> OtherForm {
-    let again = "join again, with a token of `muster token create --replaces HOST`";
+    let again = "join again, with a token of `muster token create --replace HOST`";
     OtherForm::in_folder(path, path.parent().unwrap_or(Path::new(".")), again)
 }
 

@@ -155,7 +155,7 @@ async fn faults_are_problem_responses() {
     check(api.get("/v1/series/export?selector=%7B%7B"), 400, "bad_selector").await;
     check(api.get("/v1/series/export?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
     check(api.get("/v1/series/export?selector=m&format=xml"), 400, "bad_query").await;
-    check(api.post("/v1/tokens").json(&json!({"ttl_s": 0})), 400, "bad_ttl").await;
+    check(api.post("/v1/tokens").json(&json!({"for_s": 0})), 400, "bad_lifetime").await;
     for count in [0, 1_001] {
         check(api.post("/v1/token-batches").json(&json!({"count": count})), 400, "bad_count").await;
     }

@@ -86,7 +86,7 @@ async fn label(fixture: &Fixture, host: HostId, set: &[(&str, &str)], remove: &[
         target: NewTarget::Hosts(vec![host.to_string()]),
         set: set.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
         remove: remove.iter().map(|name| name.parse().unwrap()).collect(),
-        overwrite: true,
+        replace: true,
     };
     fixture.console.label_hosts(&admin(), wanted).await.unwrap();
     fixture.console.catch_up().await.unwrap();

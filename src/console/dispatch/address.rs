@@ -64,7 +64,7 @@ pub(super) async fn check_members(store: &Store, hosts: &[HostId]) -> Result<(),
     let revoked: Vec<String> = revoked.iter().map(name).collect();
     let (who, first) = (revoked.join(", "), revoked.first().map_or("", String::as_str));
     Err(Error::conflict("host_revoked", format!("revoked, and so given no commands: {who}"))
-        .hint(format!("leave it out, or let it join again with a token of `muster token create --replaces {first}`")))
+        .hint(format!("leave it out, or let it join again with a token of `muster token create --replace {first}`")))
 }
 
 /// Returns the hosts that a list of names may mean.

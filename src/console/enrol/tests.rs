@@ -50,7 +50,7 @@ async fn invalid_tokens_are_refused() {
     let wrong = join_request(&"00".repeat(32), HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &wrong).await).await, (403, "token_wrong".to_owned()));
     let revoked =
-        fixture.console.create_token(&admin(), muster_api::NewToken { ttl_s: Some(60), replaces: None }).await.unwrap();
+        fixture.console.create_token(&admin(), muster_api::NewToken { for_s: Some(60), replace: None }).await.unwrap();
     fixture.console.revoke_token(revoked.id.as_str()).await.unwrap();
     let secret = revoked.token.parse::<JoinToken>().unwrap().secret;
     let request = join_request(&secret, HostId::random(), "h", &key);

@@ -330,7 +330,7 @@ async fn unit_with_secrets_is_not_applied_to_hosts_by_what_they_say() {
     config(&fixture, "by-value", "1", json!({"pin": {"$secret": "4711"}})).await;
     config(&fixture, "plain", "1", json!({"a": 1})).await;
     let set = [("role".parse().unwrap(), "relay".parse().unwrap())].into();
-    let wanted = muster_api::LabelHosts { target: NewTarget::All, set, remove: Default::default(), overwrite: false };
+    let wanted = muster_api::LabelHosts { target: NewTarget::All, set, remove: Default::default(), replace: false };
     fixture.console.label_hosts(&admin(), wanted).await.unwrap();
     for (select, is_earned) in [("fact.arch=x86_64", false), ("label.role=relay", true), ("label.role", true)] {
         for (config, is_secret) in [("by-name", true), ("by-value", true), ("plain", false)] {

@@ -7,8 +7,8 @@ fn names(names: &[&str]) -> NewTarget {
     NewTarget::Hosts(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
-fn wanted(target: NewTarget, words: &str, overwrite: bool) -> LabelHosts {
-    let mut wanted = LabelHosts { target, set: BTreeMap::new(), remove: Default::default(), overwrite };
+fn wanted(target: NewTarget, words: &str, replace: bool) -> LabelHosts {
+    let mut wanted = LabelHosts { target, set: BTreeMap::new(), remove: Default::default(), replace };
     for word in words.split_whitespace() {
         match word.split_once('=') {
             Some((name, value)) => drop(wanted.set.insert(name.parse().unwrap(), value.parse().unwrap())),
@@ -61,8 +61,8 @@ async fn console_label_overrides_own_until_removed() {
     let host = fixture.member("one").await.id;
     let console = &fixture.console;
     say(&fixture, host, serde_json::json!({"site": "north"}), None, None).await;
-    let change = async |words: &str, overwrite| {
-        let changed = console.label_hosts(&admin(), wanted(names(&["one"]), words, overwrite)).await;
+    let change = async |words: &str, replace| {
+        let changed = console.label_hosts(&admin(), wanted(names(&["one"]), words, replace)).await;
         changed.map(|hosts| line(&hosts[0])).map_err(|error| error.problem.code)
     };
     let picked = async |text: &str| {

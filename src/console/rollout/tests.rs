@@ -62,7 +62,7 @@ impl Bench {
             target: NewTarget::Hosts(vec![host.to_string()]),
             set: [("role".parse().unwrap(), "till".parse().unwrap())].into(),
             remove: Default::default(),
-            overwrite: true,
+            replace: true,
         };
         self.fixture.console.label_hosts(&admin(), wanted).await.unwrap();
         self.fixture.console.catch_up().await.unwrap();
@@ -441,7 +441,7 @@ async fn host_that_is_removed_or_selected_no_more_ends_as_removed() {
         target: NewTarget::Hosts(vec![bench.host(1).to_string()]),
         set: Default::default(),
         remove: ["role".parse().unwrap()].into(),
-        overwrite: true,
+        replace: true,
     };
     bench.fixture.console.label_hosts(&admin(), other).await.unwrap();
     bench.fixture.console.catch_up().await.unwrap();

@@ -110,7 +110,7 @@ pub(super) const TABLE: &[Row] = &[
     ),
     row(Role::Agent, "intent/default/keeps.json", HOLDS),
     row(Role::Agent, "host", HOLDS),
-    row(Role::Agent, "identity.json", &[(&ALL, Refuses("--replaces")), (&[Older], NOTHING)]),
+    row(Role::Agent, "identity.json", &[(&ALL, Refuses("--replace")), (&[Older], NOTHING)]),
     row(Role::Agent, "token.sha256", HOLDS),
     row(Role::Agent, "instances", HOLDS),
     row(Role::Agent, "sealing.key", HOLDS),

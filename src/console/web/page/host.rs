@@ -71,7 +71,7 @@ pub(in crate::web) async fn label(
             remove.insert(name("remove")?);
         }
         let target = NewTarget::Hosts(vec![host.to_string()]);
-        let wanted = LabelHosts { target, set, remove, overwrite: fields.one("overwrite") == "yes" };
+        let wanted = LabelHosts { target, set, remove, replace: fields.one("replace") == "yes" };
         console.label_hosts(&session.operator, wanted).await?;
         Ok(answer::see(&elements::host_url(host)))
     };

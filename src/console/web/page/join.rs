@@ -31,10 +31,10 @@ pub(in crate::web) async fn create(
     fields: FormFields,
 ) -> Response {
     let answer = async {
-        let ttl = fields.one("ttl_s");
-        let ttl_s =
-            ttl.parse().map_err(|_| Error::invalid("bad_ttl", format!("{ttl:?} is not a number of seconds")))?;
-        let created = console.create_token(&session.operator, NewToken { ttl_s: Some(ttl_s), replaces: None }).await?;
+        let typed = fields.one("for_s");
+        let for_s =
+            typed.parse().map_err(|_| Error::invalid("bad_lifetime", format!("{typed:?} is not a number of seconds")))?;
+        let created = console.create_token(&session.operator, NewToken { for_s: Some(for_s), replace: None }).await?;
         let view = view(&console, Some(created)).await?;
         Ok(answer::html(StatusCode::OK, session.frame().page(&view)))
     };

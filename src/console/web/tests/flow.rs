@@ -182,28 +182,28 @@ async fn form_of_other_session_or_origin_is_refused() {
         &[("origin", "http://muster.example")],
         &[("origin", "")],
     ];
-    let ttl = ("ttl_s", "900");
+    let lifetime = ("for_s", "900");
     for headers in good {
-        let answer = browser.post("/join", &[("csrf", &token), ttl], headers).await;
+        let answer = browser.post("/join", &[("csrf", &token), lifetime], headers).await;
         assert_eq!(answer.status(), StatusCode::OK, "{headers:?}");
-        let answer = browser.post("/join", &[ttl], &[&[("x-csrf-token", token.as_str())], headers].concat()).await;
+        let answer = browser.post("/join", &[lifetime], &[&[("x-csrf-token", token.as_str())], headers].concat()).await;
         assert_eq!(answer.status(), StatusCode::OK, "{headers:?}");
     }
     let made = browser.fixture.console.tokens().await.unwrap().len();
     for headers in bad {
-        let answer = browser.post("/join", &[("csrf", &token), ttl], headers).await;
+        let answer = browser.post("/join", &[("csrf", &token), lifetime], headers).await;
         assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{headers:?}");
     }
     for wrong in ["", "00", "xyz", "é", &token[2..], &others] {
-        let answer = browser.post("/join", &[("csrf", wrong), ttl], &[]).await;
+        let answer = browser.post("/join", &[("csrf", wrong), lifetime], &[]).await;
         assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{wrong:?}");
         assert!(answer.text().await.unwrap().contains("does not belong to your session"));
     }
-    assert_eq!(browser.post("/join", &[ttl], &[]).await.status(), StatusCode::FORBIDDEN);
+    assert_eq!(browser.post("/join", &[lifetime], &[]).await.status(), StatusCode::FORBIDDEN);
     let json = browser.client.post(browser.url("/join")).header(header::COOKIE, &browser.cookie).body("{}");
     assert_eq!(json.send().await.unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let long = "x".repeat(300_000);
-    let answer = browser.post("/join", &[("csrf", &token), ("ttl_s", &long)], &[]).await;
+    let answer = browser.post("/join", &[("csrf", &token), ("for_s", &long)], &[]).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
     let delete = browser.client.delete(browser.url("/join")).header(header::COOKIE, &browser.cookie);
     assert_eq!(secured("/join", delete.send().await.unwrap()).status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
@@ -214,7 +214,7 @@ async fn form_of_other_session_or_origin_is_refused() {
 async fn a_token_is_shown_once_and_can_be_revoked() {
     let browser = Browser::new().await;
     let token = browser.token().await;
-    let made = browser.post("/join", &[("csrf", &token), ("ttl_s", "900")], &[]).await.text().await.unwrap();
+    let made = browser.post("/join", &[("csrf", &token), ("for_s", "900")], &[]).await.text().await.unwrap();
     assert!(made.contains("muster agent --join muster1."), "{made}");
     assert!(
         made.contains("Only this machine can use the token") && made.contains("hosts_listen"),
@@ -227,7 +227,7 @@ async fn a_token_is_shown_once_and_can_be_revoked() {
     let revoked = browser.post(&format!("/join/{id}/revoke"), &[("csrf", &token)], &[]).await;
     assert_eq!((revoked.status(), location(&revoked)), (StatusCode::SEE_OTHER, "/join"));
     assert!(!browser.page("/join").await.contains(&format!("/join/{id}/revoke")));
-    let bad = browser.post("/join", &[("csrf", &token), ("ttl_s", "0")], &[]).await;
+    let bad = browser.post("/join", &[("csrf", &token), ("for_s", "0")], &[]).await;
     assert_eq!(bad.status(), StatusCode::BAD_REQUEST);
 }
 

@@ -20,7 +20,7 @@ async fn label_is_set_and_removed_on_the_page_of_its_host() {
     let refused = browser.post(&form, &other, &[]).await;
     assert_eq!(refused.status(), StatusCode::CONFLICT);
     assert!(refused.text().await.unwrap().contains("shop-7 has canary=yes"));
-    let changed = [other[0], other[1], other[2], ("overwrite", "yes")];
+    let changed = [other[0], other[1], other[2], ("replace", "yes")];
     assert_eq!(browser.post(&form, &changed, &[]).await.status(), StatusCode::SEE_OTHER);
     for (name, value) in [("", "x"), ("Two Words", "x"), ("site", ""), ("site", "Ä")] {
         let wrong = [("csrf", token.as_str()), ("name", name), ("value", value)];

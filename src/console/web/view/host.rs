@@ -155,7 +155,7 @@ impl HostView {
                         label for="label-value" { "Value" }
                         input id="label-value" type="text" name="value" placeholder="yes" required autocapitalize="none" spellcheck="false" maxlength=(NAME_MAX_BYTES);
                     }
-                    label { input type="checkbox" name="overwrite" value="yes"; " Replace an existing value" }
+                    label { input type="checkbox" name="replace" value="yes"; " Replace an existing value" }
                     button type="submit" { "Set label" }
                 }))
                 @for label in given {

@@ -50,8 +50,8 @@ impl PageView for JoinView {
                 "shown with it on the new host." }
             (frame.form("/join", html! {
                 div.row {
-                    label for="ttl" { "Valid for" }
-                    select #ttl name="ttl_s" {
+                    label for="lifetime" { "Valid for" }
+                    select #lifetime name="for_s" {
                         @for (seconds, words) in TTLS { option value=(seconds) selected[seconds == 3_600] { (words) } }
                     }
                     button.primary type="submit" { "Create a token" }
