@@ -267,7 +267,7 @@ fn reference_of_alerts_is_current() {
         page.item(&built_in(name.as_str(), &rule, &about));
     }
     page.heading(2, "Metrics of rules");
-    page.paragraph("What `muster alert set --metric` takes.");
+    page.paragraph("What `muster rule set --metric` takes.");
     page.gap();
     for metric in Metric::ALL {
         page.item(&format!("`{}`: {}", metric.as_str(), meaning(&about, metric.as_str())));

@@ -229,7 +229,7 @@ impl MetricsConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// Whether the agent's default rules apply; `muster alert rules` lists them.
+    /// Whether the agent's default rules apply; `muster rule ls` lists them.
     pub defaults: bool,
     /// Rules of this host, by name; one with the name of a default replaces it.
     pub rules: BTreeMap<Name, Rule>,

@@ -12,7 +12,7 @@
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`] and its [`rollout`], [`var`], [`cordon`] of hosts (options in
 //!   [`host_target`]), [`snapshot`],
-//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
+//!   [`alert`] with [`rule`] and [`silence`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
 //!
 //! **Invariant: standard output has data only**; messages, errors among them, go to standard
 //! error (`topics/decisions/0070`).
@@ -65,8 +65,10 @@ pub mod realm;
 pub mod render;
 pub mod rollback;
 pub mod rollout;
+pub mod rule;
 pub mod secret;
 mod session;
+pub mod silence;
 pub mod snapshot;
 pub mod table;
 pub mod target;
@@ -144,9 +146,15 @@ pub enum Verb {
     /// Save the desired state of a host's units, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotVerb),
-    /// Show alerts, set their rules, and silence them
+    /// Show alerts of hosts, and their history
     #[command(subcommand)]
     Alert(alert::AlertVerb),
+    /// Manage the rules by which alerts are raised
+    #[command(subcommand)]
+    Rule(rule::RuleVerb),
+    /// Manage silences: alerts that are sent to nobody
+    #[command(subcommand)]
+    Silence(silence::SilenceVerb),
     /// Query and export measurements
     #[command(subcommand)]
     Metric(metric::MetricVerb),
@@ -246,6 +254,8 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
         Verb::Container(verb) => container::run(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
+        Verb::Rule(verb) => rule::run(verb, session).await,
+        Verb::Silence(verb) => silence::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,
         Verb::Backup(verb) => backup::run(verb, session).await,

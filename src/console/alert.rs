@@ -175,7 +175,7 @@ impl Console {
                 }
             };
             return Err(Error::not_found("unknown_rule", format!("there is no rule {name} for {whom}"))
-                .hint("`muster alert rules`, or GET /api/v1/alert-rules, lists those that there are; one that agents bring along is switched off with `muster alert set NAME --off`"));
+                .hint("`muster rule ls`, or GET /api/v1/alert-rules, lists those that there are; one that agents bring along is switched off with `muster rule set NAME --enabled no`"));
         }
         self.changed_rules(transaction, host).await?;
         tracing::info!(rule = %name, %operator, "a rule for alerts is removed");
@@ -250,9 +250,9 @@ impl Console {
         let id: Name = self.whole_id(IdKind::Silences, id).await?;
         if !alert::end_silence(self.shared.store.write(), &id, now_ms()).await? {
             return Err(Error::not_found("unknown_silence", format!("there is no silence {id}, or it is over"))
-                .hint("`muster alert silences`, or GET /api/v1/alert-silences, lists those that there are"));
+                .hint("`muster silence ls`, or GET /api/v1/alert-silences, lists those that there are"));
         }
-        tracing::info!(silence.id = %id, %operator, "a silence is ended");
+        tracing::info!(silence.id = %id, %operator, "a silence is removed");
         self.shared.changed(PageChange::Alert(None));
         Ok(())
     }

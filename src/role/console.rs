@@ -16,7 +16,7 @@ use muster_base::{
 use muster_console::{
     ConsoleError,
     config::Config,
-    issue::{self, InitArgs, IssueArgs, CertificatesArgs, RevokeArgs},
+    issue::{self, CertificatesArgs, InitArgs, IssueArgs, RevokeArgs},
 };
 use muster_doctor::config_files::{FileUse, NamedFile};
 use tokio_util::sync::CancellationToken;

@@ -370,9 +370,11 @@ fn rollout_is_paused_resumed_and_cancelled_on_its_pages() {
         browser.follow("default/rolled").await;
         browser.see("the host is in the middle of the change").await;
         browser.check_page("rollout").await;
-        for (link, button, seen) in
-            [("Pause…", "primary", "has paused it"), ("Resume…", "primary", "running"), ("Cancel…", "danger", "cancelled")]
-        {
+        for (link, button, seen) in [
+            ("Pause…", "primary", "has paused it"),
+            ("Resume…", "primary", "running"),
+            ("Cancel…", "danger", "cancelled"),
+        ] {
             browser.follow(link).await;
             browser.check_page(&format!("rollout-{button}-{seen}")).await;
             browser.click(&format!("main button.{button}")).await;

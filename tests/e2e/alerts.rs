@@ -44,7 +44,7 @@ fn threshold_alert_is_active_while_it_holds() {
     assert_eq!(roles.json(&["alert", "ls"]), serde_json::json!([]));
 
     // The console's rule reaches the host, and the host says what it finds.
-    roles.ok(&["alert", "set", "tight", "--metric", "memory_used", "--above", "0.1%", "--severity", "critical"]);
+    roles.ok(&["rule", "set", "tight", "--metric", "memory_used", "--level", "0.1%", "--severity", "critical"]);
     let first = raised(&roles, "tight");
     let alert = &first["alert"];
     assert_eq!((alert["severity"].as_str(), alert["state"].as_str()), (Some("critical"), Some("raised")));
@@ -58,10 +58,10 @@ fn threshold_alert_is_active_while_it_holds() {
         if told { Ok(()) } else { Err(state.to_string()) }
     });
 
-    let silenced = roles.json(&["alert", "silence", "--rule", "tight", "--for", "1h", "--reason", "it is a test"]);
+    let silenced = roles.json(&["silence", "create", "--rule", "tight", "--for", "1h", "--reason", "it is a test"]);
     let shown = raised(&roles, "tight");
     assert_eq!(shown["silence"]["reason"], "it is a test");
-    roles.ok(&["alert", "unsilence", silenced[0]["id"].as_str().unwrap()]);
+    roles.ok(&["silence", "rm", silenced[0]["id"].as_str().unwrap()]);
     assert_eq!(raised(&roles, "tight")["silence"], Value::Null);
 
     // A restart in between, and it is the same alert.
@@ -76,19 +76,19 @@ fn threshold_alert_is_active_while_it_holds() {
     assert_eq!(since(&raised(&roles, "tight")), since(&first));
 
     // With another threshold it is over.
-    roles.ok(&["alert", "set", "tight", "--above", "99.9%"]);
+    roles.ok(&["rule", "set", "tight", "--level", "99.9%"]);
     alerts(|args| roles.json(args), "ls", "tight", <[Value]>::is_empty);
     let history = alerts(|args| roles.json(args), "history", "tight", |list| list[0]["standing"] == "cleared");
     assert_eq!((history.len(), since(&history[0])), (1, since(&first)));
     assert!(history[0]["ended_ms"].as_i64().unwrap() >= since(&first));
 
-    roles.ok(&["alert", "rm", "tight"]);
-    assert_eq!(roles.json(&["alert", "rules"]), serde_json::json!([]));
+    roles.ok(&["rule", "rm", "tight"]);
+    assert_eq!(roles.json(&["rule", "ls"]), serde_json::json!([]));
     for wrong in [
-        &["alert", "rm", "tight"][..],
-        &["alert", "unsilence", "nothing"],
-        &["alert", "set", "cpu", "--above", "50%", "--clear", "60%"],
-        &["alert", "set", "cpu", "--of", "/"],
+        &["rule", "rm", "tight"][..],
+        &["silence", "rm", "nothing"],
+        &["rule", "set", "cpu", "--level", "50%", "--clear", "60%"],
+        &["rule", "set", "cpu", "--of", "/"],
     ] {
         let run = roles.home.muster(wrong);
         assert!((1..=3).contains(&run.code), "{run:?}");

@@ -97,7 +97,9 @@ fn invalid_documents_and_artifacts_are_refused() {
     fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(1).expect_stderr("2");
     fleet.muster(&["config", "create", "A.b", "1", &path]).expect_code(2);
 
-    fleet.muster(&["artifact", "create", "/no/such/file", "--role", "a", "--version", "1"]).expect_stderr("/no/such/file");
+    fleet
+        .muster(&["artifact", "create", "/no/such/file", "--role", "a", "--version", "1"])
+        .expect_stderr("/no/such/file");
     let one = file(&fleet.home, "one", "#!/bin/sh\n");
     fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);
     fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);

@@ -124,7 +124,7 @@ impl Operator {
 
     /// A rule that is another one each round, and under which a unit that was started again is an alert.
     fn watch_restarts(&self) {
-        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", self.severity()];
+        let rule = ["rule", "set", RULE, "--metric", "unit_restarts", "--level", "0", "--severity", self.severity()];
         self.roles.ok(&rule);
     }
 

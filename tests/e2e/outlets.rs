@@ -104,11 +104,11 @@ fn get(address: &str, path: &str) -> Result<Value, String> {
 }
 
 fn raise(roles: &Roles) {
-    roles.ok(&["alert", "set", "tight", "--metric", "memory_used", "--above", "0.1%", "--severity", "critical"]);
+    roles.ok(&["rule", "set", "tight", "--metric", "memory_used", "--level", "0.1%", "--severity", "critical"]);
 }
 
 fn clear(roles: &Roles) {
-    roles.ok(&["alert", "set", "tight", "--above", "99.9%"]);
+    roles.ok(&["rule", "set", "tight", "--level", "99.9%"]);
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn webhook_gets_signed_raised_and_cleared_alerts() {
     assert_eq!(over["alert"]["alert"]["since_ms"], told["alert"]["alert"]["since_ms"]);
 
     // What is silenced is told to nobody.
-    roles.ok(&["alert", "silence", "--rule", "tight", "--for", "1h", "--reason", "a test"]);
+    roles.ok(&["silence", "create", "--rule", "tight", "--for", "1h", "--reason", "a test"]);
     raise(&roles);
     eventually("a silenced alert", || {
         let alerts = roles.json(&["alert", "ls", "--rule", "tight"]);
         if alerts[0]["silence"].is_object() { Ok(()) } else { Err(alerts.to_string()) }
     });
-    let silence = roles.json(&["alert", "silences"])[0]["id"].as_str().unwrap().to_owned();
+    let silence = roles.json(&["silence", "ls"])[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(hook.asked(2).len(), 2);
-    roles.ok(&["alert", "unsilence", &silence]);
+    roles.ok(&["silence", "rm", &silence]);
     assert_eq!(hook.asked(3)[2].json()["event"], "raised");
     let (code, _) = agent.stop();
     assert_eq!(code, 0);
@@ -208,10 +208,10 @@ fn alertmanager_shows_active_alerts() {
     );
     assert_eq!(starts.unwrap().unix_timestamp_nanos() / 1_000_000, i128::from(ours));
 
-    roles.ok(&["alert", "silence", "--rule", "tight", "--for", "1h", "--reason", "a test"]);
+    roles.ok(&["silence", "create", "--rule", "tight", "--for", "1h", "--reason", "a test"]);
     shown(0);
-    let silence = roles.json(&["alert", "silences"])[0]["id"].as_str().unwrap().to_owned();
-    roles.ok(&["alert", "unsilence", &silence]);
+    let silence = roles.json(&["silence", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    roles.ok(&["silence", "rm", &silence]);
     shown(1);
     clear(&roles);
     shown(0);

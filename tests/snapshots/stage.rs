@@ -200,7 +200,7 @@ impl Stage {
             "command" => first(&["command", "ls", "-n", "1"], "id"),
             "login" => first(&["login", "ls"], "id"),
             "link" => fleet?.ok(&["login", "--new-link"]).trim().to_owned(),
-            "silence" => first(&["alert", "silences"], "id"),
+            "silence" => first(&["silence", "ls"], "id"),
             _ => return None,
         };
         Some(value)

@@ -66,7 +66,9 @@ impl miette::Diagnostic for ArtifactError {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let hint = match self {
             Self::Status { said: Some(Diagnostic { hint: Some(hint), .. }), .. } => hint,
-            Self::Status { status: StatusCode::NOT_FOUND, .. } => "it is not there (any more); create it on the console",
+            Self::Status { status: StatusCode::NOT_FOUND, .. } => {
+                "it is not there (any more); create it on the console"
+            }
             Self::Status { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, .. } => {
                 "is this host still a member of the fleet?"
             }

@@ -72,7 +72,11 @@ fn check(text: &str, world: &TranslationContext, expected: &[&str]) {
 #[test]
 fn recipes_are_translated() {
     let (empty, there) = (TranslationContext { units: Vec::new(), ..world() }, world());
-    check("install-binary content64=$$(bin/My.Role)", &empty, &["artifact create bin/My.Role --role my --version abcdef"]);
+    check(
+        "install-binary content64=$$(bin/My.Role)",
+        &empty,
+        &["artifact create bin/My.Role --role my --version abcdef"],
+    );
     check(
         "update-config id=till.main version=2 zcontent=$$(till_main.json)",
         &empty,

@@ -91,7 +91,7 @@ pub(super) async fn silences(State(console): State<Console>) -> JsonResult<Vec<m
     Ok(Json(console.alert_silences().await?))
 }
 
-pub(super) async fn silence(
+pub(super) async fn create_silence(
     State(console): State<Console>,
     Extension(Requester(operator)): AskedBy,
     JsonBody(silence): JsonBody<muster_api::NewAlertSilence>,
@@ -99,7 +99,7 @@ pub(super) async fn silence(
     Ok(Json(console.silence_alerts(&operator, silence).await?))
 }
 
-pub(super) async fn end_silence(
+pub(super) async fn remove_silence(
     State(console): State<Console>,
     Extension(Requester(operator)): AskedBy,
     PathSegments(id): PathSegments<String>,

@@ -716,10 +716,15 @@ fn alert_routes() -> Vec<Route> {
         .query(&[HOST]),
         Route::new(Get, "/v1/alert-silences", "Silences that are not over.", get(h::silences))
             .gives(BodyShape::list::<muster_api::AlertSilence>()),
-        Route::new(Post, "/v1/alert-silences", "Keeps alerts quiet for a while.", post(h::silence))
-            .takes(BodyShape::of::<muster_api::NewAlertSilence>())
-            .gives(BodyShape::of::<muster_api::AlertSilence>()),
-        Route::new(Delete, "/v1/alert-silences/{id}", "Ends a silence.", delete(h::end_silence)),
+        Route::new(
+            Post,
+            "/v1/alert-silences",
+            "Creates a silence: alerts are sent to nobody for some time.",
+            post(h::create_silence),
+        )
+        .takes(BodyShape::of::<muster_api::NewAlertSilence>())
+        .gives(BodyShape::of::<muster_api::AlertSilence>()),
+        Route::new(Delete, "/v1/alert-silences/{id}", "Removes a silence.", delete(h::remove_silence)),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_api::{
-    CancelRollout, AppliedDeployment, ApplyDeployments, ApplyDocument, HostOutcome, LabelHosts, Labels, NewTarget,
+    AppliedDeployment, ApplyDeployments, ApplyDocument, CancelRollout, HostOutcome, LabelHosts, Labels, NewTarget,
     ReleaseHost, Rollout, RolloutDetail, RolloutHostQuery, RolloutPhase, RolloutVersion, RolloutWaitKind,
 };
 use muster_topics::{

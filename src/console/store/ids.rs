@@ -30,7 +30,7 @@ impl IdKind {
         match self {
             Self::Commands => ("unknown_command", "command", "`muster command ls`, or GET /api/v1/commands,"),
             Self::Tokens => ("unknown_token", "token", "`muster token ls`, or GET /api/v1/tokens,"),
-            Self::Silences => ("unknown_silence", "silence", "`muster alert silences`, or GET /api/v1/alert-silences,"),
+            Self::Silences => ("unknown_silence", "silence", "`muster silence ls`, or GET /api/v1/alert-silences,"),
             Self::SignIns => ("unknown_sign_in", "sign-in", "`muster login ls`, or GET /api/v1/sign-ins,"),
             Self::Artifacts => ("unknown_artifact", "artifact", "`muster artifact ls`, or GET /api/v1/artifacts,"),
         }

@@ -110,7 +110,7 @@ pub fn router(console: Console) -> Router {
         .route("/backups", get(backups::show))
         .route("/alerts", get(alerts::show))
         .route("/alerts/silence", post(alerts::silence))
-        .route("/alerts/silence/{id}/end", post(alerts::end))
+        .route("/alerts/silence/{id}/remove", post(alerts::remove))
         .route("/alerts/rule", get(rule::show).post(rule::set))
         .route("/alerts/rule/remove", post(rule::remove))
         .route("/commands", get(commands::show))

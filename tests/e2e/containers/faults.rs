@@ -156,7 +156,7 @@ fn container_disk_limit_is_enforced() {
     };
     assert!(write_mb(8).expect_code(0).stdout.contains("8388608"));
     // A threshold of its disk: half of it is written.
-    fleet.ok(&["alert", "set", "shop-disk", "--metric", "unit_disk_used", "--of", "default/shop", "--above", "40%"]);
+    fleet.ok(&["rule", "set", "shop-disk", "--metric", "unit_disk_used", "--of", "default/shop", "--level", "40%"]);
     let raised = eventually("its alert", || {
         let alerts = fleet.json(&["alert", "ls", "--rule", "shop-disk"]);
         alerts.as_array().unwrap().first().cloned().ok_or_else(|| alerts.to_string())

@@ -64,7 +64,7 @@ fn all_processes_of_a_container_are_measured() {
 
     // A threshold of this one container, and one that it keeps below.
     for (rule, above) in [("shop-memory", "1MiB"), ("shop-roomy", "90MiB")] {
-        fleet.ok(&["alert", "set", rule, "--metric", "unit_memory", "--of", "default/shop", "--above", above]);
+        fleet.ok(&["rule", "set", rule, "--metric", "unit_memory", "--of", "default/shop", "--level", above]);
     }
     let raised = eventually("its alert", || {
         let alerts = fleet.json(&["alert", "ls"]);
@@ -73,7 +73,7 @@ fn all_processes_of_a_container_are_measured() {
     });
     assert_eq!(raised["alert"]["unit"], "default/shop", "{raised}");
     assert_eq!(fleet.json(&["alert", "ls", "--rule", "shop-roomy"]), json!([]));
-    fleet.ok(&["alert", "set", "shop-memory", "--above", "95MiB"]);
+    fleet.ok(&["rule", "set", "shop-memory", "--level", "95MiB"]);
     eventually("its end", || match fleet.json(&["alert", "ls"]) {
         alerts if alerts == json!([]) => Ok(()),
         alerts => Err(alerts.to_string()),

@@ -26,12 +26,12 @@ fn presence_and_alerts_are_series() {
     let labels = value(&roles, "muster_host_online", 1.0);
     assert_eq!(labels["host"], roles.json(&["host", "ls"])[0]["id"]);
 
-    roles.ok(&["alert", "set", "tight", "--metric", "memory_used", "--above", "0.1%", "--severity", "critical"]);
+    roles.ok(&["rule", "set", "tight", "--metric", "memory_used", "--level", "0.1%", "--severity", "critical"]);
     let tight = "muster_alert_active{rule=\"tight\"}";
     let labels = value(&roles, tight, 1.0);
     assert_eq!((labels["severity"].as_str(), labels["subject"].as_str()), (Some("critical"), Some("host")));
     assert_eq!(labels["hostname"], roles.json(&["host", "ls"])[0]["hostname"]);
-    roles.ok(&["alert", "set", "tight", "--above", "99.9%"]);
+    roles.ok(&["rule", "set", "tight", "--level", "99.9%"]);
     value(&roles, tight, 0.0);
 
     agent.kill();

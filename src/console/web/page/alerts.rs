@@ -95,7 +95,7 @@ async fn refused(console: &Console, session: &WebSession, form: SilenceForm, err
 }
 
 /// Ends a silence.
-pub(in crate::web) async fn end(
+pub(in crate::web) async fn remove(
     State(console): State<Console>,
     session: WebSession,
     PageSegments(id): PageSegments<Name>,

@@ -32,8 +32,9 @@ pub(in crate::web) async fn create(
 ) -> Response {
     let answer = async {
         let typed = fields.one("for_s");
-        let for_s =
-            typed.parse().map_err(|_| Error::invalid("bad_lifetime", format!("{typed:?} is not a number of seconds")))?;
+        let for_s = typed
+            .parse()
+            .map_err(|_| Error::invalid("bad_lifetime", format!("{typed:?} is not a number of seconds")))?;
         let created = console.create_token(&session.operator, NewToken { for_s: Some(for_s), replace: None }).await?;
         let view = view(&console, Some(created)).await?;
         Ok(answer::html(StatusCode::OK, session.frame().page(&view)))

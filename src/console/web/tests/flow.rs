@@ -403,7 +403,7 @@ async fn alerts_are_silenced_from_their_page() {
     assert_eq!((answer.status(), location(&answer)), (StatusCode::SEE_OTHER, "/alerts"));
     let id = browser.fixture.console.alert_silences().await.unwrap()[0].id.to_string();
     let page = browser.page("/alerts").await;
-    let end = format!("/alerts/silence/{id}/end");
+    let end = format!("/alerts/silence/{id}/remove");
     assert!(page.contains("it is a test") && page.contains(&end), "{page}");
     // What cannot be done is told, with the form as it was.
     for (field, value) in [("rule", "No Name"), ("for_s", "soon"), ("reason", ""), ("host", "nobody")] {

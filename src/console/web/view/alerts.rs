@@ -83,7 +83,7 @@ impl PageView for AlertsView {
             section #rules {
                 div.head {
                     h2 { "Rules" }
-                    a.button href="/alerts/rule" { "Add a rule" }
+                    a.button href="/alerts/rule" { "Create a rule" }
                 }
                 (self.rules())
             }
@@ -130,7 +130,7 @@ impl AlertsView {
                 }
                 label for="reason" { "Reason" }
                 input #reason name="reason" value=(reason) required maxlength="1000";
-                button.primary type="submit" { "Silence" }
+                button.primary type="submit" { "Create" }
             }
         })
     }
@@ -140,7 +140,7 @@ impl AlertsView {
             table.cards {
                 caption.visually-hidden { "Silences" }
                 thead {
-                    tr { th scope="col" { "Of" } th scope="col" { "Ends" } th scope="col" { "Reason" } th scope="col" { "By" } th scope="col" { "End" } }
+                    tr { th scope="col" { "Of" } th scope="col" { "Ends" } th scope="col" { "Reason" } th scope="col" { "By" } th scope="col" { "Remove" } }
                 }
                 tbody {
                     @for silence in &self.silences {
@@ -156,9 +156,9 @@ impl AlertsView {
                             td data-label="Ends" { (elements::due(silence.until_ms, frame.now_ms)) }
                             td data-label="Reason" { (silence.reason) }
                             td data-label="By" { (silence.operator) " " (ago(silence.created_ms, frame.now_ms)) }
-                            td data-label="End" {
-                                (frame.form(&format!("/alerts/silence/{}/end", silence.id), html! {
-                                    button type="submit" aria-label={ "End silence " (silence.id) } { "End" }
+                            td data-label="Remove" {
+                                (frame.form(&format!("/alerts/silence/{}/remove", silence.id), html! {
+                                    button type="submit" aria-label={ "Remove silence " (silence.id) } { "Remove" }
                                 }))
                             }
                         }

@@ -147,7 +147,7 @@ impl RuleView {
     fn who(&self) -> Markup {
         let form = &self.form;
         let own = if self.is_set {
-            "A rule's name and host cannot be changed. Add another rule for another host."
+            "A rule's name and host cannot be changed. Create another rule for another host."
         } else {
             "Lowercase letters, digits, - and _. Overrides the agents' built-in rule of this name."
         };
