@@ -27,66 +27,60 @@ const LOOK: Duration = Duration::from_millis(300);
 /// Verbs on the authority.
 #[derive(Subcommand, Clone, Debug)]
 pub enum AuthorityVerb {
-    /// Show the authority's keys
+    /// Show the authority's keys, and which hosts lack a new one
     Show,
     /// Replace the signing key or the root, without touching a host
+    ///
+    /// A new one is made, and all hosts are told of it. If that has begun already, it goes on.
     #[command(
         after_long_help = "A rotation has two steps. `muster authority rotate signing` makes a new key and tells all \
                     hosts of it; the present key goes on signing. Once every host has the new key, `muster \
-                    authority rotate --finish` has it sign from then on: the old key is deleted, and hosts drop it. \
+                    authority finish` has it sign from then on: the old key is deleted, and hosts drop it. \
                     A host that is away can be named with `--without`: it gets the new key when it is back, with \
                     a renewal of its certificate.\n\n\
                     That of the root certificate has three. `muster authority rotate root` makes a new root, and \
-                    tells all hosts to trust it beside the present one. Once they do, `--finish` has all hosts renew \
-                    their certificates under the new root. Once they have, `--finish` again ends all trust in the old \
-                    one. A host that is named then has to join anew. A broker that runs by itself needs its files \
-                    again before each `--finish`: `muster console issue --role broker`."
+                    tells all hosts to trust it beside the present one. Once they do, `muster authority finish` has \
+                    all hosts renew their certificates under the new root. Once they have, it ends all trust in the \
+                    old one. A host that is named then has to join anew. A broker that runs by itself needs its files \
+                    again before each of both: `muster console issue --role broker`."
     )]
-    Rotate(RotateArgs),
+    Rotate {
+        /// What to replace
+        #[arg(value_enum)]
+        what: RotatedPart,
+        /// How long to wait
+        #[command(flatten)]
+        wait: RotationWait,
+    },
+    /// Finish a rotation: use the new key from now on
+    ///
+    /// The old key is deleted. A new root takes it twice: for certificates under it, and to drop the old one.
+    Finish {
+        /// Finish although this host lacks the new key or root; repeatable
+        ///
+        /// The host gets a key with a renewal of its certificate when it is back. A host that has no certificate under a
+        /// new root when the old one is dropped has to join anew.
+        #[arg(long, value_name = "HOST")]
+        without: Vec<String>,
+        /// How long to wait
+        #[command(flatten)]
+        wait: RotationWait,
+    },
+    /// Cancel a rotation: hosts keep the present key and root
+    Cancel,
 }
 
-/// What to do.
-#[derive(Args, Clone, Debug)]
-pub struct RotateArgs {
-    /// The step
-    #[command(flatten)]
-    step: RotationStep,
-    /// Finish although this host lacks the new key or root
-    ///
-    /// Can be given several times. The host gets a key with a renewal of its certificate when it is back. A host that has no
-    /// certificate under a new root when the old one is dropped has to join anew.
-    #[arg(long, value_name = "HOST", requires = "finish", conflicts_with_all = ["what", "status", "abandon"])]
-    without: Vec<String>,
+/// How long to wait for the hosts.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct RotationWait {
     /// Wait so long until online hosts have the keys
     #[arg(long, default_value = "10s", value_name = "TIME")]
     timeout: humantime::Duration,
 }
 
-/// A step of a rotation.
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
-pub struct RotationStep {
-    /// What to replace
-    ///
-    /// A new one is made, and all hosts are told of it. If that has begun already, it goes on.
-    #[arg(value_enum)]
-    what: Option<RotatedPart>,
-    /// Show which hosts lack the new key or root
-    #[arg(long)]
-    status: bool,
-    /// Use the new key from now on; go on with a new root
-    ///
-    /// The old key is deleted. A new root takes it twice: for certificates under it, and to drop the old one.
-    #[arg(long)]
-    finish: bool,
-    /// Take the new key or root back
-    #[arg(long)]
-    abandon: bool,
-}
-
 /// A key that can be replaced.
 #[derive(ValueEnum, Clone, Copy, Debug)]
-enum RotatedPart {
+pub enum RotatedPart {
     /// The key that signs commands
     Signing,
     /// The root certificate
@@ -101,9 +95,18 @@ pub async fn run(verb: AuthorityVerb, session: &CliSession) -> Result<(), Failur
     match verb {
         AuthorityVerb::Show => {
             let status = status(session).await?;
-            show(session, &status)
+            show(session, &status)?;
+            if session.printer.is_for_programs() {
+                return Ok(());
+            }
+            if !lacking(&status).is_empty() {
+                print::write_out("\n")?;
+            }
+            tell(session, &status)
         }
-        AuthorityVerb::Rotate(args) => rotate(args, session).await,
+        AuthorityVerb::Rotate { what, wait } => rotate(what, wait, session).await,
+        AuthorityVerb::Finish { without, wait } => finish(without, wait, session).await,
+        AuthorityVerb::Cancel => cancel(session).await,
     }
 }
 
@@ -157,44 +160,37 @@ fn certificates(pem: &str) -> impl Iterator<Item = &str> {
     pem.split_inclusive("-----END CERTIFICATE-----").filter_map(|part| part.get(part.find(BEGIN)?..))
 }
 
-async fn rotate(args: RotateArgs, session: &CliSession) -> Result<(), Failure> {
-    let RotateArgs { step: RotationStep { what, finish, abandon, .. }, without, timeout } = args;
-    let timeout = timeout.into();
-    if let Some(what) = what {
-        let what = match what {
-            RotatedPart::Signing => RotatedKey::Signing,
-            RotatedPart::Root => RotatedKey::Root,
-        };
-        let wanted = BeginRotation { what };
-        let begun: AuthorityStatus = session.client.post("authority/rotation", &wanted).await?;
-        return report(session, &confirmed(session, begun, timeout).await?);
+async fn rotate(what: RotatedPart, wait: RotationWait, session: &CliSession) -> Result<(), Failure> {
+    let what = match what {
+        RotatedPart::Signing => RotatedKey::Signing,
+        RotatedPart::Root => RotatedKey::Root,
+    };
+    let begun: AuthorityStatus = session.client.post("authority/rotation", &BeginRotation { what }).await?;
+    report(session, &confirmed(session, begun, wait.timeout.into()).await?)
+}
+
+async fn finish(without: Vec<String>, wait: RotationWait, session: &CliSession) -> Result<(), Failure> {
+    // Before the console shows a certificate under a root that the context does not trust.
+    let present: AuthorityStatus = session.client.get("authority", &[]).await?;
+    let trusting = trust(session, &present)?;
+    let session = trusting.as_ref().unwrap_or(session);
+    let wanted = FinishRotation { without };
+    let finished: AuthorityStatus = session.client.post("authority/rotation/finish", &wanted).await?;
+    let confirmed = confirmed(session, finished, wait.timeout.into()).await?;
+    report(session, &confirmed)?;
+    if confirmed.rotation.is_none() && confirmed.last_rotation.is_some_and(|last| last.what == RotatedKey::Root) {
+        print::say(
+            "make a backup now: one of before has a root that hosts do not trust; and make the files of a broker that runs by \
+             itself once more, so that it does not trust the old root either",
+        );
     }
-    if finish {
-        // Before the console shows a certificate under a root that the context does not trust.
-        let present: AuthorityStatus = session.client.get("authority", &[]).await?;
-        let trusting = trust(session, &present)?;
-        let session = trusting.as_ref().unwrap_or(session);
-        let wanted = FinishRotation { without };
-        let finished: AuthorityStatus = session.client.post("authority/rotation/finish", &wanted).await?;
-        let confirmed = confirmed(session, finished, timeout).await?;
-        report(session, &confirmed)?;
-        if confirmed.rotation.is_none() && confirmed.last_rotation.is_some_and(|last| last.what == RotatedKey::Root) {
-            print::say(
-                "make a backup now: one of before has a root that hosts do not trust; and make the files of a broker that runs by \
-                 itself once more, so that it does not trust the old root either",
-            );
-        }
-        return Ok(());
-    }
-    if abandon {
-        let abandoned: AuthorityStatus = session.client.delete("authority/rotation", &[]).await?;
-        print::say("hosts keep the present key and root certificate, and forget the new one");
-        return match session.printer.is_for_programs() {
-            true => session.printer.one(&abandoned, Vec::new),
-            false => Ok(()),
-        };
-    }
-    report(session, &status(session).await?)
+    Ok(())
+}
+
+async fn cancel(session: &CliSession) -> Result<(), Failure> {
+    let status: AuthorityStatus = session.client.delete("authority/rotation", &[]).await?;
+    print::say("the rotation is cancelled: hosts keep the present key and root certificate, and drop the new one");
+    if session.printer.is_for_programs() { session.printer.one(&status, Vec::new) } else { Ok(()) }
 }
 
 /// The hosts that do not have the keys that they should.
@@ -247,11 +243,13 @@ fn show(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
     })
 }
 
-/// Reports how far a rotation is: who lacks the key or root on standard output, and the rest in words.
+/// Reports how far a rotation is.
 fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
-    if session.printer.is_for_programs() {
-        return session.printer.one(status, Vec::new);
-    }
+    if session.printer.is_for_programs() { session.printer.one(status, Vec::new) } else { tell(session, status) }
+}
+
+/// Tells people how far a rotation is: who lacks the key or root on standard output, and the rest in words.
+fn tell(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
     let hosts = lacking(status);
     match (&status.rotation, &status.last_rotation) {
         (Some(rotation), _) => print::say(progress(rotation, status)),
@@ -267,9 +265,7 @@ fn report(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure>
                 }
             });
         }
-        (None, None) => {
-            print::say("no rotation is under way; `muster authority rotate signing` (or `root`) begins one");
-        }
+        (None, None) => {}
     }
     if !hosts.is_empty() {
         let now_ms = clock::now_ms();
@@ -308,7 +304,7 @@ fn progress(rotation: &RotationStatus, status: &AuthorityStatus) -> String {
 fn next_step(rotation: &RotationStatus) {
     if let Some(broker) = &rotation.broker {
         print::say(format_args!(
-            "the broker at {broker} runs by itself: before `--finish`, `muster console issue --role broker` makes its files again, {}",
+            "the broker at {broker} runs by itself: before `muster authority finish`, `muster console issue --role broker` makes its files again, {}",
             match rotation.stage {
                 Some(RootStage::Certificates) => "with a certificate under the new root",
                 _ => "with both roots",
@@ -317,24 +313,24 @@ fn next_step(rotation: &RotationStatus) {
     }
     if !rotation.by_hand.is_empty() {
         print::say(format_args!(
-            "made by hand under the old root, and of no use after `--finish`: {}; `muster console issue` makes others",
+            "made by hand under the old root, and of no use after `muster authority finish`: {}; `muster console issue` makes others",
             rotation.by_hand.join(", ")
         ));
     }
     print::say(match (rotation.stage, rotation.ready) {
-        (None, true) => "`muster authority rotate --finish` has the new key sign from now on",
+        (None, true) => "`muster authority finish` has the new key sign from now on",
         (None, false) => {
-            "`--finish` once all have it, or with `--without HOST` for those that get it when they are back"
+            "`muster authority finish` once all have it, or with `--without HOST` for those that get it when they are back"
         }
         (Some(RootStage::Trust), true) => {
-            "`muster authority rotate --finish` has hosts renew their certificates under the new root"
+            "`muster authority finish` has hosts renew their certificates under the new root"
         }
         (Some(RootStage::Trust), false) => {
-            "`--finish` once all trust it, or with `--without HOST` for those that get to know it when they are back"
+            "`muster authority finish` once all trust it, or with `--without HOST` for those that get to know it when they are back"
         }
-        (Some(RootStage::Certificates), true) => "`muster authority rotate --finish` ends all trust in the old root",
+        (Some(RootStage::Certificates), true) => "`muster authority finish` ends all trust in the old root",
         (Some(RootStage::Certificates), false) => {
-            "`--finish` once all have one, or with `--without HOST` for those that have to join anew then"
+            "`muster authority finish` once all have one, or with `--without HOST` for those that have to join anew then"
         }
     });
 }

@@ -65,9 +65,9 @@ impl Console {
     }
 
     /// Takes back the new key of a rotation that is under way.
-    pub async fn abandon_rotation(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
+    pub async fn cancel_rotation(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
         let (console, operator) = (self.clone(), operator.clone());
-        to_its_end(async move { console.abandon(&operator).await }).await
+        to_its_end(async move { console.cancel(&operator).await }).await
     }
 
     async fn begin(&self, operator: &Name, wanted: BeginRotation) -> Result<AuthorityStatus, Error> {
@@ -101,18 +101,18 @@ impl Console {
         self.authority_status().await
     }
 
-    async fn abandon(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
+    async fn cancel(&self, operator: &Name) -> Result<AuthorityStatus, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         let _one_at_a_time = shared.hosts.rotating.lock().await;
         let (state, now) = (shared.authority.keys().state.clone(), now_ms());
-        let (abandoned, what) = match state.stage().ok_or_else(nothing_under_way)? {
-            RotationStage::Key => (state.abandoned(now), "signing key"),
-            RotationStage::Trust => (state.root_abandoned(now), "root certificate"),
+        let (cancelled, what) = match state.stage().ok_or_else(nothing_under_way)? {
+            RotationStage::Key => (state.cancelled(now), "signing key"),
+            RotationStage::Trust => (state.root_cancelled(now), "root certificate"),
             RotationStage::Certificates => return Err(root::in_use()),
         };
-        set(shared, abandoned.ok_or_else(nothing_under_way)?)?;
-        tracing::warn!(%operator, "the rotation of the {what} is abandoned: hosts are told to forget the new one");
+        set(shared, cancelled.ok_or_else(nothing_under_way)?)?;
+        tracing::warn!(%operator, "the rotation of the {what} is cancelled: hosts are told to drop the new one");
         tell_all(shared).await?;
         self.authority_status().await
     }
@@ -215,7 +215,7 @@ async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTre
     };
     let hint = format!(
         "wait until they are back, or name {later} (`--without HOST`, `without` in the API); \
-                 `muster authority rotate --status` says why each lacks it"
+                 `muster authority show` says why each lacks it"
     );
     Err(Error::conflict(code, format!("{} of {} hosts {lack}: {named}", blocking.len(), members.len()))
         .consequence(consequence)
@@ -249,7 +249,7 @@ fn nothing_under_way() -> Error {
 fn other_rotation(what: &str) -> Error {
     Error::conflict("other_rotation", format!("the rotation of {what} is under way"))
         .consequence("no other one begins")
-        .hint("finish it first (`muster authority rotate --finish`), or take it back (`--abandon`)")
+        .hint("finish it first (`muster authority finish`), or take it back (`muster authority cancel`)")
 }
 
 fn unusable(error: AuthorityError) -> Error {

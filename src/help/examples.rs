@@ -130,13 +130,17 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "authority rotate",
         &[
             ("muster authority rotate signing", "make a new key, and tell all hosts of it"),
-            ("muster authority rotate --status", "which hosts lack it"),
-            ("muster authority rotate --finish", "sign with it, once all have it"),
-            ("muster authority rotate --finish --without till-7", "till-7 is away, and gets it when it is back"),
-            ("muster authority rotate --abandon", ""),
-            ("muster authority rotate root", "make a new root, and then `--finish` twice"),
+            ("muster authority rotate root", "make a new root, and then finish twice"),
         ],
     ),
+    (
+        "authority finish",
+        &[
+            ("muster authority finish", "sign with the new key, once all have it"),
+            ("muster authority finish --without till-7", "till-7 is away, and gets it when it is back"),
+        ],
+    ),
+    ("authority cancel", &[("muster authority cancel", "")]),
     (
         "exec",
         &[

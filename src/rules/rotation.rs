@@ -1,11 +1,11 @@
 //! Replacing the key that the console signs with, or the fleet's root certificate: the stages, and when each may end.
 //!
 //! A new key is *offered* to all hosts beside the present one. Once every member has it, the rotation is *finished*: the
-//! console signs with the new key, and hosts are told to drop the old one. Until then it can be *abandoned*.
+//! console signs with the new key, and hosts are told to drop the old one. Until then it can be *cancelled*.
 //!
 //! A new root is *offered* in the same way. Once every member trusts it, it *issues*: certificates of clients are made under
 //! it from then on, and hosts renew theirs. Once every member has such a certificate, the rotation is *finished*: servers'
-//! certificates are made under it, too, and nobody trusts the old one. It can be abandoned until it issues.
+//! certificates are made under it, too, and nobody trusts the old one. It can be cancelled until it issues.
 //!
 //! One rotation is under way at a time.
 
@@ -216,7 +216,7 @@ impl KeyState {
 
     /// Returns the state once the offered root is taken back; `None` if none is offered, or if it issues certificates.
     #[must_use]
-    pub fn root_abandoned(&self, now: Millis) -> Option<Self> {
+    pub fn root_cancelled(&self, now: Millis) -> Option<Self> {
         let mut root = self.root.clone()?;
         root.next.take().filter(|next| next.issues.is_none())?;
         Some(self.with_root(root, now))
@@ -244,7 +244,7 @@ impl KeyState {
 
     /// Returns the state once the offered key is taken back; `None` if none is offered.
     #[must_use]
-    pub fn abandoned(&self, now: Millis) -> Option<Self> {
+    pub fn cancelled(&self, now: Millis) -> Option<Self> {
         self.next.as_ref()?;
         Some(Self { generation: self.next_generation(now), next: None, ..self.clone() })
     }
@@ -372,15 +372,15 @@ mod tests {
         // A clock that was set back makes no generation older.
         assert_eq!((finished.of_hosts(), &finished.signing, finished.generation), (vec![new.clone()], &new, 51));
         assert_eq!(finished.last.as_ref().unwrap().retired, old.id());
-        let abandoned = offered.abandoned(60).unwrap();
-        assert_eq!((abandoned.of_hosts(), abandoned.generation), (vec![old], 60));
+        let cancelled = offered.cancelled(60).unwrap();
+        assert_eq!((cancelled.of_hosts(), cancelled.generation), (vec![old], 60));
     }
 
     #[test]
     fn stages_out_of_order_are_none() {
         let (old, new) = (key(), key());
         let begin = KeyState::new(old.clone());
-        assert_eq!((begin.finished(admin(), BTreeSet::new(), 1), begin.abandoned(1)), (None, None));
+        assert_eq!((begin.finished(admin(), BTreeSet::new(), 1), begin.cancelled(1)), (None, None));
         assert_eq!(begin.offered(old, admin(), 1), None);
         let offered = begin.offered(new, admin(), 1).unwrap();
         assert_eq!(offered.offered(key(), admin(), 2), None);
@@ -411,20 +411,20 @@ mod tests {
         let away = BTreeSet::from([HostId::random()]);
         let finish = |state: &KeyState, now| state.root_finished("0123".to_owned(), admin(), away.clone(), now);
         let offer = |state: &KeyState, key: &Digest, now| state.root_offered(old.clone(), key.clone(), admin(), now);
-        assert_eq!((begin.stage(), finish(&begin, 1), begin.root_abandoned(1)), (None, None, None));
+        assert_eq!((begin.stage(), finish(&begin, 1), begin.root_cancelled(1)), (None, None, None));
         assert_eq!((begin.root_issuing(admin(), BTreeSet::new(), 1), offer(&begin, &old, 1)), (None, None));
 
         let offered = offer(&begin, &new, 50).unwrap();
         assert_eq!((offered.stage(), offered.generation), (Some(RotationStage::Trust), 50));
         assert_eq!((finish(&offered, 51), offer(&offered, &Digest::of(b"third"), 51)), (None, None));
         assert_eq!(offered.offered(key(), admin(), 51), None, "one rotation at a time");
-        let abandoned = offered.root_abandoned(60).unwrap();
-        assert_eq!((abandoned.stage(), abandoned.root.as_ref().unwrap().present.clone()), (None, old.clone()));
+        let cancelled = offered.root_cancelled(60).unwrap();
+        assert_eq!((cancelled.stage(), cancelled.root.as_ref().unwrap().present.clone()), (None, old.clone()));
 
         let issuing = offered.root_issuing(admin(), away.clone(), 70).unwrap();
         assert_eq!((issuing.stage(), issuing.generation), (Some(RotationStage::Certificates), 70));
         assert_eq!(issuing.next_root().unwrap().issues.as_ref().unwrap().without, away);
-        assert_eq!((issuing.root_abandoned(71), issuing.root_issuing(admin(), BTreeSet::new(), 71)), (None, None));
+        assert_eq!((issuing.root_cancelled(71), issuing.root_issuing(admin(), BTreeSet::new(), 71)), (None, None));
 
         let finished = finish(&issuing, 80).unwrap();
         let root = finished.root.clone().unwrap();

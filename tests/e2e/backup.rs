@@ -150,7 +150,7 @@ fn rotation_of_the_root_goes_on_after_a_restore() {
     let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
     let ready = |roles: &Roles, stage: &str| {
         eventually(stage, || {
-            let rotation = roles.json(&["authority", "rotate", "--status"])["rotation"].clone();
+            let rotation = roles.json(&["authority", "show"])["rotation"].clone();
             let is_ready = rotation["stage"] == stage && rotation["ready"] == true;
             if is_ready { Ok(rotation["new_key"].clone()) } else { Err(rotation.to_string()) }
         })
@@ -159,7 +159,7 @@ fn rotation_of_the_root_goes_on_after_a_restore() {
         roles.issue_broker();
         roles.reload_broker();
         eventually("the next stage", || {
-            let run = roles.home.muster(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+            let run = roles.home.muster(&["authority", "finish", "--timeout", "0s"]);
             if run.code == 0 { Ok(()) } else { Err(run.stderr) }
         });
     };

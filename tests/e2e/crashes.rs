@@ -242,7 +242,7 @@ impl Operator {
     fn rotate(&self) {
         self.roles.ok(&["authority", "rotate", "signing", "--timeout", "0s"]);
         eventually("a host with the new key", || {
-            let run = self.roles.home.muster(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+            let run = self.roles.home.muster(&["authority", "finish", "--timeout", "0s"]);
             if run.code == 0 { Ok(()) } else { Err(run.stderr) }
         });
     }

@@ -54,7 +54,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
     fleet.ok(&["yuno", "stop", "default/hello"]);
     // A stolen key is replaced now, and not when there is room.
     fleet.ok(&["authority", "rotate", "signing"]);
-    fleet.ok(&["authority", "rotate", "--finish"]);
+    fleet.ok(&["authority", "finish"]);
     assert_eq!(fleet.ok(&["exec", "--", "echo", "new key"]), "new key\n");
     let alert = eventually("an alert of the console", || {
         let alerts = fleet.json(&["alert", "ls"]);

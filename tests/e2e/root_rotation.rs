@@ -31,7 +31,7 @@ impl Bench {
             self.roles.kill_console();
             self.roles.crash = Some(point.to_owned());
             self.roles.start_console();
-            self.roles.home.muster(&[&["authority", "rotate", "--timeout", "0s"], args].concat()).expect_code(4);
+            self.roles.home.muster(&[&["authority"], args, &["--timeout", "0s"]].concat()).expect_code(4);
             self.roles.kill_console();
             self.roles.crash = None;
             self.roles.start_console();
@@ -61,7 +61,7 @@ impl Bench {
     /// Finishes once the broker has read its files.
     fn finish(&self, more: &[&str]) {
         eventually("the next stage", || {
-            let run = self.roles.home.muster(&[&["authority", "rotate", "--finish", "--timeout", "0s"], more].concat());
+            let run = self.roles.home.muster(&[&["authority", "finish", "--timeout", "0s"], more].concat());
             if run.code == 0 { Ok(()) } else { Err(run.stderr) }
         });
     }
@@ -74,13 +74,13 @@ impl Bench {
 #[test]
 fn root_is_replaced_although_the_console_is_killed_at_each_step() {
     let mut bench = Bench::start();
-    let (old, refused) = (bench.pem(), |bench: &Bench| bench.roles.home.muster(&["authority", "rotate", "--finish"]));
+    let (old, refused) = (bench.pem(), |bench: &Bench| bench.roles.home.muster(&["authority", "finish"]));
     let is_at = |stage: &'static str| move |status: &Value| status["rotation"]["stage"] == stage;
     // A root that is there is offered, as no state says yet that nobody was told of it.
-    bench.step_with_kills(&["root"], BEGIN, is_at("trust"));
+    bench.step_with_kills(&["rotate", "root"], BEGIN, is_at("trust"));
     bench.wait_until_ready("trust");
     bench.all_work();
-    let told = bench.roles.home.muster(&["authority", "rotate", "--status"]).expect_code(0);
+    let told = bench.roles.home.muster(&["authority", "show"]).expect_code(0);
     told.expect_stderr("2 of 2 trust it").expect_stderr("`muster console issue --role broker` makes its files again");
     let text = refused(&bench).expect_code(1).expect_stderr("does not accept a certificate under the new root").stderr;
     assert!(text.contains("certificates are still made under the present root"), "{text}");
@@ -90,7 +90,7 @@ fn root_is_replaced_although_the_console_is_killed_at_each_step() {
         let run = bench.roles.home.muster(&["exec", "--host", &bench.hosts[0], "--", "true"]);
         if run.code == 0 { Ok(()) } else { Err(run.stderr) }
     });
-    bench.step_with_kills(&["--finish"], ISSUE, is_at("certificates"));
+    bench.step_with_kills(&["finish"], ISSUE, is_at("certificates"));
     bench.wait_until_ready("certificates");
     bench.all_work();
     for at in 0..2 {
@@ -99,11 +99,11 @@ fn root_is_replaced_although_the_console_is_killed_at_each_step() {
     }
     let text = refused(&bench).expect_code(1).expect_stderr("has no certificate under the new root").stderr;
     assert!(text.contains("the old root is still trusted"), "{text}");
-    bench.roles.home.muster(&["authority", "rotate", "--abandon"]).expect_code(1).expect_stderr("--finish");
+    bench.roles.home.muster(&["authority", "cancel"]).expect_code(1).expect_stderr("authority finish");
 
     bench.renew_broker();
     bench.wait_until_ready("certificates");
-    bench.step_with_kills(&["--finish"], FINISH, |status| status["rotation"].is_null());
+    bench.step_with_kills(&["finish"], FINISH, |status| status["rotation"].is_null());
     let new = bench.pem();
     assert_ne!(new, old);
     assert!(!bench.roles.home.path().join("console/authority/authority.next.key").exists());
@@ -132,7 +132,7 @@ fn host_that_was_away_heals_as_long_as_the_old_root_is_trusted() {
     bench.roles.ok(&["authority", "rotate", "root"]);
     bench.wait_for_status("one host", |status| status["rotation"]["having"] == 1);
     bench.renew_broker();
-    let refused = bench.roles.home.muster(&["authority", "rotate", "--finish"]).expect_code(1);
+    let refused = bench.roles.home.muster(&["authority", "finish"]).expect_code(1);
     refused.expect_stderr("1 of 2 hosts do not trust the new root").expect_stderr("--without");
     let waits = bench.roles.ok(&["exec", "--no-wait", "--host", &bench.hosts[1], "--", "true"]);
     bench.finish(&["--without", &bench.hosts[1]]);
@@ -175,12 +175,12 @@ fn host_that_is_named_at_the_end_joins_anew_under_its_id() {
     bench.finish(&["--without", &two]);
     bench.renew_broker();
     bench.wait_for_status("one host", |status| status["rotation"]["having"] == 1);
-    let refused = bench.roles.home.muster(&["authority", "rotate", "--finish"]).expect_code(1);
+    let refused = bench.roles.home.muster(&["authority", "finish"]).expect_code(1);
     refused.expect_stderr("1 of 2 hosts have no certificate under the new root").expect_stderr("join anew");
     bench.finish(&["--without", &two]);
     bench.renew_broker();
     bench.exec(0);
-    let status = bench.roles.home.muster(&["authority", "rotate", "--status"]).expect_code(0);
+    let status = bench.roles.home.muster(&["authority", "show"]).expect_code(0);
     assert!(status.stdout.contains("its certificate is under the old root"), "{status:?}");
 
     let mut agent = bench.agent("two", &[]);
@@ -207,7 +207,7 @@ fn is_let_in(fleet: &Fleet, folder: &Path) -> bool {
 
 fn ready(fleet: &Fleet, stage: &str) -> Value {
     eventually(stage, || {
-        let status = fleet.json(&["authority", "rotate", "--status"]);
+        let status = fleet.json(&["authority", "show"]);
         let is_ready = status["rotation"]["stage"] == stage && status["rotation"]["ready"] == true;
         if is_ready { Ok(status) } else { Err(status.to_string()) }
     })
@@ -225,7 +225,7 @@ fn broker_of_up_follows_and_old_certificates_are_refused_at_the_end() {
     fleet.kill();
     fleet.again();
     fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
-    fleet.ok(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+    fleet.ok(&["authority", "finish", "--timeout", "0s"]);
     let status = ready(&fleet, "certificates");
     assert_eq!(status["rotation"]["by_hand"], serde_json::json!(["observer-old"]));
     fleet.ok(&["exec", "--", "true"]);
@@ -235,7 +235,7 @@ fn broker_of_up_follows_and_old_certificates_are_refused_at_the_end() {
     let is_let_in = |folder: &Path| is_let_in(&fleet, folder);
     let between = fleet.issue("observer", "between");
     assert!(is_let_in(&old) && is_let_in(&between));
-    fleet.ok(&["authority", "rotate", "--finish"]);
+    fleet.ok(&["authority", "finish"]);
     fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
     let new = fleet.issue("observer", "new");
     // Even if it trusts the new root.
@@ -243,7 +243,7 @@ fn broker_of_up_follows_and_old_certificates_are_refused_at_the_end() {
     assert!(is_let_in(&new) && is_let_in(&between) && !is_let_in(&old));
     assert_ne!(publish(&fleet, &old, "muster/x", "x").code, 0);
     eventually("a host that trusts the new root alone", || {
-        let status = fleet.json(&["authority", "rotate", "--status"]);
+        let status = fleet.json(&["authority", "show"]);
         if status["last_rotation"]["having"] == 1 { Ok(()) } else { Err(status.to_string()) }
     });
     // A revocation is in force, by a list under the new root.
@@ -267,9 +267,9 @@ fn context_of_pages_over_https_follows_if_it_is_used_in_time() {
     fleet.ok(&["authority", "rotate", "root"]);
     ready(&fleet, "trust");
     assert_eq!(known(), 2);
-    fleet.ok(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+    fleet.ok(&["authority", "finish", "--timeout", "0s"]);
     ready(&fleet, "certificates");
-    fleet.ok(&["authority", "rotate", "--finish"]);
+    fleet.ok(&["authority", "finish"]);
     fleet.ok(&["exec", "--timeout", "60s", "--", "true"]);
     fleet.ok(&["authority", "show"]);
     assert_eq!(known(), 1, "the old one is forgotten");

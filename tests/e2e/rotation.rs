@@ -103,7 +103,7 @@ impl Bench {
     }
 
     pub(crate) fn status(&self) -> Value {
-        self.roles.json(&["authority", "rotate", "--status"])
+        self.roles.json(&["authority", "show"])
     }
 
     pub(crate) fn wait_for_status(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
@@ -148,7 +148,7 @@ fn key_is_replaced_although_console_and_agents_are_killed_at_each_step() {
     bench.come_back(0);
     bench.all_have_it();
 
-    bench.roles.ok(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+    bench.roles.ok(&["authority", "finish", "--timeout", "0s"]);
     bench.roles.kill_console();
     assert_eq!(bench.roles.try_console(), Ok(()));
     for at in 0..2 {
@@ -162,7 +162,7 @@ fn key_is_replaced_although_console_and_agents_are_killed_at_each_step() {
     // And again, with one that is taken back.
     let (_, third) = bench.begin();
     bench.all_have_it();
-    bench.roles.ok(&["authority", "rotate", "--abandon"]);
+    bench.roles.ok(&["authority", "cancel"]);
     for at in 0..2 {
         bench.wait_for_keys(at, &[&new]);
         bench.exec(at);
@@ -193,14 +193,13 @@ fn host_that_was_away_for_the_whole_rotation_heals_by_renewal() {
     let (old, new) = bench.begin();
     bench.wait_for_status("one host with it", |status| status["rotation"]["having"] == 1);
     let run = |args: &[&str]| bench.roles.home.muster(args);
-    let refused =
-        run(&["authority", "rotate", "--finish"]).expect_code(1).expect_stderr("1 of 2 hosts lack the new key");
+    let refused = run(&["authority", "finish"]).expect_code(1).expect_stderr("1 of 2 hosts lack the new key");
     let hostname = bench.roles.json(&["host", "show", &bench.hosts[1]])["hostname"].as_str().unwrap().to_owned();
     assert!(refused.stderr.contains(&hostname) && refused.stderr.contains("--without"), "{}", refused.stderr);
     assert_eq!(bench.status()["signing_key"], old.as_str(), "nothing has changed");
     // What waits for it was signed with the old key.
     let waits = bench.roles.ok(&["exec", "--no-wait", "--host", &bench.hosts[1], "--", "echo", "late"]);
-    bench.roles.ok(&["authority", "rotate", "--finish", "--without", &bench.hosts[1]]);
+    bench.roles.ok(&["authority", "finish", "--without", &bench.hosts[1]]);
     bench.wait_for_keys(0, &[&new]);
     bench.exec(0);
     assert_eq!(bench.kept(1), [old]);
@@ -236,7 +235,7 @@ fn host_that_comes_back_in_between_gets_the_key_and_waiting_commands() {
     // A newcomer has both keys from the beginning.
     let newcomer = bench.agent("three", &["--join", &bench.roles.token()]);
     bench.wait_for_status("three hosts with it", |status| status["rotation"]["having"] == 3);
-    bench.roles.ok(&["authority", "rotate", "--finish"]);
+    bench.roles.ok(&["authority", "finish"]);
     bench.come_back(1);
     for command in [&waits, &also] {
         eventually("its outcome", || {
@@ -278,9 +277,9 @@ fn retired_key_commands_nobody_any_more() {
     fleet.ok(&["authority", "rotate", "signing"]);
     send("between");
     wait_for("between");
-    fleet.ok(&["authority", "rotate", "--finish"]);
+    fleet.ok(&["authority", "finish"]);
     eventually("a host without the old key", || {
-        let status = fleet.json(&["authority", "rotate", "--status"]);
+        let status = fleet.json(&["authority", "show"]);
         if status["last_rotation"]["having"] == 1 { Ok(()) } else { Err(status.to_string()) }
     });
     send("after");
@@ -341,7 +340,7 @@ fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
     assert!(shown().contains("a file of the console"), "hosts have that key: {}", shown());
     let (_, first) = bench.begin();
     bench.all_have_it();
-    bench.roles.ok(&["authority", "rotate", "--finish"]);
+    bench.roles.ok(&["authority", "finish"]);
     assert!(shown().contains(&first) && shown().contains("the signer at unix:"), "{}", shown());
     assert!(!bench.roles.home.path().join("console/authority/signing.key").exists());
     bench.exec(0);
@@ -381,10 +380,10 @@ fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
     signers.stop();
     let mut bench = bench;
     bench.roles.restart_console();
-    bench.roles.home.muster(&["authority", "rotate", "--finish"]).expect_code(4).expect_stderr("does not sign");
+    bench.roles.home.muster(&["authority", "finish"]).expect_code(4).expect_stderr("does not sign");
     signers.start(&bench.roles.home, &["first.pem", "second.pem"]);
     eventually("the end of it", || {
-        let run = bench.roles.home.muster(&["authority", "rotate", "--finish"]);
+        let run = bench.roles.home.muster(&["authority", "finish"]);
         if run.code == 0 { Ok(()) } else { Err(run.stderr) }
     });
     signers.start(&bench.roles.home, &["second.pem"]);
@@ -431,7 +430,7 @@ fn keys_that_are_credentials_are_read_and_never_written() {
     bench.roles.start_console();
     let (_, new) = bench.begin();
     bench.all_have_it();
-    bench.roles.ok(&["authority", "rotate", "--finish"]);
+    bench.roles.ok(&["authority", "finish"]);
     for at in 0..2 {
         bench.wait_for_keys(at, &[&new]);
     }

@@ -181,12 +181,12 @@ fn simulated_hosts_take_part_in_a_rotation_and_have_the_key_after_a_restart() {
     roles.ok(&["authority", "rotate", "signing"]);
     let having = |of: &str, count: usize| {
         eventually("hosts with the key", || {
-            let status = roles.json(&["authority", "rotate", "--status"]);
+            let status = roles.json(&["authority", "show"]);
             if status[of]["having"] == count { Ok(()) } else { Err(status.to_string()) }
         });
     };
     having("rotation", HOSTS);
-    roles.ok(&["authority", "rotate", "--finish"]);
+    roles.ok(&["authority", "finish"]);
     roles.ok(&["exec", "--all", "--", "true"]);
     having("last_rotation", HOSTS);
     // Killed, it has stored the key.

@@ -187,7 +187,7 @@ impl Trial {
         // What says which key is in use is there once it was replaced.
         roles.ok(&["authority", "rotate", "signing"]);
         eventually("a finished rotation", || {
-            let run = roles.home.muster(&["authority", "rotate", "--finish"]);
+            let run = roles.home.muster(&["authority", "finish"]);
             if run.code == 0 { Ok(()) } else { Err(run.stderr) }
         });
         // An older copy of everything, from before there was a unit, and before anybody was revoked.

@@ -109,11 +109,11 @@ pub(super) async fn finish_rotation(
     Ok(Json(console.finish_rotation(&operator, wanted).await?))
 }
 
-pub(super) async fn abandon_rotation(
+pub(super) async fn cancel_rotation(
     State(console): State<Console>,
     Extension(Requester(operator)): AskedBy,
 ) -> JsonResult<AuthorityStatus> {
-    Ok(Json(console.abandon_rotation(&operator).await?))
+    Ok(Json(console.cancel_rotation(&operator).await?))
 }
 
 pub(super) async fn refresh(

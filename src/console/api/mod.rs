@@ -232,8 +232,8 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Delete,
             "/v1/authority/rotation",
-            "Abandons the rotation: hosts forget the new key or root.",
-            delete(h::abandon_rotation),
+            "Cancels the rotation: hosts drop the new key or root.",
+            delete(h::cancel_rotation),
         )
         .gives(BodyShape::of::<AuthorityStatus>()),
         Route::new(Get, "/v1/commands", "Commands, newest first.", get(h::commands))

@@ -50,11 +50,11 @@ async fn rotation_replaces_the_key_and_leaves_one_file() {
 }
 
 #[tokio::test]
-async fn abandoned_key_is_deleted_and_never_used_again() {
+async fn cancelled_key_is_deleted_and_never_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let ring = open(folder.path());
     let (old, new) = begin(&ring).await;
-    ring.set(ring.active().state.abandoned(now_ms()).unwrap()).unwrap();
+    ring.set(ring.active().state.cancelled(now_ms()).unwrap()).unwrap();
     assert_eq!(
         (&ring.active().state.signing, names(folder.path())),
         (&old, vec![STATE.to_owned(), SIGNING_KEY.to_owned()])

@@ -155,12 +155,12 @@ fn killed_console_goes_on_with_the_roots_that_hosts_have() {
 }
 
 #[test]
-fn abandoned_root_is_removed() {
+fn cancelled_root_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path());
     let old = authority.certificate_pem();
     authority.set(offered(&authority)).unwrap();
-    authority.set(state(&authority).root_abandoned(now_ms()).unwrap()).unwrap();
+    authority.set(state(&authority).root_cancelled(now_ms()).unwrap()).unwrap();
     assert_eq!((authority.certificate_pem(), names(folder.path())), (old.clone(), ONE.map(str::to_owned).to_vec()));
     assert_eq!(open(folder.path()).certificate_pem(), old);
 }

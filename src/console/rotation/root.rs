@@ -89,7 +89,7 @@ pub(super) async fn finish(shared: &ConsoleState, operator: &Name, without: BTre
 pub(super) fn in_use() -> Error {
     Error::conflict("root_in_use", "certificates of hosts are made under the new root already")
         .consequence("the rotation goes on")
-        .hint("finish it (`muster authority rotate --finish`); after that, another one can begin")
+        .hint("finish it (`muster authority finish`); after that, another one can begin")
 }
 
 /// Has everything of the console's own use the present roots.

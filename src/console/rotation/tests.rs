@@ -80,7 +80,7 @@ async fn rotation_is_finished_once_all_members_have_the_key() {
         report(&fixture, host, old.clone()).await;
     }
     assert_eq!(refused(console.finish_rotation(&admin(), FinishRotation::default()).await).await.0, "no_rotation");
-    assert_eq!(refused(console.abandon_rotation(&admin()).await).await.0, "no_rotation");
+    assert_eq!(refused(console.cancel_rotation(&admin()).await).await.0, "no_rotation");
 
     let begun = console.begin_rotation(&admin(), signing()).await.unwrap();
     let rotation = begun.rotation.clone().unwrap();
@@ -235,7 +235,7 @@ async fn root_is_replaced_once_all_members_are_under_the_new_one() {
     let why =
         |status: &muster_api::authority::RotationStatus| status.lacking.iter().map(|host| host.why).collect::<Vec<_>>();
     assert_eq!(why(&issuing), [LackingReason::OldCertificate; 2]);
-    assert_eq!(refused(console.abandon_rotation(&admin()).await).await.0, "root_in_use");
+    assert_eq!(refused(console.cancel_rotation(&admin()).await).await.0, "root_in_use");
 
     // Joining hosts and renewals are under the new root. One that was away finds the console under the old root.
     let three = fixture.member("three").await;
@@ -284,14 +284,14 @@ async fn root_is_taken_back_and_keeps_other_rotations_from_beginning() {
     console.begin_rotation(&admin(), signing()).await.unwrap();
     let (code, text) = refused(console.begin_rotation(&admin(), root()).await).await;
     assert!(code == "other_rotation" && text.contains("signing key"), "{text}");
-    console.abandon_rotation(&admin()).await.unwrap();
+    console.cancel_rotation(&admin()).await.unwrap();
     console.begin_rotation(&admin(), root()).await.unwrap();
     let document = |fixture: &Fixture| {
         let current = fixture.shared().authority.current();
         super::content(&current.signing.state, &current.roots).authorities
     };
     assert_eq!(document(&fixture).len(), 2);
-    console.abandon_rotation(&admin()).await.unwrap();
+    console.cancel_rotation(&admin()).await.unwrap();
     assert_eq!((fixture.shared().authority.certificate_pem(), document(&fixture)), (old.clone(), vec![old]));
     assert_eq!(console.authority_status().await.unwrap().rotation, None);
 }

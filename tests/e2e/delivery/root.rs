@@ -7,8 +7,7 @@ use crate::fleet::eventually;
 
 fn wait_until_ready(stage: &Stage, wanted: &str) {
     eventually(wanted, || {
-        let status: Value =
-            serde_json::from_str(&stage.ok(&["-o", "json", "authority", "rotate", "--status"])).unwrap();
+        let status: Value = serde_json::from_str(&stage.ok(&["-o", "json", "authority", "show"])).unwrap();
         let rotation = &status["rotation"];
         let is_ready = rotation["stage"] == wanted && rotation["ready"] == true;
         if is_ready { Ok(()) } else { Err(rotation.to_string()) }
@@ -17,7 +16,7 @@ fn wait_until_ready(stage: &Stage, wanted: &str) {
 
 fn finish(stage: &Stage) {
     eventually("the next stage", || {
-        let run = stage.home.muster(&["authority", "rotate", "--finish", "--timeout", "0s"]);
+        let run = stage.home.muster(&["authority", "finish", "--timeout", "0s"]);
         if run.code == 0 { Ok(()) } else { Err(run.stderr) }
     });
 }
@@ -36,13 +35,13 @@ fn root_is_replaced_over(kind: Kind) {
     works(&stage, "before");
     stage.ok(&["authority", "rotate", "root"]);
     wait_until_ready(&stage, "trust");
-    let refused = stage.home.muster(&["authority", "rotate", "--finish"]).expect_code(1);
+    let refused = stage.home.muster(&["authority", "finish"]).expect_code(1);
     refused.expect_stderr("does not accept a certificate under the new root");
     stage.bus.renew(&stage.home);
     finish(&stage);
     wait_until_ready(&stage, "certificates");
     works(&stage, "between");
-    let refused = stage.home.muster(&["authority", "rotate", "--finish"]).expect_code(1);
+    let refused = stage.home.muster(&["authority", "finish"]).expect_code(1);
     refused.expect_stderr("has no certificate under the new root");
     stage.bus.renew(&stage.home);
     finish(&stage);

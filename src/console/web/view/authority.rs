@@ -64,7 +64,7 @@ fn progress(
                         }
                         "." }
                 }
-                @if rotation.ready { (elements::cli("muster authority rotate --finish")) }
+                @if rotation.ready { (elements::cli("muster authority finish")) }
             }
             (None, Some(last)) => {
                 p {
