@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use muster_api::{MetricStore, Series, SeriesAnswer};
 use muster_base::{
     clock,
@@ -11,11 +11,7 @@ use muster_base::{
 use muster_topics::{Millis, name::HostId};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    moment::{self, Moment},
-    print,
-    session::CliSession,
-};
+use super::{options::TimeRange, print, session::CliSession};
 use muster_api::host_names::HostNames;
 
 /// Verbs on measurements.
@@ -25,15 +21,15 @@ pub enum MetricVerb {
     Query {
         /// PromQL expression
         expression: String,
-        /// Show the values from so long ago until now
-        #[arg(long, visible_alias = "since", value_name = "TIME")]
-        range: Option<humantime::Duration>,
+        /// The range; without it, the values of now
+        #[command(flatten)]
+        range: TimeRange,
         /// Time between values of a range, at least 10s
         ///
         /// [default: a sixtieth of the range]
-        #[arg(long, value_name = "TIME", requires = "range")]
+        #[arg(long, value_name = "TIME", requires = "since")]
         step: Option<humantime::Duration>,
-        /// Print comma-separated lines: time, series, value
+        /// Print comma-separated values
         #[arg(long)]
         csv: bool,
     },
@@ -51,15 +47,12 @@ pub enum MetricVerb {
     Export {
         /// Name of a series, and label matchers in braces if wanted
         selector: String,
-        /// Start: a time (UTC), or so long ago [default: the oldest]
-        #[arg(long, value_name = "TIME", value_parser = moment::parse)]
-        from: Option<Moment>,
-        /// End: a time (UTC), or so long ago [default: now]
-        #[arg(long, value_name = "TIME", value_parser = moment::parse)]
-        to: Option<Moment>,
-        /// Format
-        #[arg(long, value_enum, default_value_t = SampleText::Lines)]
-        format: SampleText,
+        /// The range; all samples without it
+        #[command(flatten)]
+        range: TimeRange,
+        /// Print comma-separated values
+        #[arg(long)]
+        csv: bool,
     },
     /// Show external time-series stores, and their state
     #[command(
@@ -68,25 +61,6 @@ pub enum MetricVerb {
                     the console's machine; each file there says why."
     )]
     Stores,
-}
-
-/// How measurements are written out.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleText {
-    /// Line protocol
-    Lines,
-    /// series,time_ms,value
-    Csv,
-}
-
-impl SampleText {
-    /// The word that the API uses.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Lines => "lines",
-            Self::Csv => "csv",
-        }
-    }
 }
 
 /// Default number of values in a range: as many as a terminal has lines.
@@ -124,9 +98,8 @@ pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> 
     let now_ms = clock::now_ms();
     let (expression, range, step, csv) = match verb {
         MetricVerb::Query { expression, range, step, csv } => (expression, range, step, csv),
-        MetricVerb::Export { selector, from, to, format } => {
-            let range = (from.map_or(0, |from| from.ms(now_ms)), to.map_or(now_ms, |to| to.ms(now_ms)));
-            return export(session, selector, range, format).await;
+        MetricVerb::Export { selector, range, csv } => {
+            return export(session, selector, (range.since_ms(now_ms).unwrap_or(0), range.until_ms(now_ms)), csv).await;
         }
         MetricVerb::Ls { part } => return list(session, part.as_deref()).await,
         MetricVerb::Stores => return stores(session).await,
@@ -135,16 +108,16 @@ pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> 
         text_alone(session, "--csv")?;
     }
     let mut form = vec![("query", expression)];
-    let path = match range {
+    let until_ms = range.until_ms(now_ms);
+    let path = match range.since_ms(now_ms) {
         None => {
-            form.push(("time", seconds(now_ms)));
+            form.push(("time", seconds(until_ms)));
             "query"
         }
-        Some(range) => {
-            let range_ms = millis(range);
-            let step_ms = step.map_or_else(|| (range_ms / STEPS).max(STEP_MIN_MS), millis);
-            form.push(("start", seconds(now_ms.saturating_sub(range_ms).max(0))));
-            form.push(("end", seconds(now_ms)));
+        Some(since_ms) => {
+            let step_ms = step.map_or_else(|| (until_ms.saturating_sub(since_ms) / STEPS).max(STEP_MIN_MS), millis);
+            form.push(("start", seconds(since_ms)));
+            form.push(("end", seconds(until_ms)));
             form.push(("step", seconds(step_ms)));
             "query_range"
         }
@@ -263,14 +236,14 @@ async fn export(
     session: &CliSession,
     selector: String,
     range: (Millis, Millis),
-    format: SampleText,
+    csv: bool,
 ) -> Result<(), Failure> {
     text_alone(session, "what `muster metric export` writes")?;
     let query = [
         ("selector", selector),
         ("start_ms", range.0.to_string()),
         ("end_ms", range.1.to_string()),
-        ("format", format.word().to_owned()),
+        ("format", if csv { "csv" } else { "lines" }.to_owned()),
     ];
     session.client.stream("series/export", &query, print::write_bytes).await
 }

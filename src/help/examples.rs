@@ -517,7 +517,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster metric query muster_host_cpu_busy_ratio", ""),
             ("muster metric query 'topk(3, muster_unit_memory_resident_bytes)'", ""),
-            ("muster metric query 'avg by (hostname) (muster_host_cpu_busy_ratio)' --range 1h --step 5m", ""),
+            ("muster metric query 'avg by (hostname) (muster_host_cpu_busy_ratio)' --since 1h --step 5m", ""),
             ("muster metric query 'muster_host_load_1m[10m]' --csv", ""),
         ],
     ),
@@ -525,9 +525,9 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "metric export",
         &[
-            ("muster metric export muster_host_cpu_busy_ratio --from 7d > cpu.lines", ""),
+            ("muster metric export muster_host_cpu_busy_ratio --since 7d > cpu.lines", ""),
             (
-                "muster metric export '{hostname=\"web1\"}' --from 2026-01-01 --to '2026-01-31 12:00:00' --format csv",
+                "muster metric export '{hostname=\"web1\"}' --since 2026-01-01 --until '2026-01-31 12:00:00' --csv",
                 "",
             ),
         ],

@@ -20,7 +20,7 @@ const POINTS: usize = 12;
 /// Waits until charts have this many points.
 fn measured(fleet: &Fleet, points: usize) {
     eventually("measurements", || {
-        let answer = fleet.json(&["metric", "query", "muster_host_cpu_busy_ratio", "--range", "5m", "--step", "10s"]);
+        let answer = fleet.json(&["metric", "query", "muster_host_cpu_busy_ratio", "--since", "5m", "--step", "10s"]);
         match answer["series"][0]["points"].as_array() {
             Some(values) if values.len() >= points => Ok(()),
             _ => Err(answer.to_string()),

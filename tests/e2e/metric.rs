@@ -30,8 +30,9 @@ fn host_and_yuno_are_measured() {
     assert!(0.0 < used && used < total, "{used} of {total}");
     let resident = last(&fleet, "muster_unit_memory_resident_bytes{realm=\"default\",unit=\"hello\"}");
     assert!(resident > 100_000.0, "{resident}");
-    for range in ["--since", "--range"] {
-        let answer: Value = fleet.json(&["metric", "query", "muster_host_load_1m", range, "1h", "--step", "10s"]);
+    for range in [&["--since", "1h"][..], &["--since", "2h", "--until", "0s"]] {
+        let query = ["metric", "query", "muster_host_load_1m", "--step", "10s"];
+        let answer: Value = fleet.json(&[&query[..], range].concat());
         assert_eq!(answer["series"][0]["labels"]["host"], host);
     }
     let csv = fleet.ok(&["metric", "query", "muster_host_memory_total_bytes", "--csv"]);
@@ -44,7 +45,7 @@ fn host_and_yuno_are_measured() {
 
 /// The times of all values of a series, the oldest first.
 fn times(roles: &Roles, series: &str) -> Vec<i64> {
-    let exported = roles.home.muster(&["metric", "export", series, "--format", "csv"]).expect_code(0).stdout;
+    let exported = roles.home.muster(&["metric", "export", series, "--csv"]).expect_code(0).stdout;
     let time = |line: &str| line.rsplit(',').nth(1).and_then(|time| time.parse().ok());
     let mut times: Vec<i64> = exported.lines().filter_map(time).collect();
     times.sort_unstable();
