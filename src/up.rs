@@ -72,12 +72,12 @@ const REACHED_AT: &str = "reached-at";
                     in order and leaves yunos running; the next start goes on from there."
 )]
 pub(crate) struct UpArgs {
-    /// Folder for all data
+    /// Data folder
     ///
     /// [default: $XDG_DATA_HOME/muster if that is set, else /var/lib/muster-up for root and ~/.local/share/muster for
     /// others]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
     /// Address of this machine for other hosts
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     listen: IpAddr,
@@ -102,7 +102,7 @@ pub(crate) struct UpArgs {
     podman_socket: Option<PathBuf>,
     /// Public key (`muster backup key`) for daily backups
     ///
-    /// Backups are in console/backups in the folder for all data; copy them to another machine.
+    /// Backups are in console/backups in the data folder; copy them to another machine.
     #[arg(long, value_name = "KEY", value_parser = |text: &str| PublicKey::try_from(text.to_owned()))]
     backup_recipient: Vec<PublicKey>,
     /// Do not make the sample yuno, default/hello
@@ -115,7 +115,7 @@ pub(crate) struct UpArgs {
 /// # Errors
 /// If a role cannot start; those that had started are stopped again.
 pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationToken) -> Result<(), Failure> {
-    let data = match &up.data {
+    let data = match &up.data_dir {
         Some(folder) => folders::absolute(folder).trying(format_args!("the folder {}", folder.display()))?,
         None => default_data()?,
     };
@@ -295,7 +295,7 @@ fn make_data(data: &Path) -> io::Result<()> {
 fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let folder = |error: io::Error| {
         Failure::new(FailureKind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
-            .hint(unwritable::hint_or(&error, "choose a folder that you may write with --data DIR"))
+            .hint(unwritable::hint_or(&error, "choose a folder that you may write with --data-dir DIR"))
     };
     let is_new = !data.exists();
     make_data(data).map_err(folder)?;
@@ -303,7 +303,7 @@ fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let lock = files::take_lock(&path).map_err(folder)?.ok_or_else(|| {
         let message = format!("another `muster up` runs with the data folder {}", data.display());
         Failure::new(FailureKind::Failed, message)
-            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data DIR")
+            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data-dir DIR")
     })?;
     let free = [
         ("the web page", "--web-port", SocketAddr::new(up.web_listen, up.web_port)),
@@ -355,7 +355,7 @@ fn start_failure(error: &ConsoleError) -> Failure {
             failure.hint(format!("choose another port with {flag} PORT (0 takes a free one)"))
         }
         ConsoleError::Folder { .. } | ConsoleError::InUse { .. } => {
-            failure.hint("choose another folder with --data DIR")
+            failure.hint("choose another folder with --data-dir DIR")
         }
         _ => failure,
     }
@@ -518,7 +518,7 @@ async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host:
 /// given as `.` or `..`).
 fn context_name(up: &UpArgs, data: &Path) -> String {
     let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
-    match (&up.data, whole.file_name()) {
+    match (&up.data_dir, whole.file_name()) {
         (Some(_), Some(name)) => name.to_string_lossy().into_owned(),
         _ => "local".to_owned(),
     }
@@ -607,7 +607,7 @@ impl UpSummary {
         let program = program();
         let sign_in = match &self.sign_in {
             Some(link) => format!("sign in, once and within 15 minutes: {link}"),
-            None if up.data.is_some() => {
+            None if up.data_dir.is_some() => {
                 format!("`{program} login --new-link --data-dir {}` prints a link to sign in", self.data.display())
             }
             None => format!("`{program} login --new-link` prints a link to sign in"),

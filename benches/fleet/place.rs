@@ -127,7 +127,7 @@ impl Place {
                 "0s",
                 "--hosts",
                 &hosts.to_string(),
-                "--data",
+                "--data-dir",
             ])
             .arg(self.path("simulation"))
             .args(more);

@@ -71,7 +71,7 @@ pub fn credentials() -> Option<PathBuf> {
 #[must_use]
 pub fn nowhere() -> Failure {
     Failure::new(FailureKind::Usage, "neither HOME nor XDG_DATA_HOME says by an absolute path where to keep things")
-        .hint("say --data DIR")
+        .hint("say --data-dir DIR")
 }
 
 /// An absolute path from one that a user gave, relative to the current folder of the process.

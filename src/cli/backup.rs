@@ -112,9 +112,9 @@ pub struct VerifyArgs {
 pub struct RestoreArgs {
     /// Backup
     file: PathBuf,
-    /// Folder of the console: its data_dir
+    /// Data folder
     ///
-    /// Of `muster up`, the folder `console` in its folder for all data.
+    /// That of the console; of `muster up`, the folder `console` in its data folder.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// File with the private key; `-` reads standard input

@@ -36,7 +36,9 @@ pub struct LoginArgs {
     /// On the console's own machine, as the user that it runs as.
     #[arg(long, conflicts_with = "link")]
     pub new_link: bool,
-    /// Folder of `muster up`, or of the console
+    /// Data folder
+    ///
+    /// That of `muster up`, or of the console.
     ///
     /// [default: that of your `muster up`, else /var/lib/muster/console]
     #[arg(long, value_name = "DIR", requires = "new_link")]

@@ -25,7 +25,7 @@ pub enum SilenceVerb {
         /// Rule whose alerts it is for [default: all rules]
         #[arg(long, value_name = "RULE")]
         rule: Option<Name>,
-        /// How long it is good
+        /// How long it lasts
         #[arg(long = "for", value_name = "TIME", default_value = "2h")]
         time: humantime::Duration,
         /// Reason, for other operators

@@ -14,7 +14,7 @@ use muster_api::host_names::HostNames;
 pub enum TokenVerb {
     /// Create a token, for `muster agent --join TOKEN` on a new host
     Create {
-        /// How long it is good
+        /// How long it lasts
         #[arg(long = "for", default_value = "1h", value_name = "TIME")]
         lifetime: humantime::Duration,
         /// Create so many, each for one host

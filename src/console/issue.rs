@@ -35,7 +35,9 @@ use crate::{
 struct ConsoleFolder {
     #[command(flatten)]
     role_args: RoleArgs,
-    /// Data folder of the console
+    /// Data folder
+    ///
+    /// [default: as the configuration says]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -138,9 +140,9 @@ pub struct IssueArgs {
     /// Name or address of a broker; repeatable
     #[arg(long = "san", value_name = "NAME")]
     names: Vec<String>,
-    /// How long it is good
+    /// How long it lasts
     ///
-    /// That of a broker is good for a year, whatever is given.
+    /// The certificate of a broker lasts for a year, whatever is given.
     #[arg(long = "for", default_value = "90d", value_name = "TIME", value_parser = lifetime)]
     lifetime: Duration,
     /// Folder for authority.pem, certificate.pem and key.pem

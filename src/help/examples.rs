@@ -10,7 +10,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster up", "a secured fleet of this one host"),
             ("muster up --listen 192.0.2.5", "other hosts may join (`muster token create`)"),
-            ("muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0", "beside another one"),
+            ("muster up --data-dir ./try --web-port 0 --mqtt-port 0 --hosts-port 0", "beside another one"),
         ],
     ),
     (

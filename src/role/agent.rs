@@ -43,7 +43,9 @@ const START_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     role: RoleArgs,
-    /// Folder for the agent's key, store and units
+    /// Data folder
+    ///
+    /// It has the agent's key, store and units.
     ///
     /// [default: without --config $XDG_DATA_HOME/muster-agent if that is set, else /var/lib/muster/agent for root and
     /// ~/.local/share/muster-agent for others]
@@ -73,7 +75,9 @@ enum AgentVerb {
                        Units go on as they are; verbs change them from then on, and no document does."
 )]
 struct DetachArgs {
-    /// Folder of the agent; the one of an agent without options if left out
+    /// Data folder
+    ///
+    /// [default: that of an agent without options]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }

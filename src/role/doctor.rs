@@ -30,9 +30,11 @@ pub(crate) struct DoctorArgs {
     /// It has the findings, versions, configurations and recent logs. Look into it before you send it.
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
-    /// The folder of a `muster up` [default: that of this user]
+    /// Data folder
+    ///
+    /// That of a `muster up` [default: of this user].
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
     /// The agent's configuration [default: /etc/muster/agent.toml]
     #[arg(long, value_name = "FILE")]
     agent_config: Option<PathBuf>,
@@ -70,13 +72,13 @@ fn parts(args: &DoctorArgs) -> Vec<(Part, PartSetup)> {
     let usual = |given: &Option<PathBuf>, name: &str| {
         let usual = Path::new("/etc/muster").join(name);
         // What is named is looked at even if it is not there, which is then said.
-        given.clone().or_else(|| (args.data.is_none() && usual.exists()).then_some(usual))
+        given.clone().or_else(|| (args.data_dir.is_none() && usual.exists()).then_some(usual))
     };
     #[cfg(feature = "agent")]
     {
         all.extend(usual(&args.agent_config, "agent.toml").map(|path| (Part::Agent, agent::of_config(&path))));
         all.extend(up.as_deref().map(|data| (Part::Agent, agent::of_up(data))));
-        if all.is_empty() && args.data.is_none() {
+        if all.is_empty() && args.data_dir.is_none() {
             all.extend(agent::of_user().map(|setup| (Part::Agent, setup)));
         }
     }
@@ -122,7 +124,7 @@ fn up_folder(args: &DoctorArgs) -> Option<PathBuf> {
     #[cfg(not(all(feature = "agent", feature = "broker", feature = "cli", feature = "console")))]
     let usual = None;
     let is_named = [&args.agent_config, &args.console_config, &args.broker_config].iter().any(|given| given.is_some());
-    args.data.clone().or(usual.filter(|_| !is_named))
+    args.data_dir.clone().or(usual.filter(|_| !is_named))
 }
 
 /// Reads a configuration as its role does, or says why that cannot.
@@ -183,7 +185,7 @@ mod agent {
     }
 
     pub(super) fn of_up(data: &Path) -> PartSetup {
-        PartSetup { start: format!("muster up --data {}", data.display()), ..of_folder(&data.join("agent")) }
+        PartSetup { start: format!("muster up --data-dir {}", data.display()), ..of_folder(&data.join("agent")) }
     }
 
     /// An agent that is started by hand, in the default folder of this user.
@@ -316,7 +318,7 @@ mod console {
     }
 
     pub(super) fn of_up(data: &Path) -> PartSetup {
-        PartSetup { start: format!("muster up --data {}", data.display()), ..of_folder(&data.join("console")) }
+        PartSetup { start: format!("muster up --data-dir {}", data.display()), ..of_folder(&data.join("console")) }
     }
 
     fn of_folder(folder: &Path) -> PartSetup {
@@ -387,7 +389,7 @@ mod broker {
 
     pub(super) fn of_up(data: &Path) -> PartSetup {
         PartSetup {
-            start: format!("muster up --data {}", data.display()),
+            start: format!("muster up --data-dir {}", data.display()),
             lock: Some(data.join("lock")),
             ..of_folder(&data.join("broker"))
         }

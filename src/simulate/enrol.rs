@@ -103,7 +103,7 @@ impl JoinInputs<'_> {
                     FailureKind::Refused,
                     "the hosts in this folder are members of another fleet",
                 )
-                .hint("choose another folder with --data DIR"));
+                .hint("choose another folder with --data-dir DIR"));
             }
         }
         let door = Arc::new(JoinClient::new(first).map_err(|error| failure(&error))?);

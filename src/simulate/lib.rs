@@ -94,11 +94,13 @@ pub struct Simulate {
     /// Number of hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(HOSTS_MAX)))]
     hosts: u32,
-    /// Folder for the certificates and journals of the hosts
+    /// Data folder
+    ///
+    /// It has the certificates and journals of the hosts.
     ///
     /// [default: ~/.local/share/muster-simulation]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
     /// File of tokens to join with, one in each line; `-` is stdin
     ///
     /// Without it, the console is asked for tokens.
@@ -140,7 +142,7 @@ pub struct Simulate {
     /// [default: 2 ms for each host]
     #[arg(long, value_name = "TIME")]
     ramp: Option<humantime::Duration>,
-    /// End after this time [default: at Ctrl-C]
+    /// How long it lasts [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     lasts: Option<humantime::Duration>,
     /// Time between progress reports
@@ -169,7 +171,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), Failure> {
     files_for(wanted.hosts)?;
-    let data = match &wanted.data {
+    let data = match &wanted.data_dir {
         Some(folder) => folder.clone(),
         None => default_data()?,
     };
@@ -395,7 +397,7 @@ fn hold(data: &Path) -> Result<File, Failure> {
     files::make_folder(data, files::PRIVATE_FOLDER).trying(what())?;
     files::take_lock(&data.join("lock")).trying(what())?.ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("another simulation runs in {}", what()))
-            .hint("stop it, or choose another folder with --data DIR")
+            .hint("stop it, or choose another folder with --data-dir DIR")
     })
 }
 

@@ -90,7 +90,7 @@ fn muster_up_is_well() {
     let stopped = Examined::of(fleet.home.command().arg("doctor"));
     assert_eq!(stopped.code, 1, "what the agent needs does not answer");
     stopped.expect("cli", "console alerts", "not_applicable", "did not say");
-    stopped.expect("agent", "process", "warning", "muster up --data").expect(
+    stopped.expect("agent", "process", "warning", "muster up --data-dir").expect(
         "agent",
         "broker",
         "problem",

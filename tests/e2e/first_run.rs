@@ -190,7 +190,7 @@ fn uncreatable_folder_is_named() {
     let home = Home::new();
     fs::write(home.path().join("file"), "").unwrap();
     let data = home.path().join("file/data");
-    home.muster(&["up", "--data", data.to_str().unwrap(), "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
+    home.muster(&["up", "--data-dir", data.to_str().unwrap(), "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
         .expect_code(1)
         .expect_stderr(data.to_str().unwrap());
 }
@@ -212,7 +212,7 @@ fn relative_folders_of_the_environment_are_ignored_and_given_ones_are_made_absol
         command
     };
     let mut command = dress(home.command());
-    command.args(["up", "--data", "./try", "--web-port=0", "--mqtt-port=0", "--hosts-port=0"]);
+    command.args(["up", "--data-dir", "./try", "--web-port=0", "--mqtt-port=0", "--hosts-port=0"]);
     let mut up = Running::start(&mut command);
     up.wait_for("a ready muster up", |printed| printed.contains("Ctrl-C").then_some(()));
     assert!(up.printed().contains(home.path().join("try").to_str().unwrap()), "{}", up.printed());
@@ -246,7 +246,7 @@ fn context_of_another_console_stays_current() {
         "--web-port=0",
         "--mqtt-port=0",
         "--hosts-port=0",
-        "--data",
+        "--data-dir",
         data.to_str().unwrap(),
     ]));
     second.wait_for("what it says", |printed| printed.contains("--context second exec").then_some(()));

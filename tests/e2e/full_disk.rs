@@ -45,7 +45,7 @@ fn kill_units(data: &Path) {
 fn full_disk_accepts_commands_and_starts_roles() {
     let disk = small_disk();
     let data = disk.path().join("data");
-    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    let mut fleet = Fleet::start_with(&["--data-dir", data.to_str().unwrap()]);
     fleet.unit_in_phase("default/hello", "running");
     let whole = kept_bytes(&data);
 
@@ -114,7 +114,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
 fn up_without_reserve_can_be_read_and_runs_units() {
     let disk = small_disk();
     let data = disk.path().join("data");
-    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    let mut fleet = Fleet::start_with(&["--data-dir", data.to_str().unwrap()]);
     fleet.unit_in_phase("default/hello", "running");
     fleet.stop();
     disk.fill();
@@ -138,7 +138,7 @@ fn up_without_reserve_can_be_read_and_runs_units() {
 fn console_on_a_read_only_disk_says_so_and_can_be_read() {
     let disk = small_disk();
     let data = disk.path().join("data");
-    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    let mut fleet = Fleet::start_with(&["--data-dir", data.to_str().unwrap()]);
     fleet.unit_in_phase("default/hello", "running");
     disk.abort();
     for _ in 0..2 {
@@ -153,7 +153,7 @@ fn console_on_a_read_only_disk_says_so_and_can_be_read() {
     fleet.unit_in_phase("default/hello", "running");
     fleet.kill();
     fleet
-        .muster(&["up", "--data", data.to_str().unwrap()])
+        .muster(&["up", "--data-dir", data.to_str().unwrap()])
         .expect_code(1)
         .expect_stderr("Read-only file system")
         .expect_stderr("mount it writable");

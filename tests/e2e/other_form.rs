@@ -86,7 +86,7 @@ fn each_role_refuses_the_folder_of_an_older_build() {
     let paths = ["up", "up/console", "up/agent", "simulate"].map(|name| old.path(name));
     let [up, console, agent, simulate] = paths.each_ref().map(|path| path.to_str().unwrap());
     let ports = ["--web-port", "0", "--hosts-port", "0", "--mqtt-port", "0"];
-    let up = [&["up", "--data", up], &ports[..]].concat();
+    let up = [&["up", "--data-dir", up], &ports[..]].concat();
     old.refuses(&up, "up", "up/console/console.db");
     let serve = old.config(
         "console",
@@ -100,7 +100,7 @@ fn each_role_refuses_the_folder_of_an_older_build() {
     old.refuses(&["login", "--new-link", "--data-dir", console], "up", "up/console/console.db");
     old.refuses(&["agent", "--data-dir", agent], "up", "up/agent/agent.db");
     old.refuses(&["agent", "detach", "--data-dir", agent], "up", "up/agent/agent.db");
-    let simulate = ["simulate", "--hosts", "2", "--data", simulate];
+    let simulate = ["simulate", "--hosts", "2", "--data-dir", simulate];
     old.refuses(&simulate, "simulate", "simulate/simulation.db");
 
     // Without its store a folder is known by what else is in it.
@@ -127,7 +127,7 @@ fn command_line_refuses_an_older_context_and_an_older_backup() {
     let folder = Path::new(&named).parent().unwrap().to_str().unwrap().to_owned();
     old.refuses(&["host", "ls"], &folder, &named);
     let new = old.path("new");
-    old.refuses(&["up", "--data", new.to_str().unwrap()], &folder, &named);
+    old.refuses(&["up", "--data-dir", new.to_str().unwrap()], &folder, &named);
     assert!(!new.exists(), "nothing is begun");
     fs::remove_file(context).unwrap();
 

@@ -45,7 +45,7 @@ impl<'a> Simulation<'a> {
 
     fn begin(&self, hosts: usize, more: &[&str]) -> Running {
         let (data, hosts) = (self.data.to_str().unwrap(), hosts.to_string());
-        let args = ["-o", "json", "simulate", "--hosts", &hosts, "--data", data, "--ramp", "0s", "--every", "1s"];
+        let args = ["-o", "json", "simulate", "--hosts", &hosts, "--data-dir", data, "--ramp", "0s", "--every", "1s"];
         Running::start(self.roles.home.command().args(args).args(more))
     }
 }

@@ -131,7 +131,7 @@ fn soak_loses_nothing_and_memory_is_flat() {
 /// Has hosts join, and waits until all of them are online.
 fn start(roles: &Roles, hosts: u64) -> Running {
     let (data, count) = (roles.home.path().join("simulation"), hosts.to_string());
-    let args = ["-o", "json", "simulate", "--hosts", &count, "--every", "5s", "--data", data.to_str().unwrap()];
+    let args = ["-o", "json", "simulate", "--hosts", &count, "--every", "5s", "--data-dir", data.to_str().unwrap()];
     let metrics = format!("--metrics={SERIES}");
     let running = Running::start(roles.home.command().args(args).arg(metrics));
     let began = Instant::now();

@@ -115,7 +115,7 @@ impl Stage {
                     "200ms",
                     "--change-takes",
                     "100ms",
-                    "--data",
+                    "--data-dir",
                     "simulation",
                 ];
                 let mut running = Running::start(self.home().command().args(args));

@@ -66,7 +66,7 @@ fn way_hint(closed: Option<&Path>) -> String {
     match closed {
         Some(folder) => format!(
             "the unit's user cannot pass through {0}: `chmod o+x {0}`, or keep the agent's folder elsewhere (`data_dir`, \
-             `muster up --data`)",
+             `muster up --data-dir`)",
             folder.display()
         ),
         None => "may the unit's user execute it, and pass through every folder above?".to_owned(),
