@@ -353,7 +353,7 @@ else
     # Of the new program's own grammar. One that has no verb for them has none.
     mkdir -p "$work/share/man/man1" "$work/share/bash-completion/completions" "$work/share/zsh/site-functions" \
         "$work/share/fish/vendor_completions.d"
-    if "$new" man --output "$work/share/man/man1" && "$new" completions bash >"$work/bash" &&
+    if "$new" man --out "$work/share/man/man1" && "$new" completions bash >"$work/bash" &&
         "$new" completions zsh >"$work/zsh" && "$new" completions fish >"$work/fish"; then
         mv "$work/bash" "$work/share/bash-completion/completions/muster"
         mv "$work/zsh" "$work/share/zsh/site-functions/_muster"

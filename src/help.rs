@@ -59,38 +59,19 @@ Times are such as 10s, 5m, 2h or 1d; sizes are such as 64K, 64M or 2G.";
 /// What each verb's help ends with.
 pub(crate) const SAID_ONCE: &str = "`muster --help` has what holds for all verbs: options, selectors, exit codes.";
 
-/// The verb whose `--output` is a folder.
-const MAN: &str = "man";
-
 /// The grammar for people, to whom `muster --help` alone shows the options of all verbs.
 pub(crate) fn for_people(command: Command) -> Command {
     let globals: Vec<Arg> = command.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
-    with_man(command.mut_subcommands(|verb| {
-        globals
-            .iter()
-            .filter(|option| !is_output_of_man(&verb, option))
-            .fold(verb.clone(), |verb, option| verb.arg(option.clone().hide(true)))
-    }))
+    for_programs(
+        command
+            .mut_subcommands(|verb| globals.iter().fold(verb, |verb, option| verb.arg(option.clone().hide(true)))),
+    )
 }
 
 /// The grammar for shells, which complete the options of all verbs at each.
 pub(crate) fn for_programs(command: Command) -> Command {
-    with_man(command)
-}
-
-fn is_output_of_man(verb: &Command, option: &Arg) -> bool {
-    verb.get_name() == MAN && option.get_id() == "output"
-}
-
-/// Adds the examples; and leaves `--output` to `muster man`, for the folder that it writes.
-fn with_man(command: Command) -> Command {
-    let output = command.get_arguments().find(|option| option.get_id() == "output").cloned();
     command.mut_subcommands(|verb| {
         let path = verb.get_name().to_owned();
-        let verb = match &output {
-            Some(output) if path == MAN => verb.arg(output.clone().long(None::<&'static str>).hide(true)),
-            _ => verb,
-        };
         with_examples(verb, &path)
     })
 }

@@ -90,9 +90,11 @@ enum MainVerb {
     },
     /// Write the manual pages into a folder
     Man {
-        /// Folder, which is made if it does not exist
-        #[arg(long = "output", value_name = "FOLDER")]
-        folder: std::path::PathBuf,
+        /// Folder to write into
+        ///
+        /// It is made if it does not exist; files of the same names are replaced.
+        #[arg(long, value_name = "DIR")]
+        out: std::path::PathBuf,
     },
 }
 
@@ -310,7 +312,7 @@ fn run(program: Cli) -> Result<(), Failure> {
             MainVerb::Completions { shell } => {
                 muster_base::terminal::out(&help::pages::completions(Cli::command(), shell))
             }
-            MainVerb::Man { folder } => help::pages::write_manual(Cli::command(), &folder),
+            MainVerb::Man { out } => help::pages::write_manual(Cli::command(), &out),
         }
     });
     // Blocking calls that may still hang are not waited for.

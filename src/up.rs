@@ -100,7 +100,7 @@ pub(crate) struct UpArgs {
     /// [default: /run/podman/podman.sock]
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
-    /// Public key (`muster backup key`) for daily backups
+    /// Public key (`muster backup create-key`) for daily backups
     ///
     /// Backups are in console/backups in the data folder; copy them to another machine.
     #[arg(long, value_name = "KEY", value_parser = |text: &str| PublicKey::try_from(text.to_owned()))]

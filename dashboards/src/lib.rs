@@ -2,7 +2,7 @@
 //!
 //! There is one list of panels over [the catalogue of metrics](muster_topics::catalogue), rendered in two languages: PromQL, which muster's own store, VictoriaMetrics and
 //! Prometheus understand, and InfluxQL. The output is committed beside this (`promql/`, `influxql/`), checked by a test,
-//! and exported by `muster dashboards export`.
+//! and exported by `muster dashboard export`.
 //!
 //! Modules, in reading order:
 //!

@@ -47,7 +47,7 @@ pub enum BackupError {
     WrongKey(usize),
     /// A text is not a key.
     #[error("{what} is not valid: {problem}")]
-    #[diagnostic(help("`muster backup key` makes a pair of keys"))]
+    #[diagnostic(help("`muster backup create-key` creates a pair of keys"))]
     Key {
         /// Which key.
         what: &'static str,
@@ -57,7 +57,7 @@ pub enum BackupError {
     /// There is nobody to encrypt to.
     #[error("no public key for backups is configured")]
     #[diagnostic(help(
-        "`muster backup key` makes one; put its public part under [backup] as recipients in the console's \
+        "`muster backup create-key` creates one; put its public part under [backup] as recipients in the console's \
          configuration"
     ))]
     NoRecipient,

@@ -42,7 +42,7 @@ pub enum BackupVerb {
     ///
     /// The public key goes into the console's configuration. The private key opens every backup: keep it on another
     /// machine, or on paper. Without it backups are worth nothing.
-    Key(KeyArgs),
+    CreateKey(CreateKeyArgs),
     /// Create a backup of the console, as a file here
     ///
     /// The console goes on meanwhile. It encrypts to the public keys of its configuration.
@@ -62,8 +62,8 @@ pub enum BackupVerb {
 
 /// Make keys.
 #[derive(Args, Clone, Debug)]
-pub struct KeyArgs {
-    /// File for the private key [default: it is printed, once]
+pub struct CreateKeyArgs {
+    /// File to write the private key into [default: print it, once]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -78,7 +78,8 @@ pub struct KeyArgs {
 )]
 pub struct CreateArgs {
     /// File to write [default: a name with fleet and time, in this folder]
-    file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Include artifacts: the programs that units run
     ///
     /// Without them they have to be created again before a unit can be started anew.
@@ -131,7 +132,7 @@ pub struct RestoreArgs {
 /// If it fails.
 pub async fn run_alone(verb: BackupVerb, printer: Printer) -> Result<Option<BackupVerb>, Failure> {
     match verb {
-        BackupVerb::Key(wanted) => make_key(&wanted, printer)?,
+        BackupVerb::CreateKey(wanted) => make_key(&wanted, printer)?,
         BackupVerb::Verify(wanted) => verify(wanted, printer).await?,
         BackupVerb::Restore(wanted) => restore(wanted, printer).await?,
         other => return Ok(Some(other)),
@@ -147,7 +148,7 @@ pub async fn run(verb: BackupVerb, session: &CliSession) -> Result<(), Failure> 
     match verb {
         BackupVerb::Create(wanted) => create(&wanted, session).await,
         BackupVerb::Ls => list(session).await,
-        BackupVerb::Key(_) | BackupVerb::Verify(_) | BackupVerb::Restore(_) => Ok(()),
+        BackupVerb::CreateKey(_) | BackupVerb::Verify(_) | BackupVerb::Restore(_) => Ok(()),
     }
 }
 
@@ -169,7 +170,7 @@ struct KeyPair {
     private_key: Option<String>,
 }
 
-fn make_key(wanted: &KeyArgs, printer: Printer) -> Result<(), Failure> {
+fn make_key(wanted: &CreateKeyArgs, printer: Printer) -> Result<(), Failure> {
     let key = PrivateKey::generate().map_err(|error| failure(&error))?;
     let public_key = key.public().to_string();
     let file = format!("# public key: {public_key}\n{}\n", key.to_text());
@@ -261,12 +262,12 @@ struct CreatedBackup {
 async fn create(wanted: &CreateArgs, session: &CliSession) -> Result<(), Failure> {
     let query = [("artifacts", wanted.artifacts), ("series", wanted.series)];
     let query = query.map(|(name, wanted)| (name, wanted.to_string()));
-    if let Some(path) = &wanted.file {
+    if let Some(path) = &wanted.out {
         refuse_existing(path)?;
     }
     let response = session.client.download("backups/new", &query).await?;
     let all_bytes = header(&response, BACKUP_BYTES_HEADER).and_then(|text| text.parse().ok()).unwrap_or(0);
-    let path = match &wanted.file {
+    let path = match &wanted.out {
         Some(path) => path.clone(),
         None => given_name(header(&response, "content-disposition").unwrap_or_default())?,
     };
@@ -302,7 +303,7 @@ async fn create(wanted: &CreateArgs, session: &CliSession) -> Result<(), Failure
 fn refuse_existing(path: &Path) -> Result<(), Failure> {
     match path.symlink_metadata() {
         Ok(_) => Err(Failure::new(FailureKind::Usage, format!("{} exists already", path.display()))
-            .hint("name another file, or leave it out for a name with the time")),
+            .hint("name another file, or leave out --out for a name with the time")),
         Err(_) => Ok(()),
     }
 }
@@ -317,7 +318,7 @@ fn given_name(disposition: &str) -> Result<PathBuf, Failure> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     if !is_plain || name.starts_with('.') || !name.ends_with(SUFFIX) {
         return Err(Failure::new(FailureKind::Failed, "the console gives no name for the file")
-            .hint("name a file: `muster backup create FILE`"));
+            .hint("name a file: `muster backup create --out FILE`"));
     }
     Ok(PathBuf::from(name))
 }
@@ -342,15 +343,15 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
         };
         vec![print::age(backup.taken_ms, now_ms), size::print(backup.bytes), backup.contents(), place]
     };
-    let empty = "no backups; `muster backup create` makes one";
-    session.printer.list(&backups.backups, &["TAKEN", "SIZE", "CONTENT", "FILE"], row, empty)?;
+    let empty = "no backups; `muster backup create` creates one";
+    session.printer.list(&backups.backups, &["CREATED", "SIZE", "CONTENT", "FILE"], row, empty)?;
     if let Some(failed) = &backups.failed {
         let age = print::age(failed.at_ms, now_ms);
         print::say(format_args!("the last attempt failed {age}: {:#}", failed.diagnostic));
     }
     let Backups { recipients, every_hours, keep, dir, .. } = &backups;
     match (recipients.len(), every_hours) {
-        (0, _) => print::say("no public key is configured, so no backups are made; `muster backup key` makes one"),
+        (0, _) => print::say("no public key is configured, so no backups are made; `muster backup create-key` creates a pair"),
         (_, 0) => print::say("none is made by itself: every_hours is 0"),
         (_, hours) => print::say(format_args!("one every {hours} hours, of which {keep} are kept in {dir}")),
     }
@@ -388,7 +389,7 @@ impl<'a> DescribedBackup<'a> {
         let mut lines = vec![
             ("fleet", self.fleet.to_string()),
             ("console", self.console.to_owned()),
-            ("taken", format!("{} ({})", print::time(self.taken_ms), print::age(self.taken_ms, clock::now_ms()))),
+            ("created", format!("{} ({})", print::time(self.taken_ms), print::age(self.taken_ms, clock::now_ms()))),
             ("by muster", self.muster.to_owned()),
             ("content", self.parts.iter().map(part).collect::<Vec<_>>().join(", ")),
         ];

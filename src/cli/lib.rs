@@ -12,7 +12,7 @@
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`] and its [`rollout`], [`var`], [`cordon`] of hosts (options in
 //!   [`host_target`]), [`snapshot`],
-//!   [`alert`] with [`rule`] and [`silence`], [`metric`] and [`top`], [`dashboards`], [`backup`], [`login`]
+//!   [`alert`] with [`rule`] and [`silence`], [`metric`] and [`top`], [`dashboard`], [`backup`], [`login`]
 //!
 //! **Invariant: standard output has data only**; messages, errors among them, go to standard
 //! error (`topics/decisions/0070`).
@@ -37,7 +37,7 @@ pub mod container;
 pub mod container_text;
 pub mod context;
 pub mod cordon;
-pub mod dashboards;
+pub mod dashboard;
 pub mod deployment;
 pub mod document_file;
 pub mod effective;
@@ -162,7 +162,7 @@ pub enum Verb {
     Top(top::TopArgs),
     /// Write dashboards for Grafana and rules for Prometheus
     #[command(subcommand)]
-    Dashboards(dashboards::DashboardsVerb),
+    Dashboard(dashboard::DashboardVerb),
     /// Back up the console, and restore it
     #[command(subcommand)]
     Backup(backup::BackupVerb),
@@ -211,8 +211,8 @@ async fn perform(
     {
         return login::run(login, options, new_link).await;
     }
-    if let Verb::Dashboards(verb) = &verb {
-        return dashboards::run(verb, options);
+    if let Verb::Dashboard(verb) = &verb {
+        return dashboard::run(verb, options);
     }
     if matches!(verb, Verb::Deployment(deployment::DeploymentVerb::Schema)) {
         return deployment::schema(options.output);
@@ -262,6 +262,6 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Clock(verb) => clock::run(verb, session).await,
         Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
         // These are handled where the session is created.
-        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
+        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboard(_) => Ok(()),
     }
 }

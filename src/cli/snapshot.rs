@@ -301,7 +301,7 @@ async fn list(session: &CliSession, at: &HostChoice) -> Result<(), Failure> {
             active.unwrap_or_default(),
         ]
     };
-    let header = ["HOST", "SNAPSHOT", "UNITS", "TAKEN", "STATE"];
+    let header = ["HOST", "SNAPSHOT", "UNITS", "CREATED", "STATE"];
     session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot create NAME` creates one")?;
     verdict
 }

@@ -541,7 +541,7 @@ mod tests {
         let fixture = Fixture::new().await;
         let refused = fixture.console.stream_backup(&admin(), BackupChoice::default()).await.unwrap_err();
         assert_eq!((refused.status, refused.problem.code.as_str()), (409, "no_recipients"));
-        assert!(refused.problem.diagnostic.hint.unwrap().contains("muster backup key"));
+        assert!(refused.problem.diagnostic.hint.unwrap().contains("muster backup create-key"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

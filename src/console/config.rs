@@ -103,7 +103,7 @@ pub struct RolloutConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackupConfig {
-    /// The public keys that backups are encrypted to (`age1…`, of `muster backup key`): each of their private keys opens
+    /// The public keys that backups are encrypted to (`age1…`, of `muster backup create-key`): each of their private keys opens
     /// them, and none of these belongs on the console's machine. Without one there are no backups.
     #[schemars(with = "Vec<String>")]
     pub recipients: Vec<PublicKey>,

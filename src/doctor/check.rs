@@ -87,7 +87,7 @@ pub(crate) struct CheckResult(
 const BROKER: &str = "broker";
 const BROKER_RULES: &str = "broker rules";
 /// What helps if nothing better is known.
-const ASK: &str = "`muster doctor --bundle FILE` collects what somebody needs who helps";
+const ASK: &str = "`muster doctor --out FILE` collects what somebody needs who helps";
 
 fn fine(check: &'static str, finding: impl Into<String>) -> CheckResult {
     CheckResult(check, Verdict::Ok, finding.into(), None)
@@ -444,7 +444,7 @@ pub(crate) fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, Strin
 
 fn check_broker(broker: &BrokerFacts) -> CheckResult {
     let check = BROKER_RULES;
-    let remedy = "give the broker muster's permissions: `muster broker render --for BROKER --console main` writes them; \
+    let remedy = "give the broker muster's permissions: `muster broker render --program BROKER --console main` writes them; \
                   topics below another prefix need the same `prefix` everywhere";
     let (refused, reads_others, publishes) = match broker {
         BrokerFacts::Connected { refused, reads_others, publishes } => (refused, *reads_others, *publishes),

@@ -56,7 +56,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "doctor",
         &[
             ("muster doctor", "as root, or as the user that the roles run as"),
-            ("muster doctor --bundle muster.tar.gz", "for somebody who helps, without secrets"),
+            ("muster doctor --out muster.tar.gz", "for somebody who helps, without secrets"),
             ("muster doctor -o json", ""),
         ],
     ),
@@ -80,8 +80,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "broker render",
         &[
-            ("muster broker render --for mosquitto --console main --out /etc/mosquitto/muster", ""),
-            ("muster broker render --for nats --console main --host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52", ""),
+            ("muster broker render --program mosquitto --console main --out /etc/mosquitto/muster", ""),
+            ("muster broker render --program nats --console main --host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52", ""),
         ],
     ),
     ("broker password", &[("muster broker password operator-anna >> /etc/muster/broker/users", "")]),
@@ -542,17 +542,17 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
-        "backup key",
+        "backup create-key",
         &[
-            ("muster backup key --out key.txt", "on another machine than the console's"),
-            ("muster backup key", "print the private key, once"),
+            ("muster backup create-key --out key.txt", "on another machine than the console's"),
+            ("muster backup create-key", "print the private key, once"),
         ],
     ),
     (
         "backup create",
         &[
             ("muster backup create", "a file in this folder, with the time in its name"),
-            ("muster backup create --artifacts --series all.tar.age", ""),
+            ("muster backup create --artifacts --series --out all.tar.age", ""),
         ],
     ),
     (
@@ -577,10 +577,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[("muster clock confirm", "after a look at `date -u` here and elsewhere"), ("muster clock confirm --yes", "")],
     ),
     (
-        "dashboards export",
+        "dashboard export",
         &[
-            ("muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql", ""),
-            ("muster dashboards export /etc/prometheus/muster --for prometheus", ""),
+            ("muster dashboard export --out /var/lib/grafana/muster --program grafana --language promql", ""),
+            ("muster dashboard export --out /etc/prometheus/muster --program prometheus", ""),
         ],
     ),
     (
@@ -607,7 +607,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster completions fish > ~/.config/fish/completions/muster.fish", ""),
         ],
     ),
-    ("man", &[("muster man --output /usr/local/share/man/man1", "")]),
+    ("man", &[("muster man --out /usr/local/share/man/man1", "")]),
 ];
 
 /// The verbs that need no example: they take nothing, or nothing that an example could explain.

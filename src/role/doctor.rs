@@ -25,11 +25,11 @@ use serde::de::DeserializeOwned;
 /// of an agent, and the context file. Nothing is changed. The exit code is 1 if there is a problem.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Write a bundle for somebody who helps (tar.gz), without secrets
+    /// File to write: a bundle for somebody who helps (tar.gz)
     ///
-    /// It has the findings, versions, configurations and recent logs. Look into it before you send it.
+    /// It has the findings, versions, configurations and recent logs, without secrets. Look into it before you send it.
     #[arg(long, value_name = "FILE")]
-    bundle: Option<PathBuf>,
+    out: Option<PathBuf>,
     /// Data folder
     ///
     /// That of a `muster up` [default: of this user].
@@ -57,7 +57,7 @@ pub(crate) async fn examine(args: &DoctorArgs) -> Result<Report, Failure> {
     #[cfg(feature = "cli")]
     let facts = cli::with_consoles(facts).await;
     let report = Report::new(version, check::examine(&facts));
-    if let Some(path) = &args.bundle {
+    if let Some(path) = &args.out {
         let names = bundle::write(path, &report, &parts).await?;
         let words = format!("{} has {}; look into it before you send it\n", path.display(), names.join(", "));
         muster_base::terminal::err(&words);

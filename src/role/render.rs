@@ -20,8 +20,10 @@ use muster_topics::{
 /// Arguments of `muster broker render`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RenderArgs {
-    /// Broker: mosquitto, rabbitmq, nats, emqx or hivemq
-    #[arg(long = "for", value_name = "BROKER")]
+    /// Program that it is for
+    ///
+    /// mosquitto, rabbitmq, nats, emqx or hivemq.
+    #[arg(long = "program", value_name = "PROGRAM")]
     kind: BrokerKind,
     /// First levels of all topics
     #[arg(long, value_name = "TOPIC", default_value_t = Prefix::default().as_str().to_owned())]
@@ -31,10 +33,10 @@ pub(crate) struct RenderArgs {
     listen: SocketAddr,
     /// Folder of its certificates on the broker's machine
     ///
-    /// It has authority.pem, certificate.pem and key.pem. [default: /etc/BROKER/muster]
+    /// It has authority.pem, certificate.pem and key.pem. [default: /etc/PROGRAM/muster]
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
-    /// Console, by its id; repeatable
+    /// Console with a certificate console-NAME; repeatable
     #[arg(long = "console", value_name = "NAME")]
     consoles: Vec<Name>,
     /// Operator with a certificate operator-NAME; repeatable
@@ -43,10 +45,12 @@ pub(crate) struct RenderArgs {
     /// Observer with a certificate observer-NAME; repeatable
     #[arg(long = "observer", value_name = "NAME")]
     observers: Vec<Name>,
-    /// Host, for brokers that must know each (rabbitmq, nats)
-    #[arg(long = "host", value_name = "ID")]
+    /// Host, by its id; repeatable
+    ///
+    /// For brokers that must know each: rabbitmq, nats.
+    #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<HostId>,
-    /// Folder to write the files into [default: print them]
+    /// Folder to write into [default: print it]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

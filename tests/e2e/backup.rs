@@ -21,7 +21,7 @@ const KEEPS: &str = "#!/bin/sh\necho start >> starts\nwhile :; do sleep 1; done\
 
 /// Makes a pair of keys; returns the line of the public one for the console's configuration.
 pub(crate) fn make_key(home: &Home, name: &str) -> String {
-    let made = home.muster(&["backup", "key", "--out", name]).expect_code(0);
+    let made = home.muster(&["backup", "create-key", "--out", name]).expect_code(0);
     made.stdout
 }
 
@@ -93,7 +93,7 @@ fn lost_console_is_restored_and_its_hosts_follow() {
     // A command runs all the while, and another one is given while the backup is made.
     let slow =
         roles.home.command().args(["exec", "--", "sh", "-c", "sleep 3; echo slow"]).stdout(Stdio::piped()).spawn();
-    let made = roles.json(&["backup", "create", "one.tar.age", "--artifacts", "--series"]);
+    let made = roles.json(&["backup", "create", "--out", "one.tar.age", "--artifacts", "--series"]);
     roles.ok(&["exec", "--", "echo", "beside"]);
     let slow = slow.unwrap().wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&slow.stdout), "slow\n");
@@ -165,7 +165,7 @@ fn rotation_of_the_root_goes_on_after_a_restore() {
     };
     roles.ok(&["authority", "rotate", "root"]);
     let new = ready(&roles, "trust");
-    roles.ok(&["backup", "create", "one.tar.age"]);
+    roles.ok(&["backup", "create", "--out", "one.tar.age"]);
     finish(&roles);
     ready(&roles, "certificates");
 
@@ -226,7 +226,7 @@ fn hosts_follow_to_another_address() {
         hosts if hosts[0]["state"]["value"]["numbers"]["host_addresses"].is_u64() => Ok(()),
         hosts => Err(hosts.to_string()),
     });
-    roles.ok(&["backup", "create", "one.tar.age", "--artifacts"]);
+    roles.ok(&["backup", "create", "--out", "one.tar.age", "--artifacts"]);
 
     // Nothing answers where it was.
     roles.kill_console();
@@ -258,7 +258,7 @@ fn replaced_folder_keeps_who_is_revoked() {
         count => Err(format!("{count} hosts")),
     });
     let stolen_id = id_of(&roles, "stolen");
-    roles.ok(&["backup", "create", "one.tar.age"]);
+    roles.ok(&["backup", "create", "--out", "one.tar.age"]);
     roles.ok(&["host", "revoke", "--yes", &stolen_id]);
     let _late = another_agent(&roles, "late");
     eventually("the late host", || match roles.json(&["host", "ls"]).as_array().unwrap().len() {
@@ -322,7 +322,7 @@ fn failing_backups_are_an_alert() {
     );
     fs::remove_file(roles.home.path().join("kept")).unwrap();
     assert!(roles.home.muster(&["backup", "ls"]).expect_code(0).stderr.contains("the last attempt failed"));
-    roles.ok(&["backup", "create", "by-hand.tar.age"]);
+    roles.ok(&["backup", "create", "--out", "by-hand.tar.age"]);
     eventually("no alert after a good backup", || match roles.json(&["alert", "ls"]) {
         alerts if alerts.as_array().unwrap().is_empty() => Ok(()),
         alerts => Err(alerts.to_string()),

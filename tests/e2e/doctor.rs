@@ -246,7 +246,7 @@ fn bundle_has_no_secrets() {
     let mut command = doctor(&roles.home);
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let run =
-        Run::of(&["doctor"], command.env("PATH", path).env("MUSTER_AGENT_JOIN", &token).arg("--bundle").arg(&archive));
+        Run::of(&["doctor"], command.env("PATH", path).env("MUSTER_AGENT_JOIN", &token).arg("--out").arg(&archive));
     assert!(run.stderr.contains("look into it before you send it"), "{run:?}");
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&archive).unwrap());
     assert_eq!(mode & 0o777, 0o600);

@@ -499,7 +499,7 @@ fn data(home: &Home) -> String {
 fn rules_are_rendered_for_other_brokers() {
     let home = Home::new();
     let out = home.path().join("mosquitto");
-    let render = |more: &[&str]| home.muster(&[&["broker", "render", "--for"], more].concat());
+    let render = |more: &[&str]| home.muster(&[&["broker", "render", "--program"], more].concat());
     render(&["mosquitto", "--console", "eu", "--prefix", "shops", "--out", out.to_str().unwrap()]).expect_code(0);
     let acl = fs::read_to_string(out.join("muster.acl")).unwrap();
     assert!(acl.contains("\nuser console-eu\n") && acl.contains("topic write shops/console/eu/presence\n"), "{acl}");

@@ -112,7 +112,7 @@ impl RenderContext<'_> {
     /// Returns the command that makes this configuration.
     pub(super) fn command(&self) -> String {
         let fleet = self.fleet;
-        let mut command = format!("muster broker render --for {}", self.kind.as_str());
+        let mut command = format!("muster broker render --program {}", self.kind.as_str());
         let mut say = |flag: &str, value: String| command.extend([" --", flag, " ", &value]);
         if fleet.prefix != Prefix::default() {
             say("prefix", fleet.prefix.as_str().to_owned());

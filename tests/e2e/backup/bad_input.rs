@@ -10,7 +10,7 @@ use crate::fleet::{Home, Run, file};
 #[test]
 fn bad_backups_keys_and_folders_are_named() {
     let mut roles = roles("every_hours = 0");
-    roles.ok(&["backup", "create", "one.tar.age"]);
+    roles.ok(&["backup", "create", "--out", "one.tar.age"]);
     make_key(&roles.home, "other.txt");
     let home = &roles.home;
     let verify = |file: &str, key: &str| home.muster(&["backup", "verify", file, "--identity", key]);
@@ -66,7 +66,7 @@ fn bad_backups_keys_and_folders_are_named() {
         .muster(&["backup", "create"])
         .expect_code(1)
         .expect_stderr("no public key")
-        .expect_stderr("muster backup key");
+        .expect_stderr("muster backup create-key");
     roles.kill_console();
     let text =
         fs::read_to_string(&config).unwrap().replace("# recipients = [\"age1", "recipients = [\"AGE-SECRET-KEY-1");

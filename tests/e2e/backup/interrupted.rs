@@ -33,7 +33,7 @@ fn run(home: &Home, crash: Option<&str>, name: &str) -> Output {
 #[test]
 fn killed_restore_is_finished_by_the_next() {
     let mut roles = roles("every_hours = 0");
-    roles.ok(&["backup", "create", "one.tar.age"]);
+    roles.ok(&["backup", "create", "--out", "one.tar.age"]);
     roles.stop_console();
     let home = roles.home.path().to_owned();
     let (folder, places) = (home.join("console"), home.join("places"));
@@ -78,6 +78,6 @@ fn killed_restore_is_finished_by_the_next() {
     roles.ok(&["host", "ls"]);
     // Keys are made once for each name.
     make_key(&roles.home, "other.txt");
-    roles.home.muster(&["backup", "key", "--out", "other.txt"]).expect_code(1).expect_stderr("other.txt");
+    roles.home.muster(&["backup", "create-key", "--out", "other.txt"]).expect_code(1).expect_stderr("other.txt");
     restore(&roles, &[]).expect_code(1).expect_stderr("a console works with");
 }

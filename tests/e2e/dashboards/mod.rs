@@ -213,7 +213,7 @@ fn influxdb_answers_every_panel() {
 fn exported_files_equal_committed_ones() {
     let home = Home::new();
     let folder = home.path().join("grafana");
-    let run = home.muster(&["-o", "json", "dashboards", "export", folder.to_str().unwrap()]).expect_code(0);
+    let run = home.muster(&["-o", "json", "dashboard", "export", "--out", folder.to_str().unwrap()]).expect_code(0);
     let written: Value = serde_json::from_str(&run.stdout).unwrap();
     let written = written.as_array().unwrap();
     assert!(written.len() >= 15, "{written:?}");
@@ -223,12 +223,12 @@ fn exported_files_equal_committed_ones() {
         assert_eq!(fs::read_to_string(path).unwrap(), fs::read_to_string(&committed).unwrap(), "{path:?}");
     }
     // Again, over what is there; and where nothing can be written.
-    home.muster(&["dashboards", "export", folder.to_str().unwrap()]).expect_code(0);
+    home.muster(&["dashboard", "export", "--out", folder.to_str().unwrap()]).expect_code(0);
     fs::write(home.path().join("file"), "").unwrap();
-    home.muster(&["dashboards", "export", home.path().join("file").to_str().unwrap()])
+    home.muster(&["dashboard", "export", "--out", home.path().join("file").to_str().unwrap()])
         .expect_code(1)
         .expect_stderr("file");
-    home.muster(&["dashboards", "export", "/tmp", "--flavour", "flux"]).expect_code(2).expect_stderr("influxql");
+    home.muster(&["dashboard", "export", "--out", "/tmp", "--language", "flux"]).expect_code(2).expect_stderr("influxql");
 }
 
 #[test]

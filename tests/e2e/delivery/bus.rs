@@ -93,7 +93,7 @@ impl Bus {
         if let Some(rendered) = kind.rendered() {
             let (listen, out) = (address.to_string(), folder.to_str().unwrap());
             let hosts: Vec<String> = hosts.iter().map(HostId::to_string).collect();
-            let mut args = vec!["broker", "render", "--for", rendered, "--listen", &listen, "--certificates", out];
+            let mut args = vec!["broker", "render", "--program", rendered, "--listen", &listen, "--certificates", out];
             args.extend(["--console", "main", "--console", "spare", "--observer", "bridge"]);
             args.extend(hosts.iter().flat_map(|host| ["--host", host]));
             args.extend(["--out", out]);

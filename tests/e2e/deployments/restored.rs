@@ -23,7 +23,7 @@ fn bench_with_backup() -> Bench {
         Bench::start_with(Roles::start_in(home, format!("{section}every_hours = 0\n")), &["one", "two", "three"]);
     bench.add_noting_program();
     (1..=3).for_each(|version| apply(&bench, version));
-    bench.roles.ok(&["backup", "create", "one.tar.age", "--artifacts"]);
+    bench.roles.ok(&["backup", "create", "--out", "one.tar.age", "--artifacts"]);
     bench.roles.ok(&["host", "label", &bench.id(LABELLED_LATER), "site=north"]);
     (4..=5).for_each(|version| apply(&bench, version));
     bench

@@ -33,7 +33,7 @@ impl PageView for BackupsView {
             @if recipients.is_empty() {
                 (empty("No backups are made: no public key is configured.",
                        "Make a pair of keys on another machine; the public one goes into the console's configuration:",
-                       "muster backup key --out key.txt"))
+                       "muster backup create-key --out key.txt"))
             } @else {
                 @if *every_hours == 0 {
                     p { "None is made by itself." }
@@ -46,7 +46,7 @@ impl PageView for BackupsView {
                 table.cards {
                     caption.visually-hidden { "Backups" }
                     thead { tr {
-                        th scope="col" { "File" } th scope="col" { "Taken" } th scope="col" { "Size" } th scope="col" { "What is in it" }
+                        th scope="col" { "File" } th scope="col" { "Created" } th scope="col" { "Size" } th scope="col" { "What is in it" }
                         th scope="col" { "Where" }
                     } }
                     tbody { @for backup in backups { (row(backup, frame)) } }
@@ -62,7 +62,7 @@ fn row(backup: &Backup, frame: &PageFrame) -> Markup {
     html! {
         tr {
             th scope="row" { (backup.name) }
-            td data-label="Taken" { (ago(backup.taken_ms, frame.now_ms)) }
+            td data-label="Created" { (ago(backup.taken_ms, frame.now_ms)) }
             td data-label="Size" { (muster_topics::size::print(backup.bytes)) }
             td data-label="What is in it" { (backup.contents()) }
             td data-label="Where" {

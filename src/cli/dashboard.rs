@@ -1,4 +1,4 @@
-//! `muster dashboards`: dashboards for Grafana and rules for Prometheus, as files.
+//! `muster dashboard`: dashboards for Grafana and rules for Prometheus, as files.
 
 use std::{
     fs,
@@ -20,14 +20,14 @@ use super::{
 
 /// Verbs on dashboards.
 #[derive(Subcommand, Clone, Debug)]
-pub enum DashboardsVerb {
+pub enum DashboardVerb {
     /// Write dashboards for Grafana and rules for Prometheus
     ///
     /// With the data sources that Grafana needs.
-    Export(ExportDashboards),
+    Export(ExportArgs),
 }
 
-/// Arguments of `muster dashboards export`.
+/// Arguments of `muster dashboard export`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "What is written:\n\
                     \x20 README.md         how to set up a Grafana with these dashboards\n\
@@ -40,17 +40,18 @@ pub enum DashboardsVerb {
                     \x20 MUSTER_DASHBOARDS=/var/lib/grafana/muster MUSTER_URL=http://127.0.0.1:7080 MUSTER_TOKEN=… \
                     in its environment\n\n\
                     Dashboards can be imported by hand as well: each asks for its data source.")]
-pub struct ExportDashboards {
+pub struct ExportArgs {
     /// Folder to write into
     ///
     /// It is made if it does not exist; files of the same names are replaced.
-    folder: PathBuf,
-    /// Write only what is for this program
-    #[arg(long = "for", value_enum, value_name = "PROGRAM")]
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Program that it is for [default: all]
+    #[arg(long, value_enum, value_name = "PROGRAM")]
     program: Option<ReaderProgram>,
-    /// Write only dashboards in this query language
+    /// Query language of the dashboards [default: all]
     #[arg(long, value_enum, value_name = "LANGUAGE")]
-    flavour: Option<LanguageArg>,
+    language: Option<LanguageArg>,
 }
 
 /// Who is to use what is written.
@@ -71,16 +72,16 @@ enum LanguageArg {
     Influxql,
 }
 
-impl ExportDashboards {
+impl ExportArgs {
     /// Whether a file was requested.
     fn wants(&self, file: &DashboardFile) -> bool {
-        let flavour = self.flavour.map(|flavour| match flavour {
+        let language = self.language.map(|language| match language {
             LanguageArg::Promql => muster_dashboards::QueryLanguage::Promql,
             LanguageArg::Influxql => muster_dashboards::QueryLanguage::Influxql,
         });
         match file.reader {
             FileReader::Grafana(of) => {
-                self.program != Some(ReaderProgram::Prometheus) && (of.is_none() || flavour.is_none() || of == flavour)
+                self.program != Some(ReaderProgram::Prometheus) && (of.is_none() || language.is_none() || of == language)
             }
             FileReader::Prometheus => self.program != Some(ReaderProgram::Grafana),
         }
@@ -96,18 +97,18 @@ struct WrittenFile {
 ///
 /// # Errors
 /// If a file cannot be written; earlier ones then exist.
-pub fn run(verb: &DashboardsVerb, options: &GlobalOptions) -> Result<(), Failure> {
-    let DashboardsVerb::Export(export) = verb;
+pub fn run(verb: &DashboardVerb, options: &GlobalOptions) -> Result<(), Failure> {
+    let DashboardVerb::Export(export) = verb;
     let mut written = Vec::new();
     for file in files::all().iter().filter(|file| export.wants(file)) {
-        let path = export.folder.join(&file.path);
+        let path = export.out.join(&file.path);
         write(&path, &file.text)?;
         written.push(WrittenFile { file: path.display().to_string() });
     }
     print::say(format_args!(
         "{} files are in {}; README.md there says what to do with them",
         written.len(),
-        export.folder.display()
+        export.out.display()
     ));
     Printer::new(options.output).list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was asked for")
 }
@@ -128,12 +129,12 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        export: ExportDashboards,
+        export: ExportArgs,
     }
 
     /// The first folders, or files, for some arguments.
     fn asked(arguments: &[&str]) -> Vec<String> {
-        let line = Line::parse_from([&["export", "/tmp"], arguments].concat());
+        let line = Line::parse_from([&["export", "--out", "/tmp"], arguments].concat());
         let all = files::all();
         let wanted = all.iter().filter(|file| line.export.wants(file));
         let mut tops: Vec<String> =
@@ -146,10 +147,10 @@ mod tests {
     fn selected_dashboards_are_written() {
         for (arguments, wanted) in [
             (&[][..], &["promql", "influxql", "README.md", "provisioning", "rules"][..]),
-            (&["--for", "grafana"], &["promql", "influxql", "README.md", "provisioning"]),
-            (&["--for", "grafana", "--flavour", "influxql"], &["influxql", "README.md", "provisioning"]),
-            (&["--flavour", "promql"], &["promql", "README.md", "provisioning", "rules"]),
-            (&["--for", "prometheus"], &["rules"]),
+            (&["--program", "grafana"], &["promql", "influxql", "README.md", "provisioning"]),
+            (&["--program", "grafana", "--language", "influxql"], &["influxql", "README.md", "provisioning"]),
+            (&["--language", "promql"], &["promql", "README.md", "provisioning", "rules"]),
+            (&["--program", "prometheus"], &["rules"]),
         ] {
             assert_eq!(asked(arguments), wanted, "{arguments:?}");
         }
