@@ -63,8 +63,7 @@ pub(crate) const SAID_ONCE: &str = "`muster --help` has what holds for all verbs
 pub(crate) fn for_people(command: Command) -> Command {
     let globals: Vec<Arg> = command.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
     for_programs(
-        command
-            .mut_subcommands(|verb| globals.iter().fold(verb, |verb, option| verb.arg(option.clone().hide(true)))),
+        command.mut_subcommands(|verb| globals.iter().fold(verb, |verb, option| verb.arg(option.clone().hide(true)))),
     )
 }
 

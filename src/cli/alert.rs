@@ -15,7 +15,6 @@ use super::{print, session::CliSession};
 #[derive(Subcommand, Clone, Debug)]
 pub enum AlertVerb {
     /// List active alerts
-    #[command(alias = "list")]
     Ls {
         /// Which ones
         #[command(flatten)]
@@ -38,21 +37,21 @@ pub enum AlertVerb {
 /// Which alerts.
 #[derive(Args, Clone, Debug)]
 pub struct AlertFilterOptions {
-    /// Show alerts of this host only
+    /// Host, by id or hostname
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Show alerts of the hosts that this selects
+    /// Hosts that this selects
     ///
-    /// Such as 'label.site=north'.
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "host")]
     select: Option<HostSelect>,
-    /// Show alerts of this rule only
+    /// Rule of the alerts
     #[arg(long, value_name = "RULE")]
     rule: Option<Name>,
-    /// Order: since, severity or host
+    /// Order of the list
     ///
     /// `since` shows the newest alerts first, `severity` the worst.
-    #[arg(long, value_name = "ORDER", default_value = "since", value_parser = AlertSort::WORDS, hide_possible_values = true)]
+    #[arg(long, value_name = "ORDER", default_value = "since", value_parser = AlertSort::WORDS)]
     sort: String,
 }
 

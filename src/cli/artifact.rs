@@ -43,7 +43,6 @@ pub enum ArtifactVerb {
     /// Creating the same one again changes nothing.
     Create(CreateArgs),
     /// List artifacts, newest first
-    #[command(alias = "list")]
     Ls,
     /// Show one artifact, with its manifest
     Show {
@@ -61,10 +60,10 @@ pub enum ArtifactVerb {
     ///
     /// They are removed from the console. A host removes its own copies a day after their last use.
     Gc {
-        /// Show which, and remove nothing
+        /// Show what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
-        /// Do not ask before they are removed
+        /// Do not ask first
         #[arg(short, long)]
         yes: bool,
     },
@@ -89,10 +88,10 @@ pub enum ArtifactVerb {
 pub struct CreateArgs {
     /// Program, or script that begins with `#!`
     file: PathBuf,
-    /// Role [default: that of the manifest]
+    /// Role of the artifact [default: that of the manifest]
     #[arg(long)]
     role: Option<Name>,
-    /// Version [default: that of the manifest]
+    /// Version of the artifact [default: that of the manifest]
     #[arg(long = "version", value_name = "VERSION")]
     version: Option<Version>,
     /// Manifest [default: FILE.manifest.json, if there is one]

@@ -56,7 +56,7 @@ pub enum AuthorityVerb {
     ///
     /// The old key is deleted. A new root takes it twice: for certificates under it, and to drop the old one.
     Finish {
-        /// Finish although this host lacks the new key or root; repeatable
+        /// Host that may lack the new key or root; repeatable
         ///
         /// The host gets a key with a renewal of its certificate when it is back. A host that has no certificate under a
         /// new root when the old one is dropped has to join anew.
@@ -73,7 +73,9 @@ pub enum AuthorityVerb {
 /// How long to wait for the hosts.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct RotationWait {
-    /// Wait so long until online hosts have the keys
+    /// Wait so long until it is done
+    ///
+    /// All online hosts have the keys then.
     #[arg(long, default_value = "10s", value_name = "TIME")]
     timeout: humantime::Duration,
 }

@@ -56,7 +56,6 @@ pub enum BackupVerb {
     /// Needs no console; one that uses the folder has to be stopped first.
     Restore(RestoreArgs),
     /// List the last backups, and how they are made
-    #[command(alias = "list")]
     Ls,
 }
 
@@ -121,7 +120,9 @@ pub struct RestoreArgs {
     /// File with the private key; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     identity: PathBuf,
-    /// Replace a folder that has data of the same fleet
+    /// Replace what is there
+    ///
+    /// That is a folder with data of the same fleet; it is kept under another name.
     #[arg(long)]
     replace: bool,
 }
@@ -351,7 +352,9 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
     }
     let Backups { recipients, every_hours, keep, dir, .. } = &backups;
     match (recipients.len(), every_hours) {
-        (0, _) => print::say("no public key is configured, so no backups are made; `muster backup create-key` creates a pair"),
+        (0, _) => {
+            print::say("no public key is configured, so no backups are made; `muster backup create-key` creates a pair")
+        }
         (_, 0) => print::say("none is made by itself: every_hours is 0"),
         (_, hours) => print::say(format_args!("one every {hours} hours, of which {keep} are kept in {dir}")),
     }

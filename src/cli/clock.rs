@@ -26,7 +26,7 @@ pub enum ClockVerb {
 /// Confirm the clock.
 #[derive(Args, Clone, Debug)]
 pub struct ConfirmArgs {
-    /// Do not ask
+    /// Do not ask first
     #[arg(long)]
     yes: bool,
 }

@@ -18,12 +18,11 @@ use super::command_cancel::not_gone_out;
 #[derive(Subcommand, Clone, Debug)]
 pub enum CommandVerb {
     /// List commands, newest first
-    #[command(alias = "list")]
     Ls {
-        /// Show so many
-        #[arg(short = 'n', long, default_value_t = 20)]
+        /// Show so many at most
+        #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
         limit: u32,
-        /// Show those of this host only
+        /// Host, by id or hostname
         #[arg(long)]
         host: Option<String>,
     },

@@ -39,7 +39,6 @@ pub enum ConfigVerb {
         file: PathBuf,
     },
     /// List configs
-    #[command(alias = "list")]
     Ls,
     /// Show a config; secrets print as ***
     Show {

@@ -31,7 +31,9 @@ pub struct DrainArgs {
     /// Do not wait: end as soon as the console has stored it
     #[arg(long)]
     no_wait: bool,
-    /// Wait so long until the hosts that are online have removed their units
+    /// Wait so long until it is done
+    ///
+    /// The hosts that are online remove their units.
     #[arg(long, default_value = "5m", value_name = "TIME", conflicts_with = "no_wait")]
     timeout: humantime::Duration,
 }

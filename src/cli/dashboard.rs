@@ -81,7 +81,8 @@ impl ExportArgs {
         });
         match file.reader {
             FileReader::Grafana(of) => {
-                self.program != Some(ReaderProgram::Prometheus) && (of.is_none() || language.is_none() || of == language)
+                self.program != Some(ReaderProgram::Prometheus)
+                    && (of.is_none() || language.is_none() || of == language)
             }
             FileReader::Prometheus => self.program != Some(ReaderProgram::Grafana),
         }

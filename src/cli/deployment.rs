@@ -42,10 +42,17 @@ pub enum DeploymentVerb {
     /// Deployments that the documents do not name stay as they are.
     Apply(change::ApplyDeploymentArgs),
     /// List deployments, and how far they are on their hosts
-    #[command(alias = "list")]
     Ls,
     /// Show a deployment: its units, and its hosts with their states
     Show(ShowDeployment),
+    /// Print a deployment as a document for `muster deployment apply`
+    Export {
+        /// REALM/NAME
+        deployment: DeploymentName,
+        /// Number of a version [default: the present one]
+        #[arg(long, value_name = "NUMBER")]
+        version: Option<u32>,
+    },
     /// List the versions of a deployment
     History {
         /// REALM/NAME
@@ -66,7 +73,7 @@ pub enum DeploymentVerb {
     Changes {
         /// REALM/NAME [default: all, with cordons and variables]
         deployment: Option<DeploymentName>,
-        /// List so many at most
+        /// Show so many at most
         #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
     },
@@ -75,7 +82,6 @@ pub enum DeploymentVerb {
     /// That is a new version, with the content of the earlier one.
     Rollback(change::RollBackArgs),
     /// Remove a deployment, and its units from their hosts
-    #[command(alias = "remove")]
     Rm(change::RemoveDeploymentArgs),
     /// Follow a deployment until all its hosts are done
     ///
@@ -98,15 +104,9 @@ pub enum DeploymentVerb {
 pub struct ShowDeployment {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Show hosts in this state only; repeatable
+    /// State of the hosts [default: all]; repeatable
     #[arg(long, value_name = "STATE", value_parser = parse_state)]
     state: Vec<DeploymentState>,
-    /// Print its document, as for `muster deployment apply`
-    #[arg(long, conflicts_with = "state")]
-    document: bool,
-    /// Of this version instead of the present one
-    #[arg(long, value_name = "NUMBER", requires = "document")]
-    version: Option<u32>,
 }
 
 /// The deployment that is followed.
@@ -114,7 +114,7 @@ pub struct ShowDeployment {
 pub struct WatchDeployment {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Follow so long at most [default: until it is done]
+    /// Wait so long until it is done [default: until it is]
     #[arg(long, value_name = "TIME")]
     timeout: Option<humantime::Duration>,
 }
@@ -124,7 +124,7 @@ pub struct WatchDeployment {
 pub struct AdoptUnits {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Unit of the deployment, REALM/NAME
+    /// Unit, REALM/NAME
     unit: UnitName,
     #[command(flatten)]
     hosts: HostOptions,
@@ -150,8 +150,8 @@ pub async fn run(verb: DeploymentVerb, session: &CliSession) -> Result<(), Failu
     match verb {
         DeploymentVerb::Apply(args) => change::apply(args, session).await,
         DeploymentVerb::Ls => list(session).await,
-        DeploymentVerb::Show(wanted) if wanted.document => document(session, &wanted).await,
         DeploymentVerb::Show(wanted) => show(session, wanted).await,
+        DeploymentVerb::Export { deployment, version } => export(session, &deployment, version).await,
         DeploymentVerb::History { deployment } => history(session, &deployment).await,
         DeploymentVerb::Changes { deployment, limit } => changes(session, deployment, limit).await,
         DeploymentVerb::Diff { deployment, from, to } => diff(session, &deployment, (from, to)).await,
@@ -269,11 +269,11 @@ fn unit_words(unit: &DeploymentUnit) -> String {
 }
 
 /// Prints the document of a version.
-async fn document(session: &CliSession, wanted: &ShowDeployment) -> Result<(), Failure> {
-    let document = match wanted.version {
-        None => detail(session, &wanted.deployment).await?.document,
+async fn export(session: &CliSession, deployment: &DeploymentName, version: Option<u32>) -> Result<(), Failure> {
+    let document = match version {
+        None => detail(session, deployment).await?.document,
         Some(number) => {
-            let path = format!("{}/versions/{number}", path(&wanted.deployment));
+            let path = format!("{}/versions/{number}", path(deployment));
             session.client.get::<DeploymentVersionDetail>(&path, &[]).await?.document
         }
     };

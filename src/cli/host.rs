@@ -17,16 +17,15 @@ pub use super::host_lookup::{one, only};
 #[derive(Subcommand, Clone, Debug)]
 pub enum HostVerb {
     /// List hosts, and how old their last news is
-    #[command(alias = "list")]
     Ls(HostListArgs),
     /// Show a host
     Show {
-        /// Id or hostname [default: the only host, if there is one]
+        /// Host, by id or hostname [default: the only host]
         host: Option<String>,
     },
     /// Ask a host to report its whole state again
     Refresh {
-        /// Id or hostname [default: the only host, if there is one]
+        /// Host, by id or hostname [default: the only host]
         host: Option<String>,
     },
     /// List or change labels of hosts
@@ -43,7 +42,7 @@ pub enum HostVerb {
     ///
     /// It needs a new token for that.
     Revoke {
-        /// Id or hostname
+        /// Host, by id or hostname
         host: String,
         /// Do not ask first
         #[arg(short, long)]
@@ -52,9 +51,8 @@ pub enum HostVerb {
     /// Remove a host, and all that it has reported
     ///
     /// Its certificates are revoked.
-    #[command(alias = "remove")]
     Rm {
-        /// Id or hostname
+        /// Host, by id or hostname
         host: String,
         /// Do not ask first
         #[arg(short, long)]
@@ -65,17 +63,17 @@ pub enum HostVerb {
 /// Hosts that are listed.
 #[derive(Args, Clone, Debug)]
 pub struct HostListArgs {
-    /// Show hosts that this selects, such as 'label.site=north'
+    /// Hosts that this selects
     ///
-    /// `muster --help` has the fields.
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION")]
     select: Option<HostSelect>,
-    /// Order: hostname, presence, heard, units or joined
+    /// Order of the list
     ///
     /// `presence` shows offline hosts first, `heard` the last news, `units` the most units, `joined` the newest host.
-    #[arg(long, value_name = "ORDER", default_value = "hostname", value_parser = HostSort::WORDS, hide_possible_values = true)]
+    #[arg(long, value_name = "ORDER", default_value = "hostname", value_parser = HostSort::WORDS)]
     sort: String,
-    /// Show so many at most
+    /// Show so many at most [default: all]
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u32>,
 }
@@ -99,10 +97,10 @@ pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
         HostVerb::Uncordon(wanted) => cordon::run(wanted, Cordon::Open, session).await,
         HostVerb::Drain(wanted) => cordon::drain(wanted, session).await,
         HostVerb::Revoke { host, yes } => {
-            let host = sure(session, "lock out", &host, yes).await?;
+            let host = sure(session, "revoke", &host, yes).await?;
             session.client.order(Method::POST, &format!("hosts/{}/revoke", host.id)).await?;
             print::say(format_args!(
-                "{} is locked out; what it runs goes on until somebody stops it there",
+                "{} is revoked; what it runs goes on until somebody stops it there",
                 host.hostname
             ));
             Ok(())

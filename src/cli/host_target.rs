@@ -21,7 +21,7 @@ pub struct HostOptions {
 /// Hosts by their names.
 #[derive(Args, Clone, Debug)]
 pub struct HostWords {
-    /// Hosts, by id or hostname
+    /// Host, by id or hostname; repeatable
     #[arg(value_name = "HOST", conflicts_with_all = ["select", "all"])]
     pub hosts: Vec<String>,
     /// Others
@@ -32,9 +32,9 @@ pub struct HostWords {
 /// Hosts that are not named.
 #[derive(Args, Clone, Debug)]
 pub struct OtherHosts {
-    /// Hosts that this selects, such as 'label.site=north'
+    /// Hosts that this selects
     ///
-    /// `muster --help` has the fields.
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "all")]
     pub select: Option<HostSelect>,
     /// Every host

@@ -34,21 +34,25 @@ pub struct LabelArgs {
     /// Hosts are given by id or hostname. Without a label to change, labels are listed.
     #[arg(value_name = "HOST|NAME=VALUE|NAME-")]
     pub words: Vec<String>,
-    /// Hosts that this selects, such as 'label.site=north'
+    /// Hosts that this selects
     ///
-    /// `muster --help` has the fields.
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "all")]
     pub select: Option<HostSelect>,
     /// Every host
     #[arg(long)]
     pub all: bool,
-    /// Replace labels that have another value
+    /// Replace what is there
+    ///
+    /// Without it, a label that has another value is refused.
     #[arg(long)]
     pub replace: bool,
-    /// Do not ask before labels of all hosts are changed
+    /// Do not ask first
     #[arg(short, long)]
     pub yes: bool,
-    /// Wait so long until online hosts confirm their labels
+    /// Wait so long until it is done
+    ///
+    /// Online hosts confirm their labels.
     #[arg(long, default_value = "10s", value_name = "TIME")]
     pub timeout: humantime::Duration,
 }

@@ -52,7 +52,6 @@ pub struct LoginArgs {
 #[derive(Subcommand, Clone, Debug)]
 pub enum LoginVerb {
     /// List browsers and programs that are signed in
-    #[command(alias = "list")]
     Ls,
     /// Revoke a sign-in
     Revoke {

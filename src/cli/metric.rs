@@ -232,12 +232,7 @@ fn text_alone(session: &CliSession, option: &str) -> Result<(), Failure> {
 }
 
 /// Copies the console's export to standard output.
-async fn export(
-    session: &CliSession,
-    selector: String,
-    range: (Millis, Millis),
-    csv: bool,
-) -> Result<(), Failure> {
+async fn export(session: &CliSession, selector: String, range: (Millis, Millis), csv: bool) -> Result<(), Failure> {
     text_alone(session, "what `muster metric export` writes")?;
     let query = [
         ("selector", selector),

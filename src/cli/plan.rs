@@ -27,11 +27,11 @@ pub struct PlanArgs {
     /// Of a folder, all files are read whose names end with .yaml, .yml or .json.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Plan as if units of these names were taken over that verbs made
+    /// Take over units of these names that were made by verbs
     #[arg(long)]
     adopt: bool,
-    /// How long hosts may take
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    /// Wait so long until it is done
+    #[arg(long, value_name = "TIME", default_value = "60s")]
     timeout: humantime::Duration,
 }
 

@@ -45,7 +45,6 @@ pub enum RealmVerb {
         wait: RealmWaitOptions,
     },
     /// List realms, with what they have from their parents
-    #[command(alias = "list")]
     Ls,
     /// List addresses and ports on which units listen
     Endpoints {
@@ -109,12 +108,12 @@ pub struct RealmOptions {
 /// How long to wait for the hosts.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct RealmWaitOptions {
-    /// Do not wait until the hosts know of it
+    /// Do not wait: end as soon as the console has stored it
     #[arg(long)]
     no_wait: bool,
-    /// Wait so long until all online hosts know of it
+    /// Wait so long until it is done
     ///
-    /// Offline hosts learn of it when they are online again.
+    /// All online hosts know of it then. Offline hosts learn of it when they are online again.
     #[arg(long, default_value = "10s", value_name = "TIME")]
     timeout: humantime::Duration,
 }

@@ -39,13 +39,15 @@ use super::{
                        instance.name, deployment.name, endpoint('NAME').port, secret('NAME')."
 )]
 pub struct RenderArgs {
-    /// File; - is standard input
+    /// File of a template or of documents; `-` is standard input
     #[arg(required_unless_present = "unit")]
     file: Option<PathBuf>,
-    /// Host that renders it, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: String,
-    /// Unit that FILE is for, or that is shown without one: REALM/NAME
+    /// Unit, REALM/NAME
+    ///
+    /// It is what FILE is for, or what is shown without one.
     #[arg(long)]
     unit: Option<UnitName>,
 }

@@ -23,13 +23,14 @@ use super::{print, session::CliSession};
 #[derive(Subcommand, Clone, Debug)]
 pub enum RolloutVerb {
     /// List the last rollout of each deployment, or all of one
-    #[command(alias = "list")]
     Ls {
-        /// All rollouts of this deployment, REALM/NAME
+        /// REALM/NAME [default: the last rollout of each]
         deployment: Option<DeploymentName>,
     },
     /// Show a rollout: its waves, how its hosts end, and why they wait
     Show(ShowRollout),
+    /// List the hosts of a rollout, with their outcomes or why they wait
+    Hosts(ListRolloutHosts),
     /// Follow a rollout to its end
     ///
     /// Hosts that are away are waited for as long as the rollout does. It ends with code 1 if the rollout fails, or is paused.
@@ -65,13 +66,17 @@ pub enum RolloutVerb {
 pub struct ShowRollout {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Of this version instead of the last one
+    /// Number of a version [default: the present one]
     #[arg(long, value_name = "NUMBER")]
     version: Option<u32>,
-    /// List its hosts, each with its outcome or what it waits for
-    #[arg(long)]
-    hosts: bool,
-    /// List hosts with this outcome only
+}
+
+/// The rollout whose hosts are listed.
+#[derive(Args, Clone, Debug)]
+pub struct ListRolloutHosts {
+    #[command(flatten)]
+    rollout: ShowRollout,
+    /// Outcome of the hosts [default: all]
     #[arg(long, value_name = "OUTCOME", value_parser = parse_outcome)]
     outcome: Option<HostOutcome>,
 }
@@ -81,7 +86,7 @@ pub struct ShowRollout {
 pub struct WatchRollout {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Follow so long at most [default: until it has ended]
+    /// Wait so long until it is done [default: until it has ended]
     #[arg(long, value_name = "TIME")]
     timeout: Option<humantime::Duration>,
 }
@@ -91,7 +96,9 @@ pub struct WatchRollout {
 pub struct RolloutArgs {
     /// REALM/NAME
     deployment: DeploymentName,
-    /// Only if this is the present version
+    /// Number of a version [default: the present one]
+    ///
+    /// Refused if another one is the present one by then.
     #[arg(long, value_name = "NUMBER")]
     version: Option<u32>,
 }
@@ -130,8 +137,8 @@ fn path(deployment: &DeploymentName) -> String {
 pub async fn run(verb: RolloutVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         RolloutVerb::Ls { deployment } => list(session, deployment.as_ref()).await,
-        RolloutVerb::Show(wanted) if wanted.hosts || wanted.outcome.is_some() => hosts(session, &wanted).await,
         RolloutVerb::Show(wanted) => show(session, &wanted).await,
+        RolloutVerb::Hosts(wanted) => hosts(session, &wanted).await,
         RolloutVerb::Watch(wanted) => watch(session, &wanted).await,
         RolloutVerb::Pause(args) => change(session, &args, "pause").await,
         RolloutVerb::Resume(args) => change(session, &args, "resume").await,
@@ -234,14 +241,14 @@ fn first_hosts(wait: &RolloutWait) -> String {
 }
 
 /// Lists hosts, page by page.
-async fn hosts(session: &CliSession, wanted: &ShowRollout) -> Result<(), Failure> {
+async fn hosts(session: &CliSession, wanted: &ListRolloutHosts) -> Result<(), Failure> {
     let mut hosts: Vec<RolloutHost> = Vec::new();
-    let mut version = wanted.version;
+    let ShowRollout { deployment, mut version } = wanted.rollout.clone();
     loop {
         let mut query = vec![("after", hosts.len().to_string()), ("limit", ROLLOUT_HOSTS_MAX.to_string())];
         query.extend(version.map(|number| ("version", number.to_string())));
         query.extend(wanted.outcome.map(|outcome| ("outcome", outcome_word(outcome).to_owned())));
-        let page: RolloutHosts = session.client.get(&format!("{}/hosts", path(&wanted.deployment)), &query).await?;
+        let page: RolloutHosts = session.client.get(&format!("{}/hosts", path(&deployment)), &query).await?;
         // Further pages are of the same version, whatever becomes of the deployment.
         version = Some(page.version);
         let is_last = page.hosts.is_empty();

@@ -24,7 +24,6 @@ pub enum RuleVerb {
     /// List rules of alerts
     ///
     /// These are the rules that are set on the console, and the built-in ones of agents.
-    #[command(alias = "list")]
     Ls,
     /// Set a rule of alerts, for all hosts or for one
     #[command(
@@ -38,7 +37,7 @@ pub enum RuleVerb {
     Rm {
         /// Name of the rule
         rule: Name,
-        /// Host that it is for [default: all hosts]
+        /// Host, by id or hostname [default: all hosts]
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
     },
@@ -49,7 +48,7 @@ pub enum RuleVerb {
 pub struct RuleOptions {
     /// Name of the rule
     rule: Name,
-    /// Host that it is for [default: all hosts]
+    /// Host, by id or hostname [default: all hosts]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     /// What is measured

@@ -35,7 +35,6 @@ pub enum SecretVerb {
     )]
     Set(SetArgs),
     /// List secrets, with how many units use each
-    #[command(alias = "list")]
     Ls {
         /// Realm [default: all]
         #[arg(long)]
@@ -80,7 +79,9 @@ pub struct SetArgs {
     /// Only store it: units get it with their next change
     #[arg(long)]
     store_only: bool,
-    /// Do not ask before several yunos are changed
+    /// Do not ask first
+    ///
+    /// It is asked before several yunos are changed.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]

@@ -19,10 +19,10 @@ pub enum SilenceVerb {
     ///
     /// They are still recorded and shown.
     Create {
-        /// Host whose alerts it is for [default: all hosts]
+        /// Host, by id or hostname [default: all hosts]
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
-        /// Rule whose alerts it is for [default: all rules]
+        /// Rule of the alerts [default: all rules]
         #[arg(long, value_name = "RULE")]
         rule: Option<Name>,
         /// How long it lasts
@@ -33,7 +33,6 @@ pub enum SilenceVerb {
         reason: String,
     },
     /// List silences in force
-    #[command(alias = "list")]
     Ls,
     /// Remove a silence
     Rm {

@@ -38,7 +38,6 @@ pub enum SnapshotVerb {
         wait: change::WaitOptions,
     },
     /// List the snapshots of hosts
-    #[command(alias = "list")]
     Ls(HostChoice),
     /// Show how the units differ from a snapshot
     Diff(NamedSnapshot),
@@ -47,7 +46,7 @@ pub enum SnapshotVerb {
         /// Which one
         #[command(flatten)]
         named: NamedSnapshot,
-        /// Show what it would do
+        /// Show what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
         /// How long to wait
@@ -82,7 +81,7 @@ pub struct HostChoice {
     /// Host, by id or hostname; repeatable
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
-    /// Every host of the fleet
+    /// Every host
     #[arg(long, conflicts_with = "hosts")]
     all: bool,
 }

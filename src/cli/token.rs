@@ -27,7 +27,6 @@ pub enum TokenVerb {
         replace: Option<String>,
     },
     /// List tokens, used and unused
-    #[command(alias = "list")]
     Ls,
     /// Revoke a token
     Revoke {

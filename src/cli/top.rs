@@ -41,13 +41,17 @@ pub struct TopArgs {
     /// Hosts or units
     #[arg(value_enum, default_value_t = TopSubject::Hosts)]
     pub what: TopSubject,
-    /// Show hosts that this selects
+    /// Hosts that this selects
+    ///
+    /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION")]
     pub select: Option<HostSelect>,
-    /// Order
-    #[arg(long, value_enum, default_value_t = TopSort::Cpu)]
+    /// Order of the list
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t = TopSort::Cpu)]
     pub sort: TopSort,
-    /// Time between updates; hosts measure every ten seconds
+    /// Time between updates
+    ///
+    /// Hosts measure every ten seconds.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub every: humantime::Duration,
     /// Print it once, and exit

@@ -39,13 +39,11 @@ pub enum VarVerb {
         layer: LayerOptions,
     },
     /// List variables, with their layers
-    #[command(alias = "list")]
     Ls {
         /// Show those of this name only
         name: Option<Name>,
     },
     /// Remove a variable from a layer
-    #[command(alias = "remove")]
     Rm {
         /// Name
         name: Name,
@@ -59,13 +57,15 @@ pub enum VarVerb {
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub struct LayerOptions {
-    /// For hosts that have this realm
+    /// Realm
+    ///
+    /// For hosts that have this realm.
     #[arg(long)]
     realm: Option<Name>,
-    /// For hosts with this label
+    /// Label of hosts
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     label: Option<(Name, LabelValue)>,
-    /// For this host, by id or hostname
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
 }

@@ -145,9 +145,10 @@ pub struct IssueArgs {
     /// The certificate of a broker lasts for a year, whatever is given.
     #[arg(long = "for", default_value = "90d", value_name = "TIME", value_parser = lifetime)]
     lifetime: Duration,
-    /// Folder for authority.pem, certificate.pem and key.pem
+    /// Folder to write into
     ///
-    /// For a broker also revoked.pem. authority.pem has both root certificates while one replaces the other.
+    /// It gets authority.pem, certificate.pem and key.pem, for a broker also revoked.pem. authority.pem
+    /// has both root certificates while one replaces the other.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

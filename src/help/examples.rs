@@ -346,7 +346,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster deployment apply till.yaml --dry-run", ""),
             ("muster deployment apply till.yaml", "until all online hosts have verified it"),
             ("muster deployment apply ./shop --no-wait", "all documents in a folder"),
-            ("muster deployment show shop/till --document | muster deployment apply -", "changes nothing"),
+            ("muster deployment export shop/till | muster deployment apply -", "changes nothing"),
         ],
     ),
     (
@@ -354,9 +354,9 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster deployment show shop/till", ""),
             ("muster deployment show shop/till --state failed --state away", "hosts in these states"),
-            ("muster deployment show shop/till --document --version 3 > till.yaml", ""),
         ],
     ),
+    ("deployment export", &[("muster deployment export shop/till --version 3 > till.yaml", "")]),
     ("deployment history", &[("muster deployment history shop/till", "")]),
     (
         "deployment changes",
@@ -417,13 +417,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster rollout ls shop/till", "all of one deployment"),
         ],
     ),
+    ("rollout show", &[("muster rollout show shop/till", "its waves, and why hosts wait")]),
     (
-        "rollout show",
-        &[
-            ("muster rollout show shop/till", "its waves, and why hosts wait"),
-            ("muster rollout show shop/till --hosts", "each host"),
-            ("muster rollout show shop/till --version 4 --outcome failed", ""),
-        ],
+        "rollout hosts",
+        &[("muster rollout hosts shop/till", ""), ("muster rollout hosts shop/till --version 4 --outcome failed", "")],
     ),
     (
         "rollout watch",
@@ -526,10 +523,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "metric export",
         &[
             ("muster metric export muster_host_cpu_busy_ratio --since 7d > cpu.lines", ""),
-            (
-                "muster metric export '{hostname=\"web1\"}' --since 2026-01-01 --until '2026-01-31 12:00:00' --csv",
-                "",
-            ),
+            ("muster metric export '{hostname=\"web1\"}' --since 2026-01-01 --until '2026-01-31 12:00:00' --csv", ""),
         ],
     ),
     (

@@ -26,7 +26,7 @@ pub(crate) struct RenderArgs {
     #[arg(long = "program", value_name = "PROGRAM")]
     kind: BrokerKind,
     /// First levels of all topics
-    #[arg(long, value_name = "TOPIC", default_value_t = Prefix::default().as_str().to_owned())]
+    #[arg(long = "topic-prefix", value_name = "TOPIC", default_value_t = Prefix::default().as_str().to_owned())]
     prefix: String,
     /// Address on which clients connect
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = render::default_listen())]
@@ -50,7 +50,7 @@ pub(crate) struct RenderArgs {
     /// For brokers that must know each: rabbitmq, nats.
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<HostId>,
-    /// Folder to write into [default: print it]
+    /// Folder to write into [default: print it all]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -60,7 +60,8 @@ pub(crate) struct RenderArgs {
 /// # Errors
 /// If they cannot be rendered or written.
 pub(crate) fn run(wanted: &RenderArgs) -> Result<(), Failure> {
-    let prefix = wanted.prefix.parse().map_err(|error| Failure::new(Failed::Usage, format!("--prefix: {error}")))?;
+    let prefix =
+        wanted.prefix.parse().map_err(|error| Failure::new(Failed::Usage, format!("--topic-prefix: {error}")))?;
     let fleet = RenderInputs {
         prefix,
         listen: wanted.listen,

@@ -145,10 +145,12 @@ pub struct Simulate {
     /// How long it lasts [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     lasts: Option<humantime::Duration>,
-    /// Time between progress reports
+    /// Time between updates
     #[arg(long, value_name = "TIME", default_value = "5s")]
     every: humantime::Duration,
-    /// Simulate in a fleet that has real hosts, too
+    /// Do not ask first
+    ///
+    /// It is asked for in a fleet that has real hosts, too.
     #[arg(long)]
     yes: bool,
 }

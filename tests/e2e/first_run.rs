@@ -190,9 +190,19 @@ fn uncreatable_folder_is_named() {
     let home = Home::new();
     fs::write(home.path().join("file"), "").unwrap();
     let data = home.path().join("file/data");
-    home.muster(&["up", "--data-dir", data.to_str().unwrap(), "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
-        .expect_code(1)
-        .expect_stderr(data.to_str().unwrap());
+    home.muster(&[
+        "up",
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--web-port",
+        "0",
+        "--mqtt-port",
+        "0",
+        "--hosts-port",
+        "0",
+    ])
+    .expect_code(1)
+    .expect_stderr(data.to_str().unwrap());
 }
 
 #[test]

@@ -500,7 +500,7 @@ fn rules_are_rendered_for_other_brokers() {
     let home = Home::new();
     let out = home.path().join("mosquitto");
     let render = |more: &[&str]| home.muster(&[&["broker", "render", "--program"], more].concat());
-    render(&["mosquitto", "--console", "eu", "--prefix", "shops", "--out", out.to_str().unwrap()]).expect_code(0);
+    render(&["mosquitto", "--console", "eu", "--topic-prefix", "shops", "--out", out.to_str().unwrap()]).expect_code(0);
     let acl = fs::read_to_string(out.join("muster.acl")).unwrap();
     assert!(acl.contains("\nuser console-eu\n") && acl.contains("topic write shops/console/eu/presence\n"), "{acl}");
     assert!(fs::read_to_string(out.join("mosquitto.conf")).unwrap().contains("\nrequire_certificate true\n"));
@@ -509,7 +509,7 @@ fn rules_are_rendered_for_other_brokers() {
     render(&["activemq", "--console", "main"]).expect_code(2).expect_stderr("rabbitmq");
     render(&["nats"]).expect_code(2).expect_stderr("--console main");
     render(&["nats", "--console", "a/b"]).expect_code(2);
-    render(&["nats", "--console", "main", "--prefix", "a/#"]).expect_code(2).expect_stderr("--prefix");
+    render(&["nats", "--console", "main", "--topic-prefix", "a/#"]).expect_code(2).expect_stderr("--topic-prefix");
     render(&["nats", "--console", "main", "--certificates", "/a b"]).expect_code(2).expect_stderr("/a b");
 }
 

@@ -210,7 +210,7 @@ fn budget_of_a_group_is_never_exceeded() {
         json!({"waves": [], "soak": 0, "max_in_flight": 4, "budget": {"group_by": "label.site", "max_unavailable": 1}});
     bench.apply("one", &policy);
     bench.reaches("completed", |shown| {
-        let hosts = bench.roles.json(&["rollout", "show", "default/shop", "--hosts"]);
+        let hosts = bench.roles.json(&["rollout", "hosts", "default/shop"]);
         for site in ["s0", "s1"] {
             let is_out = |host: &&Value| host["group"] == site && host["is_unavailable"] == true;
             let out = hosts.as_array().unwrap().iter().filter(is_out).count();

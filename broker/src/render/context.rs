@@ -115,7 +115,7 @@ impl RenderContext<'_> {
         let mut command = format!("muster broker render --program {}", self.kind.as_str());
         let mut say = |flag: &str, value: String| command.extend([" --", flag, " ", &value]);
         if fleet.prefix != Prefix::default() {
-            say("prefix", fleet.prefix.as_str().to_owned());
+            say("topic-prefix", fleet.prefix.as_str().to_owned());
         }
         if fleet.listen != default_listen() {
             say("listen", fleet.listen.to_string());

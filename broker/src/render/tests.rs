@@ -147,7 +147,7 @@ fn command_in_the_header_renders_the_same() {
     let fleet = RenderInputs { prefix: "a/b".parse().unwrap(), certificates: Some("/x/y/".into()), ..fleet() };
     let file = text(BrokerKind::Mosquitto, &fleet, "mosquitto.conf");
     assert!(file.contains(&format!(
-        "`muster broker render --program mosquitto --prefix a/b --certificates /x/y --host {HOST} --console main --console h \
+        "`muster broker render --program mosquitto --topic-prefix a/b --certificates /x/y --host {HOST} --console main --console h \
          --operator anna --observer bridge`"
     )), "{file}");
     assert!(file.contains("cafile /x/y/authority.pem\n"), "{file}");

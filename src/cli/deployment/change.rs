@@ -50,7 +50,9 @@ pub struct ApplyDeploymentArgs {
     /// Of a folder, all files are read whose names end with .yaml, .yml or .json.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Show what would change, field by field and host by host
+    /// Show what would be done, and do nothing
+    ///
+    /// It is shown field by field and host by host.
     #[arg(long)]
     dry_run: bool,
     /// Take over units of these names that were made by verbs
@@ -64,7 +66,9 @@ pub struct ApplyDeploymentArgs {
     /// `muster rollout show` says so. Needs a `rollout` in the document.
     #[arg(long, value_name = "DIGEST")]
     plan: Option<Digest>,
-    /// Do not ask before several processes are stopped or restarted
+    /// Do not ask first
+    ///
+    /// It is asked before several processes are stopped or restarted.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
@@ -77,12 +81,14 @@ pub struct RollBackArgs {
     /// REALM/NAME
     deployment: DeploymentName,
     /// Number of the version [default: the one before the present one]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "NUMBER")]
     to: Option<u32>,
-    /// Show what would change
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask before several processes are stopped or restarted
+    /// Do not ask first
+    ///
+    /// It is asked before several processes are stopped or restarted.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
@@ -108,7 +114,7 @@ pub struct RemoveDeploymentArgs {
     /// them to verbs.
     #[arg(long, conflicts_with = "purge")]
     keep: bool,
-    /// Show what would be removed
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// Do not ask first

@@ -25,10 +25,12 @@ use crate::{command_follower::named, host_target::HostWords, print, session::Cli
 pub struct ConfirmArgs {
     #[command(flatten)]
     hosts: HostWords,
-    /// Show what would become of each deployment
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Have hosts take what the console has
+    /// Replace what is there
+    ///
+    /// Hosts take what the console has.
     #[arg(long)]
     replace: bool,
     /// Do not ask first

@@ -25,9 +25,9 @@ pub(super) struct FollowOptions {
     /// Do not wait: end as soon as the console has stored it
     #[arg(long, conflicts_with = "wait_offline")]
     pub(super) no_wait: bool,
-    /// Wait so long until all online hosts are done [default: 5m]
+    /// Wait so long until it is done [default: 5m]
     ///
-    /// A rollout is followed until it has ended, if no time is given.
+    /// All online hosts are done then. A rollout is followed until it has ended, if no time is given.
     #[arg(long, value_name = "TIME")]
     pub(super) timeout: Option<humantime::Duration>,
     /// Wait for offline hosts too

@@ -85,7 +85,7 @@ impl FollowedRollout {
             };
             return Err(failed(message).hint(format!("`muster rollout show {name} --version {wanted}` tells why")));
         }
-        let why = format!("`muster rollout show {name} --hosts` tells more");
+        let why = format!("`muster rollout hosts {name}` tells more");
         Err(match phase {
             RolloutPhase::Completed => return Ok(()),
             RolloutPhase::Running if self.away() > 0 && !self.timed_out => return Ok(()),
@@ -118,7 +118,7 @@ impl FollowedRollout {
 /// What an operator may do with a paused rollout.
 fn paused_hint(detail: &RolloutDetail) -> String {
     let name = &detail.rollout.deployment;
-    let mut hint = format!("`muster rollout show {name} --hosts` tells more; `muster rollout resume {name}` goes on");
+    let mut hint = format!("`muster rollout hosts {name}` tells more; `muster rollout resume {name}` goes on");
     if detail.verbs.contains(&RolloutVerb::Retry) {
         hint.push_str(", `retry` has failed hosts try again");
     }

@@ -458,7 +458,7 @@ impl ShownRollout {
             let rest = waits.split_off(WAITS_MAX - 1);
             let hosts = rest.iter().map(|wait| wait.hosts).sum();
             let first = rest.into_iter().flat_map(|wait| wait.first).take(ROLLOUT_WAIT_HOSTS_MAX).collect();
-            let reason = "other reasons; `muster rollout show --hosts` lists them".into();
+            let reason = "other reasons; `muster rollout hosts` lists them".into();
             waits.push(RolloutWait { kind: RolloutWaitKind::Preparing, reason, hosts, first });
         }
         waits

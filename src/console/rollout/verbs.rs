@@ -138,7 +138,7 @@ impl Console {
             if !entry.state.release(host) {
                 let message = format!("{hostname} is not unavailable in {name}, or in the middle of a change");
                 return Err(Error::conflict("not_unavailable", message)
-                    .hint(format!("`muster rollout show {name} --hosts` tells how far it is")));
+                    .hint(format!("`muster rollout hosts {name}` tells how far it is")));
             }
             Ok(format!("{hostname} counts as available"))
         })

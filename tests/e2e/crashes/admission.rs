@@ -35,7 +35,7 @@ impl Trial {
     /// Waits until the host has ended the present version in this way.
     fn host(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
         eventually(what, || {
-            let hosts = self.roles.json(&["rollout", "show", DEPLOYMENT, "--hosts"]);
+            let hosts = self.roles.json(&["rollout", "hosts", DEPLOYMENT]);
             if wanted(&hosts[0]) { Ok(()) } else { Err(hosts.to_string()) }
         });
     }
@@ -68,7 +68,7 @@ impl Trial {
         self.versions += 1;
         self.apply("bad");
         self.host("a host that went back", |host| host["outcome"] == "rolled_back");
-        let hosts = self.roles.json(&["rollout", "show", DEPLOYMENT, "--hosts"]);
+        let hosts = self.roles.json(&["rollout", "hosts", DEPLOYMENT]);
         let admitted_ms = hosts[0]["admitted_ms"].as_i64().unwrap();
         for verb in ["retry", "resume"] {
             self.roles.ok(&["rollout", verb, DEPLOYMENT]);
