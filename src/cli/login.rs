@@ -25,9 +25,6 @@ pub struct LoginArgs {
     /// One-time sign-in link that the console printed
     #[arg(required_unless_present = "new_link")]
     pub link: Option<String>,
-    /// Name for this console in the context file
-    #[arg(long, default_value = "console")]
-    pub name: String,
     /// Certificate (PEM) of the authority of an https console
     #[arg(long, value_name = "FILE")]
     pub authority: Option<PathBuf>,
@@ -95,6 +92,9 @@ pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure
     }
 }
 
+/// The name of a console in the context file, unless `--context` gives it another.
+const CONTEXT: &str = "console";
+
 /// A function that creates a sign-in link of a console on this machine, in the folder that was named, if any. The
 /// program passes it in, because the command line does not depend on the console.
 pub type NewSignInLink = fn(Option<PathBuf>) -> BoxFuture<'static, Result<String, Failure>>;
@@ -151,7 +151,7 @@ pub async fn run(login: &LoginArgs, options: &GlobalOptions, new_link: Option<Ne
     context.token = signed_in.token;
     let path = context::path()?;
     let mut contexts = Contexts::load(&path)?;
-    let name = options.context.as_deref().unwrap_or(&login.name);
+    let name = options.context.as_deref().unwrap_or(CONTEXT);
     contexts.put(name, context);
     contexts.save(&path)?;
     print::say(format_args!("signed in to {url} as context {name:?}"));
