@@ -109,25 +109,26 @@ pub struct Simulate {
     /// Share of hosts that go offline in a minute, such as 5%/min
     ///
     /// They come back within 30 s.
-    #[arg(long, value_name = "SHARE", default_value = "0%/min", value_parser = share)]
+    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "0%/min", value_parser = share)]
     churn: f64,
     /// Share of commands that fail, such as 1%
-    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
+    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "0%", value_parser = share)]
     fail: f64,
     /// Time that each program takes
-    #[arg(long, value_name = "TIME", default_value = "0s")]
+    #[arg(long, help_heading = "Load", value_name = "TIME", default_value = "0s")]
     takes: humantime::Duration,
     /// Time that a host takes for a version that is rolled out
-    #[arg(long, value_name = "TIME", default_value = "2s")]
+    #[arg(long, help_heading = "Load", value_name = "TIME", default_value = "2s")]
     change_takes: humantime::Duration,
     /// Share of hosts on which such a version fails, such as 1%
-    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
+    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "0%", value_parser = share)]
     change_fail: f64,
     /// Send so many series for each host; 20 without a number
     ///
     /// The values are made up, measured every 10 s, and sent in batches of 30 s.
     #[arg(
         long,
+        help_heading = "Load",
         value_name = "SERIES",
         num_args = 0..=1,
         require_equals = true,
@@ -140,7 +141,7 @@ pub struct Simulate {
     /// Time over which first connections are spread
     ///
     /// [default: 2 ms for each host]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, help_heading = "Load", value_name = "TIME")]
     ramp: Option<humantime::Duration>,
     /// How long it lasts [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
