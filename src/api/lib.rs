@@ -684,13 +684,13 @@ pub struct Artifact {
     /// The SHA-256 of its manifest's canonical JSON, if it has a manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Digest>,
-    /// When it was added.
-    pub added_ms: Millis,
+    /// When it was created.
+    pub created_ms: Millis,
 }
 
 impl From<Artifact> for ArtifactRef {
     fn from(artifact: Artifact) -> Self {
-        let Artifact { sha256, size_bytes, role, version, manifest, added_ms: _ } = artifact;
+        let Artifact { sha256, size_bytes, role, version, manifest, created_ms: _ } = artifact;
         Self { sha256, size_bytes, role, version, manifest }
     }
 }
@@ -717,8 +717,8 @@ pub struct Config {
     pub version: Version,
     /// SHA-256 of its canonical JSON.
     pub sha256: Digest,
-    /// When it was added.
-    pub added_ms: Millis,
+    /// When it was created.
+    pub created_ms: Millis,
     /// The document, with secrets masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Value>,

@@ -31,10 +31,10 @@ pub struct Offer {
     secrets: BTreeMap<(Name, Name), u32>,
     /// Whether older versions are allowed.
     force: bool,
-    /// When each version of each role was added.
-    artifacts_added: BTreeMap<(Name, Version), i64>,
-    /// When each version of each config was added.
-    configs_added: BTreeMap<(ConfigId, Version), i64>,
+    /// When each version of each role was created.
+    artifacts_created: BTreeMap<(Name, Version), i64>,
+    /// When each version of each config was created.
+    configs_created: BTreeMap<(ConfigId, Version), i64>,
 }
 
 impl Offer {
@@ -45,13 +45,13 @@ impl Offer {
         let roles: BTreeSet<&Name> = artifacts.iter().map(|one| &one.role).collect();
         let newest_of = |role: &Name| {
             let same = artifacts.iter().filter(|one| one.role == *role);
-            version_order::newest(same, |one| (&one.version, one.added_ms)).cloned()
+            version_order::newest(same, |one| (&one.version, one.created_ms)).cloned()
         };
         offer.artifacts = roles.into_iter().filter_map(|role| Some((role.clone(), newest_of(role)?))).collect();
         let ids: BTreeSet<&ConfigId> = configs.iter().map(|one| &one.id).collect();
         let newest_of = |id: &ConfigId| {
             let same = configs.iter().filter(|one| one.id == *id);
-            version_order::newest(same, |one| (&one.version, one.added_ms)).cloned()
+            version_order::newest(same, |one| (&one.version, one.created_ms)).cloned()
         };
         offer.configs = ids.into_iter().filter_map(|id| Some((id.clone(), newest_of(id)?))).collect();
         offer
@@ -65,15 +65,15 @@ impl Offer {
         (all_artifacts, all_configs): (&[Artifact], &[Config]),
         force: bool,
     ) -> Self {
-        let added = |one: &Artifact| ((one.role.clone(), one.version.clone()), one.added_ms);
-        let config_added = |one: &Config| ((one.id.clone(), one.version.clone()), one.added_ms);
+        let added = |one: &Artifact| ((one.role.clone(), one.version.clone()), one.created_ms);
+        let config_created = |one: &Config| ((one.id.clone(), one.version.clone()), one.created_ms);
         Self {
             artifacts: artifacts.into_iter().map(|one| (one.role.clone(), one)).collect(),
             configs: configs.into_iter().map(|one| (one.id.clone(), one)).collect(),
             secrets: BTreeMap::new(),
             force,
-            artifacts_added: all_artifacts.iter().map(added).collect(),
-            configs_added: all_configs.iter().map(config_added).collect(),
+            artifacts_created: all_artifacts.iter().map(added).collect(),
+            configs_created: all_configs.iter().map(config_created).collect(),
         }
     }
 
@@ -85,21 +85,21 @@ impl Offer {
     }
 
     fn takes_artifact(&self, has: &ArtifactRef, found: &Artifact) -> bool {
-        let added_ms = self.artifacts_added.get(&(has.role.clone(), has.version.clone()));
-        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
+        let created_ms = self.artifacts_created.get(&(has.role.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.created_ms), (&has.version, created_ms.copied()))
     }
 
     fn takes_config(&self, has: &ConfigRef, found: &Config) -> bool {
-        let added_ms = self.configs_added.get(&(has.id.clone(), has.version.clone()));
-        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
+        let created_ms = self.configs_created.get(&(has.id.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.created_ms), (&has.version, created_ms.copied()))
     }
 }
 
 /// Whether an available version is newer than the current one, for which the time of adding may be unknown.
 #[must_use]
-pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)) -> bool {
-    match added_ms {
-        Some(added_ms) => version_order::age(found, (has, added_ms)).is_gt(),
+pub fn is_newer(found: (&Version, i64), (has, created_ms): (&Version, Option<i64>)) -> bool {
+    match created_ms {
+        Some(created_ms) => version_order::age(found, (has, created_ms)).is_gt(),
         None => found.0.tells_age() && has.tells_age() && found.0.age_order(has).is_gt(),
     }
 }
@@ -214,13 +214,13 @@ mod tests {
         added(version, 0)
     }
 
-    fn added(version: &str, added_ms: i64) -> Artifact {
+    fn added(version: &str, created_ms: i64) -> Artifact {
         Artifact {
             sha256: Digest::of(version.as_bytes()),
             size_bytes: 1,
             role: "web".parse().unwrap(),
             version: version.parse().unwrap(),
-            added_ms,
+            created_ms,
             manifest: None,
         }
     }
@@ -271,7 +271,7 @@ mod tests {
         check("9f3c21a", &["9f3c21a", "0a1b2c3"], false, Some("web 9f3c21a → 0a1b2c3"));
         check("9f3c21a", &["ffffff1", "9f3c21a"], false, None);
         check("1.2.0", &["1.2.0", "9f3c21a"], false, Some("web 1.2.0 → 9f3c21a"));
-        // The time at which this version was added is unknown.
+        // The time at which this version was created is unknown.
         check("9f3c21a", &["ffffff1"], false, None);
         check("1.2.0", &["1.2.0", "1.3.0-rc.1"], false, None);
         check("1.2.0", &["1.3.0-rc.1"], true, Some("web 1.2.0 → 1.3.0-rc.1"));

@@ -142,10 +142,10 @@ fn list(session: &CliSession, artifacts: &[Artifact], empty: &str) -> Result<(),
             muster_topics::size::print(artifact.size_bytes),
             artifact.sha256.short().to_owned(),
             artifact.manifest.as_ref().map(|_| "yes".to_owned()).unwrap_or_default(),
-            print::age(artifact.added_ms, now_ms),
+            print::age(artifact.created_ms, now_ms),
         ]
     };
-    session.printer.list(artifacts, &["ROLE", "VERSION", "SIZE", "SHA-256", "MANIFEST", "ADDED"], row, empty)
+    session.printer.list(artifacts, &["ROLE", "VERSION", "SIZE", "SHA-256", "MANIFEST", "CREATED"], row, empty)
 }
 
 async fn collect(session: &CliSession, dry_run: bool, yes: bool) -> Result<(), Failure> {
@@ -183,7 +183,7 @@ async fn show(session: &CliSession, artifact: Artifact) -> Result<(), Failure> {
             ("version", artifact.version.to_string()),
             ("sha-256", artifact.sha256.to_string()),
             ("size", muster_topics::size::print(artifact.size_bytes)),
-            ("added", print::age(artifact.added_ms, clock::now_ms())),
+            ("created", print::age(artifact.created_ms, clock::now_ms())),
         ];
         lines.extend(says.as_ref().map(described).unwrap_or_default());
         lines
@@ -325,7 +325,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Artifact, Failure>
     if found.is_empty() && id::may_begin(text) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return session.client.get(&format!("artifacts/{text}"), &[]).await;
     }
-    version_order::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
+    version_order::newest(&found, |artifact| (&artifact.version, artifact.created_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact create` creates one")
     })

@@ -80,11 +80,11 @@ pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> 
                     config.id.to_string(),
                     config.version.to_string(),
                     config.sha256.short().to_owned(),
-                    print::age(config.added_ms, now_ms),
+                    print::age(config.created_ms, now_ms),
                 ]
             };
             let empty = "no configs; `muster config create ID VERSION FILE` creates one";
-            session.printer.list(&configs, &["ID", "VERSION", "SHA-256", "ADDED"], row, empty)
+            session.printer.list(&configs, &["ID", "VERSION", "SHA-256", "CREATED"], row, empty)
         }
         ConfigVerb::Show { config } => {
             let found = find(session, &config).await?;
@@ -122,7 +122,7 @@ fn show(session: &CliSession, config: &Config) -> Result<(), Failure> {
             ("id", config.id.to_string()),
             ("version", config.version.to_string()),
             ("sha-256", config.sha256.to_string()),
-            ("added", print::age(config.added_ms, clock::now_ms())),
+            ("created", print::age(config.created_ms, clock::now_ms())),
             ("content", content.unwrap_or_default()),
         ]
     })
@@ -141,7 +141,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Config, Failure> {
     let matches =
         |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
     let found = configs.iter().filter(|config| matches(config));
-    version_order::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
+    version_order::newest(found, |config| (&config.version, config.created_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no config {text}"))
             .hint("`muster config ls` lists them; `muster config create` creates one")
     })

@@ -290,13 +290,13 @@ async fn list(session: &CliSession, at: &HostChoice) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     let names = HostNames::new(snapshots.iter().map(|one| (one.host, one.hostname.as_str())));
     let row = |snapshot: &HostAnswer<Snapshot>| {
-        let Snapshot { name, by, taken_ms, active_ms, units } = &snapshot.answer;
+        let Snapshot { name, by, created_ms, active_ms, units } = &snapshot.answer;
         let active = active_ms.map(|at_ms| format!("active, {}", print::age(at_ms, now_ms)));
         vec![
             names.show(snapshot.host, &snapshot.hostname),
             name.to_string(),
             units.len().to_string(),
-            format!("{} by {by}", print::age(*taken_ms, now_ms)),
+            format!("{} by {by}", print::age(*created_ms, now_ms)),
             active.unwrap_or_default(),
         ]
     };

@@ -551,7 +551,7 @@ impl Catalogue {
     fn artifact(&self, text: &str) -> Result<ArtifactRef, String> {
         let found = if let Ok(sha256) = text.parse::<Digest>() {
             let same = self.artifacts.iter().filter(|artifact| artifact.sha256 == sha256);
-            same.max_by_key(|artifact| artifact.added_ms).ok_or_else(|| format!("there is no artifact {sha256}"))?
+            same.max_by_key(|artifact| artifact.created_ms).ok_or_else(|| format!("there is no artifact {sha256}"))?
         } else {
             check_name::<Name>(text)?;
             document::named(
@@ -559,7 +559,7 @@ impl Catalogue {
                 text,
                 &self.artifacts,
                 |one| (one.role.as_str(), &one.version),
-                |one| one.added_ms,
+                |one| one.created_ms,
             )?
         };
         let Artifact { sha256, size_bytes, role, version, manifest, .. } = found.clone();
@@ -569,7 +569,7 @@ impl Catalogue {
     fn config(&self, text: &str) -> Result<ConfigRef, String> {
         check_name::<ConfigId>(text)?;
         let found =
-            document::named("config", text, &self.configs, |one| (one.id.as_str(), &one.version), |one| one.added_ms)?;
+            document::named("config", text, &self.configs, |one| (one.id.as_str(), &one.version), |one| one.created_ms)?;
         let Config { id, version, sha256, .. } = found.clone();
         Ok(ConfigRef { id, version, sha256 })
     }
@@ -588,23 +588,23 @@ impl Catalogue {
             && has.role == gets.role
             && has.version != gets.version
         {
-            let added_ms = |version: &Version| {
+            let created_ms = |version: &Version| {
                 let same = self.artifacts.iter().find(|one| one.role == has.role && one.version == *version);
-                same.map(|one| one.added_ms)
+                same.map(|one| one.created_ms)
             };
-            let found = (&gets.version, added_ms(&gets.version).unwrap_or_default());
-            if !upgrade::is_newer(found, (&has.version, added_ms(&has.version))) {
+            let found = (&gets.version, created_ms(&gets.version).unwrap_or_default());
+            if !upgrade::is_newer(found, (&has.version, created_ms(&has.version))) {
                 return back(has.role.as_str(), &has.version, &gets.version);
             }
         }
         for (gets, _) in after.configs().iter().zip(&wanted.configs).filter(|(_, text)| names_no_version(text)) {
             let Some(has) = before.configs().iter().find(|has| has.id == gets.id) else { continue };
-            let added_ms = |version: &Version| {
+            let created_ms = |version: &Version| {
                 let same = self.configs.iter().find(|one| one.id == has.id && one.version == *version);
-                same.map(|one| one.added_ms)
+                same.map(|one| one.created_ms)
             };
-            let found = (&gets.version, added_ms(&gets.version).unwrap_or_default());
-            if has.version != gets.version && !upgrade::is_newer(found, (&has.version, added_ms(&has.version))) {
+            let found = (&gets.version, created_ms(&gets.version).unwrap_or_default());
+            if has.version != gets.version && !upgrade::is_newer(found, (&has.version, created_ms(&has.version))) {
                 return back(has.id.as_str(), &has.version, &gets.version);
             }
         }

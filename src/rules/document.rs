@@ -529,14 +529,14 @@ pub fn named<'a, T>(
     text: &str,
     known: &'a [T],
     label: impl for<'b> Fn(&'b T) -> (&'b str, &'b Version),
-    added_ms: impl Fn(&T) -> i64,
+    created_ms: impl Fn(&T) -> i64,
 ) -> Result<&'a T, String> {
     let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version)));
     let is_meant = |one: &&T| {
         let (its_name, its_version) = label(one);
         its_name == name && version.is_none_or(|version| its_version.as_str() == version)
     };
-    version_order::newest(known.iter().filter(is_meant), |one| (label(one).1, added_ms(one))).ok_or_else(|| {
+    version_order::newest(known.iter().filter(is_meant), |one| (label(one).1, created_ms(one))).ok_or_else(|| {
         let same_name: Vec<String> = known
             .iter()
             .map(&label)
@@ -732,7 +732,7 @@ mod tests {
     #[test]
     fn unknown_name_is_refused_with_similar_ones() {
         let known = [("web", "1", 1), ("web", "2", 3), ("web", "3-rc.1", 4), ("till", "1", 2)]
-            .map(|(name, version, added_ms)| (name, version.parse::<Version>().unwrap(), added_ms));
+            .map(|(name, version, created_ms)| (name, version.parse::<Version>().unwrap(), created_ms));
         let find = |text: &str| {
             named("artifact", text, &known, |one| (one.0, &one.1), |one| one.2).map(|one| (one.0, one.1.as_str()))
         };

@@ -101,7 +101,7 @@ fn removed_host_is_forgotten() {
     let waits = roles.ok(&["exec", "--no-wait", "--host", &host, "--", "true"]);
     // Nobody is there to be asked; and nothing has happened.
     run(&["host", "rm", &host]).expect_code(2).expect_stderr("to remove a host needs a yes").expect_stderr("--yes");
-    run(&["host", "revoke", &host]).expect_code(2).expect_stderr("to lock out a host needs a yes").expect_stderr(&host);
+    run(&["host", "revoke", &host]).expect_code(2).expect_stderr("to revoke a host needs a yes").expect_stderr(&host);
     roles.wait_for_host("stopped");
     // An id may be shortened for as long as no other one begins so.
     roles.ok(&["host", "rm", "--yes", &host[..8]]);
@@ -114,7 +114,7 @@ fn removed_host_is_forgotten() {
 
     // Its certificate does not let it in any more; a token does, with the folder that it has.
     let mut agent = roles.agent(&[]);
-    agent.wait_for("that it is locked out", |printed| printed.contains("CertificateRevoked").then_some(()));
+    agent.wait_for("that it is revoked", |printed| printed.contains("CertificateRevoked").then_some(()));
     agent.kill();
     assert_eq!(roles.json(&["host", "ls"]), serde_json::json!([]));
     let _agent = roles.agent(&["--join", &roles.token()]);

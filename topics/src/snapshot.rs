@@ -96,10 +96,10 @@ pub struct Snapshots {
 pub struct Snapshot {
     /// Its name.
     pub name: Name,
-    /// The operator who took it.
+    /// The operator who created it.
     pub by: Name,
-    /// When it was taken, by the host's clock.
-    pub taken_ms: Millis,
+    /// When it was created, by the host's clock.
+    pub created_ms: Millis,
     /// Since when it is active, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_ms: Option<Millis>,

@@ -209,10 +209,10 @@ mod tests {
             (&["1.1.0-rc.2", "1.1.0", "1.1.0-rc.3"], "1.1.0"),
         ] {
             let all: Vec<(Version, i64)> = added.iter().map(|text| version(text)).zip(1..).collect();
-            let found = newest(&all, |(version, added_ms)| (version, *added_ms)).unwrap();
+            let found = newest(&all, |(version, created_ms)| (version, *created_ms)).unwrap();
             assert_eq!(found.0.as_str(), wanted, "{added:?}");
         }
-        assert!(newest(&[] as &[(Version, i64)], |(version, added_ms)| (version, *added_ms)).is_none());
+        assert!(newest(&[] as &[(Version, i64)], |(version, created_ms)| (version, *created_ms)).is_none());
     }
 
     fn any_version() -> impl Strategy<Value = Version> {

@@ -93,7 +93,7 @@ pub async fn list(connection: &mut SqliteConnection) -> Result<Snapshots, StoreE
         snapshots.push(Snapshot {
             name: quoted("snapshot's name", &row.name)?,
             by: quoted("operator's name", &row.taken_by)?,
-            taken_ms: row.taken_ms,
+            created_ms: row.taken_ms,
             active_ms: row.active_ms,
             units: units.iter().map(|unit| quoted("unit's name", unit)).collect::<Result<_, _>>()?,
         });

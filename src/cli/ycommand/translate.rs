@@ -472,9 +472,9 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
 fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     let newer = spec.configs.iter().filter_map(|has| {
         let same = || world.configs.iter().filter(|config| config.id == has.id);
-        let last = version_order::newest(same(), |config| (&config.version, config.added_ms))?;
-        let added_ms = same().find(|config| config.version == has.version).map(|config| config.added_ms);
-        let goes = last.sha256 != has.sha256 && is_newer((&last.version, last.added_ms), (&has.version, added_ms));
+        let last = version_order::newest(same(), |config| (&config.version, config.created_ms))?;
+        let created_ms = same().find(|config| config.version == has.version).map(|config| config.created_ms);
+        let goes = last.sha256 != has.sha256 && is_newer((&last.version, last.created_ms), (&has.version, created_ms));
         goes.then(|| format!("{}@{}", last.id, last.version))
     });
     newer.collect()

@@ -39,9 +39,9 @@ fn unit(name: &str, run: Run, labels: serde_json::Value) -> Unit {
     }
 }
 
-fn config(version: &str, added_ms: i64) -> Config {
+fn config(version: &str, created_ms: i64) -> Config {
     let sha256 = Digest::of(version.as_bytes());
-    Config { id: "till.main".parse().unwrap(), version: version.parse().unwrap(), sha256, added_ms, content: None }
+    Config { id: "till.main".parse().unwrap(), version: version.parse().unwrap(), sha256, created_ms, content: None }
 }
 
 fn world() -> TranslationContext {

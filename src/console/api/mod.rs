@@ -286,7 +286,7 @@ fn content_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/artifacts",
-            "Adds an artifact; the same one again changes nothing.",
+            "Creates an artifact; the same one again changes nothing.",
             post(h::add_artifact),
         )
         .query(&[
@@ -307,13 +307,13 @@ fn content_routes() -> Vec<Route> {
             "Removes an artifact, by its role and version, unless a unit needs it.",
             delete(h::remove_artifact),
         ),
-        Route::new(Post, "/v1/manifests", "Adds an artifact's manifest.", post(h::add_manifest))
+        Route::new(Post, "/v1/manifests", "Creates an artifact's manifest.", post(h::add_manifest))
             .takes(BodyShape::of::<Manifest>())
             .gives(BodyShape::of::<muster_api::StoredManifest>()),
         Route::new(Get, "/v1/manifests/{sha256}", "One manifest.", get(h::manifest)).gives(BodyShape::of::<Manifest>()),
         Route::new(Get, "/v1/configs", "All configs, without their content.", get(h::configs))
             .gives(BodyShape::list::<muster_api::Config>()),
-        Route::new(Post, "/v1/configs", "Adds a config; the same one again changes nothing.", post(h::add_config))
+        Route::new(Post, "/v1/configs", "Creates a config; the same one again changes nothing.", post(h::add_config))
             .takes(BodyShape::of::<muster_api::NewConfig>())
             .gives(BodyShape::of::<muster_api::Config>()),
         Route::new(

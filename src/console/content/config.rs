@@ -32,7 +32,7 @@ fn canonical_text(document: &impl serde::Serialize) -> Result<(Digest, String), 
 }
 
 impl Console {
-    /// Adds a config. Adding the same one again changes nothing.
+    /// Creates a config. Creating the same one again changes nothing.
     pub async fn add_config(&self, operator: &Name, new: NewConfig) -> Result<Config, Error> {
         let shared = &self.shared;
         check_room(&shared.store)?;

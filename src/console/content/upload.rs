@@ -74,7 +74,7 @@ impl Blob {
 }
 
 impl Console {
-    /// Adds an artifact from a stream. Adding the same one again changes nothing.
+    /// Creates an artifact from a stream. Creating the same one again changes nothing.
     pub async fn add_artifact<B, E>(
         &self,
         operator: &Name,
@@ -98,7 +98,7 @@ impl Console {
             role,
             version,
             manifest,
-            added_ms: now_ms(),
+            created_ms: now_ms(),
         };
         let _content = shared.content.lock.lock().await;
         self.check_label(&artifact).await?;
@@ -184,7 +184,7 @@ impl Console {
         let found = content::artifacts(self.shared.store.read(), &filter).await?;
         found
             .into_iter()
-            .max_by_key(|artifact| artifact.added_ms)
+            .max_by_key(|artifact| artifact.created_ms)
             .ok_or_else(|| Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")))
     }
 }

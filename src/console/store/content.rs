@@ -29,7 +29,7 @@ impl ArtifactRow {
             role: parsed("role", &self.role)?,
             version: parsed("version", &self.version)?,
             manifest: self.manifest.as_deref().map(|manifest| parsed("digest", manifest)).transpose()?,
-            added_ms: self.added_ms,
+            created_ms: self.added_ms,
         })
     }
 }
@@ -78,7 +78,7 @@ pub async fn add_artifact(
         signed(artifact.size_bytes),
         artifact.manifest.as_ref().map(Digest::as_str),
         operator.as_str(),
-        artifact.added_ms
+        artifact.created_ms
     )
     .execute(db)
     .await?;
@@ -110,7 +110,7 @@ impl ConfigRow {
             id: parsed("config id", &self.id)?,
             version: parsed("version", &self.version)?,
             sha256,
-            added_ms: self.added_ms,
+            created_ms: self.added_ms,
             content: content.map(|content| json("config", &content)).transpose()?,
         })
     }

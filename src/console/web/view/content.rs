@@ -34,7 +34,7 @@ impl PageView for ArtifactsView {
             } @else {
                 table.cards {
                     caption.visually-hidden { "Artifacts" }
-                    thead { tr { th scope="col" { "Artifact" } th scope="col" { "Size" } th scope="col" { "SHA-256" } th scope="col" { "Manifest" } th scope="col" { "Added" } } }
+                    thead { tr { th scope="col" { "Artifact" } th scope="col" { "Size" } th scope="col" { "SHA-256" } th scope="col" { "Manifest" } th scope="col" { "Created" } } }
                     tbody {
                         @for artifact in &self.artifacts {
                             tr {
@@ -44,7 +44,7 @@ impl PageView for ArtifactsView {
                                 td data-label="Manifest" {
                                     @if let Some(manifest) = &artifact.manifest { a href={ "/manifest/" (manifest) } { (manifest.short()) } } @else { "none" }
                                 }
-                                td data-label="Added" { (ago(artifact.added_ms, frame.now_ms)) }
+                                td data-label="Created" { (ago(artifact.created_ms, frame.now_ms)) }
                             }
                         }
                     }
@@ -80,13 +80,13 @@ impl PageView for ConfigsView {
             } @else {
                 table.cards {
                     caption.visually-hidden { "Configs" }
-                    thead { tr { th scope="col" { "Config" } th scope="col" { "SHA-256" } th scope="col" { "Added" } } }
+                    thead { tr { th scope="col" { "Config" } th scope="col" { "SHA-256" } th scope="col" { "Created" } } }
                     tbody {
                         @for config in &self.configs {
                             tr {
                                 th scope="row" { a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } }
                                 td data-label="SHA-256" { code title=(config.sha256) { (config.sha256.short()) } }
-                                td data-label="Added" { (ago(config.added_ms, frame.now_ms)) }
+                                td data-label="Created" { (ago(config.created_ms, frame.now_ms)) }
                             }
                         }
                     }
@@ -117,7 +117,7 @@ impl PageView for ConfigView {
         html! {
             h1 { (self.config.id) "@" (self.config.version) }
             dl.facts {
-                div { dt { "Added" } dd { (ago(self.config.added_ms, frame.now_ms)) } }
+                div { dt { "Created" } dd { (ago(self.config.created_ms, frame.now_ms)) } }
                 div { dt { "SHA-256" } dd { code { (self.config.sha256) } } }
             }
             pre.terminal role="region" tabindex="0" aria-label="Content" { (content.unwrap_or_default()) }

@@ -311,7 +311,7 @@ impl HostView {
             @if !is_there {
                 details {
                     summary { "Remove this host" }
-                    p.note { "For one that is gone for good: it is locked out, and forgotten with all that it said. What was \
+                    p.note { "For one that is gone for good: its certificates are revoked, and it is removed with all that it reported. What was \
                         ordered of it stays among the commands, and its measurements for as long as those of others." }
                     (frame.form(&format!("{}/remove", elements::host_url(self.host.id)), html! {
                         button type="submit" { "Remove " (self.host.hostname) }

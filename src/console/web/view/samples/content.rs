@@ -43,7 +43,7 @@ pub(super) fn artifact(version: &str) -> Artifact {
         role: "till".parse().unwrap(),
         version: version.parse().unwrap(),
         manifest: Some(Digest::of(b"manifest")),
-        added_ms: ago(86_000),
+        created_ms: ago(86_000),
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn config(content: Option<serde_json::Value>) -> Config {
         id: "till.main".parse().unwrap(),
         version: "7".parse().unwrap(),
         sha256: Digest::of(b"{}"),
-        added_ms: ago(5_000),
+        created_ms: ago(5_000),
         content,
     }
 }
