@@ -62,7 +62,9 @@ pub enum BackupVerb {
 /// Make keys.
 #[derive(Args, Clone, Debug)]
 pub struct CreateKeyArgs {
-    /// File to write the private key into [default: print it, once]
+    /// File to write [default: print it, once]
+    ///
+    /// It gets the private key.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }

@@ -100,7 +100,9 @@ pub struct RealmOptions {
     /// Ports for its endpoints; none for the parent's, or 11100-11199
     #[arg(long, value_name = "FIRST-LAST", value_parser = or_none(str::parse::<PortRange>))]
     ports: Option<LimitValue<PortRange>>,
-    /// Whether its units may be started
+    /// Whether it is enabled
+    ///
+    /// If not, its units are not started.
     #[arg(long, value_name = "YES|NO", hide_possible_values = true)]
     enabled: Option<YesOrNo>,
 }

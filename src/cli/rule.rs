@@ -75,7 +75,9 @@ pub struct RuleOptions {
     /// Severity
     #[arg(long, value_enum)]
     severity: Option<HowBad>,
-    /// Whether it raises alerts
+    /// Whether it is enabled
+    ///
+    /// If not, it raises no alerts.
     #[arg(long, value_name = "YES|NO", hide_possible_values = true)]
     enabled: Option<YesOrNo>,
 }

@@ -40,7 +40,7 @@ pub enum VarVerb {
     },
     /// List variables, with their layers
     Ls {
-        /// Show those of this name only
+        /// Name [default: all]
         name: Option<Name>,
     },
     /// Remove a variable from a layer

@@ -592,7 +592,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster login LINK", "elsewhere: sign in with it"),
         ],
     ),
-    ("login revoke", &[("muster login end 0a1b2c3d4e", "")]),
+    ("login revoke", &[("muster login revoke 0a1b2c3d4e", "")]),
     (
         "completions",
         &[

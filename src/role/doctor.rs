@@ -25,9 +25,9 @@ use serde::de::DeserializeOwned;
 /// of an agent, and the context file. Nothing is changed. The exit code is 1 if there is a problem.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// File to write: a bundle for somebody who helps (tar.gz)
+    /// File to write
     ///
-    /// It has the findings, versions, configurations and recent logs, without secrets. Look into it before you send it.
+    /// It is a bundle (tar.gz) for somebody who helps. It has the findings, versions, configurations and recent logs, without secrets. Look into it before you send it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Data folder
