@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 use muster_api::problem_codes::{PROBLEM_CODES, ProblemCode};
 use muster_base::failure::FailureKind;
 use muster_test_support::{committed, markdown::Page};
@@ -70,7 +70,10 @@ fn arguments(page: &mut Page, command: &Command, is_program: bool) {
     let is_shown = |arg: &&Arg| {
         !arg.is_hide_set()
             && (is_program || !arg.is_global_set())
-            && !["help", "version"].contains(&arg.get_id().as_str())
+            && !matches!(
+                arg.get_action(),
+                ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+            )
     };
     let heading = |arg: &Arg| match arg.get_help_heading() {
         Some(heading) => heading.to_owned(),
