@@ -12,6 +12,9 @@ mod reference_tests;
 mod role;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 mod up;
+#[cfg(test)]
+#[cfg(feature = "simulate")]
+mod vocabulary_tests;
 
 use std::{
     ffi::OsString,

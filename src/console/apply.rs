@@ -568,8 +568,13 @@ impl Catalogue {
 
     fn config(&self, text: &str) -> Result<ConfigRef, String> {
         check_name::<ConfigId>(text)?;
-        let found =
-            document::named("config", text, &self.configs, |one| (one.id.as_str(), &one.version), |one| one.created_ms)?;
+        let found = document::named(
+            "config",
+            text,
+            &self.configs,
+            |one| (one.id.as_str(), &one.version),
+            |one| one.created_ms,
+        )?;
         let Config { id, version, sha256, .. } = found.clone();
         Ok(ConfigRef { id, version, sha256 })
     }
