@@ -47,10 +47,10 @@ fn main() -> Result<(), ChannelError> {
                         bpm = wanted;
                         yuno.ok(&request, json!({ "bpm": bpm }))?;
                     }
-                    None => yuno.error(&request, "bad_bpm", "bpm is to be a number from 1 to 1000")?,
+                    None => yuno.error(&request, "bad_bpm", "bpm must be a number from 1 to 1000")?,
                 }
             }
-            _ => yuno.error(&request, "unknown", "this is not known here")?,
+            _ => yuno.error(&request, "unknown", "this is unknown")?,
         }
     }
 }

@@ -67,10 +67,8 @@ const REACHED_AT: &str = "reached-at";
 
 /// Run broker, console and an agent for this host in one process
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_long_help = "Everything is in one folder, and secured by mutual TLS and signed commands. Ctrl-C ends it \
-                    in order and leaves yunos running; the next start goes on from there."
-)]
+#[command(after_long_help = "Everything is in one folder, and secured by mutual TLS and signed commands. Ctrl-C \
+                    stops it and leaves yunos running; the next start continues with them.")]
 pub(crate) struct UpArgs {
     /// Data folder
     ///
@@ -218,7 +216,7 @@ impl RunningParts {
                     self.agent = agent;
                     return;
                 }
-                Err(failure) => tracing::error!(error = failure.cause(), "the agent cannot be started again"),
+                Err(failure) => tracing::error!(error = failure.cause(), "the agent cannot be restarted"),
             }
             tokio::time::sleep(AGENT_PAUSE).await;
         }
@@ -235,7 +233,7 @@ impl RunningParts {
             print::say("stopped");
         } else {
             print::say(format_args!(
-                "stopped; still running: {}\n(to stop these too: start again, `muster yuno stop --all --yes`, and then Ctrl-C)",
+                "stopped; still running: {}\n(to stop these too, start again, run `muster yuno stop --all --yes`, and press Ctrl-C)",
                 left.join(", ")
             ));
         }
@@ -294,8 +292,8 @@ fn make_data(data: &Path) -> io::Result<()> {
 /// Locks the data folder, and checks that all ports are free. If one is not, a newly created folder is removed.
 fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let folder = |error: io::Error| {
-        Failure::new(FailureKind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
-            .hint(unwritable::hint_or(&error, "choose a folder that you may write with --data-dir DIR"))
+        Failure::new(FailureKind::Failed, format!("cannot use the data folder {}: {error}", data.display()))
+            .hint(unwritable::hint_or(&error, "choose a writable folder with --data-dir DIR"))
     };
     let is_new = !data.exists();
     make_data(data).map_err(folder)?;
@@ -379,7 +377,7 @@ fn follow_roots(up: &UpArgs, console: &RunningConsole, broker: &Broker) -> Abort
             if let Err(Failure { diagnostic, .. }) = replaced {
                 tracing::error!(
                     error = diagnostic.map(|diagnostic| diagnostic.cause),
-                    consequence = "the broker goes on with the root certificates before",
+                    consequence = "the broker keeps the earlier root certificates",
                     hint = "stop and start `muster up`",
                     "the broker cannot use the fleet's root certificates",
                 );
@@ -479,14 +477,14 @@ async fn make_ready(
     let mut connected = parts.agent.connected();
     match tokio::time::timeout(CONNECT_PATIENCE, connected.wait_for(|connected| *connected)).await {
         Ok(_) => steps.done("agent"),
-        Err(_) => print::say("the agent has not connected yet; it goes on trying (--log info tells more)"),
+        Err(_) => print::say("the agent has not connected yet and keeps trying (--log info shows more)"),
     }
     let console = parts.console.console();
     write_context(up, data, &parts.console, parts.agent.host()).await?;
     let mark = data.join("sample");
     if !up.no_sample && !mark.exists() {
         let sample = make_sample(&console, parts.agent.host()).await?;
-        files::write_atomically(&mark, b"default/hello was made\n", files::PUBLIC_MODE).trying("the data folder")?;
+        files::write_atomically(&mark, b"default/hello was created\n", files::PUBLIC_MODE).trying("the data folder")?;
         steps.done(format_args!("sample yuno {sample}"));
         return Ok(Some(sample));
     }
@@ -606,7 +604,7 @@ impl UpSummary {
     fn text(&self, up: &UpArgs) -> String {
         let program = program();
         let sign_in = match &self.sign_in {
-            Some(link) => format!("sign in, once and within 15 minutes: {link}"),
+            Some(link) => format!("sign in once, within 15 minutes: {link}"),
             None if up.data_dir.is_some() => {
                 format!("`{program} login --new-link --data-dir {}` prints a link to sign in", self.data.display())
             }
@@ -647,7 +645,7 @@ Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno 
             self.join,
             match up.listen.is_loopback() {
                 true => "this machine alone; `--listen ADDRESS` lets other hosts join",
-                false => "another host: `muster token create` prints the command for it",
+                false => "another host: `muster token create` prints its command",
             },
             self.data.display(),
             self.host,
@@ -664,10 +662,9 @@ async fn warn_of_stranded_hosts(up: &UpArgs, data: &Path, parts: &RunningParts) 
         let hosts = parts.console.console().hosts().await.map_err(tried("the fleet's hosts"))?;
         let others = hosts.iter().filter(|host| host.id != own).count();
         if others > 0 {
-            let cause = format!("{others} of the fleet's hosts look for it at {before}, where it does not listen now");
+            let cause = format!("{others} of the fleet's hosts connect to {before}, where it no longer listens");
             let hint = format!(
-                "stop it and start it with `--listen {before}`; if this machine has another address now, each host has to join \
-                 anew (`muster token create --replace HOST`)"
+                "stop it and start it with `--listen {before}`; if this machine's address has changed, each host must join again (`muster token create --replace HOST`)"
             );
             print::say(format_args!("warning: {}", Diagnostic::new(cause).with_hint(hint)));
         }

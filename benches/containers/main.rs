@@ -244,7 +244,7 @@ impl Subject {
         thread::scope(|scope| {
             let starting = scope.spawn(start);
             while !mark.exists() {
-                assert!(began.elapsed() < fleet::PATIENCE, "it does not run");
+                assert!(began.elapsed() < fleet::PATIENCE, "it is not running");
                 thread::sleep(Duration::from_micros(200));
             }
             let took = began.elapsed();

@@ -216,7 +216,7 @@ impl Muster {
 /// Parses a line of the agent's log about a look: the unit, and how long it took in microseconds.
 fn look(line: &str) -> Option<(String, u64)> {
     let field = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    line.contains("files were looked at")
+    line.contains("files were checked")
         .then(|| Some((field("unit")?.to_owned(), field("duration_us")?.parse().ok()?)))?
 }
 

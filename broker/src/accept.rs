@@ -149,11 +149,11 @@ enum GuestRefusal {
     TlsTimeout,
     #[error("no WebSocket: {0}")]
     WebSocket(#[from] WebSocketError),
-    #[error("it said nothing in time")]
+    #[error("the client sent nothing in time")]
     Silent,
-    #[error("others came while all places for those who are no clients yet were taken, and it was waited for longest")]
+    #[error("too many connections have not sent CONNECT yet, and this one has waited longest")]
     GaveWay,
-    #[error("the broker stops")]
+    #[error("the broker is stopping")]
     Stopping,
 }
 
@@ -193,7 +193,7 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Transport, shared: Arc
         Ok(None) => (),
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
-            log_peer!(INFO, origin, TURNED_AWAY, %peer, "refused a connection: {turned}");
+            log_peer!(INFO, origin, TURNED_AWAY, %peer, "a connection is refused: {turned}");
         }
     }
 }

@@ -27,10 +27,10 @@ pub(crate) enum AccessRefusal {
     #[error("the filter is not valid")]
     Filter,
     /// The table of topics does not permit it.
-    #[error("this identity has no permission for it")]
+    #[error("this identity has no permission for this topic")]
     Denied,
     /// A shared subscription, which is not supported: muster does not need to distribute messages among hosts.
-    #[error("shared subscriptions are not offered")]
+    #[error("shared subscriptions are not supported")]
     Shared,
     /// A retained message that would exceed its publisher's or the total limit.
     #[error("a limit on retained messages is reached")]

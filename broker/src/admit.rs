@@ -50,16 +50,16 @@ enum ConnectRefusal {
     Nobody(#[from] NobodyError),
     #[error("the certificate {0} is revoked")]
     Revoked(Serial),
-    #[error("it names no user")]
+    #[error("CONNECT names no user")]
     #[diagnostic(help("without TLS a client needs a user name and a password"))]
     NoUser,
     #[error("there is no user {user:?} with this password")]
     Password { user: String },
-    #[error("its password could not be checked in time")]
+    #[error("the password could not be checked in time")]
     PasswordTimeout,
-    #[error("too many passwords wait to be checked, and this one for longest")]
+    #[error("too many passwords wait to be checked, and this one has waited longest")]
     PasswordsBusy,
-    #[error("it names an authentication method, of which there are none")]
+    #[error("CONNECT names an authentication method, and none is supported")]
     Method,
     #[error("client id {client_id:?} is not one of {identity}")]
     #[diagnostic(help("a host's is <host>-<instance>, any other's begins with the common name"))]
@@ -71,13 +71,13 @@ enum ConnectRefusal {
         #[diagnostic_source]
         refusal: AccessRefusal,
     },
-    #[error("{identity} finds no place: {full}")]
+    #[error("no room for another session of {identity}: {full}")]
     Full { identity: Identity, full: RegistryFull },
     #[error("the earlier connection of {client_id:?} does not end")]
     Predecessor { client_id: String },
-    #[error("a newer connection of {client_id:?} has come meanwhile")]
+    #[error("a newer connection of {client_id:?} has replaced this one")]
     TakenOver { client_id: String },
-    #[error("the broker stops")]
+    #[error("the broker is stopping")]
     Stopping,
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn admit(
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
             let hint = turned.help().map(|hint| hint.to_string());
-            log_peer!(INFO, origin, TURNED_AWAY, %peer, hint, "turned away: {turned}");
+            log_peer!(INFO, origin, TURNED_AWAY, %peer, hint, "the client is refused: {turned}");
             None
         }
     }

@@ -56,8 +56,8 @@ pub enum BrokerError {
         path.display()
     )]
     #[diagnostic(help(
-        "another version of muster wrote it: start that one, or move the file away (every party publishes what is its own \
-         again)"
+        "another version of muster wrote it: start that one, or move the file away (every client publishes its own \
+         messages again)"
     ))]
     StoreVersion {
         /// The file.
@@ -66,6 +66,6 @@ pub enum BrokerError {
         version: u32,
     },
     /// The router's threads do not start.
-    #[error("the message router does not start")]
+    #[error("the message router cannot start")]
     Router,
 }

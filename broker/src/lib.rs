@@ -192,10 +192,10 @@ impl Revocations {
         tracing::info!(revoked = accepted.count, ended = clients.ending.len(), "a revocation list is in force");
         if let Some(since) = &accepted.overdue_since {
             tracing::warn!(
-                consequence = "who was revoked since it was made is admitted",
+                consequence = "clients that were revoked after it was made are admitted",
                 hint =
-                    "start the console, which makes a new one; if it is on another machine, copy its revoked.pem here",
-                "the revocation list is out of date: there should have been another one by {since}",
+                    "start the console, which writes a new one; if it is on another machine, copy its revoked.pem here",
+                "the revocation list is out of date: the next one was due {since}",
             );
         }
         tokio::spawn(Arc::clone(shared).forget_revoked(clients));
@@ -218,7 +218,7 @@ impl Credentials {
         self.0.handshakes.replace(tls.server(&self.0.revoked)?);
         let now = self.0.revoked.authorities();
         if before.iter().any(|authority| !now.contains(authority)) {
-            tracing::warn!("an authority is not trusted any more: clients have to connect anew");
+            tracing::warn!("an authority is no longer trusted: clients must connect again");
             self.0.registry.end_certified();
         }
         Ok(())
@@ -282,12 +282,12 @@ impl Broker {
             let guard = Guard::new(monitor::PLACES, &logins);
             let serve = monitor::run(listener, guard, move || told.stats(), tasks.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve).await });
-            tracing::info!(%address, "the broker's metrics can be read");
+            tracing::info!(%address, "the broker serves its metrics");
         }
         let address_of = |open: &accept::OpenListener| open.address;
         let (address, ws, tcp) = (tls.address, websocket.as_ref().map(address_of), plain.as_ref().map(address_of));
         for open in [Some(tls), websocket, plain].into_iter().flatten() {
-            tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
+            tracing::info!(address = %open.address, transport = open.door.name(), "the broker accepts connections");
             open.run(&logins, Arc::clone(&shared), tasks.clone());
         }
         Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })

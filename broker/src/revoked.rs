@@ -28,7 +28,7 @@ use crate::identity::Serial;
 #[non_exhaustive]
 pub enum RevocationError {
     /// The document has no list.
-    #[error("there is no revocation list (X.509, PEM) in it")]
+    #[error("the file has no revocation list (X.509, PEM)")]
     Pem(#[source] pem::Error),
     /// It cannot be parsed.
     #[error("the revocation list cannot be read: {0}")]
@@ -43,15 +43,13 @@ pub enum RevocationError {
     #[error("the revocation list is not signed by the authority that the broker trusts")]
     Signature,
     /// It is outdated, and the one in force is as new.
-    #[error(
-        "the revocation list is out of date, and not newer than the one in force: there should have been another one by {since}"
-    )]
+    #[error("the revocation list is out of date, and not newer than the one in force: the next one was due {since}")]
     Expired {
         /// Since when.
         since: String,
     },
     /// It is incomplete, or has an unknown critical extension.
-    #[error("the revocation list has the extension {0}, with which it does not say everything")]
+    #[error("the revocation list has the extension {0}, with which it may be incomplete")]
     Partial(String),
     /// It has an invalid serial number.
     #[error("the revocation list has a serial number of more than 20 bytes")]
@@ -142,7 +140,7 @@ fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Resul
     for der in &lists {
         let list = match CertificateRevocationList::from_der(der) {
             Ok(([], list)) => list,
-            Ok(_) => return Err(RevocationError::Unreadable("there is something behind it".to_owned())),
+            Ok(_) => return Err(RevocationError::Unreadable("the file has data after the revocation list".to_owned())),
             Err(error) => return Err(RevocationError::Unreadable(error.to_string())),
         };
         match check(&list, authorities) {
@@ -225,9 +223,9 @@ mod tests {
         let good = authority.revocation_list(&[1, 2, u64::MAX], tomorrow);
         check(&revoked, &good, Ok(&[1, 2, u64::MAX]));
         for (document, part) in [
-            ("", "there is no revocation list"),
-            ("nonsense", "there is no revocation list"),
-            (&authority.certificate, "there is no revocation list"),
+            ("", "no revocation list"),
+            ("nonsense", "no revocation list"),
+            (&authority.certificate, "no revocation list"),
             ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "cannot be read"),
             (&authority.revocation_list(&[3], yesterday), "out of date"),
             (&stranger.revocation_list(&[3], tomorrow), "another authority"),

@@ -60,7 +60,7 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The router does not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the router does not start")]
+#[error("the router cannot start")]
 pub(crate) struct RouterError;
 
 /// The reply when a batch has been distributed, with its refused messages. An error means that the broker stops.
@@ -211,7 +211,7 @@ impl RouterHandle {
                 if self.stop.run_until_cancelled(served).await.is_none() {
                     break;
                 }
-                tracing::error!("the broker's router died and is replaced");
+                tracing::error!("the broker's router failed and is replaced");
                 self.counters.router_deaths.add(1);
                 self.way().intake = None;
             }

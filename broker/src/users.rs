@@ -244,7 +244,7 @@ fn line(name: &str, password: &[u8], rounds: NonZeroU32) -> Result<String, Strin
         return Err("the password is empty".to_owned());
     }
     let mut salt = [0; SALT_BYTES];
-    SystemRandom::new().fill(&mut salt).map_err(|_| "the system gives no random numbers".to_owned())?;
+    SystemRandom::new().fill(&mut salt).map_err(|_| "the system provides no randomness".to_owned())?;
     let mut hash = [0; HASH_BYTES];
     pbkdf2::derive(PBKDF2_HMAC_SHA256, rounds, &salt, password, &mut hash);
     let base64 = |bytes: &[u8]| STANDARD_NO_PAD.encode(bytes);
@@ -252,7 +252,7 @@ fn line(name: &str, password: &[u8], rounds: NonZeroU32) -> Result<String, Strin
 }
 
 fn user(line: &str) -> Result<(&str, PasswordUser), String> {
-    let (name, hash) = line.split_once(':').ok_or("it is not of the form NAME:HASH")?;
+    let (name, hash) = line.split_once(':').ok_or("expected NAME:HASH")?;
     let identity = name.parse().map_err(|error: muster_topics::role::IdentityError| error.to_string())?;
     Ok((name, PasswordUser { identity, hash: self::hash(hash)?, known: OnceLock::new() }))
 }
@@ -262,7 +262,7 @@ fn hash(text: &str) -> Result<PasswordHash, String> {
     let (Some(""), Some("pbkdf2-sha256"), Some(rounds), Some(salt), Some(hash), None) =
         (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err("its hash is not of the form $pbkdf2-sha256$i=ROUNDS$SALT$HASH".to_owned());
+        return Err("expected a hash of the form $pbkdf2-sha256$i=ROUNDS$SALT$HASH".to_owned());
     };
     // Other programs write the length of the hash after the rounds; it is evident.
     let rounds = rounds.strip_prefix("i=").unwrap_or(rounds).split(',').next().unwrap_or_default();

@@ -39,7 +39,7 @@ pub(super) async fn ask<'a, T, F: Future<Output = Result<T, JoinError>>>(
             answered => return answered,
         }
     }
-    Err(first.unwrap_or_else(|| JoinError::Answer("there is no address of the console".to_owned())))
+    Err(first.unwrap_or_else(|| JoinError::Answer("the address of the console is unknown".to_owned())))
 }
 
 /// Takes further addresses of the fleet into a membership, unless it has newer ones.

@@ -65,9 +65,9 @@ const PREPARE_AGAIN: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, ma
 
 /// Why a version is not begun whose plan has changed.
 const PLAN_CHANGED: &str =
-    "what it would change here is not what the plan showed: something on this host is different since";
+    "what the version would change here differs from the plan: something on this host has changed since";
 /// What an operator can do about that.
-const PLAN_CHANGED_HINT: &str = "plan again (`muster plan`), and apply that plan; or apply without `--plan`";
+const PLAN_CHANGED_HINT: &str = "make a new plan (`muster plan`) and apply it, or apply without `--plan`";
 
 /// What the loop knows of versions that wait to be begun, and of those that were.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl AdmissionProgress {
             if waiting.is_some_and(|waiting| waiting.digest == digest && waiting.plan == plan) {
                 continue;
             }
-            tracing::info!(deployment = %version.deployment, version = version.number, "a version waits to be begun");
+            tracing::info!(deployment = %version.deployment, version = version.number, "a version waits to begin");
             let waiting = WaitingVersion {
                 version: Arc::new(version),
                 digest,
@@ -247,7 +247,7 @@ async fn examine(
             Ok(_) => return Examination::PlanChanged(Diagnostic::new(PLAN_CHANGED).with_hint(PLAN_CHANGED_HINT)),
             Err(error) => {
                 return Examination::NotPrepared(Failure {
-                    error: Diagnostic::of(&error).within("what it would change cannot be found out"),
+                    error: Diagnostic::of(&error).within("the changes of a version cannot be computed"),
                     may_heal: true,
                 });
             }
@@ -338,7 +338,7 @@ impl AgentLoop {
                 note(&mut tx, (deployment, *version), *to).await?;
                 let found = admission::all(&mut tx).await?.into_iter();
                 if let Some(row) = found.into_iter().find(|row| is_of(row, deployment, *version)) {
-                    tracing::info!(%deployment, version, "a version is tried again");
+                    tracing::info!(%deployment, version, "a version is retried");
                     deployment::try_again(&mut tx, row).await?;
                 }
                 Some("retry deployment")
@@ -465,7 +465,7 @@ impl AgentLoop {
             Examination::Forbidden(why) => WaitStage::Policy(why),
             Examination::PlanChanged(why) => {
                 if !matches!(waiting.stage, WaitStage::PlanChanged(_)) {
-                    tracing::warn!(deployment = %name, "a version waits: its plan has changed");
+                    tracing::warn!(deployment = %name, "a version waits: its changes differ from the plan");
                 }
                 WaitStage::PlanChanged(why)
             }
@@ -473,7 +473,7 @@ impl AgentLoop {
                 let again_ms = PREPARE_AGAIN.jittered_ms(waiting.failures, chance::random());
                 waiting.failures = waiting.failures.saturating_add(1);
                 waiting.due_ms = Some(now_ms + again_ms);
-                tracing::info!(deployment = %name, error = error.cause, hint = error.hint, "a version cannot be prepared (yet)");
+                tracing::info!(deployment = %name, error = error.cause, hint = error.hint, "a version cannot be prepared yet");
                 WaitStage::Preparing(Some(error))
             }
             Examination::NotPrepared(Failure { error, may_heal: false }) => {

@@ -203,9 +203,9 @@ impl AgentLoop {
             tracing::error!(
                 protocol,
                 known = PROTOCOL,
-                consequence = "nothing that the console sends is done; units go on",
+                consequence = "commands of the console are ignored; units keep running",
                 hint = "upgrade this agent",
-                "the console speaks a later protocol than this agent",
+                "the console's protocol is newer than this agent's",
             );
         }
         let value = f64::from(u8::from(later.is_some()));
@@ -222,11 +222,11 @@ impl AgentLoop {
             rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
             let (problem, hint) = rule.check().err().map(|fault| (fault.problem, fault.hint)).unzip();
-            tracing::warn!(rule = %name, problem, hint = hint.flatten(), "a rule for alerts cannot be followed here");
+            tracing::warn!(rule = %name, problem, hint = hint.flatten(), "an alert rule cannot be evaluated on this host");
         }
         let central = ConsoleRules { generation: number, rules: good.into_iter().collect() };
         kept::set_central(&self.store, &central).await?;
-        tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
+        tracing::info!(generation = central.generation, rules = central.rules.len(), "new alert rules");
         self.lookout.alerts.set_rules(together(&self.lookout.own, &central));
         self.lookout.central = central;
         // The rules are stored; whether an alert could be is another question.

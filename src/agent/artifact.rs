@@ -236,7 +236,7 @@ impl Artifacts {
             }
             tracing::error!(
                 file = %at.display(),
-                consequence = "it is removed, and fetched again",
+                consequence = "the artifact is removed and fetched again",
                 hint = "check this host's disk",
                 "an artifact that was installed is damaged",
             );
@@ -334,7 +334,7 @@ impl Artifacts {
                 continue;
             }
             if now.duration_since(entry.metadata()?.modified()?).unwrap_or_default() > UNUSED_KEPT {
-                tracing::info!(artifact = digest.short(), is_partial, "an artifact that no unit needs is deleted");
+                tracing::info!(artifact = digest.short(), is_partial, "an unused artifact is deleted");
                 fs::remove_file(entry.path())?;
             }
         }
@@ -401,7 +401,9 @@ impl Artifacts {
                 }
             }
         }
-        let Some(sent) = sent else { return Err(ArtifactError::Client("there is no address of the console".into())) };
+        let Some(sent) = sent else {
+            return Err(ArtifactError::Client("the address of the console is unknown".into()));
+        };
         let response = sent.map_err(transport(what))?;
         let status = response.status();
         if status.is_success() {

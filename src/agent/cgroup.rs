@@ -146,7 +146,7 @@ impl CgroupTree {
         }
         // Remains of an earlier launch that could not be removed. The next attempt finds it empty.
         let _ = made.cgroup.kill();
-        Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes of an earlier start are still in its cgroup"))
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes of an earlier start are still in the unit's cgroup"))
     }
 
     /// Removes the cgroup of a unit that does not run any more.
@@ -241,11 +241,11 @@ impl UnifiedHierarchy {
         let base = self.base.display();
         if !has_controller(&self.base, controller) {
             return Diagnostic::new(format_args!("{base} has no {controller} controller"))
-                .with_hint("an agent that runs as a service needs Delegate=yes");
+                .with_hint("the service unit of the agent needs Delegate=yes");
         }
         match hand_on(&self.base, controller) {
-            Err(error) => format!("{base} does not hand the {controller} controller on: {error}").into(),
-            Ok(()) => format!("nothing can be made in {base}").into(),
+            Err(error) => format!("{base} does not delegate the {controller} controller: {error}").into(),
+            Ok(()) => format!("cannot create cgroups in {base}").into(),
         }
     }
 }

@@ -142,9 +142,9 @@ impl AgentLoop {
                 Err(NumberedError::Identity(error)) => {
                     tracing::error!(
                         %error,
-                        consequence = "the host goes on with what it has, and tries again",
-                        hint = "is there room on the disk of the agent's folder?",
-                        "new {} of the console cannot be stored",
+                        consequence = "the host keeps what it has, and tries again",
+                        hint = "check the free space on the disk of the agent's folder",
+                        "cannot store new {} of the console",
                         document.content.kind().as_str(),
                     );
                     return StoreReply::Failed(request);
@@ -186,7 +186,7 @@ impl AgentLoop {
 
     async fn prune(&self, signed_ms: Millis) -> Result<(), StoreError> {
         let forgotten = journal::prune(&self.store, signed_ms, journal::KEPT_AFTER_EXPIRY_MS).await?;
-        tracing::debug!(forgotten, "commands that expired long ago were forgotten");
+        tracing::debug!(forgotten, "records of commands that expired long ago were deleted");
         self.store.keep_time().await?;
         self.forget_daemons(self.store.certain_ms()).await
     }
@@ -232,7 +232,7 @@ impl AgentLoop {
         if let Some(reason) = self.store.unwritable()
             && !matches!(verb.class(), VerbClass::Question | VerbClass::HostQuestion)
         {
-            tracing::info!(command.id = %command.id, verb = verb.name(), "refused, for nothing can be written");
+            tracing::info!(command.id = %command.id, verb = verb.name(), "refused: the agent cannot write to its disk");
             let status = CommandRefusal::new(RefusalCode::Unwritable, reason.clone()).into();
             return self.answer_with_room(command.id, command.expires_ms, &status, signed_ms).await.map(Some);
         }
@@ -302,7 +302,7 @@ impl AgentLoop {
         }
         let entry = Entry { id: which, body: "{}", expires_ms: which_expires_ms, issued_ms: None };
         let refused = if journal::insert(&mut tx, entry, signed_ms, now_ms).await? {
-            let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
+            let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it began");
             journal::finish(&mut tx, which, Status::from(refusal).into(), now_ms).await?
         } else {
             None
@@ -496,7 +496,7 @@ impl AgentLoop {
         let (waiting, begun): (Vec<_>, Vec<_>) = unfinished.into_iter().partition(|one| one.queued);
         for mut unfinished in begun.into_iter().chain(waiting) {
             let id = unfinished.id;
-            tracing::info!(command.id = %id, "an earlier life of the agent left a command unfinished");
+            tracing::info!(command.id = %id, "a command was unfinished when the agent restarted");
             let command = unfinished.command.take();
             let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
             let operator = command.as_ref().map(|command| command.asked_by.operator.clone());
@@ -523,7 +523,7 @@ impl AgentLoop {
                     self.forward(id, units, InstanceRequest::Stats, timeout_ms);
                 }
                 (ResumedCommand::Over, ..) => {
-                    let reason = Diagnostic::new("the agent was restarted meanwhile").with_hint("ask again");
+                    let reason = Diagnostic::new("the agent restarted in the meantime").with_hint("ask again");
                     self.write(PendingWrite::Ended(id, Status::Failed(reason)));
                 }
                 _ => self.write(PendingWrite::Ended(id, Status::Lost)),

@@ -37,7 +37,7 @@ const KEPT_MS: Millis = 24 * 3_600_000;
 /// The name of a command's unit.
 fn unit_of(id: CommandId) -> Result<UnitName, CommandRefusal> {
     let name = format!("{}/exec-{id}", Name::default_realm());
-    name.parse().map_err(|_| CommandRefusal::new(RefusalCode::Invalid, format!("{name} is no name of a unit")))
+    name.parse().map_err(|_| CommandRefusal::new(RefusalCode::Invalid, format!("{name} is not a valid unit name")))
 }
 
 /// The prepared unit of a command.
@@ -141,7 +141,7 @@ fn prepare(
         _ => on_host(exec)?,
     };
     let artifact = artifact::install(data_dir, script(&argv).as_bytes())
-        .map_err(|error| CommandRefusal::new(RefusalCode::Invalid, format!("its script cannot be written: {error}")))?;
+        .map_err(|error| CommandRefusal::new(RefusalCode::Invalid, format!("cannot write its script: {error}")))?;
     let unit = unit_of(id)?;
     let DaemonFields { args, env, cwd, container } = spec;
     let spec = YunoSpec {
@@ -180,16 +180,13 @@ fn on_host(exec: &Exec) -> Result<(Vec<String>, DaemonFields), CommandRefusal> {
         Ok(_) => {
             return refuse(
                 RefusalCode::NotExecutable,
-                Diagnostic::new(format_args!("{program} cannot be run")).with_hint("is it executable?"),
+                Diagnostic::new(format_args!("cannot run {program}")).with_hint("is it executable?"),
             );
         }
         Err(error) => return refuse(RefusalCode::NoSuchFile, format!("{program}: {error}").into()),
     }
     if !Path::new(&launch.cwd).is_dir() {
-        return refuse(
-            RefusalCode::NoSuchFolder,
-            format!("working directory {}: there is no such folder", launch.cwd).into(),
-        );
+        return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: no such folder", launch.cwd).into());
     }
     let env = launch.env.into_iter().collect();
     Ok((launch.argv, DaemonFields { args: Vec::new(), env, cwd: launch.cwd, container: None }))

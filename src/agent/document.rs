@@ -80,7 +80,7 @@ async fn fetch_from(identity: &MemberIdentity, folder: &str, digest: &Digest) ->
     let bytes = address::ask(identity.console_urls(), ask).await?;
     match Digest::of(&bytes) == *digest {
         true => Ok(bytes),
-        false => Err(JoinError::Answer("it has not the digest that was asked for".to_owned())),
+        false => Err(JoinError::Answer("it does not have the requested digest".to_owned())),
     }
 }
 
@@ -153,7 +153,7 @@ impl AgentLoop {
         self.work.spawn(async move {
             let fetched = fetch(&identity, &digest).await;
             if let Err(error) = &fetched {
-                tracing::info!(digest = digest.short(), %error, hint = Diagnostic::of(error).hint, "the document of this host cannot be fetched (yet)");
+                tracing::info!(digest = digest.short(), %error, hint = Diagnostic::of(error).hint, "the document of this host cannot be fetched yet");
             }
             TaskResult::DesiredFetched(digest, fetched.ok())
         });
@@ -177,7 +177,7 @@ impl AgentLoop {
                             break;
                         }
                         Err(error) => {
-                            tracing::info!(%error, hint = Diagnostic::of(&error).hint, "instances are not confirmed to be placed on this host (yet)");
+                            tracing::info!(%error, hint = Diagnostic::of(&error).hint, "the console has not confirmed yet which instances are placed on this host");
                         }
                     },
                     Ok(None) => {}
@@ -216,10 +216,10 @@ impl AgentLoop {
             for attempts in 0..HAND_IN_MAX {
                 match hand_in(&identity, &handed_in).await {
                     Ok(()) => {
-                        tracing::info!("document and labels of this host were handed in to the console");
+                        tracing::info!("document and labels of this host were sent to the console");
                         break;
                     }
-                    Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "document and labels of this host cannot be handed in"),
+                    Err(error) => tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "document and labels of this host cannot be sent to the console"),
                 }
                 let wait_ms = HAND_IN_AGAIN.jittered_ms(attempts, chance::random());
                 tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
@@ -240,7 +240,7 @@ impl AgentLoop {
             tracing::error!(
                 variable = name,
                 reason,
-                consequence = "it is missing, as if nobody had set it",
+                consequence = "the variable is treated as not set",
                 "a variable of this host's document cannot be read"
             );
         }
@@ -404,12 +404,12 @@ impl AgentLoop {
             let unit = &one.unit;
             match turns.get(unit) {
                 Some(RemovalTurn::Now(_)) => {
-                    tracing::info!(%unit, is_counted = one.is_counted(), "a unit that is to go is stopped");
+                    tracing::info!(%unit, is_counted = one.is_counted(), "a removed unit is stopped");
                     let (operator, verb) = (deployment::actor(), Verb::UnitStop { unit: unit.clone() });
                     let asker =
                         ChangeContext { operator: &operator, now_ms, key: None, is_document: true, values: None };
                     if let Err(CommandRefusal { diagnostic, .. }) = unit::edit(&mut tx, unit, &verb, asker).await? {
-                        tracing::warn!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "a unit that is to go cannot be stopped");
+                        tracing::warn!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "a removed unit cannot be stopped");
                         continue;
                     }
                     removal::begin(&mut tx, one, now_ms).await?;
@@ -417,12 +417,12 @@ impl AgentLoop {
                 }
                 Some(RemovalTurn::Begun(_)) if states.get(unit).is_none_or(|state| has_stopped(&state.observed)) => {
                     if let Err(error) = self.leave_data(&mut tx, unit).await? {
-                        tracing::warn!(%unit, %error, "the data of a unit that is to go cannot be kept; the unit stays until it can");
+                        tracing::warn!(%unit, %error, "the data of a removed unit cannot be kept; the unit stays until it can");
                         continue;
                     }
                     match unit::remove(&mut tx, unit).await? {
                         Ok(()) => {
-                            tracing::info!(%unit, "a unit that was to go is removed");
+                            tracing::info!(%unit, "a removed unit is deleted");
                             is_changed = true;
                         }
                         Err(refusal) => {

@@ -56,7 +56,7 @@ pub enum AgentError {
     #[diagnostic(transparent)]
     Store(#[from] StoreError),
     /// Its units cannot be restored.
-    #[error("the host's units cannot be taken up: {0}")]
+    #[error("cannot load the host's units: {0}")]
     Units(
         #[source]
         #[diagnostic_source]
@@ -87,9 +87,9 @@ pub(super) fn folder_hint(error: &io::Error) -> String {
 
 pub(super) fn local_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local_listen`)",
+        io::ErrorKind::AddrInUse => "another program listens there; choose another port (`local_listen`)",
         // A socket's path has at most 107 bytes.
         io::ErrorKind::InvalidInput => "choose a folder with a shorter path (`data_dir`)",
-        _ => "`data_dir` and `local_listen` say where it listens",
+        _ => "`data_dir` and `local_listen` set where it listens",
     }
 }

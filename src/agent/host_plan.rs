@@ -86,7 +86,7 @@ impl Planner {
             PlanQuestion::Request(request) => *request,
             PlanQuestion::Stored { digest } => super::document::fetch_plan_request(identity, &digest)
                 .await
-                .map_err(|error| invalid(Diagnostic::of(&error).within("what is to be planned cannot be fetched")))?,
+                .map_err(|error| invalid(Diagnostic::of(&error).within("the documents to plan cannot be fetched")))?,
         };
         let names: Vec<DeploymentName> = request.names().cloned().collect();
         let present = self.stored_body().await.map_err(|error| invalid(Diagnostic::new(&error)))?;

@@ -126,7 +126,7 @@ impl HostSnapshot {
 
     fn rename(&mut self, hostname: String) {
         if self.hostname != hostname {
-            tracing::info!(before = self.hostname, hostname, "the host has another name");
+            tracing::info!(before = self.hostname, hostname, "the host's name has changed");
             self.renames.send_replace(hostname.clone());
             self.hostname = hostname;
         }

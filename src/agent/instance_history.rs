@@ -56,7 +56,7 @@ impl InstanceHistory {
     /// Records that this instance works.
     pub(super) fn works(&self) {
         if let Err(error) = self.write(StoreLife { instance: self.instance, is_newcomer: false }) {
-            tracing::warn!(%error, file = %self.path.display(), "it is not remembered that this agent works");
+            tracing::warn!(%error, file = %self.path.display(), "cannot record that this agent is in charge of the host");
         }
     }
 

@@ -145,7 +145,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     };
     // Something else may fill the disk meanwhile.
     let Some(fault) = error.disk_fault() else { return Err(error) };
-    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the agent cannot start on its disk, and starts in memory");
+    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the agent cannot write to its disk and starts with its state in memory");
     start_on(config, manager, Some(fault)).await
 }
 
@@ -369,7 +369,7 @@ async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -
         match journal::restore(store, &command, &body, now_ms).await? {
             RestoredOutbox::Lost => tracing::warn!(
                 command.id = %command.id,
-                "a command that runs, or has run, is put back into the agent's store"
+                "a command is restored to the agent's store"
             ),
             RestoredOutbox::Unfinished => {}
             // The agent was killed before it removed the files.
@@ -420,12 +420,12 @@ async fn membership(
             match tokio::time::timeout(REJOIN, join_anew(folder, token, host, host_snapshot, Some(&identity))).await {
                 Ok(Ok(new)) => Ok(new),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "this host has not joined with the new token, and stays what it was");
+                    tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "this host has not joined with the new token; its membership is unchanged");
                     Ok(identity)
                 }
                 Err(_) => {
                     tracing::warn!(
-                        "the console does not answer; this host stays what it was, and joins at the next start"
+                        "the console does not answer; this host keeps its membership, and joins at the next start"
                     );
                     Ok(identity)
                 }
@@ -462,7 +462,7 @@ async fn join_anew(
             if join::has_key_credential() {
                 return Err(error);
             }
-            tracing::warn!("the key of this host was revoked; it joins with new ones");
+            tracing::warn!("the key of this host was revoked; it joins with new keys");
             // A thief of the identity may have this key, too, and could still read on a broker without the
             // revocation list.
             let joiner = Joiner { sealing_key: JoinerSealingKey::Stored(sealing::make(folder)?.public()), ..joiner };

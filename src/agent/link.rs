@@ -506,7 +506,7 @@ fn message(connection: &ConnectionHandle, publish: Publish) -> Option<LinkEvent>
     match connection.prefix.parse(&publish.topic) {
         Ok(topic) => Some(LinkEvent::Message(InboundMessage::new(topic, publish))),
         Err(error) => {
-            tracing::debug!(%error, "a message on a topic that was not asked for");
+            tracing::debug!(%error, "a message on a topic without a subscription");
             let _ = connection.client.try_ack(&publish);
             None
         }
@@ -528,7 +528,7 @@ fn explain(error: &ConnectionError, has_expired: bool) -> Diagnostic {
         ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s").into(),
         ConnectionError::ConnectionRefused(code) => {
             Diagnostic::new(format_args!("the broker refuses this host: {code:?}"))
-                .with_hint("is the host's certificate still good, and of this broker's fleet?")
+                .with_hint("check that the host's certificate is valid and belongs to this broker's fleet")
         }
         error => with_remedy(causes(error), has_expired),
     }

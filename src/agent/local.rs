@@ -263,7 +263,7 @@ async fn respond<B>(request: &Request<B>, guarded: bool, asker: &LoopHandle) -> 
     match answered.await {
         Ok(Some((status, body))) => response(status, &body),
         Ok(None) | Err(_) => {
-            let problem = "the agent's loop does not answer: it is about to end, or its disk is stuck".to_owned();
+            let problem = "the agent does not answer: it is stopping, or its disk does not respond".to_owned();
             refusal(StatusCode::SERVICE_UNAVAILABLE, &problem, request.uri().path())
         }
     }
@@ -272,10 +272,10 @@ async fn respond<B>(request: &Request<B>, guarded: bool, asker: &LoopHandle) -> 
 /// Parses a request. `guarded`: any user of the host may have sent it, including a browser.
 fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Result<LocalRequest, LocalRefusal> {
     if guarded && !headers.get(HOST).is_some_and(is_loopback) {
-        return Err((StatusCode::FORBIDDEN, "the host of the request is not this one's loopback".to_owned()));
+        return Err((StatusCode::FORBIDDEN, "the Host header of the request is not a loopback address".to_owned()));
     }
     if guarded && headers.contains_key(ORIGIN) {
-        return Err((StatusCode::FORBIDDEN, "web pages have no business here".to_owned()));
+        return Err((StatusCode::FORBIDDEN, "requests of web pages are refused".to_owned()));
     }
     match (path, method) {
         ("/ping", &Method::GET) => Ok(LocalRequest::Ping),
@@ -286,7 +286,7 @@ fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Re
             Some(methods) => Err((StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes {methods}, not {method}"))),
             None => Err((
                 StatusCode::NOT_FOUND,
-                "there is GET /ping, GET and POST /heartbeat, POST /trigger, and nothing else".to_owned(),
+                "the requests are GET /ping, GET and POST /heartbeat, and POST /trigger".to_owned(),
             )),
         },
     }

@@ -53,7 +53,7 @@ pub(super) async fn run(
     events: mpsc::Sender<ExecEvent>,
 ) -> Result<(), CommandRefusal> {
     let Some(token) = cancels.enter(wanted.id, FOLLOWED_MAX) else {
-        let message = format!("{FOLLOWED_MAX} logs are followed already, as many as may be at once");
+        let message = format!("{FOLLOWED_MAX} logs are being followed, the maximum");
         return Err(CommandRefusal::new(muster_topics::outcome::RefusalCode::Busy, message));
     };
     let result = follow(&wanted, &units, &token, &events).await;
@@ -76,7 +76,7 @@ async fn follow(
         tell(id, &part, &mut told_bytes, events).await;
         if told_bytes[0] >= TOLD_MAX_BYTES {
             last_words = format!(
-                "the log goes on; {TOLD_MAX_BYTES} bytes of it were told, as many as one command may. Follow it again for more\n"
+                "the log continues; {TOLD_MAX_BYTES} bytes were sent, the maximum of one command. Follow it again for more\n"
             )
             .into();
             break;

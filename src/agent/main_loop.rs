@@ -323,8 +323,8 @@ impl AgentLoop {
         }
         tracing::error!(
             %error,
-            consequence = "what was not stored is done again",
-            hint = "is there room on the disk of the agent's folder?",
+            consequence = "what was not stored is repeated",
+            hint = "check the free space on the disk of the agent's folder",
             "the agent's store failed",
         );
     }
@@ -338,22 +338,22 @@ impl AgentLoop {
     fn log(&mut self, notice: &Notice) {
         match notice {
             Notice::Asserting => {
-                tracing::debug!("another presence of this host was seen; the own one is published again");
+                tracing::debug!("another agent published a presence of this host; this agent publishes its own again");
             }
             Notice::Claiming => {
                 tracing::info!(
-                    "another agent of this host is online, or was lately; this one works if it does not object"
+                    "another agent of this host is or was recently online; this one continues unless the other one objects"
                 );
             }
             Notice::Withdrawn => tracing::error!(
                 host.id = %self.host,
-                consequence = "this agent withdraws, and looks again in some minutes",
-                hint = "was the disk cloned? Remove the agent's folder on the copy and join with a new token",
-                "duplicate: another agent works for this host, with the same key",
+                consequence = "this agent stops working and checks again in some minutes",
+                hint = "if the disk was cloned, remove the agent's folder on the copy and join it with a new token",
+                "duplicate: another agent is active for this host, with the same key",
             ),
             Notice::Rejected(what, reason) => {
                 if let Some(rejected) = self.rejected.count(self.now_ms()) {
-                    tracing::warn!(what, reason, rejected, "messages were rejected");
+                    tracing::warn!(what, reason, rejected, "messages were refused");
                 }
             }
             Notice::Refused(id, reason) => {
@@ -361,44 +361,41 @@ impl AgentLoop {
             }
             Notice::Unheard(id) => tracing::info!(
                 command.id = %id,
-                "left until the console has answered the first heartbeat, and said of which lives of this host it knows"
+                "not handled until the console has answered the first heartbeat with the agent instances that it knows"
             ),
             Notice::Later(id) => tracing::info!(
                 command.id = %id,
-                "left unanswered until the console has said what time it is: what it has signed so far lies ahead of this host's clock"
+                "not handled until the console has sent its time: its messages so far are dated ahead of this host's clock"
             ),
             // The renewal task decides when it asks the console.
             Notice::UnknownKey => self.stale_keys.notify_one(),
             Notice::ConsoleEpoch(epoch) => {
-                tracing::info!(
-                    epoch,
-                    "the console signs in a later epoch; what was signed in earlier ones is refused now"
-                );
+                tracing::info!(epoch, "the console signs in a later epoch; messages of earlier epochs are now refused");
             }
             Notice::OlderDocument(mark) => {
-                tracing::info!(%mark, "a document is older than the stored one, and ignored");
+                tracing::info!(%mark, "a document older than the stored one is ignored");
             }
             Notice::DocumentRefused(refusal) => tracing::error!(
                 mark = %refusal.mark,
                 reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint,
-                consequence = "the document before it holds",
+                consequence = "the document before it stays in force",
                 "the document of this host is refused"
             ),
-            Notice::Busy(id) => tracing::info!(command.id = %id, "no room for a command"),
+            Notice::Busy(id) => tracing::info!(command.id = %id, "the journal has no room for a command"),
             Notice::OlderDisk(epoch) => {
                 self.lookout.record_loss_alert();
                 tracing::error!(
                     host.id = %self.host, epoch,
                     consequence = "commands issued before now that are not in the journal are refused",
-                    hint = "look at the host's units, and apply them again",
-                    "this host has lived since its disk was written: the disk is an older copy, or a clone of it \
-                        was started",
+                    hint = "check the host's units, and apply them again",
+                    "this host has run since its disk was written: the disk is an older \
+                        copy, or a clone of it was started",
                 );
             }
             Notice::WentBack(time_back) => tracing::warn!(
                 ahead_s = time_back.ahead_ms.unwrap_or_default() / 1000,
-                "the console has signed times that had not come yet, or this agent's store was made at one; the time is what the console \
-                 says now"
+                "the console has signed times in the future, or this agent's store was made in the future; the console's \
+                 present time is now used"
             ),
             Notice::Working | Notice::Repeated(_) | Notice::Refresh(_) | Notice::ConsoleProtocol(_) => {}
         }
@@ -603,7 +600,7 @@ impl AgentLoop {
             }
         };
         if tokio::time::timeout(limit, said).await.is_err() {
-            tracing::debug!("the broker did not answer the goodbye");
+            tracing::debug!("the broker did not acknowledge the last message");
         }
     }
 }

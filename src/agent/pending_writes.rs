@@ -54,7 +54,7 @@ impl AgentLoop {
             && let Err(error) = self.weigh_output().await
         {
             // They are stored. How much waits is weighed again with the next.
-            tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "it is not known how much output waits");
+            tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the amount of waiting output cannot be read");
         }
         Ok(keys)
     }

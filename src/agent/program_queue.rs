@@ -128,7 +128,7 @@ impl AgentLoop {
     }
 
     fn await_turn(&mut self, program: QueuedProgram, queued: QueuePermit) {
-        tracing::info!(command.id = %program.id, "the command waits for its turn");
+        tracing::info!(command.id = %program.id, "the command waits in the queue");
         let executor = self.executor.clone();
         let left_ms = program.expires_ms.saturating_sub(self.session.time().now_ms(clock::now_ms()));
         let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
@@ -144,8 +144,8 @@ impl AgentLoop {
             QueueResult::Cancelled => PendingWrite::Ended(id, Status::Cancelled),
             QueueResult::Come(place) if !is_late => PendingWrite::Turn(program, place),
             QueueResult::Come(_) | QueueResult::Expired => {
-                let message = Diagnostic::new("the command expired while it waited for its turn")
-                    .with_hint("as many run as may at once");
+                let message = Diagnostic::new("the command expired while it waited in the queue")
+                    .with_hint("the maximum number of commands is running");
                 PendingWrite::Ended(id, CommandRefusal::new(RefusalCode::Expired, message).into())
             }
         };

@@ -89,9 +89,9 @@ impl AgentLoop {
         let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
         let nothing = |()| RealmResult::Changed(Vec::new());
         Ok(match verb {
-            Verb::RealmSet { realm } if !command.realms.iter().any(|told| told.name == *realm) => Err(
-                CommandRefusal::new(RefusalCode::Invalid, format!("the command does not say what realm {realm} is")),
-            ),
+            Verb::RealmSet { realm } if !command.realms.iter().any(|told| told.name == *realm) => {
+                Err(CommandRefusal::new(RefusalCode::Invalid, format!("the command does not define realm {realm}")))
+            }
             Verb::RealmSet { .. } => realm::take_in(tx, &command.realms).await?.map(nothing),
             Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
             Verb::SnapshotCreate { snapshot } => {

@@ -112,7 +112,7 @@ pub(super) async fn keep_fresh(identity: IdentityKeeper, stale_keys: Arc<Notify>
                 let Some(soon_ms) = key_renewals.due_ms(now_ms, chance::random()) else { continue };
                 tracing::info!(
                     wait_ms = soon_ms - now_ms,
-                    "a key or a root certificate of the fleet is not known here; the console is asked for them, with a renewal"
+                    "a key or a root certificate of the fleet is unknown; this host requests them by renewing its certificate"
                 );
                 keys_due_ms = Some(soon_ms);
                 continue;
@@ -182,7 +182,7 @@ fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
     if left_ms <= 0 {
         tracing::error!(
             %error, retry_ms,
-            consequence = "neither broker nor console let it in; its units go on",
+            consequence = "broker and console refuse this host; its units keep running",
             hint = EXPIRED_HINT,
             "the host's certificate has expired",
         );

@@ -92,7 +92,7 @@ pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
         Err(error) => return Err(error),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(LIST_MAX_BYTES + 1).read_to_end(&mut bytes)?;

@@ -87,7 +87,7 @@ impl RunningAgent {
     pub async fn end(&mut self) {
         self.stop.cancel();
         if tokio::time::timeout(STOP, &mut self.core).await.is_err() {
-            tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
+            tracing::warn!(host.id = %self.host, "the agent did not stop in time");
         }
         self.tasks.cancel();
         // Its last samples are stored, for the next run to send.

@@ -48,10 +48,10 @@ fn load_or_make_with(folder: &Path, credentials: Option<&Path>) -> Result<HostKe
             let aside = files::set_aside(&path).map_err(failed)?;
             tracing::error!(
                 %error, file = %path.display(), aside = %aside.display(),
-                consequence = "it is set aside, and a new one is made; commands that wait and have something \
-                    sealed in them cannot be done",
-                hint = "give these again; check this host's disk",
-                "the key for what only this host may read is damaged",
+                consequence = "it is set aside and a new one is created; waiting \
+                    commands with sealed content cannot be run",
+                hint = "send these commands again; check this host's disk",
+                "the host's sealing key is damaged",
             );
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -113,7 +113,7 @@ async fn hand_over_once(identity: &watch::Receiver<Arc<MemberIdentity>>, key: &S
         let present = identity.borrow().clone();
         let Err(error) = join::hand_over(&present, key).await else { return };
         let wait_ms = RETRY.jittered_ms(attempts, chance::random());
-        tracing::debug!(%error, hint = Diagnostic::of(&error).hint, retry_ms = wait_ms, "the host's sealing key could not be handed over");
+        tracing::debug!(%error, hint = Diagnostic::of(&error).hint, retry_ms = wait_ms, "the host's sealing key could not be sent to the console");
         tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
         attempts += 1;
     }

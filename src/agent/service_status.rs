@@ -24,7 +24,7 @@ pub async fn follow(manager: &ServiceManager, agent: &RunningAgent, shutdown: &C
             tokio::join!(report_status_changes(manager, agent), notify_watchdog(manager, agent));
         })
         .await;
-    manager.stopping("the agent ends; yunos go on");
+    manager.stopping("the agent is stopping; yunos keep running");
 }
 
 async fn report_status_changes(manager: &ServiceManager, agent: &RunningAgent) {

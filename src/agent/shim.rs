@@ -66,7 +66,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
     /// The program could not be started; nothing runs.
-    #[error("{program} cannot be started: {source}")]
+    #[error("cannot start {program}: {source}")]
     Start {
         /// The program.
         program: String,
@@ -78,7 +78,7 @@ pub enum ShimError {
         source: io::Error,
     },
     /// The program could not be put into its cgroup; nothing runs.
-    #[error("{program} cannot be put into its cgroup: {source}")]
+    #[error("cannot move {program} into its cgroup: {source}")]
     Cgroup {
         /// The program.
         program: String,
@@ -137,7 +137,7 @@ impl ShimProgram {
         if is_installed(path) {
             return Ok(());
         }
-        tracing::warn!(program = %path.display(), "the program of shims is not there any more, and is installed again");
+        tracing::warn!(program = %path.display(), "the shim's program is missing and is installed again");
         install_program(path)
     }
 }
@@ -225,11 +225,11 @@ impl Shims {
         let (program, at, wanted) = (self.program.clone(), folder.to_owned(), launch.clone());
         let prepare_and_spawn = move || {
             make_folder(&at, PRIVATE_FOLDER)?;
-            let lock = wait_for_lock(&at)?.ok_or_else(|| taken("another shim is there"))?;
+            let lock = wait_for_lock(&at)?.ok_or_else(|| taken("another shim is running"))?;
             if let StateFile::State(state) = files::read_state(&at)?
                 && is_alive(&state)
             {
-                return Err(taken("what was launched there before still runs"));
+                return Err(taken("an earlier program there is still running"));
             }
             crash::point("launch", "before files");
             files::begin(&at)?;
@@ -314,7 +314,7 @@ impl Shims {
             Err(error) if error.kind() == io::ErrorKind::InvalidData && has_left_nothing(folder) => {
                 tracing::error!(
                     folder = %folder.display(), %error,
-                    consequence = "nothing is left of its program, and how that ended is not known",
+                    consequence = "its program is gone, and how it ended is unknown",
                     hint = "check this host's disk",
                     "what a shim has recorded is damaged",
                 );
@@ -413,7 +413,9 @@ impl ShimHandle {
             let line = self.line().await.ok()??;
             match serde_json::from_slice(&line) {
                 Ok(event) => return Some(event),
-                Err(error) => tracing::debug!(folder = %self.folder.display(), %error, "a shim told something unknown"),
+                Err(error) => {
+                    tracing::debug!(folder = %self.folder.display(), %error, "a shim sent an unknown message")
+                }
             }
         }
     }
@@ -442,7 +444,7 @@ impl ShimHandle {
     pub fn queue(&mut self, request: &ShimRequest) -> Result<(), ShimError> {
         let failed = |source| io_error(&self.folder, source);
         if self.unsent.len() > UNSENT_MAX_BYTES {
-            return Err(failed(io::Error::new(io::ErrorKind::WouldBlock, "it takes nothing")));
+            return Err(failed(io::Error::new(io::ErrorKind::WouldBlock, "it does not read")));
         }
         serde_json::to_writer(&mut self.unsent, request).map_err(|error| failed(error.into()))?;
         self.unsent.push(b'\n');
@@ -531,7 +533,11 @@ fn spawn(program: &Path, folder: &Path, adopt: bool, lock: File) -> io::Result<S
         ),
         _ => error,
     })?;
-    if status.success() { Ok(ours) } else { Err(io::Error::other(format!("it could not detach itself: {status}"))) }
+    if status.success() {
+        Ok(ours)
+    } else {
+        Err(io::Error::other(format!("the shim could not detach itself: {status}")))
+    }
 }
 
 /// Starts a process from a file that was written a moment ago, perhaps: a process that another thread

@@ -87,8 +87,8 @@ impl StateFolder {
                     Err(error) => {
                         tracing::error!(
                             %error, state = %kept.display(),
-                            consequence = "the agent goes on from what is on the disk; what it refused meanwhile is not remembered",
-                            "the agent's state in memory cannot be put back",
+                            consequence = "the agent continues from what is on the disk; what it refused in the meantime is not recorded",
+                            "the agent's state in memory cannot be written back",
                         );
                         None
                     }
@@ -111,11 +111,11 @@ impl StateFolder {
         if !Origin::is_of(&state, data) {
             copy_state(data, &state).map_err(in_memory)?;
         }
-        let unwritable = format!("nothing can be written in {}: {reason}", data.display());
+        let unwritable = format!("cannot write to {}: {reason}", data.display());
         let unwritable = Diagnostic::new(unwritable).or_hint(room::hint(&reason));
         tracing::error!(
             state = %state.display(),
-            consequence = "units go on from what was read; commands are refused, and desired changes wait",
+            consequence = "units keep running from what was read; commands are refused, and desired changes wait",
             hint = unwritable.hint,
             "{}", unwritable.cause,
         );
@@ -152,7 +152,7 @@ pub(super) async fn watch(folder: StateFolder, reserve: Reserve, suspicion: Arc<
             }
         };
         if tokio::task::spawn_blocking(look).await.unwrap_or(false) {
-            tracing::warn!("whether the agent's folder can be written has changed, and the agent starts anew");
+            tracing::warn!("the agent restarts: its folder became writable, or is no longer writable");
             wanted.send_replace(true);
             return;
         }
@@ -239,7 +239,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     match copied {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if files::is_unreadable(&error) => {
-            tracing::error!(file = %from.display(), %error, consequence = "the agent goes on without it", "a file cannot be read");
+            tracing::error!(file = %from.display(), %error, consequence = "the agent continues without it", "a file cannot be read");
             match fs::remove_file(to) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
@@ -275,8 +275,8 @@ async fn put_back(state: &Path, data: &Path) -> io::Result<()> {
     if !Origin::is_of(state, data) {
         tracing::warn!(
             state = %state.display(),
-            consequence = "it is dropped",
-            "the state in memory is of another state than is on the disk now",
+            consequence = "the state is dropped",
+            "the state in memory does not match the state on the disk",
         );
         return Ok(());
     }

@@ -111,7 +111,7 @@ pub enum LackingReason {
     Unconfirmed,
     /// It has joined, and reported nothing yet.
     Unheard,
-    /// Its certificate has expired: it has to join anew, and gets the keys then. It keeps no rotation from being finished.
+    /// Its certificate has expired: it must join again, and gets the keys then. It keeps no rotation from being finished.
     CertificateExpired,
     /// It has the present key, and still accepts an old one: it was not there yet to be told.
     HasOldKey,
@@ -127,8 +127,8 @@ impl LackingReason {
     pub fn words(self) -> &'static str {
         match self {
             Self::Unconfirmed => "has not confirmed it",
-            Self::Unheard => "has joined, and not reported yet",
-            Self::CertificateExpired => "its certificate has expired: it has to join anew",
+            Self::Unheard => "has joined and has not reported yet",
+            Self::CertificateExpired => "its certificate has expired: it must join again",
             Self::HasOldKey => "still accepts an old key",
             Self::OldCertificate => "its certificate is under the old root",
             Self::HasOldRoot => "still trusts an old root",

@@ -630,7 +630,7 @@ pub struct RealmFields {
 /// A realm: an item of `GET /api/v1/realms`, and the result of `GET /api/v1/realms/{realm}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Realm {
-    /// Its own fields, as they are sent to hosts.
+    /// Its own fields, in the form that is sent to hosts.
     #[serde(flatten)]
     pub realm: muster_topics::realm::Realm,
     /// Its effective fields, with those of its parents.

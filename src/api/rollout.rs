@@ -48,7 +48,7 @@ pub struct Rollout {
     pub deployment: DeploymentName,
     /// The version.
     pub version: u32,
-    /// Whether it goes back to the content of an earlier version.
+    /// Whether it is rolled back to the content of an earlier version.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_rollback: bool,
     /// How it goes.
@@ -68,7 +68,7 @@ pub struct Rollout {
     pub unavailable: u64,
     /// When it began.
     pub begun_ms: Millis,
-    /// When it ended; `null` while it goes on.
+    /// When it ended; `null` until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<Millis>,
 }
@@ -252,7 +252,7 @@ pub enum RolloutVerb {
     Promote,
     /// Hosts that have failed try again.
     Retry,
-    /// It ends, and hosts stay as they are.
+    /// It ends, and hosts keep what they have.
     Cancel,
     /// It ends, and hosts go back to an earlier version.
     CancelWithRollback,
@@ -369,7 +369,8 @@ pub struct RolloutVersion {
     pub version: Option<u32>,
 }
 
-/// `POST /api/v1/rollouts/{realm}/{name}/cancel`: ends a rollout. Hosts that change now go on, and no further one begins.
+/// `POST /api/v1/rollouts/{realm}/{name}/cancel`: ends a rollout. Hosts that change now finish, and no further one
+/// begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRollout {
@@ -389,7 +390,7 @@ pub struct ReleaseHost {
     pub host: String,
 }
 
-/// An event of `GET /api/v1/rollouts/{realm}/{name}/events`: the rollout as it is, and again after each change, at most
+/// An event of `GET /api/v1/rollouts/{realm}/{name}/events`: the present rollout, and again after each change, at most
 /// twice a second. When a new version has taken its place, the next event is of that. The last one is `end`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]

@@ -142,7 +142,7 @@ pub struct SecretUser {
 pub struct KeyRotation {
     /// The number of the key that all secrets are encrypted with now.
     pub key: u32,
-    /// How many values were encrypted anew.
+    /// How many values were encrypted again.
     pub encrypted: u64,
     /// How many cannot be, because the key that they were encrypted with is lost.
     pub unreadable: u64,

@@ -40,7 +40,7 @@ pub struct MetricStore {
     pub last_error: Option<MetricStoreError>,
 }
 
-/// Lines that a store refused, as far as they are kept.
+/// Lines that a store refused, the part that is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetricQuarantine {
     /// The folder on the console's machine.

@@ -9,7 +9,7 @@ use muster_topics::{
 
 use crate::{CommandHost, CommandState};
 
-/// The result of a command on one host, as it is counted. Results that need attention come after successful ones.
+/// The result of a command on one host, as counted. Results that need attention come after successful ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// It succeeded.
@@ -82,7 +82,7 @@ impl Class {
             Self::Refused => "refused",
             Self::Lost => "lost",
             Self::Missing => "missing",
-            Self::NotSelected => "not selected any more",
+            Self::NotSelected => "no longer selected",
         }
     }
 }
@@ -176,7 +176,7 @@ mod tests {
         let summary = Summary::of(&hosts);
         assert_eq!(
             summary.counts(),
-            "11 hosts: 2 ok, 2 not done yet, 1 failed, 2 timed out, 1 refused, 2 missing, 1 not selected any more"
+            "11 hosts: 2 ok, 2 not done yet, 1 failed, 2 timed out, 1 refused, 2 missing, 1 no longer selected"
         );
         let named: Vec<String> =
             summary.others().map(|(class, names)| format!("{}: {}", class.words(), names.join(", "))).collect();
@@ -188,7 +188,7 @@ mod tests {
                 "timed out: d, e",
                 "refused: f",
                 "missing: twin (00000000-0000-0000-0000-000000000008), twin (00000000-0000-0000-0000-000000000009)",
-                "not selected any more: g",
+                "no longer selected: g",
             ]
         );
         assert_eq!(Summary::of(&hosts[..1]).counts(), "1 host: 1 ok");

@@ -142,10 +142,8 @@ fn stanza(file_key: &FileKey, public: &PublicKey) -> Result<String, BackupError>
     let secret = StaticSecret::from(random::<32>()?);
     let ephemeral = X25519Public::from(&secret);
     let shared = secret.diffie_hellman(public.x25519());
-    let key = wrapping_key(&shared, &ephemeral, public.x25519()).ok_or_else(|| BackupError::Key {
-        what: "the public key",
-        problem: "nothing can be encrypted to it".to_owned(),
-    })?;
+    let key = wrapping_key(&shared, &ephemeral, public.x25519())
+        .ok_or_else(|| BackupError::Key { what: "the public key", problem: "it cannot encrypt".to_owned() })?;
     let mut wrapped = file_key.to_vec();
     // The key is used once.
     aead(&key)?
@@ -198,7 +196,7 @@ impl<R: Read> Decryptor<R> {
         let mut opened = keys.iter().flat_map(|key| header.stanzas.iter().filter_map(|stanza| stanza.open(key)));
         let file_key = opened.next().ok_or(BackupError::WrongKey(header.stanzas.len()))?;
         hmac::verify(&mac_key(&file_key), header.text.as_bytes(), &header.mac)
-            .map_err(|_| BackupError::Damaged("its header was changed".to_owned()))?;
+            .map_err(|_| BackupError::Damaged("its header was modified".to_owned()))?;
         let mut nonce = [0; PAYLOAD_NONCE_BYTES];
         input.read_exact(&mut nonce).map_err(cut_or_unreadable)?;
         let key = aead(&derived(&file_key, &nonce, b"payload"))?;
@@ -227,7 +225,7 @@ impl<R: Read> Decryptor<R> {
         let Some(opened) = open(std::mem::take(&mut sealed), is_last) else {
             // It ends between two chunks, or within one: what is there of it cannot be told from something else.
             let is_cut = is_last && (copy.len() < SEALED_BYTES || open(copy, false).is_some());
-            let damage = "a part of it is not what was written".to_owned();
+            let damage = "a part of it was modified".to_owned();
             return Err(if is_cut { BackupError::Truncated } else { BackupError::Damaged(damage) }.into());
         };
         if opened.is_empty() && self.number > 0 {
@@ -289,8 +287,8 @@ impl Header {
         if version != VERSION {
             let newer = version.starts_with(ANY_VERSION);
             return Err(BackupError::NotABackup(match newer {
-                true => "it is a file of a newer version of age",
-                false => "it does not begin as one",
+                true => "its format is newer than this program's version of age",
+                false => "it does not begin like one",
             }));
         }
         let (mut text, mut stanzas) = (format!("{version}\n"), Vec::new());
@@ -344,7 +342,7 @@ impl<R: Read> HeaderLines<'_, R> {
             io::ErrorKind::UnexpectedEof => BackupError::NotABackup("it is too short"),
             _ => BackupError::reading(error),
         })?;
-        let line = String::from_utf8(start).map_err(|_| BackupError::NotABackup("it does not begin as one"))?;
+        let line = String::from_utf8(start).map_err(|_| BackupError::NotABackup("it does not begin like one"))?;
         Ok(line.strip_suffix('\n').map(str::to_owned).unwrap_or(line))
     }
 

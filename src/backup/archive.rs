@@ -221,14 +221,14 @@ pub fn read(input: impl Read, keys: &[PrivateKey], sink: &mut impl FileSink) -> 
         match rest.read(&mut buffer).map_err(BackupError::reading)? {
             0 => break,
             count if buffer.iter().take(count).all(|byte| *byte == 0) => {}
-            _ => return Err(BackupError::Damaged("there is something after its end".to_owned())),
+            _ => return Err(BackupError::Damaged("it has data after its end".to_owned())),
         }
     }
     let Reading { manifest, found, said, .. } = reading;
     let manifest = manifest.ok_or(BackupError::NotABackup("it has no manifest"))?;
     match said {
         Some(said) if said == found => Ok((manifest, found)),
-        Some(_) => Err(BackupError::Damaged("its files are not those that its list of sums names".to_owned())),
+        Some(_) => Err(BackupError::Damaged("its files do not match its list of sums".to_owned())),
         None => Err(BackupError::Damaged("it has no list of sums".to_owned())),
     }
 }
@@ -248,18 +248,18 @@ impl Reading {
         if !is_safe(&name) || kind != tar::EntryType::Regular {
             return Err(match self.manifest {
                 Some(_) => damaged(format!(
-                    "it has an entry that is no file of a console: {:?}",
+                    "it has an entry that is not a file of a console: {:?}",
                     name.escape_debug().to_string()
                 )),
-                None => BackupError::NotABackup("it is an archive of something else"),
+                None => BackupError::NotABackup("it is another kind of archive"),
             });
         }
         if self.said.is_some() {
-            return Err(damaged(format!("{name} stands behind its list of sums")));
+            return Err(damaged(format!("{name} comes after its list of sums")));
         }
         let Some(_) = &self.manifest else {
             if name != MANIFEST {
-                return Err(BackupError::NotABackup("it is an archive of something else"));
+                return Err(BackupError::NotABackup("it is another kind of archive"));
             }
             let manifest = manifest(&whole(&mut entry, bytes, MANIFEST_MAX_BYTES)?)?;
             sink.begin(&manifest)?;
@@ -422,7 +422,7 @@ pub(crate) mod tests {
                     entry(tar, MANIFEST, &manifest);
                     entry(tar, name, b"x");
                 },
-                "no file of a console",
+                "not a file of a console",
             );
             assert_eq!(taken, [], "{name}");
         }
@@ -434,7 +434,7 @@ pub(crate) mod tests {
                 entry(tar, "console.db", b"x");
                 entry(tar, SUMS, br#"{"files": []}"#);
             },
-            "not those that its list",
+            "do not match its list",
         );
         check(
             &|tar| {
@@ -455,7 +455,7 @@ pub(crate) mod tests {
                 header.set_cksum();
                 tar.append(&header, &b""[..]).unwrap();
             },
-            "no file of a console",
+            "not a file of a console",
         );
         check(&|_| (), "no manifest");
     }

@@ -10,7 +10,7 @@ pub enum BackupError {
     /// The file is something else.
     #[error("this is not a backup of muster: {0}")]
     #[diagnostic(help(
-        "a backup is a file of `muster backup create`, or from the folder for backups of the console's configuration; \
+        "use a file that `muster backup create` or the console's schedule wrote; \
          its name ends with .tar.age"
     ))]
     NotABackup(&'static str),
@@ -27,8 +27,8 @@ pub enum BackupError {
     },
     /// Another build has made it.
     #[error(
-        "the backup was made by a build of muster from before its first release ({muster}), whose backups are not \
-         read any more"
+        "the backup was made by a build of muster from before its first release ({muster}), whose backups \
+         are no longer supported"
     )]
     #[diagnostic(help("restore it with the build that made it"))]
     OtherForm {
@@ -36,13 +36,13 @@ pub enum BackupError {
         muster: String,
     },
     /// No key was given.
-    #[error("no private key is given")]
-    #[diagnostic(help("name the file of the private key with --identity FILE"))]
+    #[error("the private key is missing")]
+    #[diagnostic(help("pass its file with --identity FILE"))]
     NoKey,
     /// None of the keys opens it.
     #[error("the private key does not open this backup; number of keys that do: {0}")]
     #[diagnostic(help(
-        "use the key whose public part was among `recipients` of the console's configuration when the backup was made"
+        "use the private key of one of the `recipients` in the console's configuration at the time of the backup"
     ))]
     WrongKey(usize),
     /// A text is not a key.
@@ -87,25 +87,25 @@ pub enum BackupError {
         hint: Option<&'static str>,
     },
     /// A file has changed while it was read.
-    #[error("{path} became shorter while it was backed up")]
+    #[error("{path} was truncated while it was backed up")]
     #[diagnostic(help("try again"))]
     Changed {
         /// The file.
         path: String,
     },
     /// The system provides no randomness.
-    #[error("no key can be made: the system provides no randomness")]
+    #[error("cannot create a key: the system provides no randomness")]
     Randomness,
     /// A console uses the folder.
-    #[error("a console works with {path}")]
+    #[error("a console uses {path}")]
     #[diagnostic(help("stop the console first, and start it again afterwards"))]
     InUse {
         /// The folder.
         path: PathBuf,
     },
     /// Another restore works on the folder.
-    #[error("another restore is at work beside {path}")]
-    #[diagnostic(help("wait until it is done"))]
+    #[error("another restore into {path} is running")]
+    #[diagnostic(help("wait until it has finished"))]
     Busy {
         /// The folder.
         path: PathBuf,
@@ -113,8 +113,8 @@ pub enum BackupError {
     /// The folder has data.
     #[error("the folder {path} is not empty")]
     #[diagnostic(help(
-        "choose a new folder; or say --replace: then what is there is kept beside it under another name, and who is \
-         revoked there stays revoked"
+        "choose a new folder, or pass --replace: the present content is kept beside it under another name, \
+         and revocations in it stay in force"
     ))]
     NotEmpty {
         /// The folder.
@@ -125,7 +125,7 @@ pub enum BackupError {
         "the backup is of another fleet than the folder {path}: its root certificate has the SHA-256 {backup}, and \
          the one there {found}"
     )]
-    #[diagnostic(help("choose another folder; if this one is to become that fleet's, move away what is in it first"))]
+    #[diagnostic(help("choose another folder, or move its content away first"))]
     OtherFleet {
         /// The folder.
         path: PathBuf,
@@ -157,9 +157,9 @@ pub enum BackupError {
 fn advice(source: &io::Error) -> Option<&'static str> {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            Some("make room on that disk (`df -h` shows how full it is), and try again")
+            Some("free space on that disk (`df -h` shows how full it is), and try again")
         }
-        io::ErrorKind::PermissionDenied => Some("run this as the user of the console, or as root"),
+        io::ErrorKind::PermissionDenied => Some("run this command as the console's user or as root"),
         _ => None,
     }
 }

@@ -130,7 +130,7 @@ impl FromStr for PrivateKey {
         let what = "the private key";
         let text = text.trim();
         if text.to_ascii_lowercase().starts_with("age1") {
-            let problem = "it is a public key, which opens nothing".to_owned();
+            let problem = "it is a public key, which cannot decrypt".to_owned();
             return Err(BackupError::Key { what, problem });
         }
         decoded(what, PRIVATE_PREFIX, text).map(|bytes| Self(bytes.into()))
@@ -144,7 +144,7 @@ fn decoded(what: &'static str, prefix: &str, text: &str) -> Result<[u8; 32], Bac
     let parsed = CheckedHrpstring::new::<Bech32>(text)
         .map_err(|_| wrong("a part of it is missing or mistyped (its checksum is wrong)"))?;
     if !parsed.hrp().as_str().eq_ignore_ascii_case(prefix) {
-        return Err(wrong("it is a key for something else"));
+        return Err(wrong("it is another kind of key"));
     }
     let bytes: Vec<u8> = parsed.byte_iter().collect();
     bytes.try_into().map_err(|_| wrong("it does not have 32 bytes"))

@@ -6,21 +6,21 @@
 //! exactly as it stands.
 
 /// The rule, as the web form explains it.
-pub const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a backslash takes \
-                               the next character as it is. Of several lines, each is one argument, exactly as it \
-                               stands. No shell is involved unless it is asked for.";
+pub const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a \
+                               backslash takes the next character unchanged. With several lines, each line is \
+                               one argument, taken unchanged. No shell is involved unless it is asked for.";
 
 /// Why a text is not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgvError {
     /// The text is empty.
-    #[error("there is no command")]
+    #[error("the command is empty")]
     Empty,
     /// A quote is never closed.
-    #[error("the quote {0} is opened and not closed")]
+    #[error("the quote {0} is not closed")]
     Quote(char),
     /// A backslash is the last character.
-    #[error("there is nothing after the last backslash")]
+    #[error("the line ends with a backslash")]
     Backslash,
 }
 

@@ -4,7 +4,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// The operating system provides no randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the system gave no randomness")]
+#[error("the system provides no randomness")]
 pub struct NoRandomness;
 
 /// Random bytes, for secrets.

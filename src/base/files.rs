@@ -131,7 +131,7 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 /// Writes a new file and renames it to `path`.
 fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::other("expected a file name"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
     let mut file = open_new(&beside, mode)?;
     let written = write(&mut file).and_then(|()| fs::rename(&beside, path));
@@ -215,9 +215,9 @@ impl RoleFile {
     fn fault(self, path: &Path) -> Option<String> {
         // A symbolic link is followed: an administrator may have put it there.
         match (self, fs::metadata(path)) {
-            (Self::Folder, Ok(found)) if !found.is_dir() => Some("there is a file in the place of a folder".to_owned()),
+            (Self::Folder, Ok(found)) if !found.is_dir() => Some("the path is a file instead of a folder".to_owned()),
             (Self::File | Self::RenewedFile, Ok(found)) if found.is_dir() => {
-                Some("there is a folder in the place of a file".to_owned())
+                Some("the path is a folder instead of a file".to_owned())
             }
             (Self::RenewedFile, _) => {
                 let read = patiently(|| File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink())));
@@ -276,7 +276,7 @@ pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result
         tracing::error!(
             path = %path.display(), aside = %aside.display(),
             consequence = "it is set aside",
-            hint = "look what it is, and check the disk; if nobody needs it, delete it",
+            hint = "find out what it is, and check the disk; if it is not needed, delete it",
             "{fault}",
         );
     }
@@ -329,7 +329,7 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(wrong(Diagnostic::new("it is UTF-16").with_hint("save it as UTF-8")));
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("it is no text (UTF-8)".into()))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is not text in UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     Ok(if text.contains("\r\n") { text.replace("\r\n", "\n") } else { text })
 }

@@ -70,8 +70,7 @@ pub fn credentials() -> Option<PathBuf> {
 /// The error if the environment names no folder; the user can give one instead.
 #[must_use]
 pub fn nowhere() -> Failure {
-    Failure::new(FailureKind::Usage, "neither HOME nor XDG_DATA_HOME says by an absolute path where to keep things")
-        .hint("say --data-dir DIR")
+    Failure::new(FailureKind::Usage, "neither HOME nor XDG_DATA_HOME is an absolute path").hint("pass --data-dir DIR")
 }
 
 /// An absolute path from one that a user gave, relative to the current folder of the process.

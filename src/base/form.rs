@@ -33,8 +33,8 @@ const APPLICATION_ID_AT: usize = 68;
 /// What was stored by another build, in another form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 #[error(
-    "{} was written by a build of muster from before its first release, whose stores and files are not read any \
-     more",
+    "{} was written by a build of muster from before its first release, whose stores and files are no \
+     longer supported",
     path.display()
 )]
 pub struct OtherForm {
@@ -51,7 +51,7 @@ impl OtherForm {
     pub fn in_folder(path: &Path, folder: &Path, again: &str) -> Self {
         let folder = folder.display();
         let hint = format!(
-            "nothing was changed: go on with the build that wrote it; or end with that build what it runs, move {folder} away, and {again}"
+            "nothing was changed: use the build that wrote it, or stop with that build all that it runs, move {folder} away, and {again}"
         );
         Self { path: path.to_owned(), hint }
     }

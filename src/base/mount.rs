@@ -67,7 +67,7 @@ impl MountId {
         let fdinfo = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
         File::open(fdinfo)?.take(FDINFO_MAX_BYTES).read_to_string(&mut text)?;
         let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-        id.map(Self).ok_or_else(|| io::Error::other("this kernel does not say what is mounted where"))
+        id.map(Self).ok_or_else(|| io::Error::other("this kernel does not list its mounts"))
     }
 }
 
@@ -160,7 +160,7 @@ impl Removal {
         if found == self.mount {
             return Ok(());
         }
-        let text = format!("something is mounted at {}, so nothing is removed", path.display());
+        let text = format!("{} is a mount point, so nothing is removed", path.display());
         let told = Diagnostic::new(text).with_hint("unmount it");
         Err(io::Error::new(io::ErrorKind::ResourceBusy, told.into_error()))
     }
@@ -186,7 +186,7 @@ mod tests {
         remove_folder(&at("gone")).unwrap();
         remove_folder(&at("link")).unwrap();
         remove_folder(&at("never")).unwrap();
-        assert!(remove_folder(&at("stays/file")).is_err(), "it is no folder");
+        assert!(remove_folder(&at("stays/file")).is_err(), "it is not a folder");
         let deep = at(&format!("deep{}", "/x".repeat(DEPTH_MAX + 1)));
         fs::create_dir_all(deep).unwrap();
         let told = Diagnostic::of_error(&remove_folder(&at("deep")).unwrap_err());

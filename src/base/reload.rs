@@ -17,7 +17,7 @@ impl HangUpSignals {
     /// # Errors
     /// If the system refuses.
     pub fn listen() -> Result<Self, Failure> {
-        signal(SignalKind::hangup()).trying("to hear of SIGHUP").map(Self)
+        signal(SignalKind::hangup()).trying("handling SIGHUP").map(Self)
     }
 
     /// Waits for the next one; nothing is lost if it is not waited for to the end.
@@ -45,21 +45,18 @@ pub fn other_changes<T: Serialize>(before: &T, after: &T, taken: &[&str]) -> Vec
 /// Says how a role's configuration was taken, in the log.
 pub fn log(role: &str, taken: Result<Vec<String>, Failure>) {
     match taken {
-        Ok(others) if others.is_empty() => tracing::info!(role, "the configuration is read anew"),
+        Ok(others) if others.is_empty() => tracing::info!(role, "the configuration is reloaded"),
         Ok(others) => {
             let others = others.join(", ");
-            tracing::warn!(
-                role,
-                "the configuration is read anew; changed, but not in force before a restart: {others}"
-            );
+            tracing::warn!(role, "the configuration is reloaded; these changes need a restart: {others}");
         }
         Err(failure) => {
             let Diagnostic { cause, hint, .. } = failure.diagnostic.unwrap_or_default();
             tracing::error!(
                 role,
-                consequence = "the configuration stays as it was",
+                consequence = "the configuration is unchanged",
                 hint,
-                "the configuration cannot be read anew: {cause}"
+                "the configuration cannot be reloaded: {cause}"
             );
         }
     }

@@ -41,7 +41,7 @@ impl ServiceManager {
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(&name)?,
-            _ => return Err(io::Error::other(format!("NOTIFY_SOCKET: {} is no local socket", name.display()))),
+            _ => return Err(io::Error::other(format!("NOTIFY_SOCKET: {} is not a local socket", name.display()))),
         };
         let socket = UnixDatagram::unbound()?;
         // A manager that does not read must not block this process.
@@ -89,7 +89,7 @@ impl ServiceManager {
         if let Some((socket, address)) = &self.socket
             && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
         {
-            tracing::debug!(%error, "the service manager does not hear");
+            tracing::debug!(%error, "the service manager cannot be notified");
         }
     }
 }

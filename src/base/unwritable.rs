@@ -3,7 +3,7 @@
 use std::io;
 
 /// The hint of all errors about a full disk.
-pub const HINT: &str = "make room on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
+pub const HINT: &str = "free space on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
 /// The hint of all errors about a file system that is mounted read-only.
 pub const READ_ONLY_HINT: &str =
     "it is mounted read-only, as after an error of the disk (`dmesg` shows it): mount it writable";
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn hint_says_what_is_missing() {
         for (kind, words) in [
-            (io::ErrorKind::StorageFull, "make room"),
-            (io::ErrorKind::QuotaExceeded, "make room"),
+            (io::ErrorKind::StorageFull, "free space"),
+            (io::ErrorKind::QuotaExceeded, "free space"),
             (io::ErrorKind::ReadOnlyFilesystem, "mounted read-only"),
             (io::ErrorKind::PermissionDenied, "may write"),
         ] {

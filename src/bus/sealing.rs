@@ -44,21 +44,23 @@ const ENCAPSULATED_BYTES: usize = 32;
 
 /// The system provides no randomness, or a key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nothing can be sealed: {0}")]
+#[error("cannot seal: {0}")]
 pub struct SealError(&'static str);
 
 /// Why the sealed part of a command cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 pub enum OpenError {
     /// The command carries no key.
-    #[error("the key to what is sealed in the command did not come with it")]
+    #[error("the command has sealed content without its key")]
     NoKey,
     /// It was sealed to another key, or for another host, command or secret.
-    #[error("what is sealed in the command is not sealed to this host's present key")]
-    #[diagnostic(help("give the command again; the console has the key once this agent has told it"))]
+    #[error("the content of the command is not sealed to this host's present key")]
+    #[diagnostic(help(
+        "send the command again; the console has the present key as soon as this agent has reported it"
+    ))]
     WrongKey,
     /// It was changed after it was sealed.
-    #[error("what is sealed in the command is damaged")]
+    #[error("the sealed content of the command is damaged")]
     Damaged,
 }
 
@@ -80,7 +82,7 @@ impl std::fmt::Debug for HostKey {
 
 /// The text is not a private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no private key: the base64 of 32 bytes")]
+#[error("it is not a private key: expected the base64 of 32 bytes")]
 pub struct HostKeyError;
 
 impl std::str::FromStr for HostKey {
@@ -204,7 +206,7 @@ impl ContentKey {
 
 /// Seals bytes to a host's key for a purpose (`info`), with associated data.
 fn seal_bytes(key: &SealingKey, bytes: &[u8], info: &[u8], associated: &[u8]) -> Result<Vec<u8>, SealError> {
-    let none = |_| SealError("the host's key is none");
+    let none = |_| SealError("the host's key is not valid");
     let key = <Kem as hpke::Kem>::PublicKey::from_bytes(key.as_bytes()).map_err(none)?;
     let (encapsulated, sealed) =
         hpke::single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(&OpModeS::Base, &key, info, bytes, associated)
@@ -267,7 +269,7 @@ fn nonce() -> Nonce {
 
 fn random() -> Result<[u8; 32], SealError> {
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| SealError("the system has no randomness to give"))?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| SealError("the system provides no randomness"))?;
     Ok(bytes)
 }
 

@@ -152,13 +152,13 @@ impl Console {
         match of_scope.iter().find(|one| one.name == name) {
             Some(before) if before.rule == rule => return Ok(muster_api::AlertRule { name, host, rule }),
             None if of_scope.len() >= SCOPE_MAX => {
-                return Err(Error::conflict("too_many_rules", format!("there are {SCOPE_MAX} rules already")));
+                return Err(Error::conflict("too_many_rules", format!("there are {SCOPE_MAX} rules, the maximum")));
             }
             _ => {}
         }
         alert::set_rule(&mut transaction, host, &name, &rule).await?;
         self.changed_rules(transaction, host).await?;
-        tracing::info!(rule = %name, %operator, "a rule for alerts is set");
+        tracing::info!(rule = %name, %operator, "an alert rule is set");
         Ok(muster_api::AlertRule { name, host, rule })
     }
 
@@ -175,10 +175,10 @@ impl Console {
                 }
             };
             return Err(Error::not_found("unknown_rule", format!("there is no rule {name} for {whom}"))
-                .hint("`muster rule ls`, or GET /api/v1/alert-rules, lists those that there are; one that agents bring along is switched off with `muster rule set NAME --enabled no`"));
+                .hint("`muster rule ls`, or GET /api/v1/alert-rules, lists them; one that agents bring along is switched off with `muster rule set NAME --enabled no`"));
         }
         self.changed_rules(transaction, host).await?;
-        tracing::info!(rule = %name, %operator, "a rule for alerts is removed");
+        tracing::info!(rule = %name, %operator, "an alert rule is removed");
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl Console {
         let reason = reason.trim();
         if reason.is_empty() || reason.len() > REASON_MAX_BYTES {
             return Err(Error::invalid("bad_reason", format!("a reason has 1 to {REASON_MAX_BYTES} bytes"))
-                .hint("who finds the silence next week wants to know why"));
+                .hint("the reason is shown to other operators"));
         }
         if !(1..=SILENCE_MAX_S).contains(&for_s) {
             return Err(Error::invalid("bad_time", format!("a silence lasts from 1 s to {SILENCE_MAX_S} s")));
@@ -250,7 +250,7 @@ impl Console {
         let id: Name = self.whole_id(IdKind::Silences, id).await?;
         if !alert::end_silence(self.shared.store.write(), &id, now_ms()).await? {
             return Err(Error::not_found("unknown_silence", format!("there is no silence {id}, or it is over"))
-                .hint("`muster silence ls`, or GET /api/v1/alert-silences, lists those that there are"));
+                .hint("`muster silence ls`, or GET /api/v1/alert-silences, lists them"));
         }
         tracing::info!(silence.id = %id, %operator, "a silence is removed");
         self.shared.changed(PageChange::Alert(None));

@@ -120,7 +120,7 @@ impl DocumentFaults {
                     None => format!("\n- {line}"),
                 };
                 let all: String = lines.iter().map(shown).collect();
-                (format!("{count} things are wrong:{all}"), usual())
+                (format!("{count} errors:{all}"), usual())
             }
         };
         if more > 0 {
@@ -259,8 +259,8 @@ impl Console {
             && found.iter().any(|host| !chosen.contains(host))
             && (!spec.common().secrets.is_empty() || self.have_secret_values(spec.configs()).await?)
         {
-            let cause = "it has secrets, so the expression has to require a label that the console gives its hosts, such as \
-                         label.role=till; what a host says of itself earns it no secret";
+            let cause = "it has secrets, so the expression must require a label that the console gives its \
+                         hosts, such as label.role=till; facts and the host's own labels do not count";
             faults.add(source, &at("hosts"), Diagnostic::new(cause).with_hint("or name the hosts"));
         }
         let goal = spec.map(|spec| UnitGoal { source: source.to_owned(), wanted, spec, hosts: found });
@@ -505,7 +505,7 @@ fn twice(goals: &[UnitGoal], faults: &mut DocumentFaults) {
         for host in &goal.hosts {
             if let Some(other) = seen.insert((*host, &goal.wanted.unit), &goal.source) {
                 let elsewhere = if other == goal.source { String::new() } else { format!(" (also in {other})") };
-                let message = format!("it is wanted twice on host {host}{elsewhere}");
+                let message = format!("it is listed twice for host {host}{elsewhere}");
                 faults.add(&goal.source, goal.wanted.unit.as_str(), &message);
             }
         }
@@ -532,7 +532,7 @@ fn circles(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) 
         let units = goal.hosts.first().and_then(|host| hosts.get(host));
         if let Some(circle) = units.and_then(|units| start_order::cycle(&goal.wanted.unit, &goal.spec, units)) {
             let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
-            let message = format!("after, requires: units would wait for each other in a circle: {circle}");
+            let message = format!("after, requires: units would wait for each other in a cycle: {circle}");
             faults.add(&goal.source, goal.wanted.unit.as_str(), &message);
         }
     }
@@ -584,7 +584,7 @@ impl Catalogue {
     pub(super) fn goes_forward(&self, wanted: &WantedUnit, after: &Spec, before: &Spec) -> Result<(), String> {
         let back = |what: &str, has: &Version, gets: &Version| {
             Err(format!(
-                "{what} alone is {gets}, and it has {has}, which is newer; say {what}@{gets} if it shall go back"
+                "{what} without a version is {gets}, older than the present {has}; use {what}@{gets} to go back"
             ))
         };
         let names_no_version = |text: &String| !text.contains('@') && text.parse::<Digest>().is_err();
@@ -708,11 +708,10 @@ mod tests {
         assert_eq!(one.consequence.as_deref(), Some("nothing was changed"));
         let two = said(&|faults| {
             faults.add("host till-7", "", owned());
-            faults.add("a.yaml", "shop/x", "it is described twice");
+            faults.add("a.yaml", "shop/x", "it is listed twice");
         });
         assert!(
-            two.cause
-                .ends_with("which changes it (`muster deployment apply`)\n- a.yaml: shop/x: it is described twice")
+            two.cause.ends_with("which changes it (`muster deployment apply`)\n- a.yaml: shop/x: it is listed twice")
         );
         assert_eq!(two.hint.as_deref(), Some("correct the documents and apply them again"));
         let error = Error::invalid("bad_query", "no such").consequence("nothing").hint("another");

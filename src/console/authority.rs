@@ -79,7 +79,7 @@ pub enum AuthorityError {
         "{}",
         room::hint_or(
             source,
-            "it has to be a file that the console's user may read; if it is not, bring the folder back from a backup"
+            "it must be a file that the console's user may read; otherwise restore the folder from a backup"
         )
     ))]
     File {
@@ -91,8 +91,8 @@ pub enum AuthorityError {
     /// A file is invalid.
     #[error("the authority's file {path} is damaged: {problem}")]
     #[diagnostic(help(
-        "bring the folder back from a backup, and check this machine's disk. authority.pem alone can be removed: it \
-         is made anew from its key, and tokens for joining then have to be made anew, too"
+        "restore the folder from a backup, and check this machine's disk. authority.pem alone can be \
+         removed: it is created again from its key, and join tokens must then be created again, too"
     ))]
     Damaged {
         /// The file.
@@ -103,8 +103,8 @@ pub enum AuthorityError {
     /// There is no authority, or a part of it is missing.
     #[error("the authority's file {path} is missing")]
     #[diagnostic(help(
-        "bring the folder back from a backup, or name the folder that has it; no other authority takes its place, for \
-         every host would have to join anew"
+        "restore the folder from a backup, or use the folder that has it; with another authority \
+         every host would have to join again"
     ))]
     Missing {
         /// The file.
@@ -112,12 +112,12 @@ pub enum AuthorityError {
     },
     /// The key in use is nowhere.
     #[error(
-        "messages of this fleet are signed with the key {id}, which is neither in {folder}, nor a credential, nor \
-         with a signer"
+        "messages of this fleet are signed with the key {id}, which is not in {folder}, not a \
+         credential and not with a signer"
     )]
     #[diagnostic(help(
-        "bring the key back, from a backup or as the credential that it was; or name its signer (`signer` below \
-         [authority])"
+        "restore the key from a backup or as a credential, or configure its signer \
+         (`signer` below [authority])"
     ))]
     NoSigningKey {
         /// The authority's folder.
@@ -179,12 +179,12 @@ impl CheckedCsr {
         CertificateSigningRequestParams::from_der(&der).map_err(|error| refused(&error))?;
         let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|error| refused(&error))?;
         if !rest.is_empty() {
-            return Err(CsrError("there are bytes after its end".to_owned()));
+            return Err(CsrError("it has bytes after its end".to_owned()));
         }
         let key = SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw)
             .map_err(|error| refused(&error))?;
         if key.algorithm() != &PKCS_ECDSA_P256_SHA256 && key.algorithm() != &PKCS_ED25519 {
-            return Err(CsrError("its key is neither P-256 nor Ed25519".to_owned()));
+            return Err(CsrError("its key must be P-256 or Ed25519".to_owned()));
         }
         Ok(Self { key })
     }
@@ -339,8 +339,8 @@ impl Authority {
         if let Err(error) = roots::clean_up(&self.folder, root_state.as_ref()) {
             tracing::error!(
                 %error,
-                consequence = "a file of a root certificate that is not in use stays",
-                hint = "it is removed when the console starts again",
+                consequence = "the file of an unused root certificate cannot be removed",
+                hint = "it is removed at the console's next start",
                 "a root's file cannot be moved or removed",
             );
         }
@@ -394,8 +394,7 @@ impl Authority {
         let aside = set_aside(path).map_err(at)?;
         tracing::error!(
             aside = %aside.display(), bytes = salt.len(),
-            consequence = "it is made anew: configs with secrets that are created again get another hash, and until \
-                units with an environment change, what is applied to them counts as a change",
+            consequence = "it is created again: configs with secrets that are created again get another hash, and applying an unchanged unit with an environment counts as a change once",
             hint = "check this machine's disk",
             "the authority's salt.key is damaged",
         );

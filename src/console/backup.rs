@@ -145,9 +145,9 @@ impl Console {
                 Ok(Ok((bytes, copy))) => remember(&shared, copy, bytes, BackupKind::Requested, Some(operator)).await,
                 Ok(Err(error)) => {
                     let Diagnostic { cause, hint, .. } = error.diagnostic();
-                    tracing::error!(error = cause, hint, %operator, "a backup that was asked for broke off");
+                    tracing::error!(error = cause, hint, %operator, "a requested backup failed");
                 }
-                Err(error) => tracing::error!(%error, "a backup that was asked for broke off"),
+                Err(error) => tracing::error!(%error, "a requested backup failed"),
             }
         });
         Ok(BackupStream { name, bytes, pieces })
@@ -176,7 +176,7 @@ async fn remember(shared: &ConsoleState, copy: CopyFacts, bytes: u64, kind: Back
         bytes,
         hosts,
         operator = backup.operator.as_ref().map(Name::as_str),
-        "a backup is made"
+        "a backup was made"
     );
     shared.backups.note(None);
     let stored = async {
@@ -184,7 +184,7 @@ async fn remember(shared: &ConsoleState, copy: CopyFacts, bytes: u64, kind: Back
         store::backup::sweep(shared.store.write(), LISTED).await
     };
     if let Err(error) = stored.await {
-        tracing::error!(%error, hint = error.hint(), "that a backup was made cannot be stored");
+        tracing::error!(%error, hint = error.hint(), "a backup that was made cannot be recorded");
     }
     shared.changed(PageChange::Alert(None));
 }
@@ -262,7 +262,7 @@ impl FolderCopy {
         }
         let running = Arc::clone(&shared.backups.running).try_lock_owned().map_err(|_| {
             Error::conflict("backup_running", "another backup is being made")
-                .hint("wait until it is done: `muster backup ls`")
+                .hint("wait until it has finished: `muster backup ls`")
         })?;
         check_room_for_copies(&folder, choice)?;
         let work = WorkFolder::make(&folder).map_err(|error| content::disk("copying the store", &error))?;
@@ -279,8 +279,8 @@ impl FolderCopy {
             fs::remove_file(work.0.join(STORE)).map_err(|error| content::disk("copying the store", &error))?;
         }
         let (store_file, taken_ms, authority) = copied.ok_or_else(|| {
-            Error::conflict("backup_running", "the authority's keys keep changing while they are backed up")
-                .hint("try again when their rotation is over")
+            Error::conflict("backup_running", "the authority's keys changed during the backup")
+                .hint("try again after their rotation")
         })?;
         let mut parts: Vec<(&str, Vec<PlannedFile>)> = vec![("authority", authority), ("store", vec![store_file])];
         let text = toml::to_string(&*config).unwrap_or_default().into_bytes();
@@ -448,7 +448,7 @@ struct PieceWriter {
 
 impl Write for PieceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "nobody takes it any more");
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the receiver is closed");
         self.sender.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(gone)?;
         self.bytes += bytes.len() as u64;
         Ok(bytes.len())

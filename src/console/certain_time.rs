@@ -51,8 +51,8 @@ impl Console {
         shared.check_operator(operator).await?;
         let clock_ms = now_ms();
         if clock_ms.abs_diff(seen.clock_ms) > LOOKED_AT_MS.unsigned_abs() {
-            let message = "the clock does not show what it was seen to show: it was set, or that was long ago";
-            return Err(Error::conflict("clock_was_set", message).hint("look again: `muster clock show`"));
+            let message = "the clock does not show the time to confirm: it was set, or the request is too old";
+            return Err(Error::conflict("clock_was_set", message).hint("see `muster clock show`"));
         }
         let change = NewChange {
             operator,
@@ -82,8 +82,8 @@ const TOLD_MS: Millis = 3_600_000;
 pub(super) fn message(ahead_ms: Millis) -> Option<Diagnostic> {
     (ahead_ms >= TOLD_MS).then(|| {
         let cause = format!(
-            "the console's clock is {} h ahead of the time that has certainly passed, and no host on another machine confirms it: \
-             nothing ends, expires or is removed by it until then",
+            "the console's clock is {} h ahead of the time that is confirmed, and no host on another machine \
+             confirms it: nothing expires or is removed by it until then",
             ahead_ms / TOLD_MS
         );
         Diagnostic::new(cause).with_hint(

@@ -74,7 +74,7 @@ impl TryFrom<String> for SignerAddress {
     fn try_from(text: String) -> Result<Self, String> {
         match text.strip_prefix("unix:").map(PathBuf::from) {
             Some(path) if path.is_absolute() => Ok(Self(path)),
-            _ => Err(format!("{text:?} is no signer's address: write \"unix:\" and the absolute path of its socket")),
+            _ => Err(format!("{text:?} is not a signer's address: use \"unix:\" and the absolute path of its socket")),
         }
     }
 }
@@ -95,8 +95,8 @@ pub enum SignError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 #[error("the signer at {address} does not sign: {reason}")]
 #[diagnostic(help(
-    "see that it runs and that the console's user may open its socket; `signer` below [authority] in the console's \
-     configuration says where it is"
+    "check that it is running and that the console's user may open its socket; `signer` below [authority] in the \
+     console's configuration sets its address"
 ))]
 pub struct SignerError {
     /// Its address.
@@ -166,7 +166,7 @@ impl SignerAnswer {
             Ok(Self::Error { error }) => Err(format!("it refuses: {}", error.chars().take(200).collect::<String>())),
             Ok(answer) => Ok(answer),
             Err(_) if line.is_empty() => Err("it closed the connection".to_owned()),
-            Err(_) => Err("its answer is none of its protocol".to_owned()),
+            Err(_) => Err("its answer is not valid".to_owned()),
         }
     }
 }
@@ -248,11 +248,11 @@ impl ExternalSigner {
     async fn sign(&self, key: &PublicKey, bytes: &[u8]) -> Result<Vec<u8>, SignerError> {
         let request = SignerRequest::Sign { key: key.id(), data: BASE64.encode(bytes) };
         let SignerAnswer::Signature { signature } = self.ask(&request).await? else {
-            return Err(self.error("its answer is no signature".to_owned()));
+            return Err(self.error("its answer is not a signature".to_owned()));
         };
         let signature = BASE64.decode(signature).unwrap_or_default();
         if !key.verifies(bytes, &signature) {
-            return Err(self.error(format!("its signature is not that of key {}", key.id())));
+            return Err(self.error(format!("its signature does not match key {}", key.id())));
         }
         Ok(signature)
     }
@@ -400,10 +400,10 @@ mod tests {
         let of_another = sign_with(&other, &serde_json::json!({ "data": BASE64.encode("x") }));
         for (answer, why) in [
             (Some(r#"{"error": "no such key"}"#.to_owned()), "it refuses: no such key"),
-            (Some("nonsense".to_owned()), "none of its protocol"),
-            (Some(r#"{"keys": []}"#.to_owned()), "no signature"),
-            (Some(r#"{"signature": "!"}"#.to_owned()), "not that of key"),
-            (Some(of_another), "not that of key"),
+            (Some("nonsense".to_owned()), "not valid"),
+            (Some(r#"{"keys": []}"#.to_owned()), "not a signature"),
+            (Some(r#"{"signature": "!"}"#.to_owned()), "does not match key"),
+            (Some(of_another), "does not match key"),
             (Some("x".repeat(70_000)), "closed"),
             (None, "closed"),
         ] {

@@ -25,7 +25,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, kind: NumberedKind, shutdown:
                 match numbered::tell(&shared, kind, host, ahead).await {
                     Ok(sent) => tellings.record_sent(host, sent),
                     Err(error) => {
-                        tracing::error!(host.id = %host, %error, "a host cannot be told what it should have now");
+                        tracing::error!(host.id = %host, %error, "a host cannot be sent its present documents");
                         tellings.failed(host, ahead);
                     }
                 }

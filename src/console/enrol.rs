@@ -74,7 +74,7 @@ const RESTORED_SLACK_MS: Millis = 3_600_000;
 /// Log lines about hosts that may not join.
 const NOT_JOINED: LineKind = LineKind::new("hosts that may not join", 60).burst(20);
 /// Log lines about forbidden or odd requests of hosts.
-const NOT_GIVEN: LineKind = LineKind::new("odd requests of hosts", 60).burst(5);
+const NOT_GIVEN: LineKind = LineKind::new("invalid requests of hosts", 60).burst(5);
 /// Log lines about hosts that join, or renew their certificates.
 const JOINED: LineKind = LineKind::new("hosts that join", 60).burst(3);
 const RENEWED: LineKind = LineKind::new("renewed certificates", 60).burst(3);
@@ -107,9 +107,9 @@ pub(super) fn routes() -> Vec<HostRoute> {
 pub(super) fn router(console: Console) -> Router {
     let router = routes().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
     router
-        .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
+        .fallback(async || Error::not_found("unknown_path", "unknown path for hosts"))
         .method_not_allowed_fallback(async || {
-            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
+            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path does not support the method")
         })
         .with_state(console)
 }
@@ -123,7 +123,7 @@ impl FromRequestParts<Console> for MemberHost {
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Error> {
         let shown = parts.extensions.get::<ClientCertificate>().and_then(|shown| shown.0.clone());
         let Some(peer) = shown else {
-            return Err(Error::unauthorised("no_certificate", "a host's certificate is wanted here"));
+            return Err(Error::unauthorised("no_certificate", "a host's certificate is required"));
         };
         let Identity::Host(host) = peer.identity else {
             return Err(Error::new(StatusCode::FORBIDDEN, "not_a_host", "this certificate is not a host's"));
@@ -142,7 +142,7 @@ impl FromRequestParts<Console> for MemberHost {
             return Err(Error::new(
                 StatusCode::FORBIDDEN,
                 "revoked",
-                format!("host {host} was revoked or removed, or joined anew with another key"),
+                format!("host {host} was revoked or removed, or joined again with another key"),
             )
             .hint("join again with a new token"));
         }
@@ -196,7 +196,7 @@ async fn readmit(shared: &ConsoleState, host: HostId, peer: &PeerCertificate) ->
 
 fn came_back(taken_ms: Millis) -> Diagnostic {
     let cause = format!(
-        "this host joined after the backup of {} that the console was restored from, and is a member again by its certificate",
+        "this host joined after the backup of {} from which the console was restored, and is a member again by its certificate",
         rfc3339_ms(taken_ms)
     );
     Diagnostic::new(cause).with_hint("revoke it if it was revoked or removed since then (`muster host revoke`)")
@@ -244,7 +244,7 @@ async fn join(
             .hint("the agent makes a new one if it is given a token of `muster token create --replace HOST`"));
         }
         KeyStanding::Foreign if token::replaces(&mut transaction, &secret).await? == Some(host) => {
-            log_peer!(WARN, host, JOINED, host.id = %host, "a host joins anew with another key, as an operator has said");
+            log_peer!(WARN, host, JOINED, host.id = %host, "a host joins again with another key, as an operator has allowed");
         }
         KeyStanding::Foreign => {
             // Nothing of this attempt is stored, so the token remains valid.
@@ -267,28 +267,26 @@ async fn join(
 
 /// The refusal for a holder of a token that claims to be an existing host, without its key.
 async fn takeover(shared: &ConsoleState, host: HostId, hostname: &str, now: Millis) -> Error {
-    log_peer!(WARN, host, NOT_JOINED, host.id = %host, hostname, "a host that is there was to be joined with another key");
-    let message = format!(
-        "somebody with a token, who calls itself {hostname}, was to join as this host with another key; it was refused"
-    );
+    log_peer!(WARN, host, NOT_JOINED, host.id = %host, hostname, "a join as an existing host with another key was refused");
+    let message =
+        format!("a machine with the hostname {hostname} tried to join as this host with another key and was refused");
     if let Err(error) = alert::raise_own(shared, host, alert::JOIN_REFUSED, &Diagnostic::new(message), now).await {
         tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }
-    Error::conflict("host_exists", format!("host {host} is there already, with another key")).hint(format!(
-        "if it has lost its folder or was revoked, `muster token create --replace {host}` lets it join again; a copy of a disk needs an \
-         empty data folder to be a host of its own"
+    Error::conflict("host_exists", format!("host {host} exists with another key")).hint(format!(
+        "if it has lost its folder or was revoked, `muster token create --replace {host}` lets it join again; a copy of a disk needs an          empty data folder to be a host of its own"
     ))
 }
 
 fn refused(unusable: TokenRefusal) -> Error {
     let (code, message) = match unusable {
-        TokenRefusal::Unknown => ("token_wrong", "there is no such token"),
-        TokenRefusal::UsedBy(_) => ("token_used", "this token has been used; it is good for one host"),
+        TokenRefusal::Unknown => ("token_wrong", "unknown token"),
+        TokenRefusal::UsedBy(_) => ("token_used", "this token was used; it is valid for one host"),
         TokenRefusal::Revoked => ("token_revoked", "this token was revoked"),
-        TokenRefusal::Expired => ("token_expired", "the time of this token is over"),
-        TokenRefusal::For(_) => ("token_for_another", "this token is for another host, which is there already"),
+        TokenRefusal::Expired => ("token_expired", "this token has expired"),
+        TokenRefusal::For(_) => ("token_for_another", "this token is for another host, which has joined already"),
     };
-    Error::new(StatusCode::FORBIDDEN, code, message).hint("`muster token create` on the console makes a new one")
+    Error::new(StatusCode::FORBIDDEN, code, message).hint("`muster token create` on the console's side creates one")
 }
 
 async fn renew(
@@ -390,10 +388,9 @@ async fn tell_certificates(shared: &ConsoleState, host: HostId, is_refused: bool
 }
 
 fn too_many(host: HostId, most: u64) -> Error {
-    let message =
-        format!("host {host} has {most} certificates that have not expired, and asks for one for another key");
+    let message = format!("host {host} has {most} unexpired certificates and requests one for another key");
     Error::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, message)
-        .hint("an agent keeps its key: if it did not ask for these, revoke the host (`muster host revoke`)")
+        .hint("an agent keeps its key: if it did not request these, revoke the host (`muster host revoke`)")
 }
 
 /// Makes a host's certificate. It begins at the time that has certainly come: one that begins later, because the clock is ahead,
@@ -484,7 +481,7 @@ async fn secret(
     let secret = SecretRef { name, version };
     let sealed = console.secret_for(host, &realm, &secret).await.inspect_err(|error| {
         if error.status == StatusCode::FORBIDDEN {
-            log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %realm, %secret, "a host asks for a secret that it was not told to use");
+            log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %realm, %secret, "a host requests a secret that none of its units uses");
         }
     })?;
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(sealed)).into_response())
@@ -507,10 +504,10 @@ async fn given(console: &Console, host: HostId, text: &str) -> Result<Digest, Er
     if console.may_fetch(host, GivenPart::Content(&sha256)).await? {
         return Ok(sha256);
     }
-    log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %sha256, "a host asks for what it was not told to use");
-    let message = format!("no unit of host {host} was given what has the hash {sha256}");
+    log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %sha256, "a host requests content that none of its units uses");
+    let message = format!("no unit of host {host} uses content with the hash {sha256}");
     Err(Error::new(StatusCode::FORBIDDEN, "not_assigned", message)
-        .hint("order the unit for this host by name (`muster unit apply`)"))
+        .hint("apply the unit for this host by name (`muster unit apply`)"))
 }
 
 async fn artifact(

@@ -147,10 +147,9 @@ impl Console {
         let HostUnit { host, unit } = there;
         let name = self.hostnames(&[*host]).await?.remove(host).unwrap_or_else(|| host.to_string());
         let message =
-            format!("the console has not given {unit} to {name} as it is there, and sends it no configs and secrets");
-        Ok(Error::conflict("not_given", message).hint(
-            "if it is yours, `muster unit apply` a document that names the host: from then on it counts as given",
-        ))
+            format!("{unit} on {name} was not created through this console, which sends it no configs and secrets");
+        Ok(Error::conflict("not_given", message)
+            .hint("apply a document that names the host (`muster unit apply`): the console then sends them"))
     }
 
     /// Refuses to give secrets to hosts that say themselves whether they are meant.
@@ -161,7 +160,7 @@ impl Console {
         for (_, unit) in &gifts.units {
             if !unit.secrets.is_empty() || self.have_secret_values(&unit.configs).await? {
                 let message = format!(
-                    "{} has secrets, and a host says itself whether a group or an expression means it",
+                    "{} has secrets, and whether a group or an expression selects a host depends on what the host says of itself",
                     unit.unit
                 );
                 return Err(Error::invalid("secrets_in_broadcast", message)

@@ -30,7 +30,7 @@ async fn ready(State(console): State<Console>) -> Response {
     match (store, shared.hosts.link.is_connected()) {
         (true, true) => answer(StatusCode::OK, "ready"),
         (false, _) => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready: the store does not answer"),
-        (true, false) => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready: there is no connection to the broker"),
+        (true, false) => answer(StatusCode::SERVICE_UNAVAILABLE, "not ready: no connection to the broker"),
     }
 }
 
@@ -49,9 +49,9 @@ mod tests {
         let web = fixture.running.web_url();
         for (url, status, words) in [
             (format!("{web}/healthz"), 200, "ok\n"),
-            (format!("{web}/readyz"), 503, "not ready: there is no connection to the broker\n"),
+            (format!("{web}/readyz"), 503, "not ready: no connection to the broker\n"),
             (fixture.hosts_url("/healthz"), 200, "ok\n"),
-            (fixture.hosts_url("/readyz"), 503, "not ready: there is no connection to the broker\n"),
+            (fixture.hosts_url("/readyz"), 503, "not ready: no connection to the broker\n"),
         ] {
             let answer = fixture.client(None).get(&url).send().await.unwrap();
             assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (status, words), "{url}");

@@ -16,7 +16,7 @@ use muster_topics::{Millis, diagnostic::Diagnostic, name::HostId, unit::UNITS_MA
 use super::{alert, state::ConsoleState};
 
 /// Log lines about hosts that have nearly all, or more, than one may have.
-const CROWDED: LineKind = LineKind::new("hosts that have all that one may have", 60).burst(5);
+const CROWDED: LineKind = LineKind::new("hosts at a limit of their share", 60).burst(5);
 /// How often it is said again that a host wants more than it may have, so that the alert stays while it lasts.
 const AGAIN: Duration = Duration::from_secs(3_600);
 /// The most hosts whose last notices are remembered. Beyond, notices may come twice.
@@ -71,7 +71,7 @@ impl ShareKind {
     /// What happens to more, and what helps.
     fn beyond(self) -> (&'static str, &'static str) {
         const STOLEN: &str =
-            "if its agent is not damaged, its certificate is in wrong hands: `muster host revoke` ends it";
+            "if its agent works correctly, its certificate was stolen: `muster host revoke` revokes it";
         match self {
             Self::Units => ("reports of more units are not stored", STOLEN),
             Self::UnitReports => ("longer reports are not stored", STOLEN),
@@ -81,7 +81,7 @@ impl ShareKind {
                  limit",
             ),
             Self::Measurements => (
-                "more have to come again later",
+                "more are sent again later",
                 "let it measure fewer things, or less often; each of `host_series_max` in the console's configuration stands for \
                  512 bytes a second",
             ),
@@ -142,10 +142,10 @@ impl ShareUse {
         let (most, of_what) = (self.most, self.kind.of_what());
         let has = match self.level() {
             ShareLevel::Exceeded => {
-                format!("this host wants more than the {most} {of_what} that one host may have: {beyond}")
+                format!("this host exceeds the limit of {most} {of_what} for one host: {beyond}")
             }
             _ => {
-                format!("this host has {} of the {most} {of_what} that one host may have; beyond, {beyond}", self.used)
+                format!("this host has {} of at most {most} {of_what} for one host; beyond that, {beyond}", self.used)
             }
         };
         Diagnostic::new(has).with_hint(help)
@@ -194,7 +194,7 @@ pub(super) async fn tell(shared: &ConsoleState, host: HostId, of: &ShareUse, exc
         return;
     }
     let (message, of_what, used, most) = (of.message(), of.kind.as_str(), of.used, of.most);
-    log_peer!(WARN, host, CROWDED, host.id = %host, of_what, used, most, "a host has nearly all that one host may have, or wants more");
+    log_peer!(WARN, host, CROWDED, host.id = %host, of_what, used, most, "a host is near or above a limit of its share");
     if let Err(error) = alert::raise_own(shared, host, &of.kind.rule(), &message, now).await {
         tracing::error!(host.id = %host, %error, "an alert cannot be stored");
     }

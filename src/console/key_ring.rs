@@ -254,8 +254,8 @@ impl KeyRing {
         if let Err(error) = self.clean_up(&state) {
             tracing::error!(
                 %error,
-                consequence = "a file of a key that is not in use stays",
-                hint = "it is removed when the console starts again",
+                consequence = "the file of an unused key cannot be removed",
+                hint = "it is removed at the console's next start",
                 "a key's file cannot be removed",
             );
         }
@@ -314,7 +314,7 @@ fn activate(
             state,
         },
         None => {
-            let reason = format!("the key {} is not here", state.signing.id());
+            let reason = format!("the console does not have the key {}", state.signing.id());
             ActiveKeys { state, place: KeyPlace::Absent, signer: CommandSigner::Absent(reason) }
         }
     })
@@ -394,8 +394,8 @@ fn read_state(folder: &Path, own: &[(KeyPlace, Signer)]) -> Result<Option<KeySta
     let aside = set_aside(&path).map_err(at(&path))?;
     tracing::error!(
         problem, aside = %aside.display(), key = state.signing.id(), is_rotating = state.next.is_some(),
-        consequence = "it is set aside, and made anew from the keys beside it",
-        hint = "`muster authority show` says which key hosts have; check this machine's disk",
+        consequence = "it is set aside and written again from the keys beside it",
+        hint = "`muster authority show` shows which key hosts have; check this machine's disk",
         "the authority's keys.json is damaged",
     );
     write_state(folder, &state)?;

@@ -55,7 +55,7 @@ impl Console {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         if let Some(name) = wanted.set.keys().find(|name| wanted.remove.contains(*name)) {
-            return Err(Error::invalid("bad_label", format!("label {name} is to be set and to be removed")));
+            return Err(Error::invalid("bad_label", format!("label {name} is both set and removed")));
         }
         let meant = dispatch::target_hosts(shared, &wanted.target).await?;
         let ids: Vec<HostId> = meant.into_iter().map(|(host, _)| host).collect();
@@ -192,7 +192,7 @@ fn check(hosts: &[LabelledHost], wanted: &muster_api::LabelHosts) -> Result<(), 
     };
     let others: Vec<String> = hosts.iter().filter_map(differs).collect();
     if !wanted.replace && !others.is_empty() {
-        return Err(Error::conflict("label_exists", format!("another value is there already: {}", some(&others)))
+        return Err(Error::conflict("label_exists", format!("another value exists: {}", some(&others)))
             .consequence("nothing was changed")
             .hint("`--replace` (`replace` in the API) changes it"));
     }
@@ -228,7 +228,7 @@ pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) 
     match numbered::tell(shared, NumberedKind::HostLabels, host, 0).await {
         Ok(sent) => sent.is_some(),
         Err(error) => {
-            tracing::error!(host.id = %host, %error, "a host's labels cannot be told before a command, which waits");
+            tracing::error!(host.id = %host, %error, "a host's labels cannot be sent before a command, which waits");
             false
         }
     }

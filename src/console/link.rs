@@ -97,7 +97,7 @@ pub(super) struct LinkConfig {
 
 /// Why a broker's URL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted (mqtt:// on this machine alone)")]
+#[error("{url:?} is not a broker's address: expected mqtts://HOST:PORT (mqtt:// only on this machine)")]
 pub struct BrokerUrlError {
     url: String,
 }
@@ -254,11 +254,11 @@ impl From<rumqttc::ClientError> for ConsoleLinkEnd {
 impl fmt::Display for ConsoleLinkEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shutdown => f.write_str("the console stops"),
+            Self::Shutdown => f.write_str("the console is stopping"),
             Self::Connection(error) => error.fmt(f),
             Self::Client => f.write_str("the client's queue is full"),
             Self::Refused(what) => write!(f, "the broker refuses the subscription to {what}"),
-            Self::Full => write!(f, "the store has taken nothing for {} s", FULL.as_secs()),
+            Self::Full => write!(f, "the store has not accepted anything for {} s", FULL.as_secs()),
             Self::Closed => f.write_str("the console's queues are closed"),
         }
     }
@@ -322,7 +322,7 @@ async fn poll(
         let topic = match topic {
             Ok(topic) => topic,
             Err(error) => {
-                tracing::debug!(%error, "a message on a topic that is none of ours is dropped");
+                tracing::debug!(%error, "a message on a topic of another application is dropped");
                 receipt.acknowledge();
                 continue;
             }

@@ -42,7 +42,7 @@ impl Console {
             None => None,
         };
         let made = self.make_tokens(operator, muster_api::NewTokens { count: 1, for_s }, replaces).await?;
-        made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
+        made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "no token was requested"))
     }
 
     /// Creates join tokens for several hosts: all, or none.

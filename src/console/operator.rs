@@ -95,8 +95,8 @@ impl Console {
             tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was revoked");
             return Ok(());
         }
-        Err(Error::not_found("unknown_sign_in", format!("nobody is signed in by {id}"))
-            .hint("`muster login ls`, or GET /api/v1/sign-ins, lists who is"))
+        Err(Error::not_found("unknown_sign_in", format!("there is no sign-in {id}"))
+            .hint("`muster login ls`, or GET /api/v1/sign-ins, lists them"))
     }
 
     /// Uses a one-time sign-in code; returns a session's secret for the cookie.
@@ -135,7 +135,7 @@ impl Console {
             match operator::note_use(self.shared.store.write(), &secret, now).await {
                 // What is there can be read on a full disk, too.
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, hint = error.hint(), "it is not noted that a secret was used");
+                    tracing::warn!(%error, hint = error.hint(), "the use of a secret cannot be recorded");
                 }
                 noted => noted?,
             }

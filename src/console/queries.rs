@@ -142,7 +142,7 @@ impl Console {
         }
         let name = self.hostnames(&[host]).await?.remove(&host).unwrap_or_else(|| host.to_string());
         Err(Error::not_found("unknown_unit", format!("host {name} has no unit {unit}"))
-            .hint("`muster unit ls`, or GET /api/v1/units, lists those that there are"))
+            .hint("`muster unit ls`, or GET /api/v1/units, lists them"))
     }
 
     /// Returns the newest commands, of one host or of all.
@@ -167,18 +167,16 @@ impl Console {
     pub(super) async fn whole_id<T: FromStr>(&self, of: IdKind, typed: &str) -> Result<T, Error> {
         let found = store::ids::beginning(self.shared.store.read(), of, typed).await?;
         let ((code, what, list), typed) = (of.words(), typed.chars().take(100).collect::<String>());
-        let unknown = || {
-            Error::not_found(code, format!("there is no {what} {typed}"))
-                .hint(format!("{list} lists those that there are"))
-        };
+        let unknown =
+            || Error::not_found(code, format!("there is no {what} {typed}")).hint(format!("{list} lists them"));
         match found.as_slice() {
             [] => Err(unknown()),
             [id] => id.parse().map_err(|_| unknown()),
             several => Err(Error::conflict(
                 "ambiguous_id",
-                format!("{typed} begins the ids of several {what}s: {}", several.join(", ")),
+                format!("the ids of several {what}s begin with {typed}: {}", several.join(", ")),
             )
-            .hint("type as much of the id as no other one has")),
+            .hint("type more of the id")),
         }
     }
 

@@ -66,10 +66,10 @@ pub enum RegisterError {
         hint: Option<String>,
     },
     /// The file is invalid.
-    #[error("the store is new, and the register {path}, which says who its members are, is damaged: {problem}")]
+    #[error("the store is new, and the register of its members, {path}, is damaged: {problem}")]
     #[diagnostic(help(
-        "bring either back from a backup; without the register, all hosts have to join anew, and revoked certificates \
-         are good again"
+        "restore either from a backup; without the register, all hosts must join again, and revoked \
+         certificates are valid again"
     ))]
     Damaged {
         /// Its path.
@@ -123,7 +123,7 @@ async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(),
     let mut transaction = store.begin().await?;
     let since = rfc3339_ms(mark.taken_ms);
     let what_is_missing =
-        "What was ordered, added or set since then is not in it; hosts report themselves and their units again";
+        "Commands, additions and settings since then are not in it; hosts report themselves and their units again";
     let (cause, hint) = match &replaced {
         Some(Ok(register)) => {
             let MergeResult { revoked, joined, removed, ended } =
@@ -143,11 +143,11 @@ async fn merge_replaced(folder: &Path, store: &Store, now: Millis) -> Result<(),
                 _ => "there was no folder to replace".to_owned(),
             };
             let cause = format!(
-                "the console was restored from a backup of {since}, and {why}: who was revoked or removed since then is not known. \
+                "the console was restored from a backup of {since}, and {why}: revocations and removals since then are unknown. \
                  {what_is_missing}. Hosts that joined since then come back by their certificates, with an alert of each"
             );
             let hint =
-                "revoke again who was revoked since then, and end API tokens that were ended (`muster login ls`)";
+                "revoke again the hosts that were revoked since then, and sign-ins that were ended (`muster login ls`)";
             (cause, Some(hint.to_owned()))
         }
     };
@@ -183,7 +183,7 @@ async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), Regi
                 "console.db is lost, and the store is new: its members ({hosts} hosts, {certificates} certificates) come from the authority's \
                  register, and their state from themselves. The ledger of commands, artifacts' labels, configs and API tokens are gone"
             );
-            let hint = "if there is a backup of console.db, stop and bring it back";
+            let hint = "if there is a backup of console.db, stop the console and restore it";
             tracing::error!(hint, "{cause}");
             put_alert(&mut transaction, alert::WENT_BACK, &Diagnostic::new(cause).with_hint(hint), now).await?;
         }
@@ -197,9 +197,9 @@ async fn merge_own(folder: &Path, store: &Store, now: Millis) -> Result<(), Regi
         store::command::forget_what_went_out(&mut transaction).await?;
         let MergeResult { revoked, joined, removed, ended } = merged;
         let message = format!(
-            "console.db is older than it was: a copy was put back. From the authority's register it has again: {revoked} revoked certificates, \
-             {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and sign-ins. What was ordered, \
-             added or set since the copy was made is not in it"
+            "console.db was set back to an older copy. From the authority's register it has again: {revoked} revoked certificates, \
+             {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and sign-ins. Commands, \
+             additions and settings since the copy was made are not in it"
         );
         tracing::error!(?held, ?left, "{message}");
         put_alert(&mut transaction, alert::WENT_BACK, &Diagnostic::new(message), now).await?;
@@ -232,7 +232,7 @@ fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> 
         Err(problem) if is_new => Err(RegisterError::Damaged { path, problem }),
         Err(error) => {
             let aside = files::set_aside(&path).map_err(RegisterError::file(&path))?;
-            tracing::error!(%error, path = %aside.display(), "the register is damaged: it is set aside, and made anew from the store");
+            tracing::error!(%error, path = %aside.display(), "the register is damaged: it is set aside and written again from the store");
             Ok(None)
         }
     }
@@ -243,7 +243,7 @@ fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
     let path = folder.join(MARK);
     match fs::read(&path) {
         Ok(bytes) => Ok(checked::from_bytes(&bytes).unwrap_or_else(|error| {
-            tracing::error!(%error, path = %path.display(), "the mark is damaged: whether the store is older than it was is not known");
+            tracing::error!(%error, path = %path.display(), "the mark is damaged: whether the store was set back is unknown");
             StoreMark::default()
         })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoreMark::default()),

@@ -24,7 +24,7 @@ impl Console {
         let presence = host::presence_order(&mut transaction, id).await?;
         if presence.is_some_and(|(_, _, is_away)| !is_away) {
             return Err(Error::conflict("host_online", format!("host {host} is online"))
-                .hint("what it runs would go on without anybody to see it: stop that, and its agent, first"));
+                .hint("stop its units and its agent first, or they would keep running unseen"));
         }
         let owed = removed::remove(&mut transaction, id, now).await?;
         transaction.commit().await.map_err(StoreError::from)?;

@@ -168,7 +168,7 @@ impl ListKeeper {
         if of == self.of && roots == self.roots && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
             if !self.is_whole(authority) {
                 // A broker that reads an older list would accept revoked certificates again.
-                tracing::error!(path = %self.path.display(), "the revocation list is not what was written, and is written again");
+                tracing::error!(path = %self.path.display(), "the revocation list was modified and is written again");
                 self.write()?;
             }
             return Ok(false);
@@ -188,7 +188,7 @@ fn passed_over_if_full(written: Result<(), ListError>) -> Result<bool, ListError
         Ok(()) => Ok(true),
         Err(error) if error.is_full() => {
             let hint = Diagnostic::of(&error).hint;
-            tracing::error!(%error, hint, "the register or the revocation list is not up to date; trying again");
+            tracing::error!(%error, hint, "the register or the revocation list is not up to date; retrying");
             Ok(false)
         }
         Err(error) => Err(error),
@@ -244,7 +244,7 @@ impl BrokerFeed {
             }
             Some(failure) => {
                 let failure: String = failure.chars().take(1_000).collect();
-                tracing::error!(%failure, "revocation_command has failed; trying again in {} s", COMMAND_RETRY.as_secs());
+                tracing::error!(%failure, "revocation_command failed; retrying in {} s", COMMAND_RETRY.as_secs());
                 self.failed = Some(tokio::time::Instant::now());
                 false
             }
@@ -279,7 +279,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
             match notice(&shared, &mut known).await {
                 Ok(()) => is_noticed = true,
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), "who was revoked cannot be read; trying again");
+                    tracing::error!(%error, hint = error.hint(), "revocations cannot be read; retrying");
                 }
             }
         }
@@ -308,7 +308,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
                     let hint = Diagnostic::of(&error).hint;
-                    tracing::error!(%error, hint, "the revocation list is not up to date; trying again");
+                    tracing::error!(%error, hint, "the revocation list is not up to date; retrying");
                     trouble = Some(text);
                 }
             }

@@ -119,7 +119,7 @@ impl HttpServer {
                     Some(Err(error)) => {
                         tracing::debug!(listener = name, peer.address = %address, %error, "connection ended");
                     }
-                    None => tracing::debug!(listener = name, peer.address = %address, "connection gave way to another"),
+                    None => tracing::debug!(listener = name, peer.address = %address, "a connection was closed for another one"),
                 }
             });
         }

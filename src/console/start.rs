@@ -100,7 +100,7 @@ pub enum ConsoleError {
         source: io::Error,
     },
     /// Another console uses the same data.
-    #[error("another console works with {path} already")]
+    #[error("another console uses {path}")]
     #[diagnostic(help("stop that one first, or give this one a data_dir of its own"))]
     InUse {
         /// The folder.
@@ -331,18 +331,18 @@ async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> Se
         Err(error) => error,
     };
     let (meaning, hint) = match &error {
-        _ if path.is_dir() => ("a folder is in its place", "move that folder away, and start the console again"),
+        _ if path.is_dir() => ("its path is a folder", "move that folder away, and restart the console"),
         SeriesError::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
             "it is of a newer version of muster",
-            "start that version again; or move the file away, with those beside it, and start the console again",
+            "start that version; or move the file away, with its -wal and -shm, and restart the console",
         ),
         SeriesError::Sql(error) if room::is_missing(error) => {
-            ("its disk is full", "make room on it, and start the console again")
+            ("its disk is full", "free space on it, and restart the console")
         }
-        _ => ("it cannot be opened", "see that the console's user may write it, and start the console again"),
+        _ => ("it cannot be opened", "make it writable for the console's user, and restart the console"),
     };
     let reason = format!("{}: {meaning} ({error})", path.display());
-    tracing::error!(hint, "the store for measurements is left out, and there are no charts: {reason}");
+    tracing::error!(hint, "the time-series store is left out, so there are no charts: {reason}");
     SeriesStore::left_out(path, Diagnostic::new(reason).with_hint(hint))
 }
 
@@ -439,8 +439,8 @@ impl PreparedConsole {
         match register::write_mark(&self.config.data_dir, &self.store).await {
             Err(error) if error.is_full() => tracing::error!(
                 %error,
-                consequence = "a store that is put back is noticed only if it is older than at the start before",
-                "how far the store has come is not written",
+                consequence = "a store that is set back is detected only if it is older than at the previous start",
+                "the mark of the store cannot be written",
             ),
             marked => marked.map_err(ListError::from)?,
         }
@@ -506,9 +506,9 @@ impl PreparedConsole {
         });
         shared.measurements.series.set_time_max(shared.time.now());
         if let Some(why) = shared.measurements.series.why_left_out() {
-            let message = why.clone().within(
-                "there are no charts, and what hosts measure waits with them, for the store for measurements is left out",
-            );
+            let message = why
+                .clone()
+                .within("the time-series store is left out: there are no charts, and hosts keep their measurements");
             shared.notices.raise(notice::NoticeKind::SeriesLeftOut, message, now_ms());
         }
         let console = Console { shared: Arc::clone(&shared) };
@@ -529,7 +529,7 @@ impl PreparedConsole {
         tasks.spawn(rollout::engine::run(console.clone(), shutdown.clone()));
         tasks.spawn(desired::alerts::run(Arc::clone(&shared), shutdown.clone()));
         if let Err(error) = AlertOutlet::forget_others(&self.outlets, &shared.store).await {
-            tracing::warn!(%error, hint = error.hint(), "what outlets were told before cannot be tidied up");
+            tracing::warn!(%error, hint = error.hint(), "old records of alert outlets cannot be deleted");
         }
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
@@ -644,7 +644,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
 async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
         if let Err(error) = sweep_once(&shared).await {
-            tracing::error!(%error, hint = error.hint(), "what is over cannot be swept away");
+            tracing::error!(%error, hint = error.hint(), "expired records cannot be deleted");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -670,10 +670,10 @@ pub(super) async fn sweep_once(shared: &ConsoleState) -> Result<(), StoreError> 
     let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
     let given = store.give_back().await?;
     if given > 0 {
-        tracing::info!(bytes = given, "the store gives back space of what was forgotten");
+        tracing::info!(bytes = given, "the store frees space of deleted records");
     }
     if (commands, tokens, secrets, issued, alerts) != (0, 0, 0, 0, 0) {
-        tracing::info!(commands, tokens, secrets, issued, alerts, "swept away what is over");
+        tracing::info!(commands, tokens, secrets, issued, alerts, "deleted expired records");
     }
     Ok(())
 }
@@ -773,7 +773,7 @@ impl RunningConsole {
             self.tasks.wait().await;
         };
         if tokio::time::timeout(STOP, ended).await.is_err() {
-            tracing::warn!("the console's tasks do not end; they are left behind");
+            tracing::warn!("the console's tasks do not end and are abandoned");
         }
         // After the recorder, which has stored by now what it took.
         self.console.shared.measurements.series.stop().await;
@@ -825,7 +825,7 @@ mod tests {
         std::fs::create_dir_all(disk.path().join("console/authority")).unwrap();
         disk.fill();
         let error = prepare(config(disk.path())).await.unwrap_err().diagnostic().to_string();
-        assert!(error.contains("make room on that disk") && !error.contains("may read"), "{error}");
+        assert!(error.contains("free space on that disk") && !error.contains("may read"), "{error}");
     }
 
     #[tokio::test]

@@ -230,7 +230,7 @@ impl ConsoleState {
             (false, false) => return None,
         };
         let hint = self.settings.started_by.listen_hint();
-        let cause = format!("with this token {what} is looked for at {url}, which no other machine reaches");
+        let cause = format!("this token has the address {url} of {what}, which no other machine can reach");
         Some(Diagnostic::new(cause).with_hint(hint))
     }
 

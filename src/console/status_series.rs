@@ -57,7 +57,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
                 standing = next;
                 changed.clear();
             }
-            Err(error) => tracing::error!(%error, "how hosts and alerts stand cannot be written; trying again"),
+            Err(error) => tracing::error!(%error, "the state of hosts and alerts cannot be stored; retrying"),
         }
         let due = Instant::now() + Duration::from_millis(standing.due_ms(now_ms()).unsigned_abs()).max(SETTLE);
         tokio::select! {
@@ -110,7 +110,7 @@ async fn look(
     }
     let (next, stretches) = standing.update(hosts, alerts, &ended, now);
     let mut points = Vec::new();
-    let failed = |error| super::Error::internal("writing how hosts and alerts stand", &error);
+    let failed = |error| super::Error::internal("storing the state of hosts and alerts", &error);
     for point in stretches.iter().flat_map(StatusPoints::points) {
         points.push(point);
         if points.len() == POINTS_MAX {

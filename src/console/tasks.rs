@@ -86,5 +86,5 @@ impl Console {
 
 fn no_answer() -> Error {
     Error::new(StatusCode::GATEWAY_TIMEOUT, "no_answer", "the host has not answered")
-        .hint("`muster host ls` says whether it is online")
+        .hint("`muster host ls` shows whether it is online")
 }

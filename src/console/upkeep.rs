@@ -72,7 +72,7 @@ pub(super) async fn watch_signer(shared: Arc<ConsoleState>, shutdown: Cancellati
             };
             let changed = match &failed {
                 Some(error) => {
-                    let consequence = "no command is given, and hosts repeat what they say";
+                    let consequence = "no commands are sent, and hosts repeat their messages";
                     let message = Diagnostic::of(error).with_consequence(consequence);
                     shared.notices.raise(NoticeKind::SignerAway, message, now_ms())
                 }
@@ -121,7 +121,7 @@ impl ClockWatch {
         if by_ms != 0 {
             tracing::warn!(
                 by_s = by_ms / 1000,
-                "the console's clock was set, or this machine slept; hosts are asked what theirs show"
+                "the console's clock was set, or this machine was suspended; hosts are asked for their time"
             );
             self.set_by_ms += by_ms;
             self.set = Some(Instant::now());
@@ -136,7 +136,7 @@ impl ClockWatch {
             _ => store::host::bound_count(shared.store.read()).await,
         };
         let Ok(bound) = bound.inspect_err(
-            |error| tracing::error!(%error, hint = error.hint(), "agents that do not step back cannot be counted"),
+            |error| tracing::error!(%error, hint = error.hint(), "agents that do not set their time back cannot be counted"),
         ) else {
             return;
         };
@@ -170,7 +170,7 @@ impl ClockWatch {
             Err(error) => Err(error),
         };
         if let Err(error) = kept {
-            tracing::error!(%error, hint = error.hint(), "the time that has certainly come cannot be confirmed, or stored");
+            tracing::error!(%error, hint = error.hint(), "the confirmed time cannot be updated");
         }
         shared.measurements.series.set_time_max(shared.time.now());
         let message = found.diagnostic().or_else(|| certain_time::message(shared.time.ahead_ms(now)));
@@ -220,7 +220,7 @@ async fn look_at_hostnames(shared: &ConsoleState) {
     let hosts = match store::host::names(shared.store.read()).await {
         Ok(hosts) => hosts,
         Err(error) => {
-            tracing::warn!(%error, hint = error.hint(), "the names of hosts cannot be compared");
+            tracing::warn!(%error, hint = error.hint(), "the hosts' names cannot be compared");
             return;
         }
     };
@@ -253,7 +253,7 @@ fn shared_names(hosts: Vec<(HostId, String)>) -> Option<Diagnostic> {
         let cause =
             format!("several hosts have one hostname: {named}{more}. Commands for such a name are refused");
         Diagnostic::new(cause).with_hint(
-            "name hosts by their ids, see which of them is not what it says (`muster host show ID`), and give it another name \
+            "name hosts by their ids, find the one with the wrong name (`muster host show ID`), and give it another name \
              (`hostnamectl set-hostname`)",
         )
     })
@@ -267,11 +267,11 @@ fn look_at_disk(shared: &ConsoleState) {
         true => shared.notices.raise(
             NoticeKind::StoreUnwritable,
             Diagnostic::new(format!(
-                "nothing can be written in the console's folder {}: its file system is read-only. What is known can be read; \
-                 commands and changes are refused, and what hosts say waits with them",
+                "the console's folder {} is on a read-only file system: its content can be \
+                 read, commands and changes are refused, and hosts keep their messages",
                 reserve.folder().display(),
             ))
-            .with_hint(format!("{}; then start the console again", room::READ_ONLY_HINT)),
+            .with_hint(format!("{}; then restart the console", room::READ_ONLY_HINT)),
             now_ms(),
         ),
         false => shared.notices.clear(NoticeKind::StoreUnwritable),
@@ -280,8 +280,8 @@ fn look_at_disk(shared: &ConsoleState) {
         true => shared.notices.raise(
             NoticeKind::DiskFull,
             Diagnostic::new(format!(
-                "the disk of the console's folder {} is full: commands and the register are kept from what was held in \
-                 reserve; measurements, artifacts and configs are not taken in",
+                "the disk of the console's folder {} is full: commands and the register are stored in \
+                 the reserve; measurements, artifacts and configs are refused",
                 reserve.folder().display(),
             ))
             .with_hint(room::HINT),

@@ -51,7 +51,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
         let points = sample(&shared, &mut processor, now_ms()).await;
         // The recorder logs a full store, each time that a host sends something.
         if let Err(error) = ingest::commit(&shared, points).await {
-            tracing::debug!(%error, "what the console measures of itself cannot be stored");
+            tracing::debug!(%error, "the console's own measurements cannot be stored");
         }
     }
 }

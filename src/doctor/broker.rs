@@ -138,7 +138,7 @@ impl BrokerProbe<'_> {
                 Ok(Ok(Event::Incoming(packet))) => return Ok(packet),
                 Ok(Ok(Event::Outgoing(_))) => {}
                 Ok(Err(error)) => return Err(with_causes(&error)),
-                Err(_) => return Err("it does not answer in time".to_owned()),
+                Err(_) => return Err("it did not answer in time".to_owned()),
             }
         }
     }

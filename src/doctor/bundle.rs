@@ -52,7 +52,7 @@ async fn contents(report: &Report, parts: &[(Part, PartSetup)]) -> Vec<(String, 
         let name = part.as_str();
         let text = setup.config.as_deref().map(files::text);
         if let Some(Ok(Some(text))) = text {
-            let shown = redact::toml(&text, &secrets).unwrap_or_else(|| "# it is no TOML, and left out\n".to_owned());
+            let shown = redact::toml(&text, &secrets).unwrap_or_else(|| "# not valid TOML, left out\n".to_owned());
             all.push((format!("configuration/{name}.toml"), shown));
         }
         if let Some(log) = log(setup).await {

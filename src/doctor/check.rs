@@ -87,7 +87,7 @@ pub(crate) struct CheckResult(
 const BROKER: &str = "broker";
 const BROKER_RULES: &str = "broker rules";
 /// What helps if nothing better is known.
-const ASK: &str = "`muster doctor --out FILE` collects what somebody needs who helps";
+const ASK: &str = "`muster doctor --out FILE` collects what a helper needs";
 
 fn fine(check: &'static str, finding: impl Into<String>) -> CheckResult {
     CheckResult(check, Verdict::Ok, finding.into(), None)
@@ -149,10 +149,10 @@ fn host(facts: &Facts) -> Vec<CheckResult> {
 fn time_zone(zone: &TimeZone) -> CheckResult {
     match zone {
         TimeZone::Named(name) => fine("time zone", name),
-        TimeZone::Unset => fine("time zone", "UTC, as none is set"),
+        TimeZone::Unset => fine("time zone", "UTC: no time zone is set"),
         TimeZone::Unknown(name) => warning(
             "time zone",
-            format!("{name} is set, and this machine does not know it: programs show UTC"),
+            format!("{name} is set and unknown on this machine: programs show UTC"),
             "install tzdata, or choose another zone with `timedatectl set-timezone`",
         ),
     }
@@ -161,7 +161,7 @@ fn time_zone(zone: &TimeZone) -> CheckResult {
 fn cgroups(found: &Cgroups, is_needed: bool) -> CheckResult {
     let check = "cgroups";
     match found {
-        _ if !is_needed => not_applicable(check, "there is no agent here that needs them"),
+        _ if !is_needed => not_applicable(check, "no agent here needs them"),
         Cgroups::V2(controllers) => {
             let lacks = |name: &&str| !controllers.iter().any(|one| one == name);
             let missing: Vec<&str> = CONTROLLERS.into_iter().filter(lacks).collect();
@@ -178,7 +178,7 @@ fn cgroups(found: &Cgroups, is_needed: bool) -> CheckResult {
         Cgroups::V1 => fine(check, "version 1"),
         Cgroups::Missing => warning(
             check,
-            "none are mounted: limits and usage of units are not available",
+            "cgroups are not mounted: limits and usage of units are not available",
             "mount /sys/fs/cgroup (in a container: `--cgroupns=private` and a writable /sys/fs/cgroup)",
         ),
     }
@@ -227,8 +227,8 @@ pub(crate) fn check_permissions(path: &Path, mode: u32) -> CheckResult {
     let (path, mode) = (path.display(), mode & 0o777);
     problem(
         "permissions",
-        format!("{path} has secrets, and others may read it (mode {mode:o})"),
-        format!("chmod 600 {path}; if others may have read it, revoke what is in it"),
+        format!("{path} has secrets and is readable by other users (mode {mode:o})"),
+        format!("chmod 600 {path}; if other users may have read it, revoke what is in it"),
     )
 }
 
@@ -236,9 +236,9 @@ fn check_process(process: ProcessState, found: &PartFacts) -> CheckResult {
     match process {
         ProcessState::Runs(pid) => fine("process", format!("runs (process {pid})")),
         ProcessState::Stopped if found.missing.is_some() || found.trouble.is_some() => {
-            not_applicable("process", "it does not run, and cannot yet")
+            not_applicable("process", "it is not running, and cannot start yet")
         }
-        ProcessState::Stopped => warning("process", "it does not run", format!("start it: {}", found.start)),
+        ProcessState::Stopped => warning("process", "it is not running", format!("start it: {}", found.start)),
     }
 }
 
@@ -248,8 +248,8 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
         Err(error) => {
             return vec![problem(
                 "agent's answer",
-                format!("it runs and does not answer on its socket: {error}"),
-                "as its user or root: systemctl restart muster-agent (units go on)",
+                format!("it is running and does not answer on its socket: {error}"),
+                "as its user or root: systemctl restart muster-agent (units keep running)",
             )];
         }
     };
@@ -259,7 +259,7 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
         warning(
             "running version",
             format!("{} runs, and this program is {version}", agent.version),
-            "restart the agent, so that the installed program runs (units go on): systemctl restart muster-agent",
+            "restart the agent, so that the installed program runs (units keep running): systemctl restart muster-agent",
         )
     }];
     all.push(match agent.is_connected {
@@ -267,16 +267,16 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
         false => problem(
             "connection",
             "it is not connected to the broker",
-            "see what is said below of broker and certificate, and its log: journalctl -u muster-agent -n 50",
+            "see the checks of broker and certificate below, and its log: journalctl -u muster-agent -n 50",
         ),
     });
     if let Some(protocol) = agent.later_protocol {
         all.push(problem(
             "console's protocol",
             format!(
-                "the console speaks protocol {protocol}, and this agent {PROTOCOL}: it does nothing that it is told"
+                "the console uses protocol {protocol}, and this agent {PROTOCOL}: it ignores the console's commands"
             ),
-            "upgrade the agent (units go on)",
+            "upgrade the agent (units keep running)",
         ));
     }
     all
@@ -285,16 +285,16 @@ fn check_agent(agent: &Result<AgentFacts, String>, version: &str) -> Vec<CheckRe
 fn check_listener(setup: &ListenerSetup, state: &ListenerState, found: &PartFacts) -> CheckResult {
     let ListenerSetup { key, address } = setup;
     let runs = matches!(found.process, Some(ProcessState::Runs(_)));
-    let other = format!("set another `{key}` in the configuration, or stop what has it (`ss -ltnp` names it)");
+    let other = format!("set another `{key}` in the configuration, or stop the other program (`ss -ltnp` shows it)");
     match (state, runs) {
         _ if address.port() == 0 => not_applicable("port", format!("{key}: a free one is taken at each start")),
         (ListenerState::Answers, true) => fine("port", format!("{key} {address} answers")),
         (ListenerState::Free, false) => fine("port", format!("{key} {address} is free")),
-        (ListenerState::Answers, false) => problem("port", format!("{key} {address}: another program has it"), other),
+        (ListenerState::Answers, false) => problem("port", format!("{key} {address}: another program uses it"), other),
         (ListenerState::Free | ListenerState::Unusable(_), true) => problem(
             "port",
-            format!("{key} {address}: nothing answers, although it runs"),
-            format!("its configuration was changed since it started, or it hangs; restart it: {}", found.start),
+            format!("{key} {address}: nothing answers, although the role is running"),
+            format!("its configuration has changed since it started, or it hangs; restart it: {}", found.start),
         ),
         (ListenerState::Unusable(error), false) => problem("port", format!("{key} {address}: {error}"), other),
     }
@@ -304,22 +304,22 @@ fn check_server(server: &ServerFacts, now_ms: Millis) -> Vec<CheckResult> {
     let (what, url) = (server.setup.what, &server.setup.url);
     let answer = match &server.reach {
         Reach::Answers(answer) => answer,
-        Reach::Invalid => return vec![problem(what, format!("{url} is no address"), &server.setup.remedy)],
+        Reach::Invalid => return vec![problem(what, format!("{url} is not a valid address"), &server.setup.remedy)],
         Reach::Unresolved(error) => {
             return vec![problem(
                 what,
                 format!("the name in {url} has no address: {error}"),
-                "add the name to DNS or /etc/hosts, or have the other side use an address (`public_names`)",
+                "add the name to DNS or /etc/hosts, or set an address on the other side (`public_names`)",
             )];
         }
         Reach::Refused(error) => {
-            return vec![problem(what, format!("{url} cannot be reached: {error}"), &server.setup.remedy)];
+            return vec![problem(what, format!("cannot reach {url}: {error}"), &server.setup.remedy)];
         }
         Reach::NoTls(error) => {
             return vec![problem(
                 what,
-                format!("what answers at {url} does not speak TLS: {error}"),
-                "another program listens there, or something between changes the connection; check the port",
+                format!("the server at {url} does not use TLS: {error}"),
+                "another program listens there, or a proxy changes the connection; check the port",
             )];
         }
     };
@@ -339,8 +339,7 @@ fn check_answer(what: &'static str, answer: &ServerAnswer, now_ms: Millis) -> Ve
             Some(why) if judged.1 == Verdict::Ok => all.push(problem(
                 "server certificate",
                 format!("the certificate of the {what} is refused: {why}{}", names(certificate)),
-                "if it is for other names, add them to `public_names` of the console (for a broker: `muster \
-                 console issue --san`); if it is of another authority, this host is a member of another fleet: join anew",
+                "if it is for other names, add them to `public_names` of the console (for a broker: `muster console issue --san`); if it is of another authority, this host is a member of another fleet: join again",
             )),
             Some(_) if is_clock_bad => all.push(problem(
                 "server certificate",
@@ -356,7 +355,7 @@ fn check_answer(what: &'static str, answer: &ServerAnswer, now_ms: Millis) -> Ve
             _ => problem(
                 "console ready",
                 format!("{text} ({status})"),
-                "start or repair what it names; on the console's machine, `muster doctor` says more",
+                "start or repair that part; on the console's machine, `muster doctor` shows more",
             ),
         });
     }
@@ -373,10 +372,10 @@ fn names(certificate: &CertificateFacts) -> String {
 fn check_clock(ahead_ms: Millis) -> CheckResult {
     let off_s = ahead_ms.abs() / 1_000;
     let words = if ahead_ms > 0 { "behind" } else { "ahead of" };
-    let remedy = "set this machine's clock, and keep it set: timedatectl set-ntp true; if this one is right, set the \
-                  console's";
+    let remedy = "set this machine's clock with `timedatectl set-ntp true`; if it is \
+                  right, set the console's";
     match ahead_ms.abs() {
-        ..CLOCK_WARNING_MS => fine("clock", "as the console's"),
+        ..CLOCK_WARNING_MS => fine("clock", "the same as the console's"),
         CLOCK_WARNING_MS..CLOCK_PROBLEM_MS => warning("clock", format!("{off_s} s {words} the console's"), remedy),
         _ => problem("clock", format!("{} {words} the console's", span(off_s)), remedy),
     }
@@ -409,7 +408,7 @@ pub(crate) fn check_certificate(check: &'static str, one: &CertificateFacts, now
         return problem(
             check,
             format!("{what} of {common_name} is not valid before {ahead} from now"),
-            "a clock is wrong: this machine's is behind, or the one that made the certificate was ahead",
+            "this machine's clock is behind, or the clock of the machine that made the certificate was ahead",
         );
     }
     // Of a short-lived one a third is left when it is renewed.
@@ -422,7 +421,7 @@ pub(crate) fn check_certificate(check: &'static str, one: &CertificateFacts, now
 
 pub(crate) fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, String>, now_ms: Millis) -> CheckResult {
     let (check, path) = ("revocation list", path.display());
-    let remedy = "the console makes a new one when it starts, and every day; if it is on another machine, copy its revoked.pem from \
+    let remedy = "the console writes a new one when it starts, and every day; if it is on another machine, copy its revoked.pem from \
                   its data folder";
     let due = match due {
         Ok(due) => due.iter().min(),
@@ -433,7 +432,9 @@ pub(crate) fn check_revocation_list(path: &Path, due: &Result<Vec<Millis>, Strin
             let ago = span(-left_ms / 1_000);
             warning(
                 check,
-                format!("{path} has been out of date for {ago}: who was revoked since it was made is admitted"),
+                format!(
+                    "{path} has been out of date for {ago}: clients that were revoked after it was made are admitted"
+                ),
                 remedy,
             )
         }
@@ -449,8 +450,7 @@ fn check_broker(broker: &BrokerFacts) -> CheckResult {
     let (refused, reads_others, publishes) = match broker {
         BrokerFacts::Connected { refused, reads_others, publishes } => (refused, *reads_others, *publishes),
         BrokerFacts::Refused(why) => {
-            let usual = "if its certificate was revoked or has expired, join anew (`muster token create --replace HOST`); else \
-                         see the broker's log";
+            let usual = "if its certificate was revoked or has expired, join again (`muster token create --replace HOST`); else                          see the broker's log";
             let remedy = match pki::clock_hint(why) {
                 Some(of_clock) => format!("{of_clock}; {usual}"),
                 None => usual.to_owned(),
@@ -462,7 +462,7 @@ fn check_broker(broker: &BrokerFacts) -> CheckResult {
         return problem(check, format!("this host may not subscribe to {}", refused.join(", ")), remedy);
     }
     if publishes == Some(false) {
-        return problem(check, "what this host publishes of itself does not come through", remedy);
+        return problem(check, "messages of this host do not arrive", remedy);
     }
     if reads_others {
         return warning(check, "this host may read what other hosts publish", remedy);
@@ -481,8 +481,8 @@ fn check_disk(disk: &DiskFacts) -> Vec<CheckResult> {
     if disk.is_read_only {
         return vec![problem(
             "disk",
-            format!("{folder} is mounted for reading alone"),
-            "look for errors of the disk (`dmesg | tail`), repair it, and mount it for writing",
+            format!("{folder} is mounted read-only"),
+            "check the disk for errors (`dmesg | tail`), repair it, and mount it writable",
         )];
     }
     let percent = |free: u64, total: u64| free.saturating_mul(100) / total.max(1);
@@ -508,18 +508,18 @@ fn check_store(part: Part, path: &str, state: &StoreState) -> CheckResult {
     let check = "store";
     match state {
         StoreState::Whole => fine(check, format!("{path} is whole")),
-        StoreState::Missing => not_applicable(check, format!("{path} is not there yet")),
+        StoreState::Missing => not_applicable(check, format!("{path} does not exist yet")),
         StoreState::Unchecked(why) => warning(
             check,
             format!("{path} could not be checked: {why}"),
-            "run this as the user that the role runs as, or as root",
+            "run this command as the role's user or as root",
         ),
         StoreState::OtherForm => problem(
             check,
             format!(
-                "{path} was written by a build of muster from before its first release, whose stores are not read any more"
+                "{path} was written by a build of muster from before its first release, whose stores are no longer supported"
             ),
-            "go on with the build that wrote it; or end with that build what it runs, move the folder away, and begin anew",
+            "use the build that wrote it, or stop with that build all that it runs, move the folder away, and start again",
         ),
         StoreState::Damaged(why) => problem(
             check,
@@ -529,7 +529,7 @@ fn check_store(part: Part, path: &str, state: &StoreState) -> CheckResult {
                     "check the disk, then restart the agent: it sets the store aside, and its state comes back from \
                      running units and the console"
                 }
-                _ => "check the disk, then bring the store back from a copy (`docs/` says what a copy needs)",
+                _ => "check the disk, then restore the store from a backup",
             },
         ),
     }
@@ -539,9 +539,9 @@ fn check_store(part: Part, path: &str, state: &StoreState) -> CheckResult {
 fn check_console(console: &ConsoleFacts) -> Vec<CheckResult> {
     let (check, name) = ("console alerts", &console.name);
     let alerts = match &console.alerts {
-        Ok(alerts) if alerts.is_empty() => return vec![fine(check, format!("{name} has none of its own"))],
+        Ok(alerts) if alerts.is_empty() => return vec![fine(check, format!("{name} has no alerts of its own"))],
         Ok(alerts) => alerts,
-        Err(why) => return vec![not_applicable(check, format!("{name} did not say whether it has any: {why}"))],
+        Err(why) => return vec![not_applicable(check, format!("the alerts of {name} cannot be read: {why}"))],
     };
     let mut by_rule: BTreeMap<&str, Vec<&ConsoleAlertFacts>> = BTreeMap::new();
     for alert in alerts {
@@ -565,10 +565,9 @@ fn check_podman(podman: &PodmanFacts) -> CheckResult {
     let remedy = "systemctl enable --now podman.socket, or set `containers.podman_socket`";
     match podman {
         PodmanFacts::Answers => fine("podman", "answers"),
-        PodmanFacts::Missing(path) => not_applicable(
-            "podman",
-            format!("there is no socket {}; containers of Podman are not used", path.display()),
-        ),
+        PodmanFacts::Missing(path) => {
+            not_applicable("podman", format!("no socket {}; Podman's containers are not available", path.display()))
+        }
         PodmanFacts::Silent(path, why) => problem("podman", format!("{}: {why}", path.display()), remedy),
     }
 }
@@ -579,7 +578,7 @@ fn check_open_files(may: u64, needs: u64, what: &str) -> CheckResult {
     }
     warning(
         "open files",
-        format!("{may} are allowed; {what} needs {needs}"),
+        format!("at most {may} are allowed; {what} needs {needs}"),
         "raise the limit: LimitNOFILE=65536 in `systemctl edit` of the service, or `ulimit -n` before it is started",
     )
 }

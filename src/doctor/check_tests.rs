@@ -102,7 +102,7 @@ fn servers_are_judged_by_how_far_a_connection_comes() {
 #[test]
 fn clocks_are_compared_with_the_consoles() {
     for (ahead_ms, verdict, words) in [
-        (900, Verdict::Ok, "as the console's"),
+        (900, Verdict::Ok, "the same as the console's"),
         (-4_000, Verdict::Ok, ""),
         (20_000, Verdict::Warning, "20 s behind"),
         (-20_000, Verdict::Warning, "20 s ahead of"),
@@ -163,7 +163,7 @@ fn ports_are_judged_by_whether_the_role_runs() {
         (ProcessState::Runs(7), ListenerState::Answers, Verdict::Ok, "answers"),
         (ProcessState::Runs(7), ListenerState::Free, Verdict::Problem, "nothing answers"),
         (ProcessState::Stopped, ListenerState::Free, Verdict::Ok, "is free"),
-        (ProcessState::Stopped, ListenerState::Answers, Verdict::Problem, "another program has it"),
+        (ProcessState::Stopped, ListenerState::Answers, Verdict::Problem, "another program uses it"),
         (ProcessState::Stopped, unusable(), Verdict::Problem, "no such address"),
     ] {
         check(Part::Console, port(process, state), "port", verdict, words);

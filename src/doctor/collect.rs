@@ -103,7 +103,7 @@ pub(crate) fn revocation_list(path: &Path) -> Result<Vec<Millis>, String> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
     if lists.is_empty() {
-        return Err("there is no revocation list (X.509, PEM) in it".to_owned());
+        return Err("the file has no revocation list (X.509, PEM)".to_owned());
     }
     let due = |der: &CertificateRevocationListDer<'_>| {
         let (_, list) = CertificateRevocationList::from_der(der).map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ async fn store(path: &Path, is_open: bool) -> StoreState {
                 _ => StoreState::Unchecked(error.to_string()),
             }
         }
-        Err(_) => StoreState::Unchecked(format!("it takes longer than {} s", STORE.as_secs())),
+        Err(_) => StoreState::Unchecked(format!("it took longer than {} s", STORE.as_secs())),
     }
 }
 

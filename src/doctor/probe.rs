@@ -97,7 +97,7 @@ async fn reach(setup: &ServerSetup) -> Reach {
     if chain.is_empty() {
         return Reach::NoTls(match stream {
             Ok(Err(error)) => error.to_string(),
-            _ => "it says nothing".to_owned(),
+            _ => "it sends nothing".to_owned(),
         });
     }
     answer.certificate = Some((certificate_of_server(setup, &chain), refusal(authority, &chain, &name)));
@@ -115,7 +115,7 @@ async fn connect(target: &Target) -> Result<TcpStream, Reach> {
         Ok(Err(error)) => return Err(Reach::Unresolved(error.to_string())),
         Err(_) => return Err(Reach::Unresolved("no answer within 5 s".to_owned())),
     };
-    let mut last = Reach::Unresolved("it has none".to_owned());
+    let mut last = Reach::Unresolved("it has no certificate".to_owned());
     for address in addresses {
         last = match timeout(STEP, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
@@ -165,7 +165,7 @@ fn date(head: &str) -> Option<Millis> {
 
 fn certificate_of_server(setup: &ServerSetup, chain: &[CertificateDer<'static>]) -> CertificateFacts {
     CertificateFacts {
-        what: format!("that of the {}", setup.what),
+        what: format!("the certificate of the {}", setup.what),
         place: setup.url.clone(),
         remedy: match setup.what {
             "broker" => {

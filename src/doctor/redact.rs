@@ -198,7 +198,7 @@ mod tests {
         for line in [
             "2026-11-27T06:00:00Z INFO host.id=0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52 connected\n",
             "/var/lib/muster/agent/units/default/shop/run\n",
-            "mqtts://127.0.0.1:8883 cannot be reached: Connection refused (os error 111)\n",
+            "cannot reach mqtts://127.0.0.1:8883: Connection refused (os error 111)\n",
             "muster-agent.service: Deactivated successfully.\n",
         ] {
             check(line, line);

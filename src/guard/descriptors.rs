@@ -42,16 +42,16 @@ pub fn make_room(clients: usize, any: impl AsFd) {
                 tracing::warn!(
                     files,
                     clients_max = clients,
-                    consequence = "fewer clients can connect than there are places for",
+                    consequence = "fewer clients can connect than the broker allows",
                     hint = "raise the hard limit (LimitNOFILE= of systemd, `ulimit -Hn`)",
-                    "this process may not open enough files",
+                    "the limit of open files is too low",
                 );
             }
             if let Err(error) = grow(files, any) {
-                tracing::debug!(%error, files, "the table of open files does not grow ahead of time");
+                tracing::debug!(%error, files, "the table of open files cannot be enlarged in advance");
             }
         }
-        Err(error) => tracing::warn!(%error, clients_max = clients, "the limit of open files stays as it is"),
+        Err(error) => tracing::warn!(%error, clients_max = clients, "the limit of open files cannot be raised"),
     }
 }
 

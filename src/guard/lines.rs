@@ -175,7 +175,7 @@ impl LineLimiter {
         loop {
             every.tick().await;
             for (kind, lines) in self.left_out(Instant::now()) {
-                tracing::warn!(kind, not_logged = lines, "lines about peers were left out of the log");
+                tracing::warn!(kind, not_logged = lines, "log lines about peers were dropped");
             }
         }
     }

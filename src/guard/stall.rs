@@ -39,7 +39,7 @@ impl<S> TimedWriter<S> {
         match stuck.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the other side took nothing of what was sent to it",
+                "the other side does not read what is sent to it",
             ))),
             Poll::Pending => Poll::Pending,
         }

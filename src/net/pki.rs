@@ -136,9 +136,9 @@ impl ServerCertVerifier for ForgivingClock {
 /// # Errors
 /// If one of the PEM documents cannot be used.
 pub fn client(authority_pem: &str, certificate_pem: &str, key_pem: &str) -> Result<ClientConfig, PkiError> {
-    let what = "the own certificate";
+    let what = "the client certificate";
     let chain = certificates(what, certificate_pem)?;
-    let key = private_key("the own key", key_pem)?;
+    let key = private_key("the client key", key_pem)?;
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|source| PkiError::Tls { what, source })?
@@ -152,8 +152,8 @@ pub fn client(authority_pem: &str, certificate_pem: &str, key_pem: &str) -> Resu
 #[must_use]
 pub fn clock_hint(said: &str) -> Option<&'static str> {
     is_about_time(said).then_some(
-        "a certificate's time is wrong, or a clock is: compare `date -u` on this machine and on the other; certificates \
-         made by a clock that was wrong are made anew when the console starts, or a host joins",
+        "a certificate's time or a clock is wrong: compare `date -u` on both machines; certificates that \
+         were made with a wrong clock are made again when the console starts, or a host joins",
     )
 }
 

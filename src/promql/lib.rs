@@ -170,7 +170,7 @@ pub fn selector(text: &str) -> Result<Matchers, Error> {
         return Ok(matchers);
     }
     let hint = "such as muster_host_cpu_busy_ratio{host=\"…\"}";
-    Err(Error::query(format!("{text:?} is no plain selector")).with_hint(hint))
+    Err(Error::query(format!("{text:?} is not a plain selector")).with_hint(hint))
 }
 
 fn not_for_range(kind: &str) -> Error {

@@ -56,7 +56,7 @@ fn wrong(problem: impl std::fmt::Display) -> Error {
 }
 
 fn missing(what: impl std::fmt::Display) -> Error {
-    Error::query(format!("{what} is not available here"))
+    Error::query(format!("{what} is not supported"))
 }
 
 /// Refuses a query that would be too large for the parser or for later recursion.
@@ -129,9 +129,9 @@ fn node(tree: &Given, depth: usize) -> Result<QueryNode, Error> {
         Given::Binary(given) => binary(given, depth),
         Given::Aggregate(given) => aggregate(given, depth),
         Given::Call(given) => call(given, depth),
-        Given::StringLiteral(_) => Err(wrong("a string stands where a number or a vector is wanted")),
+        Given::StringLiteral(_) => Err(wrong("expected a number or a vector, found a string")),
         Given::MatrixSelector(_) | Given::Subquery(_) => {
-            Err(wrong("a range vector stands where a number or an instant vector is wanted"))
+            Err(wrong("expected a number or an instant vector, found a range vector"))
         }
         _ => Err(missing("this extension of the language")),
     }
@@ -173,7 +173,7 @@ fn ranged(tree: &Given, depth: usize) -> Result<RangeVector, Error> {
                 offset_ms: offset(subquery.offset.as_ref())?,
             })
         }
-        _ => Err(wrong("a range vector is wanted").with_hint("such as m[5m]")),
+        _ => Err(wrong("expected a range vector").with_hint("such as m[5m]")),
     }
 }
 
@@ -232,7 +232,7 @@ fn selector(given: &given::VectorSelector) -> Result<VectorSelector, Error> {
 
 fn matcher(given: &GivenMatcher) -> Result<Matcher, Error> {
     let pattern = || {
-        let text = text::reveal(&given.value).ok_or_else(|| wrong("a regular expression is wanted"))?;
+        let text = text::reveal(&given.value).ok_or_else(|| wrong("expected a regular expression"))?;
         Pattern::new(&text).map_err(|problem| wrong(format!("the regular expression {text:?}: {problem}")))
     };
     let test = match given.op {
@@ -313,7 +313,7 @@ fn binary(given: &given::BinaryExpr, depth: usize) -> Result<QueryNode, Error> {
 fn aggregate(given: &given::AggregateExpr, depth: usize) -> Result<QueryNode, Error> {
     let name = given.op.to_string();
     let place = format!("aggregation {name}");
-    let parameter = || given.param.as_deref().ok_or_else(|| wrong(format!("a parameter is wanted in {place}")));
+    let parameter = || given.param.as_deref().ok_or_else(|| wrong(format!("expected a parameter in {place}")));
     let number = || scalar(parameter()?, depth, &place);
     let function = match name.as_str() {
         "sum" => Aggregation::Sum,

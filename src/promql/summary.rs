@@ -53,7 +53,7 @@ impl StretchSummary {
 
     /// The mean value.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "nobody counts to 2^53 points")]
+    #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
     pub fn average(&self) -> f64 {
         self.sum / self.count.max(1) as f64
     }

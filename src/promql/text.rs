@@ -21,7 +21,7 @@ pub fn read(text: &str) -> Result<(String, usize), StringError> {
     let error = |offset: usize, problem: &str| Err(StringError { offset, problem: problem.to_owned() });
     let quote = match text.chars().next() {
         Some(quote @ ('"' | '\'' | '`')) => quote,
-        _ => return error(0, "a value in quotes is wanted"),
+        _ => return error(0, "expected a value in quotes"),
     };
     let mut value: Vec<u8> = Vec::new();
     let mut at = 1;

@@ -114,8 +114,8 @@ impl Evaluator<'_> {
         let chosen = chosen.map_err(unreadable)?;
         if chosen.len() > most {
             let matchers = &selector.matchers;
-            let problem = format!("{matchers} chooses more than {most} series");
-            return Err(Error::limit(problem).with_hint("name a host or a unit"));
+            let problem = format!("{matchers} selects more than {most} series");
+            return Err(Error::limit(problem).with_hint("select a host or a unit"));
         }
         Ok(chosen)
     }

@@ -32,7 +32,7 @@ enum BrokerVerb {
     Render(RenderArgs),
     /// Print a line of a users file for a name and a password
     ///
-    /// The password is asked for, or read from standard input if that is no terminal.
+    /// The password is asked for, or read from standard input if that is not a terminal.
     Password {
         /// Host's id, console-NAME, operator-NAME or observer-NAME
         name: String,
@@ -71,7 +71,7 @@ pub(crate) async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Res
         let taken = load().and_then(|config| config.map_or(Ok(Vec::new()), |config| running.reload(config)));
         reload::log("broker", taken);
     }
-    manager.stopping("the broker ends");
+    manager.stopping("the broker has ended");
     running.stop().await;
     Ok(())
 }

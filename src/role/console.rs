@@ -115,7 +115,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
         });
         reload::log("console", taken);
     }
-    manager.stopping("the console ends");
+    manager.stopping("the console has ended");
     running.stop().await;
     Ok(())
 }
@@ -128,7 +128,7 @@ fn failed(error: &ConsoleError) -> Failure {
 fn tell(url: &str, link: Option<&str>) {
     let words = match link {
         Some(link) => {
-            format!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)\n")
+            format!("sign in once, within 15 minutes: {link}\n(in the command line: muster login LINK)\n")
         }
         None => {
             format!("the console is at {url}; `muster login --new-link`, on this machine, prints a sign-in link\n")

@@ -59,7 +59,7 @@ pub(crate) async fn examine(args: &DoctorArgs) -> Result<Report, Failure> {
     let report = Report::new(version, check::examine(&facts));
     if let Some(path) = &args.out {
         let names = bundle::write(path, &report, &parts).await?;
-        let words = format!("{} has {}; look into it before you send it\n", path.display(), names.join(", "));
+        let words = format!("{} has {}; read it before you send it\n", path.display(), names.join(", "));
         muster_base::terminal::err(&words);
     }
     Ok(report)
@@ -172,8 +172,8 @@ mod agent {
         if config.join.is_some() {
             setup.missing = setup.missing.map(|missing| {
                 missing.with_hint(
-                    "it has a token: start it (systemctl start muster-agent), and see its log if that does not help: \
-                     journalctl -u muster-agent -n 50",
+                    "start it (systemctl start muster-agent): it has a token; if that does not \
+                     help, see its log: journalctl -u muster-agent -n 50",
                 )
             });
         }
@@ -254,13 +254,12 @@ mod agent {
             certificate(
                 "the host's",
                 &membership.certificate,
-                "a running agent renews it while it reaches the console; once it has expired, join anew: `muster token \
-                 create --replace HOST` on the console's side, and `muster agent --join TOKEN` here",
+                "a running agent renews it while it reaches the console; once it has expired, join again: `muster token create --replace HOST` on the console's side, and `muster agent --join TOKEN` here",
             ),
             certificate(
                 "the authority's",
                 &membership.authority,
-                "the fleet needs a new authority, and every host a new token: ask whoever runs the console",
+                "the fleet needs a new authority, and every host a new token: ask the console's operators",
             ),
         ];
         setup.member = Some(MemberSetup {
@@ -330,7 +329,7 @@ mod console {
             certificates: vec![CertificateSetup {
                 what: "the authority's",
                 source: CertificateSource::File(at("authority/authority.pem")),
-                remedy: "bring it back from a backup; if it has expired, the fleet needs a new authority".to_owned(),
+                remedy: "restore it from a backup; if it has expired, the fleet needs a new authority".to_owned(),
             }],
             private: ["authority.key", "authority.next.key", "signing.key", "signing.next.key", "salt.key"]
                 .map(|name| at(&format!("authority/{name}")))
@@ -480,14 +479,14 @@ mod cli {
                         what: "console",
                         url: context.url,
                         authority: context.authority,
-                        remedy: "start that console (or `muster up`); if it has another address now, sign in again: \
+                        remedy: "start that console (or `muster up`); if its address has changed, sign in again: \
                                  `muster login LINK`"
                             .to_owned(),
                     })
                     .collect();
             }
             Err(failure) => {
-                let usual = format!("move {} away, and sign in again: `muster login LINK`", path.display());
+                let usual = format!("move {} away and sign in again: `muster login LINK`", path.display());
                 setup.trouble = Some(hinted(failure.diagnostic.unwrap_or_default(), &usual));
             }
         }

@@ -226,7 +226,7 @@ fn failure_of(error: &BrokerError, config: &Config) -> Failure {
     }
     let Config { certificate_file, key_file, authority_file, .. } = config;
     failure.hint(format!(
-        "{}, {} and {} say who the broker is and whom it trusts; bring them back from a backup, or have them made anew with \
+        "{}, {} and {} are the broker's certificate, its key and its authority; restore them from a backup, or make new ones with \
          `muster console issue --role broker --name NAME --san ADDRESS --out DIR`",
         certificate_file.display(),
         key_file.display(),

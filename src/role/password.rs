@@ -21,7 +21,7 @@ pub(crate) async fn print_line(name: &str, shutdown: &CancellationToken) -> Resu
     let password = if stdin().is_terminal() { ask(name, shutdown).await? } else { read_line(shutdown).await? };
     let line = muster_broker::password_line(name, &password).map_err(|why| {
         Failure::new(FailureKind::Usage, why)
-            .hint("say whom it is for, and give the password as the first line of standard input")
+            .hint("give the user's name as argument, and the password as the first line of standard input")
     })?;
     muster_base::terminal::out(format!("{line}\n").as_bytes())
 }
@@ -34,7 +34,7 @@ async fn ask(name: &str, shutdown: &CancellationToken) -> Result<Vec<u8>, Failur
     prompt("\nonce more: ");
     let second = read_line(shutdown).await?;
     prompt("\n");
-    if first == second { Ok(first) } else { Err(Failure::new(FailureKind::Usage, "these are two different passwords")) }
+    if first == second { Ok(first) } else { Err(Failure::new(FailureKind::Usage, "the passwords differ")) }
 }
 
 /// Writes to standard error, because standard output may go to a file.

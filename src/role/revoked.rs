@@ -28,7 +28,7 @@ pub(crate) fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocati
     let replace = move |list: &Arc<str>| {
         // The console made the list for this authority, so an error is a bug of the console.
         if let Err(error) = revocations.replace(list) {
-            tracing::error!("the console's revocation list is not taken: {}", with_causes(&error));
+            tracing::error!("the console's revocation list is not used: {}", with_causes(&error));
         }
     };
     replace(&Arc::clone(&lists.borrow_and_update()));
@@ -50,7 +50,7 @@ pub(crate) async fn watch(path: PathBuf, revocations: Revocations) -> Result<Abo
     list.look().await.map_err(|why| {
         Failure::new(FailureKind::Failed, format!("the revocation list {}: {why}", list.path.display())).hint(HINT)
     })?;
-    let hang_up = signal(SignalKind::hangup()).trying("to hear of SIGHUP")?;
+    let hang_up = signal(SignalKind::hangup()).trying("handling SIGHUP")?;
     Ok(AbortOnDropHandle::new(tokio::spawn(list.follow(hang_up))))
 }
 
@@ -77,7 +77,7 @@ impl RevocationFile {
                 let path = self.path.display();
                 tracing::warn!(
                     %path,
-                    consequence = "the one before stays in force",
+                    consequence = "the previous one stays in force",
                     hint = HINT,
                     "the revocation list cannot be used: {why}",
                 );
@@ -106,7 +106,7 @@ impl RevocationFile {
 async fn read_list(path: &Path) -> Result<Vec<u8>, String> {
     let length = tokio::fs::metadata(path).await.map_err(|error| error.to_string())?.len();
     if length > LIST_MAX_BYTES {
-        return Err(format!("it has {length} bytes, and may have {LIST_MAX_BYTES}"));
+        return Err(format!("it has {length} bytes; at most {LIST_MAX_BYTES} are allowed"));
     }
     tokio::fs::read(path).await.map_err(|error| error.to_string())
 }

@@ -55,7 +55,7 @@ pub enum AssignmentConflict {
 impl std::fmt::Display for AssignmentConflict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unit { unit, with } => write!(f, "unit {unit} belongs to deployment {with} there"),
+            Self::Unit { unit, with } => write!(f, "unit {unit} belongs to deployment {with}"),
             Self::Full => {
                 write!(f, "the host would have more than {UNITS_MAX} units or {DEPLOYMENTS_MAX} deployments")
             }

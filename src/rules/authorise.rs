@@ -96,7 +96,7 @@ impl LocalPolicy {
         refuse(
             RefusalCode::Denied,
             Diagnostic::new("this host's own policy forbids some users by name")
-                .with_hint("give the user by name, not as a number"),
+                .with_hint("use the user's name instead of a number"),
         )
     }
 }
@@ -236,10 +236,10 @@ fn elsewhere(target: &Target, channel: CommandSource, host: &select::Host<'_>) -
     }
     let (code, message) = match target {
         Target::Hosts(_) | Target::All => {
-            (RefusalCode::WrongHost, "the command is for other hosts, and came on this host's topic".to_owned())
+            (RefusalCode::WrongHost, "the command is for other hosts and was sent on this host's topic".to_owned())
         }
         Target::Group(label) => (RefusalCode::NotSelected, format!("this host has no label {label} now")),
-        Target::Select(select) => (RefusalCode::NotSelected, format!("this host is not picked now by {select}")),
+        Target::Select(select) => (RefusalCode::NotSelected, format!("this host does not match {select} now")),
     };
     Some(OtherHostReason::Refused(CommandRefusal::new(code, message)))
 }
@@ -260,25 +260,25 @@ fn wrong_time(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefu
         return refuse(RefusalCode::Invalid, "the command expires before it was issued");
     }
     if lifetime_ms > LIFETIME_MAX_MS {
-        return refuse(RefusalCode::Invalid, "the command lives longer than seven days");
+        return refuse(RefusalCode::Invalid, "the command is valid for more than seven days");
     }
     if judge.lost_ms.is_some_and(|lost_ms| issued_ms <= lost_ms) && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::SetBack,
             Diagnostic::new(
-                "the agent's store went back or was lost since the command was issued, so nothing shows whether it was \
-                 done before",
+                "the agent's store was set back or lost since the command was issued, so nothing \
+                 shows whether it was run before",
             )
-            .with_hint("look whether it was, and send it anew if not"),
+            .with_hint("check whether it was run; if not, send it again"),
         );
     }
     if issued_ms < judge.created_ms && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::Replayed,
             Diagnostic::new(
-                "the command was issued before this agent's store was made, so nothing shows whether it was done before",
+                "the command was issued before this agent's store was made, so nothing shows whether it was run before",
             )
-            .with_hint("send it anew; if that does not help, compare the clocks of host and console"),
+            .with_hint("send it again; if that does not help, compare the clocks of host and console"),
         );
     }
     if !judge.time.believes(issued_ms, judge.clock_ms) {
@@ -291,7 +291,7 @@ fn wrong_time(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefu
     let now_ms = judge.time.now_ms(judge.clock_ms);
     if now_ms > expires_ms && !planted!(ObeyExpired) {
         let late_s = (now_ms - expires_ms) / 1000;
-        return refuse(RefusalCode::Expired, format!("the command expired {late_s} s before it could be begun"));
+        return refuse(RefusalCode::Expired, format!("the command expired {late_s} s before it could begin"));
     }
     None
 }
@@ -302,7 +302,7 @@ fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> 
     let secret = command.verb.secret().filter(|_| broadcast)?;
     refuse(
         RefusalCode::Invalid,
-        Diagnostic::new(format_args!("a broadcast carries no {secret}, for every host reads it"))
+        Diagnostic::new(format_args!("a broadcast cannot have {secret}, because every host reads it"))
             .with_hint("name the hosts one by one"),
     )
 }

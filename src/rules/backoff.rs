@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use muster_topics::Millis;
 
-/// How often a process that ended by itself is restarted immediately. The shim does that, without the agent.
+/// How often a process that ended unexpectedly is restarted immediately. The shim does that, without the agent.
 pub const IMMEDIATE_RESTARTS: u32 = 3;
 
 /// The delays after the immediate restarts.

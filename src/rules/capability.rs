@@ -41,7 +41,7 @@ impl fmt::Display for MissingCapability {
             Capability::Podman => "it has no Podman",
             Capability::Lxc => "it has no LXC",
             Capability::FreshTime => "its agent does not set its time back",
-            Capability::Other => "it lacks something that is not known here",
+            Capability::Other => "it lacks an unknown capability",
         })
     }
 }

@@ -140,13 +140,13 @@ impl ClockFinding {
                 format!("the console's clock is {} those of {agree} of {of} hosts: {then}", off(ahead_ms))
             }
             Self::Bound { ahead_ms, hosts } => format!(
-                "while its clock was ahead the console has signed what is dated {} min ahead of it, and {hosts} hosts do not \
-                 go back to an earlier time: what they are sent is dated no earlier until then, so that it expires later on \
-                 them",
+                "while its clock was ahead, the console signed messages that are dated {} min \
+                 ahead, and {hosts} hosts do not accept an earlier time: messages to them keep that date until \
+                 then, and so expire later",
                 ahead_ms / 60_000,
             ),
             Self::Set { by_ms } => format!(
-                "the console's clock was set {} while it ran, and there is no host to compare it with",
+                "the console's clock was set {} while it was running, and there is no host to compare it with",
                 if by_ms < 0 {
                     format!("back by {} min", by_ms / -60_000)
                 } else {
@@ -154,12 +154,12 @@ impl ClockFinding {
                 }
             ),
             Self::Behind { by_ms } => format!(
-                "the console has signed what is dated {} min ahead of its clock: that was ahead then, or is behind now, and there is no host \
-                 to compare it with",
+                "the console has signed messages that are dated {} min ahead of its clock: its clock was ahead then, or is behind now, \
+                 and there is no host to compare it with",
                 by_ms / 60_000
             ),
             Self::Refused => {
-                "broker and console refuse each other's certificates for their time: the clock of one of them is wrong"
+                "broker and console refuse each other's certificates because of their times: one of their clocks is wrong"
                     .to_owned()
             }
         };

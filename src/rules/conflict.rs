@@ -109,7 +109,7 @@ impl Clash {
         };
         let other = units[other].unit;
         match own == others {
-            true => format!("{other} has {own}, too"),
+            true => format!("{other} has {own} too"),
             false => format!("{own}, and {other} has {others}"),
         }
     }

@@ -54,7 +54,7 @@ fn check_image(image: &Image) -> Result<(), Diagnostic> {
     let parts_are_names = name.split('/').all(|part| part.starts_with(|first: char| first.is_ascii_alphanumeric()));
     if name.len() > IMAGE_NAME_MAX_BYTES || !name.bytes().all(is_plain) || !parts_are_names {
         let name: String = name.chars().take(40).collect();
-        return Err(Diagnostic::new(format_args!("image.name {name:?} is no name of an image"))
+        return Err(Diagnostic::new(format_args!("image.name {name:?} is not an image name"))
             .with_hint("REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"));
     }
     Ok(())
@@ -67,7 +67,7 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
     if !begins_well || !name.bytes().all(is_plain) || name.len() > LISTED_NAME_MAX_BYTES {
         let name: String = name.chars().take(40).collect();
-        return Err(Diagnostic::new(format_args!("image.existing {name:?} is no name of a container"))
+        return Err(Diagnostic::new(format_args!("image.existing {name:?} is not a container name"))
             .with_hint("`muster host show` lists them"));
     }
     let given = [
@@ -85,10 +85,8 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), Diagnostic> {
         ("needs", !spec.program.needs.is_empty()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
-        Some((field, _)) => {
-            Err(Diagnostic::new(format_args!("{field}: {name} is adopted as it was made, which says that"))
-                .with_hint("leave it out"))
-        }
+        Some((field, _)) => Err(Diagnostic::new(format_args!("{field}: {name} is adopted with its present settings"))
+            .with_hint("leave it out")),
         None => Ok(()),
     }
 }
@@ -101,7 +99,7 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
     let (was, is) = (before.image.existing(), after.image.existing());
     if was != is {
         let what = |name: Option<&str>| {
-            name.map_or("one that is made".to_owned(), |name| format!("the existing container {name}"))
+            name.map_or("a created one".to_owned(), |name| format!("the existing container {name}"))
         };
         return Err(Diagnostic::new(format_args!("image: it is {}, and cannot become {}", what(was), what(is)))
             .with_hint("remove it first, or choose another name"));
@@ -114,7 +112,7 @@ pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(),
     ];
     match (is, taken.into_iter().find(|(_, is_taken)| *is_taken)) {
         (Some(name), Some((limit, _))) => Err(Diagnostic::new(format_args!(
-            "limits.{limit}: to take a limit away makes a container anew, and {name} is adopted"
+            "limits.{limit}: removing a limit needs a new container, and {name} is adopted"
         ))
         .with_hint("a high one")),
         _ => Ok(()),
@@ -129,24 +127,25 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), Diagnostic> {
         return Err("entry contains a NUL".into());
     }
     if spec.entry.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
-        return Err(Diagnostic::new("entry names no program").with_hint("leave it out for the image's own"));
+        return Err(Diagnostic::new("entry has no program").with_hint("leave it out for the image's own"));
     }
     // A root file system does not say which program to run.
     if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.program.args.is_empty() {
-        return Err(Diagnostic::new("a root file system does not say what runs in it").with_hint("add entry or args"));
+        return Err(Diagnostic::new("a root file system has no default program").with_hint("add entry or args"));
     }
     for (name, value) in &spec.program.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(
-                format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into()
-            );
+            return Err(format!(
+                "environment variable {name} is reserved: names that begin with MUSTER_ belong to the agent"
+            )
+            .into());
         }
     }
     if spec.program.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
-        return Err(Diagnostic::new("user is no name of a user").with_hint("USER or USER:GROUP, by name or number"));
+        return Err(Diagnostic::new("user is not a user name").with_hint("USER or USER:GROUP, by name or number"));
     }
     match &spec.program.cwd {
         Some(cwd) => absolute("cwd", cwd),
@@ -160,10 +159,10 @@ fn check_mounts(mounts: &[Mount]) -> Result<(), Diagnostic> {
         absolute(&format!("mounts.{index}.host"), host)?;
         absolute(&format!("mounts.{index}.inside"), inside)?;
         if inside.trim_end_matches('/').is_empty() {
-            return Err(format!("mounts.{index}.inside is the root itself, which the image is").into());
+            return Err(format!("mounts.{index}.inside is /, which is the image").into());
         }
         if mounts[..index].iter().any(|other| other.inside == *inside) {
-            return Err(format!("mounts.{index}.inside: {inside} stands there twice").into());
+            return Err(format!("mounts.{index}.inside: {inside} is listed twice").into());
         }
     }
     Ok(())
@@ -172,10 +171,12 @@ fn check_mounts(mounts: &[Mount]) -> Result<(), Diagnostic> {
 /// Checks that a path is absolute and names the same place for every reader.
 fn absolute(what: &str, path: &str) -> Result<(), Diagnostic> {
     if !path.starts_with('/') || path.contains(['\0', '\n']) {
-        return Err(Diagnostic::new(format_args!("{what}: {path:?} is no absolute path")).with_hint("begin it with /"));
+        return Err(
+            Diagnostic::new(format_args!("{what}: {path:?} is not an absolute path")).with_hint("begin it with /")
+        );
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(format!("{what}: {path:?} goes back up with .., so that nobody can tell where it leads").into());
+        return Err(format!("{what}: {path:?} has a part `..`").into());
     }
     Ok(())
 }
@@ -187,19 +188,19 @@ fn check_network(spec: &ContainerSpec) -> Result<(), Diagnostic> {
             .with_hint(format_args!("add {{\"name\": \"{name}\"}} to provides")));
     }
     if let Some((name, _)) = spec.ports.iter().find(|(_, port)| **port == 0) {
-        return Err(format!("ports.{name} is 0, which is no port").into());
+        return Err(format!("ports.{name} is 0, which is not a port").into());
     }
     match spec.network {
         Network::None if !spec.program.provides.is_empty() => {
-            Err(Diagnostic::new("network is none, so nobody can reach what it provides").with_hint("bridge or host"))
+            Err(Diagnostic::new("network is none, so what it provides cannot be reached").with_hint("bridge or host"))
         }
         Network::Host if !spec.ports.is_empty() => {
             Err(Diagnostic::new("network is host, where a port inside is the host's own").with_hint("leave ports out"))
         }
-        Network::Bridge | Network::None if !spec.program.needs.is_empty() => {
-            Err(Diagnostic::new("needs are endpoints of the host, which only a container in its network reaches")
-                .with_hint("\"network\": \"host\""))
-        }
+        Network::Bridge | Network::None if !spec.program.needs.is_empty() => Err(Diagnostic::new(
+            "needs are endpoints of the host, which only a container with network host or bridge reaches",
+        )
+        .with_hint("\"network\": \"host\"")),
         _ => Ok(()),
     }
 }
@@ -218,11 +219,14 @@ fn check_times(spec: &ContainerSpec) -> Result<(), Diagnostic> {
     between("started_after_ms", spec.program.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
     between("start_timeout_ms", spec.program.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     match spec.program.healthy_within_ms {
-        Some(within_ms) if !spec.program.probes.tell_up() && within_ms <= spec.program.started_after_ms => Err(format!(
-            "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
-             never be",
-            spec.program.started_after_ms
-        ).into()),
+        Some(within_ms) if !spec.program.probes.tell_up() && within_ms <= spec.program.started_after_ms => {
+            Err(format!(
+                "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it \
+             would never be healthy",
+                spec.program.started_after_ms
+            )
+            .into())
+        }
         Some(within_ms) => between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS),
         None => Ok(()),
     }
@@ -290,9 +294,9 @@ mod tests {
             (json!({"image": {"existing": "a"}, "network": "host"}), "network: a is adopted"),
             (json!({"image": {"existing": "a"}, "provides": web}), "provides: a is adopted"),
             (json!({"image": {"name": "a".repeat(256)}}), "image.name"),
-            (json!({"image": rootfs()}), "a root file system does not say"),
+            (json!({"image": rootfs()}), "a root file system has no default program"),
             (json!({"args": ["a\0"]}), "argument 1"),
-            (json!({"entry": []}), "entry names no program"),
+            (json!({"entry": []}), "entry has no program"),
             (json!({"entry": ["a\0"]}), "entry contains"),
             (json!({"env": {"A=B": "c"}}), "environment variable"),
             (json!({"env": {"MUSTER_UNIT": "c"}}), "environment variable MUSTER_UNIT"),
@@ -302,7 +306,7 @@ mod tests {
             (json!({"mounts": [mount("/srv/../etc", "/a")]}), "mounts.0.host"),
             (json!({"mounts": [mount("/srv", "a")]}), "mounts.0.inside"),
             (json!({"mounts": [mount("/srv", "//")]}), "mounts.0.inside is the root"),
-            (json!({"mounts": [mount("/a", "/c"), mount("/b", "/c")]}), "mounts.1.inside: /c stands there twice"),
+            (json!({"mounts": [mount("/a", "/c"), mount("/b", "/c")]}), "mounts.1.inside: /c is listed twice"),
             (json!({"mounts": (0..33).map(|n| mount("/a", &format!("/{n}"))).collect::<Vec<_>>()}), "mounts"),
             (json!({"ports": {"web": 80}}), "ports.web"),
             (json!({"provides": web, "ports": {"web": 0}}), "ports.web is 0"),
@@ -338,7 +342,7 @@ mod tests {
             (adopted("a", &some), adopted("a", &none), Some("limits.cpu")),
             (adopted("a", &none), adopted("b", &none), Some("image: it is the existing container a")),
             (adopted("a", &none), made(&none), Some("image: it is the existing container a")),
-            (made(&none), adopted("a", &none), Some("image: it is one that is made")),
+            (made(&none), adopted("a", &none), Some("image: it is a created one")),
         ] {
             let found = check_change(&before, &after);
             match (&found, complaint) {

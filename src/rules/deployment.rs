@@ -63,7 +63,7 @@ const KEYS: [&str; 5] = ["deployment", "target", "units", "unit", "rollout"];
 pub fn read(document: &Value, zones: &TimeZoneDatabase) -> (Option<WantedDeployment>, Vec<DocumentFault>) {
     let mut faults = FaultList::default();
     let Value::Object(whole) = document else {
-        faults.add("", "a deployment is wanted, with `deployment`, `target` and `units`");
+        faults.add("", "expected a deployment, with `deployment`, `target` and `units`");
         return (None, faults.0);
     };
     if is_unit(whole) {
@@ -105,7 +105,7 @@ fn is_unit(document: &Map<String, Value>) -> bool {
 
 fn name(document: &Map<String, Value>, faults: &mut FaultList) -> Option<DeploymentName> {
     let Some(name) = document.get("deployment") else {
-        faults.add("deployment", "it has to be there: the deployment's name, REALM/NAME");
+        faults.add("deployment", "it is required: the deployment's name, REALM/NAME");
         return None;
     };
     // As text first: the type of a name says of which kind it is only when it is parsed.
@@ -114,9 +114,9 @@ fn name(document: &Map<String, Value>, faults: &mut FaultList) -> Option<Deploym
 }
 
 fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostSelect> {
-    const WANTED: &str = "the hosts are wanted, such as `target: {select: 'label.role=till'}`; `all` selects all";
+    const WANTED: &str = "expected the hosts, such as `target: {select: 'label.role=till'}`; `all` selects all";
     let Some(target) = document.get("target") else {
-        faults.add("target", format!("it has to be there: {WANTED}"));
+        faults.add("target", format!("it is required: {WANTED}"));
         return None;
     };
     let Value::Object(target) = target else {
@@ -131,7 +131,7 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
         faults.add(&format!("target.{key}"), unknown(&unknown_keys::nearest(key, ["select"].into_iter())));
     }
     let Some(select) = target.get("select") else {
-        faults.add("target.select", format!("it has to be there: {WANTED}"));
+        faults.add("target.select", format!("it is required: {WANTED}"));
         return None;
     };
     let select = if select == "all" { json!("host=*") } else { select.clone() };
@@ -139,7 +139,7 @@ fn target(document: &Map<String, Value>, faults: &mut FaultList) -> Option<HostS
     if select.asks_units() {
         faults.add(
             "target.select",
-            "a target cannot depend on units, which the deployment itself changes; select hosts by labels, facts, realms \
+            "a target cannot depend on units, because the deployment changes them; select hosts by labels, facts, realms \
              or names",
         );
         return None;
@@ -165,11 +165,11 @@ fn units(document: &Map<String, Value>, faults: &mut FaultList) -> UnitsRead {
     let realm: Name = realm.unwrap_or_else(Name::default_realm);
     let listed: Vec<(String, &Value)> = match (document.get("units"), document.get("unit")) {
         (Some(_), Some(_)) => {
-            faults.add("unit", "it is short for `units` with one: a document has one of both");
+            faults.add("unit", "it replaces `units` with a single unit: use only one of both");
             return UnitsRead::default();
         }
         (None, None) => {
-            faults.add("units", "it has to be there: a list of units");
+            faults.add("units", "it is required: a list of units");
             return UnitsRead::default();
         }
         (None, Some(unit)) => vec![("unit".to_owned(), unit)],
@@ -177,15 +177,15 @@ fn units(document: &Map<String, Value>, faults: &mut FaultList) -> UnitsRead {
             units.iter().enumerate().map(|(index, unit)| (format!("units.{index}"), unit)).collect()
         }
         (Some(_), None) => {
-            faults.add("units", "a list of units is wanted");
+            faults.add("units", "expected a list of units");
             return UnitsRead::default();
         }
     };
     if listed.is_empty() {
-        faults.add("units", "at least one is wanted; `muster deployment rm` removes a deployment with its units");
+        faults.add("units", "expected at least one; `muster deployment rm` removes a deployment with its units");
     }
     if listed.len() > UNITS_MAX {
-        faults.add("units", format!("there are {}, and a host can have {UNITS_MAX}", listed.len()));
+        faults.add("units", format!("there are {}; a host can have at most {UNITS_MAX}", listed.len()));
         return UnitsRead::default();
     }
     let (mut found, mut names, mut placements) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
@@ -223,7 +223,7 @@ fn placement(unit: &mut Map<String, Value>, at: &str, faults: &mut FaultList) ->
         None | Some(Value::Null) => &none,
         Some(Value::Object(rules)) => rules,
         Some(_) => {
-            faults.add(&format!("{at}: placement"), "rules are wanted, such as {spread: site, max_per_host: 1}");
+            faults.add(&format!("{at}: placement"), "expected rules, such as {spread: site, max_per_host: 1}");
             &none
         }
     };
@@ -240,7 +240,7 @@ fn placement(unit: &mut Map<String, Value>, at: &str, faults: &mut FaultList) ->
     let number = |value: &Value, least: u64| {
         let found = value.as_u64().filter(|number| (least..=u64::from(INSTANCES_MAX)).contains(number));
         let found = found.and_then(|number| u32::try_from(number).ok());
-        found.ok_or_else(|| format!("a number from {least} to {INSTANCES_MAX} is wanted"))
+        found.ok_or_else(|| format!("expected a number from {least} to {INSTANCES_MAX}"))
     };
     let count = faults.keep(&format!("{at}: count"), number(count.as_ref()?, 0));
     let rule = |key: &str| {
@@ -260,7 +260,7 @@ fn placement(unit: &mut Map<String, Value>, at: &str, faults: &mut FaultList) ->
     let reschedule_ms: Option<Millis> = reschedule.and_then(|(at, value)| {
         let read = value.as_str().and_then(duration::read).filter(|time_ms| *time_ms >= RESCHEDULE_MIN_MS);
         let least = duration::write(RESCHEDULE_MIN_MS);
-        faults.keep(&at, read.ok_or_else(|| format!("a duration of at least {least} is wanted, such as 30m")))
+        faults.keep(&at, read.ok_or_else(|| format!("expected a duration of at least {least}, such as 30m")))
     });
     Some(Placement { count: count?, select, spread, max_per_host, reschedule_ms })
 }
@@ -268,13 +268,13 @@ fn placement(unit: &mut Map<String, Value>, at: &str, faults: &mut FaultList) ->
 /// Reads one unit; `place` is where it stands.
 fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Option<(WantedUnit, Option<Placement>)> {
     let Value::Object(given) = unit else {
-        faults.add(place, "a unit is wanted, such as {name: till, artifact: till@2.4.0}");
+        faults.add(place, "expected a unit, such as {name: till, artifact: till@2.4.0}");
         return None;
     };
     let mut fields = given.clone();
     let short = fields.remove("name");
     if short.is_some() && fields.contains_key("unit") {
-        faults.add(&format!("{place}.name"), "it is the same as `unit`: a unit has one of both");
+        faults.add(&format!("{place}.name"), "it is the same as `unit`: use only one of both");
     } else if let Some(short) = short {
         fields.insert("unit".to_owned(), short);
     }
@@ -291,7 +291,7 @@ fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Opti
         faults.add(&format!("{at}: hosts"), HOSTS);
     }
     if fields.get("transient") == Some(&Value::Bool(true)) {
-        faults.add(&format!("{at}: transient"), "a unit for one run is nothing that a deployment could keep running");
+        faults.add(&format!("{at}: transient"), "a unit for one run cannot be part of a deployment");
     }
     let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("yuno").to_owned();
     let placement = placement(&mut fields, &at, faults);
@@ -307,7 +307,7 @@ fn unit(place: &str, unit: &Value, realm: &Name, faults: &mut FaultList) -> Opti
         if !["yuno", "container"].contains(&kind.as_str()) {
             faults.add(
                 &format!("{at}: count"),
-                "a host has files and packages once: only yunos and containers are placed",
+                "only yunos and containers can be placed: a host has files and packages only once",
             );
         }
         let last = wanted.unit.instance(placement.count);
@@ -444,7 +444,7 @@ fn placement_schema() -> [(String, Value); 2] {
             "spread": of(schemars::schema_for!(Name)),
             "max_per_host": { "description": "The most on one host.", "type": "integer", "minimum": 1, "maximum": INSTANCES_MAX },
             "reschedule": {
-                "description": "How long a host may be away before its instances move, such as 30m; for ever without it.",
+                "description": "How long a host may be away before its instances move, such as 30m; without it they never move.",
                 "type": "string",
             },
         },
@@ -524,10 +524,10 @@ mod tests {
 
     #[test]
     fn all_faults_are_reported_at_once() {
-        check_faults(&json!([]), &[("", "a deployment is wanted")]);
+        check_faults(&json!([]), &[("", "expected a deployment")]);
         check_faults(
             &json!({}),
-            &[("deployment", "has to be there"), ("target", "label.role=till"), ("units", "has to be there")],
+            &[("deployment", "is required"), ("target", "label.role=till"), ("units", "is required")],
         );
         check_faults(
             &json!({
@@ -537,10 +537,10 @@ mod tests {
             &[
                 ("hosts", "`target: {select"),
                 ("taget", "`target`"),
-                ("deployment", "REALM/NAME is wanted"),
+                ("deployment", "expected REALM/NAME"),
                 ("target.count", "belongs to a unit"),
                 ("target.selekt", "`select`"),
-                ("target.select", "has to be there"),
+                ("target.select", "is required"),
                 ("rollout.wave", "`waves`"),
                 ("rollout.soak", "a duration"),
                 ("unit", "one of both"),
@@ -560,10 +560,10 @@ mod tests {
                 ("target.select", "a value"),
                 ("shop/a: hosts", "`target: {select"),
                 ("shop/a: artefact", "`artifact`"),
-                ("shop/a: artifact", "has to be there"),
+                ("shop/a: artifact", "is required"),
                 ("shop/a: grace_ms", "expected u64"),
-                ("units.1: unit", "has to be there"),
-                ("units.2", "a unit is wanted"),
+                ("units.1: unit", "is required"),
+                ("units.2", "expected a unit"),
                 ("units.3.name", "one of both"),
                 ("shop/B: unit", "not valid"),
                 ("shop/c", "twice"),
@@ -578,7 +578,7 @@ mod tests {
         check_faults(&with("deployment", json!(5)), &[("deployment", "expected a string")]);
         check_faults(&with("target", json!("label.role=till")), &[("target", "such as")]);
         check_faults(&with("target", json!({"select": "unit.phase=failed"})), &[("target.select", "depend on units")]);
-        check_faults(&with("rollout", json!("slow")), &[("rollout", "a policy is wanted")]);
+        check_faults(&with("rollout", json!("slow")), &[("rollout", "expected a policy")]);
         check_faults(&with("units", json!({})), &[("units", "a list")]);
         check_faults(&with("units", json!([])), &[("units", "`muster deployment rm`")]);
         let many: Vec<Value> =

@@ -64,7 +64,7 @@ pub struct WantedUnit {
 pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     let (mut wanted, mut faults) = (Vec::new(), Vec::new());
     let Value::Object(whole) = document else {
-        let message = "a unit is wanted, or a list of them under `units`".to_owned();
+        let message = "expected a unit, or a list of units under `units`".to_owned();
         return (wanted, vec![DocumentFault { at: String::new(), diagnostic: message.into() }]);
     };
     if whole.contains_key("deployment") {
@@ -92,7 +92,7 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
         Value::Array(units) => {
             for (index, unit) in units.iter().enumerate() {
                 let Value::Object(unit) = unit else {
-                    let message = "a unit is wanted".to_owned();
+                    let message = "expected a unit".to_owned();
                     faults.push(DocumentFault { at: format!("units.{index}"), diagnostic: message.into() });
                     continue;
                 };
@@ -105,13 +105,13 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
                 faults.extend(wrong.into_iter().map(place));
             }
         }
-        _ => faults.push(DocumentFault { at: "units".to_owned(), diagnostic: "a list of units is wanted".into() }),
+        _ => faults.push(DocumentFault { at: "units".to_owned(), diagnostic: "expected a list of units".into() }),
     }
     (wanted, faults)
 }
 
 pub(super) fn unknown(hint: &str) -> Diagnostic {
-    format!("there is no such key; {hint}").into()
+    format!("unknown key; {hint}").into()
 }
 
 pub(super) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
@@ -150,7 +150,7 @@ pub(super) fn read_unit(
         && DocumentKind::named(&kind).is_none()
     {
         let known = DocumentKind::ALL.map(|kind| format!("`{}`", kind.as_str())).join(", ");
-        faults.add("kind", format!("there is no kind {kind:?}; known are {known}"));
+        faults.add("kind", format!("unknown kind {kind:?}; use one of {known}"));
     }
     for (key, value) in &fields {
         probe(kind, key, value, &|value| Value::Object(Map::from_iter([(key.clone(), value)])), &mut faults);
@@ -212,8 +212,7 @@ fn image_artifact(fields: &mut Map<String, Value>, faults: &mut FaultList) -> Op
     let Some(image) = fields.get_mut("image") else {
         faults.add(
             "image",
-            "it has to be there: {rootfs: ROLE@VERSION}, {archive: ROLE@VERSION}, {name: …} or {existing: …}"
-                .to_owned(),
+            "it is required: {rootfs: ROLE@VERSION}, {archive: ROLE@VERSION}, {name: …} or {existing: …}".to_owned(),
         );
         return None;
     };
@@ -258,7 +257,7 @@ impl FaultList {
 
 fn required<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut FaultList) -> Option<T> {
     if !fields.contains_key(key) {
-        faults.add(key, "it has to be there");
+        faults.add(key, "it is required");
     }
     optional(fields, key, faults)
 }
@@ -549,7 +548,7 @@ pub fn named<'a, T>(
         let shown = text.chars().take(100).collect::<String>();
         match (names.is_empty(), same_name.is_empty()) {
             (true, _) => {
-                format!("there is no {what} {shown:?}; there is none at all, and `muster {what} create` creates one")
+                format!("there is no {what} {shown:?}, and there are none; `muster {what} create` creates one")
             }
             (false, true) => {
                 let hint = unknown_keys::nearest(name, names.iter().copied());
@@ -598,9 +597,9 @@ mod tests {
 
     #[test]
     fn all_faults_are_reported_at_once() {
-        check_faults(&json!([]), &[("", "a unit is wanted")]);
+        check_faults(&json!([]), &[("", "expected a unit")]);
         check_faults(&json!({"unit": "default/a", "artifact": "web"}), &[]);
-        check_faults(&json!({"unit": "default/a"}), &[("default/a: artifact", "has to be there")]);
+        check_faults(&json!({"unit": "default/a"}), &[("default/a: artifact", "is required")]);
         check_faults(
             &json!({
                 "unit": "default/a", "artifact": 5, "artefact": "web", "grace_ms": "long", "restart": "sometimes",
@@ -634,8 +633,8 @@ mod tests {
             &[
                 ("unitz", "`units`"),
                 ("hosts", "expected a sequence"),
-                ("units.0: unit", "has to be there"),
-                ("units.1", "a unit is wanted"),
+                ("units.0: unit", "is required"),
+                ("units.1", "expected a unit"),
             ],
         );
         check_faults(&json!({"units": {}}), &[("units", "a list")]);
@@ -661,7 +660,7 @@ mod tests {
         }
         assert_eq!(written, wanted);
         check_faults(&json!({"unit": "a/b", "kind": "container", "image": {"existing": "old-web"}}), &[]);
-        check_faults(&json!({"unit": "a/b", "kind": "container"}), &[("a/b: image", "has to be there")]);
+        check_faults(&json!({"unit": "a/b", "kind": "container"}), &[("a/b: image", "is required")]);
         check_faults(
             &json!({
                 "unit": "a/b", "kind": "container", "image": {"name": "x"}, "artifact": "web", "configs": ["a"],

@@ -140,7 +140,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         Verb::UnitDetach { .. } => Ok(UnitEdit::Keep),
         _ => Err(CommandRefusal::new(
             RefusalCode::Invalid,
-            format!("{} does not change what a unit should be", verb.name()),
+            format!("{} does not change a unit's desired state", verb.name()),
         )),
     }
 }
@@ -150,8 +150,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
 pub fn unknown(unit: &UnitName) -> CommandRefusal {
     CommandRefusal::new(
         RefusalCode::NotFound,
-        Diagnostic::new(format_args!("there is no unit {unit} on this host"))
-            .with_hint("`muster unit ls` lists those that there are"),
+        Diagnostic::new(format_args!("there is no unit {unit} on this host")).with_hint("`muster unit ls` lists them"),
     )
 }
 
@@ -248,7 +247,7 @@ pub fn upgraded(unit: &UnitName, spec: &Spec, verb: &Verb) -> Result<Spec, Comma
     let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
     if let Some(artifact) = artifact {
         let Some(place) = spec.artifact_mut() else {
-            return conflict(format!("{unit} is made of no artifact"));
+            return conflict(format!("{unit} has no artifact"));
         };
         *place = artifact.clone();
     }
@@ -273,11 +272,11 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
     }
     let kind = desired.spec.kind();
     if frozen && desired.spec.program().is_none() {
-        let message = format!("{unit} is of the kind {kind}, which has nothing that could be frozen");
+        let message = format!("{unit} is of the kind {kind}, which cannot be frozen");
         return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
     }
     if desired.run == Run::Stopped {
-        let message = Diagnostic::new(format_args!("{unit} should not run, so there is nothing to freeze"))
+        let message = Diagnostic::new(format_args!("{unit} should not run, so it cannot be frozen"))
             .with_hint(format_args!("`muster {kind} run {unit}`"));
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
@@ -300,13 +299,13 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
     if current.desired.spec.channel() != Channel::Lines {
         return unsupported(
             Diagnostic::new("its channel is not `lines`")
-                .with_hint("`channel` in its spec says how it speaks with its agent"),
+                .with_hint("`channel` in its spec sets how it communicates with its agent"),
         );
     }
     let observed = current.observed;
     // Whether a unit that is not connected can play is known once it connects.
     if !observed.instance().can.is_empty() && !observed.instance().can.contains(&Ability::Play) {
-        return unsupported("it has not said in its hello that it can".into());
+        return unsupported("its hello does not list it".into());
     }
     if !current.desired.run.is_running() && !run {
         return Err(CommandRefusal::new(
@@ -416,10 +415,9 @@ pub fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Comma
     let env = after.program_mut().into_iter().flat_map(|program| &mut program.env);
     for (name, value) in env.filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
-            let message = Diagnostic::new(format_args!(
-                "env.{name}: {MASK} stands for the value that is there, and there is none"
-            ))
-            .with_hint("write it out");
+            let message =
+                Diagnostic::new(format_args!("env.{name}: {MASK} stands for the present value, and there is none"))
+                    .with_hint("write the value");
             return Err(CommandRefusal::new(RefusalCode::Invalid, message));
         };
         value.clone_from(kept);
@@ -467,10 +465,8 @@ fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, Command
     // A unit that runs once is not restarted by a change.
     if !is_transient && !current.is_held(HoldReason::Operator) {
         return conflict(
-            Diagnostic::new(format_args!(
-                "{unit} is stopped, but nobody holds it, so it could be started at any moment"
-            ))
-            .with_hint(format_args!("`muster unit retire {unit}`")),
+            Diagnostic::new(format_args!("{unit} is stopped but not held, so it could start at any moment"))
+                .with_hint(format_args!("`muster unit retire {unit}`")),
         );
     }
     Ok(UnitEdit::Forget)

@@ -14,7 +14,7 @@ use super::{common, process::most};
 pub fn faults(spec: &FilesSpec) -> Vec<Diagnostic> {
     let texts = spec.files.values().flat_map(|entry| [&entry.text, &entry.template]).flatten().map(String::len).sum();
     let checks = [
-        if spec.files.is_empty() { Err("files: there is none".into()) } else { Ok(()) },
+        if spec.files.is_empty() { Err("files: the list is empty".into()) } else { Ok(()) },
         most("files", " entries", spec.files.len(), FILES_MAX),
         most("files", " bytes of texts and templates", texts, TEXTS_MAX_BYTES),
         most("on_change", " actions", spec.on_change.len(), NOTICES_MAX),
@@ -30,13 +30,13 @@ pub fn faults(spec: &FilesSpec) -> Vec<Diagnostic> {
 
 /// Checks that a path is absolute and has no parts that lead elsewhere.
 fn check_path(path: &str) -> Result<(), Diagnostic> {
-    let Some(relative) = path.strip_prefix('/') else { return Err("it is no absolute path".into()) };
+    let Some(relative) = path.strip_prefix('/') else { return Err("it is not an absolute path".into()) };
     if path.contains('\0') || path.len() > PATH_MAX_BYTES {
-        return Err(format!("it is no path: one has at most {PATH_MAX_BYTES} bytes, and none that are zero").into());
+        return Err(format!("it is not a path: a path has at most {PATH_MAX_BYTES} bytes, without zero bytes").into());
     }
     let is_odd = relative.split('/').any(|part| matches!(part, "" | "." | ".."));
     if is_odd {
-        Err(Diagnostic::new("it has an empty part, `.` or `..`").with_hint("write the path that it leads to"))
+        Err(Diagnostic::new("it has an empty part, `.` or `..`").with_hint("write the resolved path"))
     } else {
         Ok(())
     }
@@ -52,9 +52,9 @@ fn check_entry(entry: &FileEntry) -> Result<(), Diagnostic> {
     let forms = [text.is_some(), template.is_some(), is_artifact, directory.is_some(), link.is_some(), *absent];
     match forms.into_iter().filter(|is_form| *is_form).count() {
         1 => check_details(entry),
-        0 => Err(Diagnostic::new("it says not what there is")
-            .with_hint("text, template, artifact, directory, link, or absent: true")),
-        _ => Err("it says more than one of text, template, artifact, directory, link and absent".into()),
+        0 => Err(Diagnostic::new("it has no content")
+            .with_hint("use text, template, artifact, directory, link, or absent: true")),
+        _ => Err("it has more than one of text, template, artifact, directory, link and absent".into()),
     }
 }
 
@@ -62,24 +62,23 @@ fn check_entry(entry: &FileEntry) -> Result<(), Diagnostic> {
 fn check_details(entry: &FileEntry) -> Result<(), Diagnostic> {
     let FileEntry { directory, link, absent, owner, group, mode, validate, .. } = entry;
     if let Some(mode) = mode.as_ref().filter(|mode| !u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o7777)) {
-        return Err(
-            Diagnostic::new(format_args!("mode: {mode:?} is none")).with_hint("write it in octal, such as \"0644\"")
-        );
+        return Err(Diagnostic::new(format_args!("mode: {mode:?} is not a mode"))
+            .with_hint("write it in octal, such as \"0644\""));
     }
     if *absent && (owner.is_some() || group.is_some() || mode.is_some()) || link.is_some() && mode.is_some() {
-        return Err("it has owner, group or mode, which what it describes has not".into());
+        return Err("it has owner, group or mode, which do not apply to this kind".into());
     }
     if link.as_ref().is_some_and(|to| to.is_empty() || to.contains('\0') || to.len() > PATH_MAX_BYTES) {
-        return Err("link: it leads nowhere".into());
+        return Err("link: the target is empty".into());
     }
     if [owner, group].into_iter().flatten().any(|name| name.is_empty() || name.len() > NAME_MAX_BYTES) {
-        return Err("owner, group: it is no name".into());
+        return Err("owner, group: it is not a name".into());
     }
     if validate.is_empty() {
         return Ok(());
     }
     if directory.is_some() || link.is_some() || *absent {
-        return Err("validate: only files are checked".into());
+        return Err("validate: only files can be validated".into());
     }
     if validate.iter().any(|word| word.contains("{}")) {
         Ok(())
@@ -106,7 +105,7 @@ pub fn words(entry: &FileEntry) -> String {
         (_, _, None, None, None) => "nothing".to_owned(),
     }];
     if let Some(directory) = directory {
-        words.extend(directory.recurse.then(|| "with all in it".to_owned()));
+        words.extend(directory.recurse.then(|| "with its content".to_owned()));
         words.extend(directory.purge.then(|| "purged".to_owned()));
     }
     words.extend(owner.as_ref().map(|owner| format!("owner {owner}")));
@@ -148,7 +147,7 @@ mod tests {
         assert_eq!(begins, ["files./a/../b", "files./c", "files./d", "files.etc"], "{found:?}");
         for (entry, words) in [
             (json!({"text": "", "mode": "9"}), "octal"),
-            (json!({"link": "x", "mode": "0644"}), "which what it describes has not"),
+            (json!({"link": "x", "mode": "0644"}), "which do not apply to this kind"),
             (json!({"text": "", "validate": ["true"]}), "stands for its path"),
             (json!({"directory": {}, "validate": ["true", "{}"]}), "only files"),
             (json!({"text": "", "owner": ""}), "no name"),
@@ -157,7 +156,7 @@ mod tests {
             let found = of(json!({"files": {"/a": entry}}));
             assert!(found.len() == 1 && format!("{:#}", found[0]).contains(words), "{found:?}");
         }
-        assert_eq!(of(json!({}))[0].cause, "files: there is none");
+        assert_eq!(of(json!({}))[0].cause, "files: the list is empty");
         assert!(of(json!({"files": {"/a": {"text": "x".repeat(TEXTS_MAX_BYTES + 1)}}}))[0].cause.contains("bytes"));
     }
 }

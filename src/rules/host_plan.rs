@@ -61,7 +61,7 @@ pub struct DeploymentPlan {
 pub enum UnitAction {
     /// It cannot be as described on this host.
     Refuse,
-    /// Another unit of the host wants the same: it goes back, or is held.
+    /// Another unit of the host wants the same: it is rolled back, or is held.
     Conflict,
     /// It is stopped and removed.
     Remove,
@@ -216,7 +216,7 @@ impl FilePlan {
     #[must_use]
     pub fn sentence(&self) -> String {
         if let Some(why) = &self.left {
-            return format!("is left as it is: {why:#}");
+            return format!("is left unchanged: {why:#}");
         }
         match (&self.before, &self.after) {
             (None, None) => "unchanged".to_owned(),
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(one.sentence(), "mode 0644 → 0600");
         one.before = None;
         assert_eq!(one.sentence(), "create file (6 bytes)");
-        one.left = Some("somebody else has changed it since".into());
-        assert_eq!(one.sentence(), "is left as it is: somebody else has changed it since");
+        one.left = Some("it was changed outside of muster since".into());
+        assert_eq!(one.sentence(), "is left unchanged: it was changed outside of muster since");
     }
 }

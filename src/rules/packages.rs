@@ -37,7 +37,7 @@ const KEY_MAX_BYTES: usize = 256 * 1024;
 pub fn faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
     let count = spec.present.len() + spec.absent.len();
     let checks = [
-        if count == 0 { Err("present: there is none, and none in absent".into()) } else { Ok(()) },
+        if count == 0 { Err("present and absent are both empty".into()) } else { Ok(()) },
         most("present", " packages, with absent", count, PACKAGES_MAX),
         most("hold", " packages", spec.hold.len(), PACKAGES_MAX),
         most("repositories", "", spec.repositories.len(), REPOSITORIES_MAX),
@@ -79,8 +79,8 @@ fn package_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
         }
         match version {
             Some(_) if part == "absent" => faults.push(
-                Diagnostic::new(format_args!("absent: {package}: a package that is not there has no version"))
-                    .with_hint(format_args!("write {name} alone")),
+                Diagnostic::new(format_args!("absent: {package}: an absent package has no version"))
+                    .with_hint(format_args!("write {name} without a version")),
             ),
             Some(version) => {
                 faults
@@ -96,7 +96,7 @@ fn package_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
         if let Err(fault) = check_name(name) {
             faults.push(fault.within(format_args!("hold: {name}")));
         } else if spec.absent.contains(name) {
-            faults.push(format!("hold: {name} is in absent, too").into());
+            faults.push(format!("hold: {name} is in absent too").into());
         }
     }
     faults
@@ -111,7 +111,7 @@ fn check_name(name: &str) -> Result<(), Diagnostic> {
     // With one of these at its end apt would do the opposite, or take it for a pattern.
     let is_sign = bare.len() > 1 && bare.ends_with('-');
     if name.len() > WORD_MAX_BYTES || !is_name(bare) || is_sign || !architecture.is_none_or(is_name) {
-        return Err("it is no name of a package: lower-case letters, digits, `+`, `-`, `.` and `_`".into());
+        return Err("it is not a package name: use lower-case letters, digits, `+`, `-`, `.` and `_`".into());
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ fn check_version(version: &str) -> Result<(), Diagnostic> {
     if begins && version.len() <= WORD_MAX_BYTES && version.bytes().all(is_part) {
         return Ok(());
     }
-    Err(Diagnostic::new("that is no version").with_hint("`apt-cache policy NAME` lists those that there are"))
+    Err(Diagnostic::new("not a valid version").with_hint("`apt-cache policy NAME` lists the versions"))
 }
 
 /// Finds repositories that are named twice with different keys: no package manager reads such sources.
@@ -133,7 +133,7 @@ fn key_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
         let (first, key) =
             keys.entry((repository.address(), &repository.suite)).or_insert_with(|| (name, repository.key_digest()));
         if *key != repository.key_digest() {
-            faults.push(format!("repositories.{name}.key: {first} is the same repository, with another key").into());
+            faults.push(format!("repositories.{name}.key: {first} is the same repository with another key").into());
         }
     }
     faults
@@ -147,7 +147,7 @@ fn login_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
         let Some(login) = &repository.login else { continue };
         let (first, known) = logins.entry(repository.address()).or_insert((name, login));
         if *known != login {
-            faults.push(format!("repositories.{name}.login: {first} has the same address, with another login").into());
+            faults.push(format!("repositories.{name}.login: {first} has the same address with another login").into());
         }
     }
     faults
@@ -157,10 +157,10 @@ fn login_faults(spec: &PackagesSpec) -> Vec<Diagnostic> {
 fn check_login(url: &str, login: &RepositoryLogin) -> Result<(), Diagnostic> {
     let RepositoryLogin { user, password: _ } = login;
     if user.is_empty() || user.len() > WORD_MAX_BYTES || !user.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("login.user: it has to be one word".into());
+        return Err("login.user: it must be one word".into());
     }
     if !url.starts_with("https://") && !url.starts_with("http://") {
-        return Err(Diagnostic::new("login: nobody asks for one at such a url").with_hint("leave it out"));
+        return Err(Diagnostic::new("login: such a url needs no login").with_hint("leave it out"));
     }
     Ok(())
 }
@@ -170,18 +170,17 @@ fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
     let Repository { url, suite, components, key, login } = repository;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     if has_user_information(url) {
-        return Err(Diagnostic::new("url: there is a user or a password in it, which every listing would show")
-            .with_hint(
-                "leave it out, and say `login: {user: NAME, password: {secret: SECRET}}`; `muster secret \
+        return Err(Diagnostic::new("url: it has a user or a password, which every listing would show").with_hint(
+            "leave it out, and write `login: {user: NAME, password: {secret: SECRET}}`; `muster secret \
                  set SECRET` sets the password",
-            ));
+        ));
     }
     let schemes = ["http://", "https://", "file:/", "copy:/"];
     if !is_word(url) || !schemes.iter().any(|scheme| url.starts_with(scheme)) {
-        return Err(format!("url: it has to be one word, with one of {}", schemes.join(", ")).into());
+        return Err(format!("url: it must be one word, and begin with one of {}", schemes.join(", ")).into());
     }
     if !is_word(suite) {
-        return Err("suite: it has to be one word, such as stable, or ./ for a flat repository".into());
+        return Err("suite: it must be one word, such as stable, or ./ for a flat repository".into());
     }
     if suite.ends_with('/') != components.is_empty() {
         return Err(
@@ -189,15 +188,14 @@ fn check_repository(repository: &Repository) -> Result<(), Diagnostic> {
         );
     }
     if !components.iter().all(|component| is_word(component)) {
-        return Err("components: each has to be one word".into());
+        return Err("components: each must be one word".into());
     }
     let key = key.trim();
     let is_armoured =
         key.starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") && key.ends_with("-----END PGP PUBLIC KEY BLOCK-----");
     if !is_armoured || key.len() > KEY_MAX_BYTES {
-        return Err(
-            Diagnostic::new("key: it has to be a public key in ASCII armour").with_hint("gpg --armor --export KEY")
-        );
+        return Err(Diagnostic::new("key: it must be a public key in ASCII armour")
+            .with_hint("export it with `gpg --armor --export KEY`"));
     }
     login.as_ref().map_or(Ok(()), |login| check_login(url, login))
 }
@@ -220,14 +218,14 @@ mod tests {
             serde_json::json!({"present": ["a"], "repositories": {"r": repository}})
         };
         for (json, fault) in [
-            (serde_json::json!({}), Some("present: there is none")),
+            (serde_json::json!({}), Some("present and absent are both empty")),
             (serde_json::json!({"present": ["nginx", "libc6:i386", "g++=4:12.2.0-3", "a=1~rc1"]}), None),
-            (serde_json::json!({"present": ["--yes"]}), Some("present: --yes: it is no name")),
-            (serde_json::json!({"present": ["nginx-"]}), Some("it is no name")),
-            (serde_json::json!({"present": ["nginx*"]}), Some("it is no name")),
-            (serde_json::json!({"present": ["./x.deb"]}), Some("it is no name")),
-            (serde_json::json!({"present": ["a="]}), Some("that is no version")),
-            (serde_json::json!({"present": ["a=1 b"]}), Some("that is no version")),
+            (serde_json::json!({"present": ["--yes"]}), Some("present: --yes: it is not a package name")),
+            (serde_json::json!({"present": ["nginx-"]}), Some("it is not a package name")),
+            (serde_json::json!({"present": ["nginx*"]}), Some("it is not a package name")),
+            (serde_json::json!({"present": ["./x.deb"]}), Some("it is not a package name")),
+            (serde_json::json!({"present": ["a="]}), Some("not a valid version")),
+            (serde_json::json!({"present": ["a=1 b"]}), Some("not a valid version")),
             (serde_json::json!({"present": ["a", "a=1"]}), Some("a is named twice")),
             (serde_json::json!({"present": ["a"], "absent": ["a"]}), Some("a is named twice")),
             (serde_json::json!({"absent": ["a=1"]}), Some("write a alone")),
@@ -241,19 +239,19 @@ mod tests {
             ),
             (with_login("http://u@h", "deploy", "repo"), Some("`login: {user: NAME, password: {secret: SECRET}}`")),
             (with_login("http://h/a@b", "deploy", "repo"), None),
-            (with_login("http://h", "two words", "repo"), Some("repositories.r.login.user: it has to be one word")),
-            (with_login("http://h", "", "repo"), Some("login.user: it has to be one word")),
-            (with_login("file:/srv/x", "deploy", "repo"), Some("nobody asks for one at such a url")),
+            (with_login("http://h", "two words", "repo"), Some("repositories.r.login.user: it must be one word")),
+            (with_login("http://h", "", "repo"), Some("login.user: it must be one word")),
+            (with_login("file:/srv/x", "deploy", "repo"), Some("such a url needs no login")),
             (
                 serde_json::json!({"present": ["a"], "repositories": {
                     "r": with_login("http://h", "one", "repo")["repositories"]["r"],
                     "s": with_login("http://h/", "two", "repo")["repositories"]["r"]}}),
-                Some("repositories.s.login: r has the same address, with another login"),
+                Some("repositories.s.login: r has the same address with another login"),
             ),
             (
                 serde_json::json!({"present": ["a"], "repositories": {"r": good, "s": {
                     "url": "http://127.0.0.1/x/", "suite": "./", "key": key.replace("AA", "AB")}}}),
-                Some("repositories.s.key: r is the same repository, with another key"),
+                Some("repositories.s.key: r is the same repository with another key"),
             ),
             (
                 serde_json::json!({"present": ["a"], "repositories": {"r": {"url": "http://a\nTrusted: yes", "suite": "./", "key": key}}}),

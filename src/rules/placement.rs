@@ -144,15 +144,15 @@ impl fmt::Display for PlacementObstacle {
             Self::Drained => f.write_str("drained"),
             Self::Away => f.write_str("away"),
             Self::Lacks(missing) => missing.fmt(f),
-            Self::Unheard => f.write_str("not heard of yet"),
+            Self::Unheard => f.write_str("not reported yet"),
             Self::Unconfirmed => f.write_str("the document waits for `muster deployment confirm`"),
             Self::Unreadable => f.write_str("the host's report cannot be read"),
             Self::NotSelected => f.write_str("not matched by `placement.select`"),
-            Self::Taken(deployment) => write!(f, "deployment {deployment} has a unit of such a name"),
+            Self::Taken(deployment) => write!(f, "deployment {deployment} has a unit of this name"),
             Self::MaxPerHost(max) => write!(f, "full by `max_per_host: {max}`"),
             Self::Memory(needs) => write!(f, "too little memory (needs {} MiB)", needs.div_ceil(1 << 20)),
             Self::Processors(needs) => write!(f, "too few processors (needs {})", *needs as f64 / 1_000.0),
-            Self::Full => write!(f, "{UNITS_MAX} units, the most of a host"),
+            Self::Full => write!(f, "{UNITS_MAX} units, the maximum of a host"),
         }
     }
 }

@@ -110,7 +110,7 @@ impl EndpointWiring {
     /// If the configuration is not an object.
     pub fn put_into(&self, config: &mut serde_json::Value) -> Result<(), String> {
         let Some(config) = config.as_object_mut() else {
-            return Err("the unit's endpoints cannot be put into its config, for that is no object".to_owned());
+            return Err("the unit's endpoints cannot be added to its config, because that is not an object".to_owned());
         };
         let by_name = |name: &Name, value: serde_json::Result<serde_json::Value>| Some((name.to_string(), value.ok()?));
         let endpoints: serde_json::Map<_, _> =
@@ -200,7 +200,7 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
     let needed: Vec<&Name> = spec.needs.iter().map(|needed| &needed.name).collect();
     for (what, names) in [("provides", &provided), ("needs", &needed)] {
         if names.len() > ENDPOINTS_MAX {
-            wrong.push(format!("{what} has {} endpoints, and may have {ENDPOINTS_MAX}", names.len()).into());
+            wrong.push(format!("{what} has {} endpoints; at most {ENDPOINTS_MAX} are allowed", names.len()).into());
         }
         let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
         for name in names {
@@ -217,7 +217,7 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
     for Provided { name, port, protocol, .. } in spec.provides {
         match port {
             Some(0) => wrong.push(
-                Diagnostic::new(format_args!("provides: {name} has port 0, which is none"))
+                Diagnostic::new(format_args!("provides: {name} has port 0, which is not a port"))
                     .with_hint("leave the port out"),
             ),
             Some(port) if !ports.insert((*protocol, *port)) => {
@@ -227,13 +227,13 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<Diagnostic> {
         }
     }
     for (place, wrong_one) in wrong_placeholders(spec.args, spec) {
-        wrong.push(Diagnostic { cause: format!("argument {place} says {}", wrong_one.cause), ..wrong_one });
+        wrong.push(Diagnostic { cause: format!("argument {place} has {}", wrong_one.cause), ..wrong_one });
     }
     for (name, value) in spec.env {
         let known = |one: &Placeholder<'_>| one.name.is_some() == (one.what != "config") && WHATS.contains(&one.what);
         if let Some(one) = placeholder::all(value).into_iter().find(known) {
             wrong.push(
-                Diagnostic::new(format_args!("env.{name} says {one}, and placeholders are put into arguments alone"))
+                Diagnostic::new(format_args!("env.{name} has {one}, and only arguments may have placeholders"))
                     .with_hint(format_args!(
                         "its process finds {} in its environment",
                         match one.name {
@@ -266,7 +266,7 @@ pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b
         ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}").into()),
         _ => {
             let config = if spec.configured { "{config}, " } else { "" };
-            Some(Diagnostic::new(format_args!("{one}, and there is no such placeholder")).with_hint(format_args!(
+            Some(Diagnostic::new(format_args!("{one} is an unknown placeholder")).with_hint(format_args!(
                 "there are {config}{{port:NAME}}, {{address:NAME}} and {{endpoint:NAME}}; {{{one}}} is \
                  the text {one} itself"
             )))
@@ -341,8 +341,8 @@ fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> CommandR
     let Provided { name, protocol, .. } = provided;
     let realm = unit.realm();
     let message = Diagnostic::new(format_args!(
-        "no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is \
-                 leased, or in use by something else"
+        "no {protocol} port of {range} is free for the endpoint {name} of \
+                 {unit}: each is leased or used by another program"
     ))
     .with_hint(format_args!("`muster realm set {realm} --ports FIRST-LAST`, or remove a unit"));
     CommandRefusal::new(RefusalCode::PortsExhausted, message)
@@ -401,7 +401,7 @@ impl<'a> PortProvision<'a> {
                 }
                 ref several => {
                     let names: Vec<&str> = several.iter().map(|unit| unit.as_str()).collect();
-                    return Err(format!("{} all provide {name}; say which with `from`", names.join(", ")));
+                    return Err(format!("{} all provide {name}; choose one with `from`", names.join(", ")));
                 }
             }
         }

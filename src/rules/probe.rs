@@ -142,7 +142,7 @@ pub fn check(spec: &Spec) -> Vec<Diagnostic> {
                 check_port("http", (port, *address), spec, &mut complain);
                 check_path(path, &mut complain);
                 if let Some(status) = status.filter(|status| !(200..=599).contains(status)) {
-                    complain(format!("http.status is {status}, and may be from 200 to 599").into());
+                    complain(format!("http.status is {status}; it must be from 200 to 599").into());
                 }
             }
         }
@@ -170,14 +170,14 @@ fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(Diagnost
         }
         complain(match (which, what) {
             (Which::Start, "failures") => Diagnostic::new(format_args!(
-                "{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over"
+                "{what} is {value}, but the probe is repeated until it succeeds or `start_timeout_ms` has passed"
             ))
             .with_hint("leave it out"),
             (Which::Live, "successes") => {
-                Diagnostic::new(format_args!("{what} is {value}, but one good answer is all that it takes"))
+                Diagnostic::new(format_args!("{what} is {value}, but this probe needs one success only"))
                     .with_hint("leave it out")
             }
-            _ => format!("{what} is {value}, and may be from {min} to {max}").into(),
+            _ => format!("{what} is {value}; it must be from {min} to {max}").into(),
         });
     }
 }
@@ -192,7 +192,7 @@ fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(Diagnostic
         );
     }
     for (word, wrong) in port_lease::wrong_placeholders(argv, spec) {
-        complain(Diagnostic { cause: format!("exec: word {word} says {}", wrong.cause), ..wrong });
+        complain(Diagnostic { cause: format!("exec: word {word} has {}", wrong.cause), ..wrong });
     }
 }
 
@@ -232,19 +232,19 @@ fn check_port(
 ) {
     if matches!(spec, Spec::Container(container) if container.network == Network::None) {
         return complain(
-            Diagnostic::new(format_args!("{kind}: its network is none, so that nobody connects to it"))
-                .with_hint("exec, which runs inside"),
+            Diagnostic::new(format_args!("{kind}: its network is none, so it cannot be connected to"))
+                .with_hint("use exec, which runs inside"),
         );
     }
     match port {
-        Port::Number(0) => complain(format!("{kind}.port is 0, which is none").into()),
+        Port::Number(0) => complain(format!("{kind}.port is 0, which is not a port").into()),
         Port::Number(number) if address.is_none() && own_network(spec).is_some() => {
             if endpoint(spec, port, address).is_none() {
                 complain(
                     Diagnostic::new(format_args!(
                         "{kind}.port is {number}, a port inside to which no endpoint leads from the host"
                     ))
-                    .with_hint("add one to `provides`, and that number to `ports`; or exec, which runs inside"),
+                    .with_hint("add one to `provides` and its number to `ports`, or use use exec, which runs inside"),
                 );
             }
         }
@@ -253,8 +253,11 @@ fn check_port(
             None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name").into()),
             Some(endpoint) if endpoint.protocol != Protocol::Tcp => {
                 complain(
-                    format!("{kind}.port is {name}, an endpoint of {}, to which nobody connects", endpoint.protocol)
-                        .into(),
+                    format!(
+                        "{kind}.port is {name}, an endpoint of {}, which cannot be connected to",
+                        endpoint.protocol
+                    )
+                    .into(),
                 );
             }
             Some(_) => {}
@@ -266,8 +269,8 @@ fn check_port(
 fn check_path(path: &str, complain: &mut impl FnMut(Diagnostic)) {
     let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if !path.starts_with('/') || !is_plain || path.len() > PATH_MAX_BYTES {
-        complain(Diagnostic::new(format_args!("http.path {path:?} is none")).with_hint(format_args!(
-            "it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII character stands there as %XX"
+        complain(Diagnostic::new(format_args!("http.path {path:?} is not a valid path")).with_hint(format_args!(
+            "begin it with /, use at most {PATH_MAX_BYTES} bytes, and write characters outside of ASCII as %XX"
         )));
     }
 }
@@ -421,7 +424,7 @@ mod tests {
             &["probes.start.failures is 5, but it is tried until"],
         );
         check_spec(r#"{"live":{"exec":[]}}"#, &["probes.live.exec has no program"]);
-        check_spec(r#"{"live":{"exec":["a","{port:db}"]}}"#, &["probes.live.exec: word 2 says {port:db}"]);
+        check_spec(r#"{"live":{"exec":["a","{port:db}"]}}"#, &["probes.live.exec: word 2 has {port:db}"]);
         check_spec(r#"{"live":{"exec":["a","b\u0000"]}}"#, &["probes.live.exec has more than"]);
         for path in ["", "a", "/a b", "/é", "/a#b"] {
             let probes = serde_json::json!({"ready": {"http": {"port": 1, "path": path}}});

@@ -103,9 +103,10 @@ fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
             return Err(format!("environment variable {name:?} has no valid name or value").into());
         }
         if name.starts_with("MUSTER_") {
-            return Err(
-                format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are").into()
-            );
+            return Err(format!(
+                "environment variable {name} is reserved: names that begin with MUSTER_ belong to the agent"
+            )
+            .into());
         }
         if !spec.channel.is_none() && NOTIFY_VARIABLES.contains(&name.as_str()) {
             return Err(format!("environment variable {name} is set by the agent for a unit with a channel").into());
@@ -113,7 +114,7 @@ fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
     }
     match &spec.program.cwd {
         Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
-            Err(Diagnostic::new(format_args!("cwd {cwd:?} is no absolute path")).with_hint("begin it with /"))
+            Err(Diagnostic::new(format_args!("cwd {cwd:?} is not an absolute path")).with_hint("begin it with /"))
         }
         _ => Ok(()),
     }
@@ -122,16 +123,16 @@ fn check_texts(spec: &YunoSpec) -> Result<(), Diagnostic> {
 /// Each config has a file of its own beside the merged one, named by its id.
 fn check_configs(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.configs.len() > CONFIGS_MAX {
-        return Err(format!("there are {} configs, and may be at most {CONFIGS_MAX}", spec.configs.len()).into());
+        return Err(format!("there are {} configs; at most {CONFIGS_MAX} are allowed", spec.configs.len()).into());
     }
     for (index, config) in spec.configs.iter().enumerate() {
         if config.id.as_str() == MERGED {
-            return Err(Diagnostic::new(format_args!("configs: the id {MERGED} is that of the merged file"))
+            return Err(Diagnostic::new(format_args!("configs: the id {MERGED} is reserved for the merged file"))
                 .with_hint("add it under another id"));
         }
         if spec.configs[..index].iter().any(|other| other.id == config.id) {
-            return Err(Diagnostic::new(format_args!("configs: {} stands there twice", config.id))
-                .with_hint("one version of it is enough"));
+            return Err(Diagnostic::new(format_args!("configs: {} is listed twice", config.id))
+                .with_hint("use one version of it"));
         }
     }
     Ok(())
@@ -139,24 +140,18 @@ fn check_configs(spec: &YunoSpec) -> Result<(), Diagnostic> {
 
 fn check_reload(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if spec.reload_signal == Signal::Kill {
-        return Err(
-            Diagnostic::new("reload_signal is kill, which nothing survives").with_hint("\"reload\": \"restart\"")
-        );
+        return Err(Diagnostic::new("reload_signal is kill, which would end it").with_hint("\"reload\": \"restart\""));
     }
     let by_channel = spec.on_change.iter().any(|one| one.action == Reload::Channel) || spec.reload == Reload::Channel;
     if by_channel && spec.channel != Channel::Lines {
-        return Err(Diagnostic::new("to reload by channel needs one").with_hint("\"channel\": \"lines\""));
+        return Err(Diagnostic::new("reloading by channel needs a channel").with_hint("\"channel\": \"lines\""));
     }
     if spec.on_change.len() > ON_CHANGE_MAX {
-        return Err(
-            format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()).into()
-        );
+        return Err(format!("on_change has {} files; at most {ON_CHANGE_MAX} are allowed", spec.on_change.len()).into());
     }
     match spec.on_change.iter().find(|one| !one.path.starts_with('/') || one.path.contains('\0')) {
-        Some(one) => {
-            Err(Diagnostic::new(format_args!("on_change: {:?} is no absolute path", one.path))
-                .with_hint("begin it with /"))
-        }
+        Some(one) => Err(Diagnostic::new(format_args!("on_change: {:?} is not an absolute path", one.path))
+            .with_hint("begin it with /")),
         None => Ok(()),
     }
 }
@@ -166,27 +161,27 @@ pub(super) fn check_limits(limits: &Limits) -> Result<(), Diagnostic> {
         between("limits.memory_bytes", bytes, MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)?;
     }
     match limits.pids {
-        Some(0) => Err("limits.pids is 0, and its first process is one".into()),
+        Some(0) => Err("limits.pids is 0, and a unit needs at least one process".into()),
         _ => Ok(()),
     }
 }
 
 fn check_attributes(process: &Process) -> Result<(), Diagnostic> {
     if let Some(nice) = process.nice.filter(|nice| !(-20..=19).contains(nice)) {
-        return Err(format!("process.nice is {nice}, and may be from -20 to 19").into());
+        return Err(format!("process.nice is {nice}; it must be from -20 to 19").into());
     }
     if let Some(Forking { pid_file: Some(path) }) = &process.forking
         && (path.is_empty() || path.contains('\0'))
     {
-        return Err(format!("process.forking.pid_file: {path:?} is no path of a file").into());
+        return Err(format!("process.forking.pid_file: {path:?} is not a path of a file").into());
     }
     check_rlimits("process.rlimits", &process.rlimits)?;
     let groups = process.groups.as_deref().unwrap_or_default();
     if groups.len() > GROUPS_MAX {
-        return Err(format!("process.groups has {} groups, and may have at most {GROUPS_MAX}", groups.len()).into());
+        return Err(format!("process.groups has {} groups; at most {GROUPS_MAX} are allowed", groups.len()).into());
     }
     match groups.iter().find(|group| group.is_empty() || group.contains('\0')) {
-        Some(group) => Err(format!("process.groups: {group:?} is no name of a group").into()),
+        Some(group) => Err(format!("process.groups: {group:?} is not a group name").into()),
         None => Ok(()),
     }
 }
@@ -195,7 +190,7 @@ pub(super) fn check_rlimits(what: &str, rlimits: &BTreeMap<Resource, Rlimit>) ->
     for (resource, Rlimit { soft, hard }) in rlimits {
         if soft.get().unwrap_or(u64::MAX) > hard.get().unwrap_or(u64::MAX) {
             let name = format!("{resource:?}").to_lowercase();
-            return Err(format!("{what}.{name}: what holds ({soft}) is more than it may be raised to ({hard})").into());
+            return Err(format!("{what}.{name}: the soft limit ({soft}) is above the hard limit ({hard})").into());
         }
     }
     Ok(())
@@ -214,13 +209,14 @@ fn check_channel(spec: &YunoSpec) -> Result<(), Diagnostic> {
     between("start_timeout_ms", spec.program.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     if spec.process.forking.is_some() && !spec.channel.is_none() {
         return Err(Diagnostic::new(
-            "process.forking: a program with a channel says itself when it is up, and stays in the foreground",
+            "process.forking: a program with a channel reports when it is up, and stays in the foreground",
         )
-        .with_hint("leave out one of the two"));
+        .with_hint("leave out one of them"));
     }
     match spec.watchdog_ms {
-        Some(_) if spec.channel.is_none() => Err(Diagnostic::new("watchdog_ms needs a channel to be heard on")
-            .with_hint("add \"channel\": \"notify\" or \"lines\"")),
+        Some(_) if spec.channel.is_none() => {
+            Err(Diagnostic::new("watchdog_ms needs a channel").with_hint("add \"channel\": \"notify\" or \"lines\""))
+        }
         Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
         None => Ok(()),
     }
@@ -230,10 +226,11 @@ fn check_rollback(spec: &YunoSpec) -> Result<(), Diagnostic> {
     let Some(within_ms) = spec.program.healthy_within_ms else { return Ok(()) };
     if spec.channel.is_none() && spec.process.forking.is_none() && within_ms <= spec.program.started_after_ms {
         return Err(format!(
-            "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
-             never be",
+            "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it \
+             would never be healthy",
             spec.program.started_after_ms
-        ).into());
+        )
+        .into());
     }
     between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
 }
@@ -248,12 +245,12 @@ fn check_replace(spec: &YunoSpec) -> Result<(), Diagnostic> {
         |which: &Which| spec.program.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
     match [Which::Start, Which::Ready].into_iter().find(asks_port) {
         Some(which) => Err(Diagnostic::new(format_args!(
-            "replace is start_first, so that two listen on one port for a while: what answers \
-                 probes.{which} may be the one that is replaced"
+            "replace is start_first, so two instances listen on one port \
+                 for a while, and the old one may answer probes.{which}"
         ))
         .with_hint(
-            "have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or \
-                 probe with a command (exec)",
+            "let the program report that it is up (\"channel\": \"notify\" or \
+                 \"lines\"), or probe with a command (exec)",
         )),
         None => Ok(()),
     }
@@ -284,11 +281,11 @@ fn check_container(spec: &YunoSpec) -> Result<(), Diagnostic> {
     if *spec == plain && !spec.program.args.is_empty() {
         return Ok(());
     }
-    Err("container: only what `muster exec --daemon` makes runs in a container".into())
+    Err("container: only a unit of `muster exec --daemon` runs in a container".into())
 }
 
 pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), Diagnostic> {
-    let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}").into());
+    let message = || Err(format!("{what}: there are {count}{things}; at most {max} are allowed").into());
     if count > max { message() } else { Ok(()) }
 }
 
@@ -298,8 +295,8 @@ fn template_bytes(spec: &YunoSpec) -> usize {
 
 pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), Diagnostic> {
     match value {
-        _ if value < min => Err(format!("{what} is {value}, and must be at least {min}").into()),
-        _ if value > max => Err(format!("{what} is {value}, and may be at most {max}").into()),
+        _ if value < min => Err(format!("{what} is {value}; it must be at least {min}").into()),
+        _ if value > max => Err(format!("{what} is {value}; it must be at most {max}").into()),
         _ => Ok(()),
     }
 }
@@ -383,13 +380,16 @@ mod tests {
             (json!({"cwd": "srv"}), "cwd"),
             (json!({"cwd": "/a\0"}), "cwd"),
             (json!({"cwd": ""}), "cwd"),
-            (json!({"configs": [config("a"), config("b"), config("a")]}), "configs: a stands there twice"),
+            (json!({"configs": [config("a"), config("b"), config("a")]}), "configs: a is listed twice"),
             (json!({"configs": [config("config")]}), "configs: the id config"),
             (json!({"configs": (0..17).map(|n| config(&n.to_string())).collect::<Vec<_>>()}), "there are 17 configs"),
             (json!({"reload": "signal", "reload_signal": "kill"}), "reload_signal is kill"),
-            (json!({"reload": "channel", "channel": "notify"}), "to reload by channel needs one"),
-            (json!({"on_change": [{"path": "/a", "action": "channel"}]}), "to reload by channel needs one"),
-            (json!({"on_change": [{"path": "a.pem", "action": "signal"}]}), "on_change: \"a.pem\" is no absolute path"),
+            (json!({"reload": "channel", "channel": "notify"}), "reloading by channel needs a channel"),
+            (json!({"on_change": [{"path": "/a", "action": "channel"}]}), "reloading by channel needs a channel"),
+            (
+                json!({"on_change": [{"path": "a.pem", "action": "signal"}]}),
+                "on_change: \"a.pem\" is not an absolute path",
+            ),
             (json!({"on_change": vec![json!({"path": "/a", "action": "restart"}); 17]}), "on_change has 17 files"),
             (json!({"limits": {"memory_bytes": 512}}), "limits.memory_bytes"),
             (json!({"limits": {"memory_bytes": u64::MAX}}), "limits.memory_bytes"),

@@ -120,15 +120,16 @@ impl Realms {
         let mut wrong = Vec::new();
         if let Some(ports) = realm.ports {
             if ports.first == 0 || ports.count() == 0 {
-                wrong.push(format!("the ports {ports} are no range from a port to one that is not below it").into());
+                wrong.push(format!("the ports {ports} are not a range: the last port is below the first").into());
             } else if ports.count() > PORTS_MAX {
                 wrong.push(
-                    format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()).into(),
+                    format!("the ports {ports} are {} ports; a realm may have at most {PORTS_MAX}", ports.count())
+                        .into(),
                 );
             }
         }
         if realm.bind.is_some_and(|bind| bind.is_multicast()) {
-            wrong.push("nothing can listen at a multicast address".into());
+            wrong.push("a program cannot listen at a multicast address".into());
         }
         let Some(parent) = &realm.parent else { return wrong };
         if *parent != Name::default_realm() && self.get(parent).is_none() && *parent != realm.name {
@@ -140,10 +141,10 @@ impl Realms {
         let above = self.lineage(parent);
         if above.contains(&realm.name) {
             let way: Vec<&str> = above.iter().take_while(|name| **name != realm.name).map(Name::as_str).collect();
-            let way = if way.is_empty() { String::new() } else { format!(" (by way of {})", way.join(", ")) };
+            let way = if way.is_empty() { String::new() } else { format!(" (through {})", way.join(", ")) };
             wrong.push(format!("{} would be its own parent{way}", realm.name).into());
         } else if above.len() > PARENTS_MAX {
-            wrong.push(format!("{parent} lies {} realms deep, and that is the most", PARENTS_MAX).into());
+            wrong.push(format!("{parent} is {} realms deep, the maximum", PARENTS_MAX).into());
         }
         wrong
     }
@@ -228,7 +229,7 @@ mod tests {
         check_wrong(&realm("new<default", |_| ()), &[]);
         check_wrong(&realm("new<none", |_| ()), &["no realm none"]);
         check_wrong(&realm("new<new", |_| ()), &["its own parent"]);
-        check_wrong(&realm("land<shop", |_| ()), &["its own parent (by way of shop, town)"]);
+        check_wrong(&realm("land<shop", |_| ()), &["its own parent (through shop, town)"]);
         check_wrong(
             &realm("new<none", |realm| {
                 realm.ports = Some(PortRange { first: 1, last: 60_000 });

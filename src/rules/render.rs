@@ -84,7 +84,7 @@ pub fn render(
 /// If it is no template, names what no host has, or a secret in another way than by its name.
 pub fn names(name: &str, template: &str) -> Result<TemplateNames, RenderFault> {
     if template.len() > TEMPLATE_MAX_BYTES {
-        let message = format!("it has {} bytes, and may have at most {TEMPLATE_MAX_BYTES}", template.len());
+        let message = format!("it has {} bytes; at most {TEMPLATE_MAX_BYTES} are allowed", template.len());
         return Err(RenderFault::new(name, message));
     }
     on_own_stack(name, || names::find(name, template)).map_err(RenderFault::shortened)
@@ -150,9 +150,9 @@ fn write_value(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Re
         ValueKind::Bool => out.write_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::None => out.write_str("null"),
         ValueKind::String => out.write_str(value.as_str().unwrap_or_default()),
-        ValueKind::Map => return Err(fault::no_text("a map", "name one of its parts, or write it with `|tojson`")),
+        ValueKind::Map => return Err(fault::no_text("a map", "use one of its parts, or add `|tojson`")),
         ValueKind::Seq | ValueKind::Iterable => {
-            return Err(fault::no_text("a list", "write it with `|join(',')` or `|tojson`"));
+            return Err(fault::no_text("a list", "add `|join(',')` or `|tojson`"));
         }
         _ => {
             let mut text = LimitedText::default();
@@ -178,7 +178,7 @@ fn on_own_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T, RenderFaul
     match ended {
         Ok(Ok(Ok(result))) => result,
         Ok(_) => Err(RenderFault::new(name, "the template engine has failed on it".to_owned())),
-        Err(error) => Err(RenderFault::new(name, format!("no thread can be started that renders it: {error}"))),
+        Err(error) => Err(RenderFault::new(name, format!("cannot start a thread to render it: {error}"))),
     }
 }
 

@@ -309,7 +309,7 @@ pub enum KeyStanding {
     Lacks,
     /// It has not reported anything yet.
     Unheard,
-    /// Its certificate has expired: it has to join anew, and gets the keys then.
+    /// Its certificate has expired: it must join again, and gets the keys then.
     Expired,
 }
 

@@ -71,7 +71,7 @@ fn told(error: &boon::CompileError) -> Diagnostic {
 pub fn check(schema: &Value, document: &Value) -> Vec<Diagnostic> {
     let (schemas, index) = match compile(schema) {
         Ok(compiled) => compiled,
-        Err(error) => return vec![error.within("the schema itself is not one")],
+        Err(error) => return vec![error.within("the schema is not valid")],
     };
     let secrets = config::secrets(document);
     let (unknown, known): (Vec<_>, Vec<_>) = secrets.into_iter().partition(|(_, value)| value.is_object());
@@ -118,7 +118,7 @@ fn discreet(kind: &ErrorKind<'_, '_>) -> String {
         ErrorKind::Maximum { want, .. } => format!("is more than {want}"),
         // Messages of these contain what is expected, not the value.
         ErrorKind::Type { .. } | ErrorKind::Enum { .. } | ErrorKind::Const { .. } => kind.to_string(),
-        _ => "is not what the schema wants".to_owned(),
+        _ => "does not match the schema".to_owned(),
     }
 }
 

@@ -77,15 +77,15 @@ fn needs(spec: &Spec, nodes: &OrderNodes<'_>) -> StartGate {
     for unit in requires {
         match way(unit) {
             None => return StartGate::Blocked(format!("there is no unit {unit}")),
-            Some(Expectation::Down) => return StartGate::Blocked(format!("{unit} does not run")),
+            Some(Expectation::Down) => return StartGate::Blocked(format!("{unit} is not running")),
             Some(Expectation::Running | Expectation::Unready | Expectation::Coming) => {}
         }
     }
     if let Some(unit) = requires.iter().find(|unit| way(unit) == Some(Expectation::Unready)) {
-        return StartGate::Wait(format!("{unit} runs, and is not ready"));
+        return StartGate::Wait(format!("{unit} is running and not ready"));
     }
     let coming = requires.iter().chain(after).find(|unit| way(unit) == Some(Expectation::Coming));
-    coming.map_or(StartGate::Open, |unit| StartGate::Wait(format!("{unit} is on its way")))
+    coming.map_or(StartGate::Open, |unit| StartGate::Wait(format!("{unit} is starting")))
 }
 
 /// Returns the circle of dependencies that would arise if `unit` became this: from the unit back to itself.
@@ -170,8 +170,8 @@ mod tests {
         (unit, serde_json::from_value(spec).unwrap())
     }
 
-    /// Each line is a unit after a sign: `+` runs, `?` runs and is not ready, `~` is on its way and would start now,
-    /// `!` is starting, `-` does not run. Checks the gate of the last one.
+    /// Each line is a unit after a sign: `+` runs, `?` runs and is not ready, `~` is starting and would start now,
+    /// `!` is starting, `-` is not running. Checks the gate of the last one.
     #[track_caller]
     fn check(lines: &[&str], wanted: &str) {
         let parsed: Vec<(char, (UnitName, Spec))> =
@@ -201,17 +201,17 @@ mod tests {
     fn unit_waits_for_its_dependencies() {
         check(&["~web"], "open");
         check(&["+db", "~web requires:db"], "open");
-        check(&["~db", "~web requires:db"], "wait: default/db is on its way");
-        check(&["-db", "~web requires:db"], "blocked: default/db does not run");
+        check(&["~db", "~web requires:db"], "wait: default/db is starting");
+        check(&["-db", "~web requires:db"], "blocked: default/db is not running");
         check(&["~web requires:db"], "blocked: there is no unit default/db");
-        check(&["~a", "-b", "~web requires:a,b"], "blocked: default/b does not run");
+        check(&["~a", "-b", "~web requires:a,b"], "blocked: default/b is not running");
         // `after` waits only while the other unit is starting.
-        check(&["~db", "~web after:db"], "wait: default/db is on its way");
+        check(&["~db", "~web after:db"], "wait: default/db is starting");
         check(&["-db", "~web after:db"], "open");
         // A running unit may never become ready again: only `requires` waits for that.
-        check(&["?db", "~web requires:db"], "wait: default/db runs, and is not ready");
+        check(&["?db", "~web requires:db"], "wait: default/db is running and not ready");
         check(&["?db", "~web after:db"], "open");
-        check(&["?db", "-a", "~web requires:db,a"], "blocked: default/a does not run");
+        check(&["?db", "-a", "~web requires:db,a"], "blocked: default/a is not running");
         check(&["~web after:db"], "open");
     }
 
@@ -225,7 +225,7 @@ mod tests {
         check(&["~a 9", "~b 1"], "open");
         // A unit that waits itself lets others go first, or none would start.
         check(&["~a 1 after:b", "~b 9"], "open");
-        check(&["~b 9", "~a 1 after:b"], "wait: default/b is on its way");
+        check(&["~b 9", "~a 1 after:b"], "wait: default/b is starting");
     }
 
     #[track_caller]

@@ -366,9 +366,9 @@ pub(crate) async fn set_aside(
             let (series, from_ms) = table.describe(key);
             tracing::error!(
                 place = table.name(), key, series, from_ms, bytes = data.len(), reason = %fault,
-                consequence = "the rest is as it was",
+                consequence = "the rest is unchanged",
                 hint = "check this machine's disk and memory",
-                "a damaged piece of the time-series store was set aside, in its table `damaged`",
+                "a damaged part of the time-series store was moved to its table `damaged`",
             );
             sqlx::query("INSERT INTO damaged (place, key, found_ms, reason, data) VALUES ($1, $2, $3, $4, $5)")
                 .bind(table.name())

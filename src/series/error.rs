@@ -17,7 +17,7 @@ pub enum SeriesError {
     #[error("selector: {0}")]
     Selector(#[from] SelectorError),
     /// The range ends before it starts.
-    #[error("the range ends at {end_ms}, before it starts at {start_ms}")]
+    #[error("the range ends before it starts")]
     Range {
         /// Start.
         start_ms: Millis,
@@ -25,7 +25,7 @@ pub enum SeriesError {
         end_ms: Millis,
     },
     /// The selector matches too many series.
-    #[error("the selector chooses more than {series_max} series")]
+    #[error("the selector selects more than {series_max} series")]
     #[diagnostic(help("name a host, as in {{hostname=\"…\"}}"))]
     TooMany {
         /// The limit.

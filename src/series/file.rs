@@ -57,9 +57,9 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, Serie
                 set_aside(path, now_ms).map_err(|source| SeriesError::SetAside { path: path.to_owned(), source })?;
             tracing::error!(
                 store = %path.display(), aside = %aside.display(), %error,
-                consequence = "a new one is made",
-                hint = "measurements up to now are in the old one, which `sqlite3 … .recover` may read; check \
-                    this machine's disk",
+                consequence = "a new one is created",
+                hint = "earlier measurements are in the old one, which `sqlite3 … .recover` \
+                    may read; check this machine's disk",
                 "the time-series store is damaged and was set aside",
             );
             (open_writer(path).await?, Some(aside))
@@ -142,12 +142,12 @@ fn is_damage(error: &SeriesError) -> bool {
 pub(super) fn remember_damage(path: &Path) {
     tracing::error!(
         store = %path.display(),
-        hint = "start the console again; it sets the file aside and makes a new one",
+        hint = "restart the console; it sets the file aside and creates a new one",
         "the time-series store is damaged",
     );
     let noted = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_MODE).open(suspicion(path));
     if let Err(error) = noted.and_then(|_| sync_folder(path)) {
-        tracing::warn!(store = %path.display(), %error, "the damage could not be noted for the next start");
+        tracing::warn!(store = %path.display(), %error, "the damage could not be recorded for the next start");
     }
 }
 

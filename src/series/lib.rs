@@ -230,7 +230,7 @@ impl SeriesStore {
         if batch.untimely + batch.unfit > 0 {
             tracing::warn!(
                 untimely = batch.untimely, unfit = batch.unfit, first = ?points.first(),
-                hint = "untimely ones come from a host whose clock is wrong",
+                hint = "measurements out of order come from a host with a wrong clock",
                 "measurements were left out",
             );
         }

@@ -35,7 +35,7 @@ pub(crate) enum DecodeError {
     #[error("its checksum is wrong")]
     Checksum,
     /// The checksum is right, but this program does not write such content.
-    #[error("its content makes no sense: {0}")]
+    #[error("its content is not valid: {0}")]
     Content(&'static str),
 }
 

@@ -47,7 +47,7 @@ impl SeriesSelector {
         let mut selector = Self { matchers: Vec::new() };
         for (index, matcher) in matchers.into_iter().enumerate() {
             if index == MATCHERS_MAX || matcher.test.text().len() > SELECTOR_MAX_BYTES {
-                let problem = format!("at most {MATCHERS_MAX} matchers of {SELECTOR_MAX_BYTES} bytes are possible");
+                let problem = format!("at most {MATCHERS_MAX} matchers of {SELECTOR_MAX_BYTES} bytes are allowed");
                 return Err(SelectorError { position: index + 1, problem });
             }
             selector.matchers.push(matcher.clone());
@@ -67,7 +67,7 @@ impl SeriesSelector {
         let mut parser = SelectorParser { text, at: 0 };
         let selector = parser.selector()?;
         if selector.matchers.iter().all(|matcher| matcher.test.accepts("")) {
-            let problem = "a name, or a matcher that an empty value does not satisfy, is wanted".to_owned();
+            let problem = "expected a name, or a matcher that an empty value does not satisfy".to_owned();
             return Err(SelectorError { position: 1, problem });
         }
         Ok(selector)
@@ -136,11 +136,11 @@ impl SelectorParser<'_> {
             self.blanks();
         }
         match self.peek() {
-            None if matchers.is_empty() && !braced => Err(self.error("a name or '{' is wanted")),
+            None if matchers.is_empty() && !braced => Err(self.error("expected a name or '{'")),
             None => Ok(SeriesSelector { matchers }),
-            Some('[') => Err(self.error("only a plain selector is understood: the range is given by start and end")),
-            Some('(') => Err(self.error("only a plain selector is understood: no functions")),
-            Some(c) => Err(self.error(&format!("the end is wanted, not {c:?}"))),
+            Some('[') => Err(self.error("only a plain selector is supported: set the range with start and end")),
+            Some('(') => Err(self.error("only a plain selector is supported, without functions")),
+            Some(c) => Err(self.error(&format!("expected the end, found {c:?}"))),
         }
     }
 
@@ -155,15 +155,15 @@ impl SelectorParser<'_> {
             let matcher = self.matcher()?;
             let named = matcher.label == NAME_LABEL && matchers.iter().any(|other| other.label == NAME_LABEL);
             if named && matches!(matcher.test, MatchOperator::Equal(_)) {
-                return Err(self.error_at(start, "the name is given twice"));
+                return Err(self.error_at(start, "the name occurs twice"));
             }
             if matchers.len() == MATCHERS_MAX {
-                return Err(self.error_at(start, &format!("at most {MATCHERS_MAX} matchers are possible")));
+                return Err(self.error_at(start, &format!("at most {MATCHERS_MAX} matchers are allowed")));
             }
             matchers.push(matcher);
             self.blanks();
             if !self.take(',') && self.peek() != Some('}') {
-                return Err(self.error("',' or '}' is wanted"));
+                return Err(self.error("expected ',' or '}'"));
             }
         }
     }
@@ -171,11 +171,11 @@ impl SelectorParser<'_> {
     fn matcher(&mut self) -> Result<Matcher, SelectorError> {
         let label = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
         if label.is_empty() || label.starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(self.error_at(self.at - label.len(), "the name of a label is wanted"));
+            return Err(self.error_at(self.at - label.len(), "expected the name of a label"));
         }
         self.blanks();
         let operator = ["=~", "!~", "!=", "="].into_iter().find(|operator| self.text[self.at..].starts_with(operator));
-        let operator = operator.ok_or_else(|| self.error("one of = != =~ !~ is wanted"))?;
+        let operator = operator.ok_or_else(|| self.error("expected one of = != =~ !~"))?;
         self.at += operator.len();
         self.blanks();
         let start = self.at;
@@ -260,8 +260,8 @@ mod tests {
         let long = "x".repeat(SELECTOR_MAX_BYTES + 1);
         let many = format!("m{{{}}}", "a='b',".repeat(MATCHERS_MAX));
         for (text, position, problem) in [
-            ("", 1, "a name or '{' is wanted"),
-            ("  ", 3, "a name or '{' is wanted"),
+            ("", 1, "expected a name or '{'"),
+            ("  ", 3, "expected a name or '{'"),
             ("1m", 1, "digit"),
             ("m{", 3, "name of a label"),
             ("m{l", 4, "= != =~ !~"),
@@ -279,9 +279,9 @@ mod tests {
             ("m{l=~'a)|(b'}", 6, "unopened group"),
             (r"m{l=~'(\\w{200}){200}'}", 6, "the regular expression"),
             ("m{__name__='n'}", 3, "twice"),
-            ("rate(m[5m])", 5, "no functions"),
+            ("rate(m[5m])", 5, "without functions"),
             ("m[5m]", 2, "start and end"),
-            ("m{} 5", 5, "the end is wanted"),
+            ("m{} 5", 5, "expected the end"),
             ("{}", 1, "a name, or a matcher"),
             ("{a=~'.*',b!='c'}", 1, "a name, or a matcher"),
             (&long, 1, "at most"),

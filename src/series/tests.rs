@@ -118,7 +118,7 @@ async fn selectors_choose_series() {
     assert_eq!(series[0].labels, [("host".into(), "a".into()), ("unit".into(), "u/1".into())].into());
     assert_eq!(series[0].points, [(at_ms, 1.0)]);
     let error = store.query("cpu_x{", None, 1).await.unwrap_err();
-    assert_eq!(error.to_string(), "selector: at character 7: the name of a label is wanted");
+    assert_eq!(error.to_string(), "selector: at character 7: expected the name of a label");
 }
 
 #[tokio::test]

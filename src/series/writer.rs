@@ -258,15 +258,11 @@ impl WriterTask {
                 series = series.refused,
                 consequence = "new series are not stored",
                 hint = "shorten the retention",
-                "there are {SERIES_MAX} series, as many as may be",
+                "there are {SERIES_MAX} series, the maximum",
             );
         }
         if late > 0 {
-            tracing::warn!(
-                points = late,
-                from_ms,
-                "measurements were left out: older ones than these have been deleted"
-            );
+            tracing::warn!(points = late, from_ms, "measurements were left out: they are older than the retention");
         }
         self.inserts.insert(tx, &mut rows).await?;
         Ok(times)

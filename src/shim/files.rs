@@ -204,7 +204,7 @@ impl std::fmt::Display for OtherBuild {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} was written by a build of muster from before its first release, whose shims are not driven any more",
+            "{} was written by a build of muster from before its first release, whose shims are no longer supported",
             self.0.display()
         )
     }

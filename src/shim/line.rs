@@ -54,7 +54,7 @@ impl ChannelHello {
 
 /// Parses a line; otherwise returns the reason why not.
 pub(crate) fn parse(line: &[u8]) -> Result<ChannelLine, String> {
-    serde_json::from_slice(line).map_err(|error| format!("a line is not understood: {error}"))
+    serde_json::from_slice(line).map_err(|error| format!("a line is not valid: {error}"))
 }
 
 impl<'de> Deserialize<'de> for ChannelLine {
@@ -73,7 +73,7 @@ impl<'de> Visitor<'de> for OneKey {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<ChannelLine, M::Error> {
-        let none = || M::Error::custom("an object with exactly one key is wanted");
+        let none = || M::Error::custom("expected an object with exactly one key");
         let key: Cow<'de, str> = map.next_key()?.ok_or_else(none)?;
         let line = match &*key {
             "hello" => ChannelLine::Hello(map.next_value()?),

@@ -93,7 +93,7 @@ impl ChannelListener {
             let speaker = ChannelConnection { stream, received: Vec::new(), unsent: Vec::new() };
             match peer {
                 Ok(pid) if is_part(pid) => self.newcomer = Some(speaker),
-                _ => speaker.refuse("this process is no part of the unit"),
+                _ => speaker.refuse("this process does not belong to the unit"),
             }
         }
     }
@@ -235,13 +235,13 @@ impl ChannelConnection {
 /// Whether a first line is a valid hello of the current process.
 fn prove(line: &[u8], token: &ChannelToken) -> Result<ChannelHello, String> {
     let ChannelLine::Hello(hello) = line::parse(line)? else {
-        return Err("the first line has to be a hello".to_owned());
+        return Err("the first line must be a hello".to_owned());
     };
     if hello.token != token.0 {
         return Err("the token is not the one that this process was started with".to_owned());
     }
     if hello.protocol != CHANNEL_PROTOCOL {
-        return Err(format!("protocol {} is not spoken here, only {CHANNEL_PROTOCOL}", hello.protocol));
+        return Err(format!("protocol {} is not supported, only {CHANNEL_PROTOCOL}", hello.protocol));
     }
     Ok(hello)
 }
@@ -255,10 +255,10 @@ fn understand(line: &[u8]) -> Result<ChannelEvent, String> {
         return Err(too_long());
     }
     match line::parse(line)? {
-        ChannelLine::Hello(_) => Err("hello was said already".to_owned()),
+        ChannelLine::Hello(_) => Err("hello was sent already".to_owned()),
         ChannelLine::Other => match std::str::from_utf8(line) {
             Ok(text) => Ok(ChannelEvent::Said(text.to_owned())),
-            Err(_) => Err("a line is no UTF-8".to_owned()),
+            Err(_) => Err("a line is not UTF-8".to_owned()),
         },
         known => Ok(ChannelEvent::Line(known)),
     }
@@ -317,12 +317,12 @@ mod tests {
     fn strangers_are_refused() {
         let mut bench = Bench::new("refused");
         let mut stranger = bench.connect(false);
-        assert!(answer(&mut stranger).contains("no part of the unit"));
+        assert!(answer(&mut stranger).contains("not belong to the unit"));
         for (first, why) in [
             ("{\"hello\":{\"token\":\"guess\",\"protocol\":1}}\n", "token"),
             ("{\"hello\":{\"token\":\"secret\",\"protocol\":2}}\n", "protocol 2"),
             ("{\"ready\":{}}\n", "first line"),
-            ("{\n", "not understood"),
+            ("{\n", "not valid"),
             (&"x".repeat(SAID_MAX_BYTES + 1), "longer"),
         ] {
             let mut program = bench.connect(true);

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         [folder, flag] if flag == "--adopt" => (folder, true),
         _ => {
             let _ =
-                writeln!(io::stderr(), "usage: muster-shim FOLDER [--adopt]\nThe muster agent starts this, not you.");
+                writeln!(io::stderr(), "usage: muster-shim FOLDER [--adopt]\nThe muster agent starts this program.");
             return ExitCode::from(2);
         }
     };

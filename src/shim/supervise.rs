@@ -414,7 +414,7 @@ impl Supervisor {
         let code = if failure.errno == Errno::ENOENT as i32 { CODE_NOT_FOUND } else { CODE_NOT_EXECUTABLE };
         let program = self.life.launch().argv.first().cloned().unwrap_or_default();
         let why = Errno::from_raw(failure.errno).desc();
-        self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
+        self.outputs.note(&format!("cannot restart {program} ({:?}): {why}", failure.step));
         let exit = ProcessExit::Code(code);
         self.state.last = Some(ProgramEnd::new(exit, None, now_ms()));
         self.changed();
@@ -558,7 +558,7 @@ impl Supervisor {
                 if let ProgramSocket::Notify { has_complained, .. } = &mut self.socket
                     && !std::mem::replace(has_complained, true)
                 {
-                    self.outputs.note("MAINPID is not taken: the process that was started is the main one");
+                    self.outputs.note("MAINPID is ignored: the main process is the one that was started");
                 }
                 None
             }

@@ -88,7 +88,7 @@ impl KeptDesired {
         let AdmissionStage::Begun { lease } = said.stage else { return };
         let outcome = outcome(host, name, (said.version, lease), manner);
         let is_verified = outcome == ChangeOutcome::Verified;
-        let diagnostic = (!is_verified).then(|| "it was to fail (`--change-fail`)".into());
+        let diagnostic = (!is_verified).then(|| "this simulated host fails the change (`--change-fail`)".into());
         said.stage = AdmissionStage::Ended { lease: Some(lease), outcome, changed: is_verified, diagnostic };
     }
 }

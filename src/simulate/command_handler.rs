@@ -176,8 +176,8 @@ impl SimulatedHost {
             Verb::Plan(PlanQuestion::Request(request)) => self.plan(command, request).await,
             other => {
                 self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
-                let text = format!("a simulated host does not do {}: it has no units", other.name());
-                let text = Diagnostic::new(text).with_hint("exec and cancel work");
+                let text = format!("a simulated host does not support {}: it has no units", other.name());
+                let text = Diagnostic::new(text).with_hint("exec and cancel are supported");
                 self.answer(id, expires_ms, refusal(RefusalCode::Unsupported, text)).await
             }
         }
@@ -300,7 +300,7 @@ impl SimulatedHost {
     ) -> WriteResult<CommandTaken> {
         let mut keys = Vec::new();
         if !self.running.contains_key(&which) {
-            let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
+            let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it began");
             if let CommandTaken::Answered { keys: refused, .. } =
                 self.answer(which, which_expires_ms, refusal.into()).await?
             {

@@ -193,7 +193,7 @@ impl FleetSummary {
             let known = format!("{} known to the console", self.values_acknowledged);
             let given_up = match self.values_given_up {
                 0 => String::new(),
-                values => format!("; {values} values were given up"),
+                values => format!("; {values} values were dropped"),
             };
             let (batches, waiting) = (self.batches, self.batches_waiting);
             let text =

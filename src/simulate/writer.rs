@@ -127,9 +127,9 @@ async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<QueuedWrite>) {
                 Err(error) => {
                     tracing::error!(
                         %error,
-                        consequence = "trying again",
-                        hint = "is the disk full?",
-                        "the simulation's store takes nothing",
+                        consequence = "retrying",
+                        hint = "check whether the disk is full",
+                        "the simulation's store is not writable",
                     );
                     tokio::time::sleep(RETRY).await;
                 }

@@ -66,7 +66,7 @@ pub(crate) async fn mend(connection: &mut SqliteConnection) -> Result<(), sqlx::
     // A store in memory has none yet.
     if found != (0, 0) {
         tracing::error!(
-            consequence = "they are written anew, and nothing is lost",
+            consequence = "they are written again, and nothing is lost",
             hint = "check this machine's disk",
             "the numbers of a store's form are damaged",
         );
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn refusal(path: &Path) -> OtherForm {
-        OtherForm::in_folder(path, Path::new("/folder"), "begin anew")
+        OtherForm::in_folder(path, Path::new("/folder"), "start again")
     }
 
     async fn connect(path: &Path) -> SqliteConnection {

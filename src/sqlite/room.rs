@@ -120,7 +120,7 @@ pub fn space(folder: &Path) -> Option<DiskSpace> {
 
 /// The hint of an error of a store that cannot be written. (The first statement that fails on a disk that has become
 /// read-only has the same code as one without room.)
-pub const STORE_HINT: &str = "make room on that disk, or mount it writable (`df -h` shows how full it is, `df -i` how many files it has, `dmesg` \
+pub const STORE_HINT: &str = "free space on that disk, or mount it writable (`df -h` shows how full it is, `df -i` how many files it has, `dmesg` \
      whether it was made read-only after an error)";
 
 /// What an operator can do about an error of a statement, if nothing can be written.
@@ -257,11 +257,11 @@ impl Reserve {
         match released {
             Ok(()) => {
                 self.set_short(true);
-                tracing::warn!(file = %self.0.path.display(), left_bytes, "gave back a piece of the disk's reserve");
+                tracing::warn!(file = %self.0.path.display(), left_bytes, "a part of the disk's reserve was freed");
                 true
             }
             Err(error) => {
-                tracing::error!(%error, file = %self.0.path.display(), "nothing of the disk's reserve can be given back");
+                tracing::error!(%error, file = %self.0.path.display(), "the disk's reserve cannot be freed");
                 false
             }
         }
@@ -279,7 +279,7 @@ impl Reserve {
             Ok(()) => self.set_short(wanted < total),
             Err(error) if is_missing_for(&error) => self.set_short(true),
             // Some file systems cannot allocate space for a file.
-            Err(error) => tracing::debug!(%error, file = %self.0.path.display(), "no reserve is kept on this disk"),
+            Err(error) => tracing::debug!(%error, file = %self.0.path.display(), "this disk has no reserve"),
         }
     }
 
@@ -292,7 +292,7 @@ impl Reserve {
         if is_short {
             tracing::error!(
                 %folder,
-                consequence = "only what must be written is written, from the reserve that was kept for it",
+                consequence = "only necessary writes are made, from the disk's reserve",
                 hint = HINT,
                 "the disk is full",
             );

@@ -132,7 +132,7 @@ pub async fn migrate(migrator: &Migrator, connection: &mut SqliteConnection) -> 
         (None, Some(why)) => {
             rewrite_record(migrator, connection).await?;
             tracing::error!(
-                consequence = "the record is written anew, and nothing is lost",
+                consequence = "the record is written again, and nothing is lost",
                 hint = "check this machine's disk",
                 "a store's record of its migrations is damaged: {why}",
             );

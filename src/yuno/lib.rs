@@ -66,7 +66,9 @@ impl fmt::Display for ChannelError {
                 "MUSTER_SOCKET or MUSTER_TOKEN is not set: run this as a yuno whose spec has \"channel\": \"lines\"",
             ),
             Self::Refused(why) => write!(f, "the channel is refused: {why}"),
-            Self::TooLong(bytes) => write!(f, "a line of {bytes} bytes is too long; {LINE_MAX_BYTES} are possible"),
+            Self::TooLong(bytes) => {
+                write!(f, "a line of {bytes} bytes is too long; at most {LINE_MAX_BYTES} are allowed")
+            }
             Self::Io(error) => write!(f, "the channel cannot be used: {error}"),
         }
     }

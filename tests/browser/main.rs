@@ -387,7 +387,7 @@ fn rollout_is_paused_resumed_and_cancelled_on_its_pages() {
         browser.see("default/rolled").await;
         browser.client.goto(&format!("{}/deployment/default/rolled", fleet.address("http://"))).await.unwrap();
         browser.follow("Rollout of version 2").await;
-        browser.see("hosts stay as they are").await;
+        browser.see("hosts keep what they have").await;
         browser.end().await;
     });
 }
@@ -480,7 +480,7 @@ fn host_is_drained_and_opened_and_variables_are_set_on_pages() {
         let host = format!("{}/host/{}", fleet.address("http://"), fleet.host());
         browser.client.goto(&host).await.unwrap();
         browser.follow("default/till").await;
-        browser.see("Here they would be refused.").await;
+        browser.see("Changes here are refused.").await;
         browser.click("form[action$='/detach'] button").await;
         fleet.unit("default/till", |unit| unit["owner"].is_null());
         browser.client.refresh().await.unwrap();
@@ -676,7 +676,7 @@ fn charts_show_what_agents_measure() {
         browser.click("#metric option[value=memory_used]").await;
         browser.type_into("#threshold", "much").await;
         browser.click("main button.primary").await;
-        browser.see("is no level").await;
+        browser.see("is not a level").await;
         browser.check_page("rule-refused").await;
         browser.type_into("#threshold", "0%").await;
         browser.click("#severity option[value=critical]").await;

@@ -28,7 +28,7 @@ fn tasks_in(dark: bool, width: u32, word: &str) {
         let browser = Browser::start(dark, width).await;
         browser.sign_in(&fleet).await;
         browser.client.goto(&unit).await.unwrap();
-        for words in ["Others changed", "till.conf", "Owes", "to be done", "fetched on request"] {
+        for words in ["Others changed", "till.conf", "Owes", "pending", "fetched on request"] {
             browser.see(words).await;
         }
         browser.click("form[action$='/tasks'] button").await;

@@ -32,7 +32,7 @@ impl Bench {
         let data = roles.home.path().join("host").display().to_string();
         let config = file(&roles.home, "host.toml", &format!("data_dir = \"{data}\"\n"));
         let agent = Running::start(roles.home.command().args(["agent", "--config", &config, "--join", &roles.token()]));
-        eventually("host online", || {
+        eventually("shows whether it is online", || {
             let hosts = roles.json(&["host", "ls"]);
             if hosts[0]["presence"]["state"] == "online" { Ok(()) } else { Err(hosts.to_string()) }
         });
@@ -74,7 +74,7 @@ fn units_of_a_version_go_back_together() {
     let [base, till] = ["default/base", "default/till"].map(|name| bench.unit(name)["observed"].clone());
     assert_eq!([base["revision"].clone(), till["revision"].clone()], before);
     let why = base["rolled_back"]["error"]["message"].as_str().unwrap();
-    assert!(why.starts_with("it goes back with default/till, which has failed: "), "{why}");
+    assert!(why.starts_with("it belongs together with default/till, which has failed: "), "{why}");
     // Another version is another try.
     let (code, told) = bench.apply("better", "good");
     assert_eq!(code, 0, "{told}");
@@ -142,7 +142,8 @@ fn new_unit_of_a_version_that_goes_back_says_that_it_stays() {
         assert_eq!(run.code, 1, "{}", run.stderr);
         eventually("what becomes of the new unit", || {
             let why = error("default/extra");
-            let is_told = why.contains("it is new in version") && why.contains("which has gone back here, and stays");
+            let is_told =
+                why.contains("it is new in version") && why.contains("which was rolled back here, so it stays");
             let unit = bench.unit("default/extra");
             if is_told && unit["observed"]["phase"] == phase { Ok(()) } else { Err(unit.to_string()) }
         });

@@ -89,7 +89,7 @@ fn muster_up_is_well() {
     fleet.stop();
     let stopped = Examined::of(fleet.home.command().arg("doctor"));
     assert_eq!(stopped.code, 1, "what the agent needs does not answer");
-    stopped.expect("cli", "console alerts", "not_applicable", "did not say");
+    stopped.expect("cli", "console alerts", "not_applicable", "cannot be read");
     stopped.expect("agent", "process", "warning", "muster up --data-dir").expect(
         "agent",
         "broker",
@@ -179,7 +179,7 @@ fn broken_files_ports_and_disks_are_found() {
     examined
         .expect("broker", "certificate", "problem", "expired 2 d ago")
         .expect("broker", "certificate", "problem", "muster console issue")
-        .expect("broker", "port", "problem", "another program has it")
+        .expect("broker", "port", "problem", "another program uses it")
         .expect("broker", "permissions", "problem", "chmod 600")
         .expect("agent", "disk", "problem", "free space")
         .expect("agent", "setup", "problem", "muster token create")
@@ -247,7 +247,7 @@ fn bundle_has_no_secrets() {
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let run =
         Run::of(&["doctor"], command.env("PATH", path).env("MUSTER_AGENT_JOIN", &token).arg("--out").arg(&archive));
-    assert!(run.stderr.contains("look into it before you send it"), "{run:?}");
+    assert!(run.stderr.contains("read it before you send it"), "{run:?}");
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&archive).unwrap());
     assert_eq!(mode & 0o777, 0o600);
 

@@ -258,7 +258,7 @@ fn broker_reload_keeps_its_clients() {
     // What is wrong changes nothing, and ends nobody.
     fs::write(&users, "nonsense\n").unwrap();
     broker.signal(nix::sys::signal::Signal::SIGHUP);
-    broker.wait_for("a refusal", |printed| printed.contains("stays as it was").then_some(()));
+    broker.wait_for("a refusal", |printed| printed.contains("is unchanged").then_some(()));
     assert!(with_password("operator-anna", "anna's"));
 
     // A user more, another certificate, and something that only a restart changes.

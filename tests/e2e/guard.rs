@@ -170,7 +170,7 @@ impl Case {
             beginning: beginning.to_vec(),
         };
         let monitor = broker.wait_for("the address of the metrics", |printed| {
-            let line = printed.lines().find(|line| line.contains("metrics can be read"))?;
+            let line = printed.lines().find(|line| line.contains("serves its metrics"))?;
             line.rsplit_once("address=")?.1.trim().parse().ok()
         });
         let anna =

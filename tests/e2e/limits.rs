@@ -158,7 +158,7 @@ fn changed_limits_reach_running_yuno_despite_kill() {
     let quota = ["yuno", "quota", "default/reads", "--memory", "96M", "--pids", "60"];
     if unit["observed"]["unsupported"].is_array() {
         // There is nothing here that could be changed: it is started anew, and that is said.
-        fleet.muster(&quota).expect_code(0).expect_stderr("it was started anew for that");
+        fleet.muster(&quota).expect_code(0).expect_stderr("it was restarted for that");
         return;
     }
     assert_eq!(memory_limit(first), 64 << 20);

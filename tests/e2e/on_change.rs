@@ -136,7 +136,7 @@ fn what_a_change_wants_falls_away_when_it_is_rolled_back() {
     apply.wait_for_end(1, "default/till");
     let unit = bench.fleet.unit("default/config", |unit| unit["observed"]["rolled_back"].is_object());
     let why = unit["observed"]["rolled_back"]["error"]["message"].as_str().unwrap();
-    assert!(why.starts_with("it goes back with default/till, which has failed: "), "{why}");
+    assert!(why.starts_with("it belongs together with default/till, which has failed: "), "{why}");
     eventually("the file as it was", || match fs::read_to_string(bench.at("conf")) {
         Ok(text) if text == "1" => Ok(()),
         other => Err(format!("{other:?}")),

@@ -167,7 +167,7 @@ fn webhook_gets_signed_raised_and_cleared_alerts() {
 fn alertmanager_shows_active_alerts() {
     const ALERTMANAGER: &str = "/usr/bin/prometheus-alertmanager";
     if !std::path::Path::new(ALERTMANAGER).exists() {
-        eprintln!("skipped: there is no {ALERTMANAGER} (Debian's prometheus-alertmanager)");
+        eprintln!("skipped: unknown {ALERTMANAGER} (Debian's prometheus-alertmanager)");
         return;
     }
     let home = Home::new();

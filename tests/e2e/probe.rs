@@ -93,7 +93,7 @@ fn slow_start_and_unready_period_are_handled() {
     let unit = unready(&fleet, "ready probe: http://127.0.0.1:");
     assert_eq!(unit["observed"]["phase"], "starting");
     let b = fleet.unit("default/b", |unit| unit["hold"]["reason"] == "dependency");
-    assert_eq!((&b["hold"]["note"], &b["observed"]["pid"]), (&json!("default/a is on its way"), &Value::Null));
+    assert_eq!((&b["hold"]["note"], &b["observed"]["pid"]), (&json!("default/a is starting"), &Value::Null));
     set(&fleet, "ready");
     let running = ready(&fleet);
     let pid = running["observed"]["pid"].clone();
@@ -110,7 +110,7 @@ fn slow_start_and_unready_period_are_handled() {
     let shown = fleet.ok(&["unit", "show", "default/a"]);
     assert!(shown.contains("http:web/ready every 200ms") && shown.contains("status 503"), "{shown}");
     fleet.ok(&["yuno", "run", "default/b", "--no-wait"]);
-    let wanted = json!("default/a runs, and is not ready");
+    let wanted = json!("default/a is running and not ready");
     fleet.unit("default/b", |unit| unit["hold"]["note"] == wanted && unit["observed"]["pid"].is_null());
 
     // No agent that comes back takes it for another.

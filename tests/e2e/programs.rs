@@ -344,7 +344,7 @@ fn unready_program_never_runs() {
     let seen = seen.into_inner();
     assert!(!seen.contains(&"running".to_owned()), "{seen:?}");
     let error = unit["observed"]["error"]["message"].as_str().unwrap_or_default();
-    assert!(error.contains("did not say within its start timeout that it is up"), "it says why: {unit}");
+    assert!(error.contains("was not up within its start timeout"), "it shows why: {unit}");
     all_end(&pids(&fleet, "silent", 1));
 }
 
@@ -376,7 +376,7 @@ fn crash_loop_backs_off_and_is_held() {
     assert_eq!(written(&fleet, "crashes", "starts").lines().count(), starts);
     // To run it is a new try.
     fleet.muster(&["yuno", "run", "default/crashes", "--no-wait"]).expect_code(0);
-    eventually("a new try", || match written(&fleet, "crashes", "starts").lines().count() {
+    eventually("a new attempt", || match written(&fleet, "crashes", "starts").lines().count() {
         now if now > starts => Ok(()),
         now => Err(now.to_string()),
     });

@@ -272,7 +272,7 @@ fn configs_are_rendered_by_the_host() {
     // What cannot be rendered is refused with its place, and the version before goes on.
     let bad = one.try_add("base@2", &json!({"a": {"b": [{"$template": "x\n{{ fact.cpu }}"}]}}));
     assert!(
-        bad.code != 0 && bad.stderr.contains("config base@2 /a/b/0, line 2: there is no fact.cpu"),
+        bad.code != 0 && bad.stderr.contains("config base@2 /a/b/0, line 2: unknown name fact.cpu"),
         "{}",
         bad.stderr
     );
@@ -324,7 +324,7 @@ fn template_that_cannot_be_rendered_is_refused_and_changes_nothing() {
     let fleet = &bench.fleet;
     for (args, env, words) in [
         (vec!["{{ secret('db') }}"], json!({}), "names the secret db"),
-        (vec!["{{ fact.cpu }}"], json!({}), "there is no fact.cpu"),
+        (vec!["{{ fact.cpu }}"], json!({}), "unknown name fact.cpu"),
         (vec![], json!({"COLOUR": "{{ vars.color"}), "env.COLOUR, line 1"),
         (vec![], json!({"DSN": "{{ secret('api') }}"}), "muster secret set api"),
     ] {
@@ -334,11 +334,11 @@ fn template_that_cannot_be_rendered_is_refused_and_changes_nothing() {
     // What a host is asked to render has the same faults, and placeholders of all kinds.
     let host = ["--host", &bench.host];
     for (args, words) in [
-        (["{{ fact.cpu }}", "x"], "there is no fact.cpu"),
+        (["{{ fact.cpu }}", "x"], "unknown name fact.cpu"),
         (["{{ vars.color }}", "x"], "vars.color has no value here"),
         (["{{ realm }}", "{port:x}"], "argument 3: it says {port:x}, and provides has no x"),
         (["{endpoint:y}", "x"], "argument 2: it says {endpoint:y}, and needs has no y"),
-        (["{{ '{nonsense}' }}", "x"], "argument 2: it says {nonsense}, and there is no such placeholder"),
+        (["{{ '{nonsense}' }}", "x"], "argument 2: it says {nonsense} is an unknown placeholder"),
     ] {
         let path = bench.document(&args, &json!({}));
         let run = fleet.muster(&[&["render", &path][..], &host].concat());

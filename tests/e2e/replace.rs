@@ -227,7 +227,7 @@ fn unshared_port_stays_with_old_process() {
     let before = settled(&fleet);
     let port = u16::try_from(before["observed"]["endpoints"][0]["port"].as_u64().unwrap()).unwrap();
     let client = Client::start(port);
-    upgrade(&fleet, "2", &[]).expect_code(1).expect_stderr("it went back to revision");
+    upgrade(&fleet, "2", &[]).expect_code(1).expect_stderr("it rolled back to revision");
     let after = settled(&fleet);
     assert_eq!(pid(&after), pid(&before));
     let (versions, _, failures) = client.end();
@@ -244,9 +244,9 @@ fn failed_candidate_leaves_old_process() {
     let fleet = fleet(&[&speaks, ends, WAITS, "no program\n", &speaks], &["--notify", "--healthy-within", "3s"]);
     let before = settled(&fleet);
     for (version, why) in
-        [("2", "exit code 2"), ("3", "it did not come up within 3 s"), ("4", "no program for this machine")]
+        [("2", "exit code 2"), ("3", "it did not come up within 3 s"), ("4", "not a program for this machine")]
     {
-        upgrade(&fleet, version, &[]).expect_code(1).expect_stderr("it went back to revision");
+        upgrade(&fleet, version, &[]).expect_code(1).expect_stderr("it rolled back to revision");
         let unit = settled(&fleet);
         assert_eq!(pid(&unit), pid(&before), "version {version}");
         assert_eq!(unit["observed"]["revision"], before["observed"]["revision"]);
@@ -287,7 +287,7 @@ fn killed_agent_finds_both_instances() {
     assert_eq!((pid(&both), both["observed"]["beside"]["leaving"].is_null()), (pid(&before), true));
     assert!(fleet.ok(&["unit", "ls"]).contains("being replaced"));
     let shown = fleet.ok(&["unit", "show", "default/till"]);
-    assert!(shown.contains("comes up, and takes over then") && shown.contains("start first"), "{shown}");
+    assert!(shown.contains("starts, and takes over when it is up") && shown.contains("start first"), "{shown}");
     for _ in 0..2 {
         fleet.kill();
         fleet.again();

@@ -529,11 +529,11 @@ fn agent_and_console_reload_on_sighup() {
     let good = fs::read_to_string(&config).unwrap();
     fs::write(&config, "nonsense = 1\n").unwrap();
     agent.signal(nix::sys::signal::Signal::SIGHUP);
-    agent.wait_for("a refusal", |printed| printed.contains("stays as it was").then_some(()));
+    agent.wait_for("a refusal", |printed| printed.contains("is unchanged").then_some(()));
     // Labels are taken at the start of an agent alone, so that it has started anew.
     fs::write(&config, format!("{good}[labels]\nsite = \"north\"\n")).unwrap();
     agent.signal(nix::sys::signal::Signal::SIGHUP);
-    agent.wait_for("the configuration", |printed| printed.contains("the configuration is read anew").then_some(()));
+    agent.wait_for("the configuration", |printed| printed.contains("the configuration is reloaded").then_some(()));
     eventually("the label", || {
         let run = roles.home.muster(&["exec", "--select", "label.site=north", "--", "echo", "after"]);
         if run.stdout.contains("after") { Ok(()) } else { Err(format!("{} {}", run.stdout, run.stderr)) }

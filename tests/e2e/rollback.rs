@@ -95,8 +95,8 @@ fn crashing_revision_rolls_back_and_working_one_stays() {
     let fleet = fleet(&[GOOD, BAD, "#!/bin/sh\nwhile :; do sleep 0.2; done\n"], &[]);
     let before = verified(&fleet);
     let said = upgrade(&fleet, "2", 1);
-    assert!(said.contains("it went back to revision") && said.contains("exit code 2"), "{said}");
-    let unit = check_back(&fleet, &before, "ended by itself: exit code 2");
+    assert!(said.contains("it rolled back to revision") && said.contains("exit code 2"), "{said}");
+    let unit = check_back(&fleet, &before, "ended unexpectedly: exit code 2");
     assert_eq!(
         unit["observed"]["rolled_back"]["last_lines"].as_str().unwrap().lines().last(),
         Some("no such table: till")
@@ -114,7 +114,7 @@ fn crashing_revision_rolls_back_and_working_one_stays() {
         "{document}"
     );
     assert!(document.contains("\nartifact: till@2\n"), "{document}");
-    export.expect_stderr("it runs till@1, wanted till@2; the document has what is wanted");
+    export.expect_stderr("it runs till@1, wanted till@2; the document has the desired state");
     let shown = fleet.ok(&["unit", "show", "default/till"]);
     assert!(shown.contains("runs till@1, wanted till@2"), "{shown}");
     assert!(shown.contains("muster yuno run") && shown.contains("no such table: till"), "{shown}");
@@ -123,7 +123,7 @@ fn crashing_revision_rolls_back_and_working_one_stays() {
     upgrade(&fleet, "2", 0);
     assert_eq!((starts(&fleet, "bad"), &verified(&fleet)["observed"]["pid"]), (4, &pid));
     let run = fleet.muster(&["yuno", "run", "default/till"]).expect_code(1);
-    run.expect_stderr("it went back to revision");
+    run.expect_stderr("it rolled back to revision");
     assert_eq!(starts(&fleet, "bad"), 8);
     check_back(&fleet, &before, "exit code 2");
 
@@ -142,9 +142,9 @@ fn revision_without_readiness_rolls_back() {
         let fleet = fleet(&[SPEAKER, MUTE], &[&["--notify"][..], &more].concat());
         let before = verified(&fleet);
         let said = upgrade(&fleet, "2", 1);
-        assert!(said.contains("it went back to revision"), "{said}");
+        assert!(said.contains("it rolled back to revision"), "{said}");
         let why = if more[0] == "--start-timeout" {
-            "did not say within its start timeout that it is up"
+            "was not up within its start timeout"
         } else {
             "it did not come up within 1 s"
         };
@@ -211,7 +211,7 @@ fn killed_agent_completes_rollback() {
 fn without_rollback_the_revision_stays() {
     let fleet = fleet(&[GOOD, BAD], &["--no-rollback"]);
     let said = upgrade(&fleet, "2", 1);
-    assert!(said.contains("exit code 2") && !said.contains("went back"), "{said}");
+    assert!(said.contains("exit code 2") && !said.contains("rolled back to"), "{said}");
     let unit = fleet.unit_in_phase("default/till", "backoff");
     assert_eq!(unit["observed"]["rolled_back"], Value::Null);
     assert_eq!(starts(&fleet, "good"), 1);
@@ -231,7 +231,7 @@ fn failing_snapshot_is_reported() {
     fleet.ok(&["snapshot", "create", "bad"]);
     create(&fleet, "till@1", &["--overwrite"]);
     let before = verified(&fleet);
-    fleet.muster(&["snapshot", "activate", "bad"]).expect_code(1).expect_stderr("it went back to revision");
+    fleet.muster(&["snapshot", "activate", "bad"]).expect_code(1).expect_stderr("it rolled back to revision");
     check_back(&fleet, &before, "exit code 2");
     fleet.ok(&["snapshot", "deactivate", "bad"]);
     assert_eq!(verified(&fleet)["observed"]["rolled_back"], Value::Null);
@@ -247,7 +247,7 @@ fn endpoints_follow_the_running_revision() {
     let before = verified(&fleet);
     // The bad one would listen elsewhere, and offer nothing to the other.
     let create = ["yuno", "create", "default/till", "--artifact", "till@2", "--provide", "other", "--overwrite"];
-    fleet.muster(&create).expect_code(1).expect_stderr("it went back to revision");
+    fleet.muster(&create).expect_code(1).expect_stderr("it rolled back to revision");
     let unit = check_back(&fleet, &before, "exit code 2");
     assert_eq!(unit["observed"]["endpoints"], before["observed"]["endpoints"]);
     let after = fleet.unit("default/client", |unit| unit["hold"].is_null());

@@ -10,7 +10,7 @@ pub(crate) fn free_port() -> u16 {
 /// A program that must be there.
 pub(crate) fn installed(program: &str, package: &str) -> Command {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().unwrap();
-    assert!(found.status.success(), "there is no {program}. hint: apt install {package}, as tests/run does");
+    assert!(found.status.success(), "unknown {program}. hint: apt install {package}, as tests/run does");
     Command::new(program)
 }
 

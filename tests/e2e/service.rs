@@ -149,7 +149,7 @@ fn service_restarts_keep_yunos_running() {
     assert!(site.machine.path("/etc/muster/agent.toml").exists());
     assert!(!site.machine.path("/usr/local/bin/muster").exists());
     assert_eq!(site.machine.service("LoadState"), "not-found");
-    site.machine.run(&["/opt/muster", "agent", "uninstall"]).expect_code(0).expect_stderr("no agent to take away");
+    site.machine.run(&["/opt/muster", "agent", "uninstall"]).expect_code(0).expect_stderr("no agent is installed");
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl<'a> Simulation<'a> {
     fn start(&self, hosts: usize, more: &[&str]) -> Running {
         let mut running = self.begin(hosts, more);
         running.wait_for("all hosts to be online", |printed| {
-            printed.contains(&format!("all {hosts} hosts are online")).then_some(())
+            printed.contains(&format!("{hosts} hosts online")).then_some(())
         });
         running
     }
@@ -108,7 +108,7 @@ fn fifty_simulated_hosts_lose_and_repeat_nothing() {
 
     // Killed in the middle of it.
     let id = order(&roles);
-    eventually("a command that runs everywhere", || {
+    eventually("a command is restored everywhere", || {
         let shown = roles.json(&["command", "show", &id]);
         let running = shown["hosts"].as_array().unwrap().iter().filter(|host| host["state"] == "running").count();
         if running == HOSTS { Ok(()) } else { Err(running.to_string()) }

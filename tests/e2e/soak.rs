@@ -135,7 +135,7 @@ fn start(roles: &Roles, hosts: u64) -> Running {
     let metrics = format!("--metrics={SERIES}");
     let running = Running::start(roles.home.command().args(args).arg(metrics));
     let began = Instant::now();
-    while !running.printed().contains(&format!("all {hosts} hosts are online")) {
+    while !running.printed().contains(&format!("{hosts} hosts online")) {
         assert!(began.elapsed() < PATIENCE, "not all are online: {}", running.printed());
         thread::sleep(Duration::from_millis(100));
     }

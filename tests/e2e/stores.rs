@@ -313,7 +313,7 @@ impl Trial {
         let at = folder.display();
         let script = format!("echo x >> {at}/begun; while ! [ -e {at}/go ]; do sleep 0.05; done; echo y >> {at}/ended");
         let waits = self.exec(&["sh", "-c", &script]);
-        eventually("a command that runs", || if folder.join("begun").exists() { Ok(()) } else { Err(waits.clone()) });
+        eventually("a command is restored", || if folder.join("begun").exists() { Ok(()) } else { Err(waits.clone()) });
         let notes = (0..4).map(|n| self.exec(&["sh", "-c", &format!("echo {n} >> {at}/notes")])).collect();
         InFlight { waits, notes, folder }
     }
@@ -546,7 +546,7 @@ impl Trial {
         }
         words.retain(|word| !said.contains(word));
         if !words.is_empty() {
-            faults.push(format!("it says nothing of {words:?}: {}", last_lines(&said)));
+            faults.push(format!("it sends nothing of {words:?}: {}", last_lines(&said)));
         }
         self.put_back(path);
         self.begin(row.role).unwrap_or_else(|said| panic!("{}: it does not start when all is back: {said}", row.file));

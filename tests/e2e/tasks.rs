@@ -40,7 +40,7 @@ fn tasks_and_what_is_owed_are_in_the_api_and_in_unit_show() {
         shown.lines().any(|line| words.iter().all(|word| line.contains(word))) || panic!("{words:?}: {shown}")
     };
     assert!(has(&["others changed", "config.conf"]));
-    assert!(has(&["owes", "run sh -c echo trying; exit 7", "to be tried again", "exit code 7"]));
+    assert!(has(&["owes", "run sh -c echo trying; exit 7", "retried", "exit code 7"]));
 
     let api = Grafana::new(&fleet);
     let get = |unit: &str, query: &str| {

@@ -37,7 +37,7 @@ impl Addresses {
             ("console", &self.console_urls, &["https://"][..]),
         ] {
             if urls.len() > ADDRESSES_MAX {
-                return Err(format!("there are more than {ADDRESSES_MAX} addresses of the {what}"));
+                return Err(format!("more than {ADDRESSES_MAX} addresses of the {what}"));
             }
             let is_bad =
                 |url: &&String| url.len() > ADDRESS_MAX_BYTES || !schemes.iter().any(|scheme| url.starts_with(scheme));
@@ -46,7 +46,10 @@ impl Addresses {
             }
             if let Some(bad) = urls.iter().find(is_bad) {
                 let bad: String = bad.chars().take(60).collect();
-                return Err(format!("{bad:?} is no address of the {what}: it begins with {}", schemes.join(" or ")));
+                return Err(format!(
+                    "{bad:?} is not an address of the {what}: it must begin with {}",
+                    schemes.join(" or ")
+                ));
             }
         }
         Ok(())

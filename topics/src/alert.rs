@@ -175,8 +175,8 @@ impl Rule {
         let fault = |field: RuleField, problem: String| Err(RuleFault { field, problem, hint: None });
         if self.metric == Metric::Other {
             let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
-            let hint = Some(format!("it is one of {}", known.join(", ")));
-            let problem = "its metric is not known here".to_owned();
+            let hint = Some(format!("use one of {}", known.join(", ")));
+            let problem = "its metric is unknown".to_owned();
             return Err(RuleFault { field: RuleField::Metric, problem, hint });
         }
         self.check_level(RuleField::Threshold, self.threshold)?;
@@ -184,7 +184,7 @@ impl Rule {
         if !self.is_back(self.clear_level()) || self.is_beyond(self.clear_level()) {
             let side = if self.metric.is_bad_if_low() { "below" } else { "above" };
             let problem = format!(
-                "its clear level {} is {side} its threshold {}, so that it could be raised and cleared by the same value",
+                "its clear level {} is {side} its threshold {}, so the same value could raise and clear it",
                 self.clear_level(),
                 self.threshold
             );
@@ -192,13 +192,13 @@ impl Rule {
         }
         let of_fault = match &self.of {
             Some(of) if of.is_empty() || of.len() > OF_MAX_BYTES => {
-                Some(format!("its `of` has {} bytes; 1 to {OF_MAX_BYTES} are possible", of.len()))
+                Some(format!("its `of` has {} bytes; 1 to {OF_MAX_BYTES} are allowed", of.len()))
             }
             Some(of) if self.metric.is_of_units() => {
-                of.parse::<UnitName>().err().map(|error| format!("its `of` is no unit: {error}"))
+                of.parse::<UnitName>().err().map(|error| format!("its `of` is not a unit: {error}"))
             }
             Some(_) if self.metric.row().subject == AlertSubject::Host => {
-                Some(format!("it has an `of`, and {} is about the host alone", self.metric.as_str()))
+                Some(format!("it has an `of`, and {} is a metric of the host", self.metric.as_str()))
             }
             _ => None,
         };
@@ -209,7 +209,7 @@ impl Rule {
     fn check_level(&self, field: RuleField, level: f64) -> Result<(), RuleFault> {
         let what = if field == RuleField::Clear { "clear level" } else { "threshold" };
         let (problem, hint) = match level {
-            _ if !level.is_finite() => (format!("its {what} has to be a finite number"), None),
+            _ if !level.is_finite() => (format!("its {what} must be a finite number"), None),
             _ if self.metric.measure() != Measure::Ratio || (0.0..=1.0).contains(&level) => return Ok(()),
             _ => {
                 let hint = match (0.0..=100.0).contains(&level) {
@@ -311,7 +311,7 @@ mod tests {
             (rule(Metric::LoadPerCore, 80.0, None), ""),
             (of(Metric::DiskUsed, ""), "bytes"),
             (of(Metric::UnitCpuBusy, "till"), "no unit"),
-            (of(Metric::CpuBusy, "/"), "host alone"),
+            (of(Metric::CpuBusy, "/"), "metric of the host"),
         ] {
             let found = rule.check().err().map(|fault| Diagnostic::of(&fault).to_string()).unwrap_or_default();
             assert!(found.contains(problem) && found.is_empty() == problem.is_empty(), "{rule:?}: {found}");

@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         while let Some(key) = map.next_key::<String>()? {
             let inner = self.inner(|| key.clone());
             let refusal = if object.contains_key(&key) {
-                Some(format!("key {key:?} stands twice in one object"))
+                Some(format!("key {key:?} occurs twice in one object"))
             } else {
                 self.is_deepest().then(|| self.too_deep())
             };

@@ -84,7 +84,7 @@ impl FromStr for Capability {
         let number = NAMES.iter().position(|known| *known == name).and_then(|number| u8::try_from(number).ok());
         number.map(Self).ok_or_else(|| {
             let text: String = text.chars().take(32).collect();
-            format!("there is no capability {text:?}: use names such as \"net_bind_service\"")
+            format!("unknown capability {text:?}: use names such as \"net_bind_service\"")
         })
     }
 }

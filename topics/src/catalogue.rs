@@ -368,7 +368,7 @@ pub const MEASUREMENTS: &[Measurement] = {
             HOST,
             &[
                 field("total_bytes", Gauge, Bytes, Changed(Group::Memory), "The room for memory on disk."),
-                field("used_bytes", Gauge, Bytes, Changed(Group::Memory), "The memory that lies on disk."),
+                field("used_bytes", Gauge, Bytes, Changed(Group::Memory), "The memory on disk (swap)."),
             ],
         ),
         of(
@@ -490,7 +490,7 @@ pub const MEASUREMENTS: &[Measurement] = {
                     Sampled(Group::Resources),
                     "The open files, processes, local ports or tracked connections.",
                 ),
-                field("limit", Gauge, Number, Changed(Group::Resources), "The most that are possible of these."),
+                field("limit", Gauge, Number, Changed(Group::Resources), "The limit on them."),
             ],
         ),
         of(
@@ -620,7 +620,7 @@ pub const MEASUREMENTS: &[Measurement] = {
                 Gauge,
                 Ratio,
                 Sampled(Group::Units),
-                "The share of all processors' time that a container uses which is no unit.",
+                "The share of all processors' time that an unmanaged container uses.",
             )],
         ),
         of(
@@ -833,7 +833,7 @@ pub const MEASUREMENTS: &[Measurement] = {
                 field("waiting_bytes", Gauge, Bytes, Console, "The bytes that wait for another store."),
                 field("waiting", Gauge, Number, Console, "The values that wait for another store."),
                 field("sent_total", Counter, Number, Console, "The values that it took."),
-                field("retried_total", Counter, Number, Console, "The attempts that had to be repeated."),
+                field("retried_total", Counter, Number, Console, "The attempts that were repeated."),
                 field(
                     "quarantined_total",
                     Counter,

@@ -41,7 +41,7 @@ impl CommandKeys {
     pub fn check(&self) -> Result<(), String> {
         let is_long = |pem: &String| pem.len() > AUTHORITY_MAX_BYTES;
         if !(1..=COMMAND_KEYS_MAX).contains(&self.keys.len()) {
-            Err("they are none, or more than a host may have".to_owned())
+            Err("they are empty, or more than a host may have".to_owned())
         } else if self.authorities.len() > AUTHORITIES_MAX || self.authorities.iter().any(is_long) {
             Err("their root certificates are more, or longer, than a host may have".to_owned())
         } else {

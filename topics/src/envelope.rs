@@ -124,16 +124,16 @@ pub enum EnvelopeError {
     #[error("not a signed message: {0}")]
     Malformed(#[source] serde_json::Error),
     /// It is signed with a key that is not pinned here.
-    #[error("signed with the key {0:?}, which is not pinned here")]
+    #[error("signed with the key {0:?}, which this host does not pin")]
     UnknownKey(String),
     /// The signature is invalid.
     #[error("the signature is not valid")]
     BadSignature,
     /// The signature is valid, and the message is of a protocol that this build does not know.
-    #[error("signed in protocol {0} of the console, and this build speaks protocol {PROTOCOL}")]
+    #[error("signed in protocol {0} of the console, and this build uses protocol {PROTOCOL}")]
     LaterProtocol(u32),
     /// It has another type than expected.
-    #[error("a {found:?} where a {wanted:?} is wanted")]
+    #[error("expected a {wanted:?}, found a {found:?}")]
     WrongKind {
         /// The expected type.
         wanted: Kind,

@@ -44,7 +44,7 @@ const TOKEN_PREFIX: &str = "muster1.";
 
 /// A text that is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a join token: it begins with {TOKEN_PREFIX:?} and must be given whole")]
+#[error("not a join token: it begins with {TOKEN_PREFIX:?} and must be complete")]
 pub struct TokenError;
 
 impl std::fmt::Display for JoinToken {

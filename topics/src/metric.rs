@@ -71,8 +71,8 @@ pub enum BatchError {
     #[error("the batch cannot be unpacked: {0}")]
     Unpack(#[from] std::io::Error),
     /// It is packed with this dictionary, which is an unknown one.
-    #[error("the batch cannot be unpacked: it is packed with the dictionary {0:08x}, which is not known here")]
-    #[diagnostic(help("is this program older than the one that packed it?"))]
+    #[error("the batch cannot be unpacked: it is packed with the unknown dictionary {0:08x}")]
+    #[diagnostic(help("upgrade this program: it may be older than the one that packed it"))]
     Dictionary(u32),
     /// The first line is not the expected comment.
     #[error("the batch does not begin with '# v=1 epoch=… seq=…'")]
@@ -279,7 +279,7 @@ fn escape(out: &mut String, word: &str, special: &str) {
 fn parse_line(line: &str) -> Result<Point, &'static str> {
     let mut parts = split(line, ' ').into_iter();
     let (Some(key), Some(fields), Some(time), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-        return Err("measurement, fields and time are wanted, with a space between");
+        return Err("expected measurement, fields and time, separated by spaces");
     };
     let mut key = split(key, ',').into_iter();
     let measurement = key.next().map(unescape).filter(|name| !name.is_empty()).ok_or("it has no measurement")?;

@@ -189,7 +189,7 @@ fn parse_uuid(what: &'static str, text: &str) -> Result<Uuid, NameError> {
     Uuid::try_parse(text)
         .ok()
         .filter(canonical)
-        .ok_or_else(|| error(what, text, "a UUID in lower case with hyphens is wanted"))
+        .ok_or_else(|| error(what, text, "expected a UUID in lower case with hyphens"))
 }
 
 /// A unit's full name, `realm/name`.
@@ -238,7 +238,7 @@ impl FromStr for UnitName {
         text.split_once('/')
             .filter(|(realm, name)| Name::is_valid(realm) && Name::is_valid(name))
             .map(|(realm, _)| Self { text: text.to_owned(), slash: realm.len() })
-            .ok_or_else(|| error("unit", text, "REALM/NAME is wanted, each 1 to 63 of a-z, 0-9, '-' and '_'"))
+            .ok_or_else(|| error("unit", text, "expected REALM/NAME, each 1 to 63 of a-z, 0-9, '-' and '_'"))
     }
 }
 
@@ -264,7 +264,7 @@ impl FromStr for ConfigId {
             Some((role, name)) => Name::is_valid(role) && Name::is_valid(name),
             None => Name::is_valid(text),
         };
-        if valid { Ok(Self(text.to_owned())) } else { Err(error("config id", text, "NAME or ROLE.NAME is wanted")) }
+        if valid { Ok(Self(text.to_owned())) } else { Err(error("config id", text, "expected NAME or ROLE.NAME")) }
     }
 }
 
@@ -382,7 +382,7 @@ impl FromStr for Digest {
         if text.len() == 64 && text.as_bytes().iter().all(hex) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(error("SHA-256", text, "64 lower-case hexadecimal digits are wanted"))
+            Err(error("SHA-256", text, "expected 64 lower-case hexadecimal digits"))
         }
     }
 }

@@ -165,9 +165,11 @@ mod tests {
         assert_eq!(labels(HOST_LABELS_MAX).check(), Ok(()));
         assert!(labels(HOST_LABELS_MAX + 1).check().unwrap_err().contains("more than a host may have"));
         let no_keys = NumberedContent::CommandKeys(CommandKeys::default());
-        assert!(no_keys.check().unwrap_err().contains("they are none"));
+        assert!(no_keys.check().unwrap_err().contains("they are empty"));
         let urls = vec!["http://h".to_owned()];
         let addresses = Addresses { console_urls: urls, ..Addresses::default() };
-        assert!(NumberedContent::HostAddresses(addresses).check().unwrap_err().contains("no address of the console"));
+        assert!(
+            NumberedContent::HostAddresses(addresses).check().unwrap_err().contains("not an address of the console")
+        );
     }
 }

@@ -34,7 +34,7 @@ pub enum Phase {
     Playing,
     /// It was asked to end.
     Stopping,
-    /// It ended by itself, and will be restarted.
+    /// It ended unexpectedly, and will be restarted.
     Backoff,
     /// It needs intervention; `error` has the reason.
     Failed,
@@ -347,7 +347,7 @@ pub struct Beside {
 
 impl std::fmt::Display for Beside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let does = if self.leaving { "ends" } else { "comes up, and takes over then" };
+        let does = if self.leaving { "ends" } else { "starts, and takes over when it is up" };
         let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
         write!(f, "revision {}{pid} {does}", self.revision.short())
     }
@@ -376,7 +376,7 @@ impl RolledBack {
     #[must_use]
     pub fn diagnostic(&self, subject: impl std::fmt::Display) -> Diagnostic {
         let Self { revision, to, error, .. } = self;
-        let what = format!("{subject}went back to revision {} from {}", to.short(), revision.short());
+        let what = format!("{subject}rolled back to revision {} from {}", to.short(), revision.short());
         error.clone().within(what)
     }
 }

@@ -150,7 +150,7 @@ impl TryFrom<ObservedForm> for Observed {
         let ObservedForm { exit, core_dumped, oom_killed, .. } = form;
         let mut state = ObservedState::from(form.phase);
         if let ObservedState::Backoff { retry_ms } = &mut state {
-            *retry_ms = form.retry_ms.ok_or("a unit in phase `backoff` has to have `retry_ms`")?;
+            *retry_ms = form.retry_ms.ok_or("a unit in phase `backoff` needs `retry_ms`")?;
         }
         if let Some(instance) = state.instance_mut() {
             *instance = InstanceReport {
@@ -167,7 +167,7 @@ impl TryFrom<ObservedForm> for Observed {
             (Some(back), ..) => TrialReport::RolledBack(back),
             (None, Some(verified), true) => TrialReport::OnTrial { verified },
             (None, Some(verified), false) => TrialReport::Verified(verified),
-            (None, None, true) => return Err("a unit that is `on_trial` has to have `verified`"),
+            (None, None, true) => return Err("a unit that is `on_trial` needs `verified`"),
             (None, None, false) => TrialReport::Unverified,
         };
         Ok(Self {

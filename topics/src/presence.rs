@@ -22,7 +22,7 @@ pub struct Presence {
     pub epoch: u64,
     /// The number of the connection within the epoch, from 1: an old last will has an earlier one.
     pub session: u64,
-    /// The protocol that the agent speaks: see [`PROTOCOL`](crate::PROTOCOL). A console that does not know it takes nothing
+    /// The protocol that the agent speaks: see [`PROTOCOL`](crate::PROTOCOL). A console that does not know it reads
     /// of the host.
     pub protocol: u32,
     /// The agent's version, for people.

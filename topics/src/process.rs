@@ -89,7 +89,7 @@ impl FromStr for Cores {
 }
 
 fn no_cores(value: impl fmt::Display) -> String {
-    format!("{value} is no number of processors: use one from 0.01 on, such as 0.5 or 2")
+    format!("{value} is not a number of processors: use 0.01 or more, such as 0.5 or 2")
 }
 
 impl Serialize for Cores {

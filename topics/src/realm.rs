@@ -81,7 +81,7 @@ impl std::str::FromStr for PortRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no range of ports: FIRST-LAST is wanted, such as 11100-11199");
+        let wrong = || format!("{text:?} is not a range of ports: expected FIRST-LAST, such as 11100-11199");
         let (first, last) = text.split_once('-').ok_or_else(wrong)?;
         let range =
             Self { first: first.trim().parse().map_err(|_| wrong())?, last: last.trim().parse().map_err(|_| wrong())? };

@@ -104,8 +104,8 @@ fn asyncapi() -> Value {
             "title": "muster",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0" },
-            "description": "What agents and consoles say to each other over MQTT 3.1.1. Topics stand below a \
-                            configurable prefix, `muster` unless changed. The bindings name the \
+            "description": "The messages of agents and consoles over MQTT 3.1.1. \
+                            Topics have a configurable prefix, `muster` unless changed. The bindings name the \
                             quality at which each is published.",
         },
         "defaultContentType": "application/json",

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "each is the signal of its name; signal(7) tells what they are for")]
+#[expect(missing_docs, reason = "each is the signal of its name; signal(7) describes them")]
 pub enum Signal {
     Hup,
     Int,
@@ -235,8 +235,8 @@ impl JsonSchema for Signal {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let names = Self::NAMED.map(|(_, name)| name).join("|");
         json_schema!({
-            "description": "A signal: its name without `SIG`, in lower case. Read are also upper case, `SIG` before it, and its \
-                            number as x86 and ARM have it.",
+            "description": "A signal: its name without `SIG`, in lower case. Upper case, the prefix `SIG`, and \
+                            the number on x86 and ARM are accepted too.",
             "oneOf": [
                 {
                     "type": "string",

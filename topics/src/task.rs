@@ -183,7 +183,7 @@ pub const TASK_LOG_MAX_BYTES: usize = 64 * 1024;
 pub struct UnitTasks {
     /// The tasks that the host still has, the newest first.
     pub tasks: Vec<TaskRecord>,
-    /// What changes of the unit owe, for people: `restart shop/till is to be done`.
+    /// What changes of the unit owe, for people: `restart shop/till is pending`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owed: Vec<String>,
     /// The log of the task that was asked for, if there is one.
@@ -226,8 +226,8 @@ impl std::fmt::Display for OwedReport {
         let times = if *attempts == 1 { "attempt" } else { "attempts" };
         match failed_ms {
             Some(_) => write!(f, ", given up after {attempts} {times}")?,
-            None if *attempts > 0 => write!(f, ", to be tried again after {attempts} {times}")?,
-            None => f.write_str(", to be done")?,
+            None if *attempts > 0 => write!(f, ", retried after {attempts} {times}")?,
+            None => f.write_str(", pending")?,
         }
         match error {
             Some(error) => write!(f, ": {error:#}"),

@@ -356,7 +356,7 @@ impl Channel {
     }
 }
 
-/// When a unit that ended by itself is restarted.
+/// When a unit that ended unexpectedly is restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Restart {

@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for V1 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u64::deserialize(deserializer)? {
             1 => Ok(Self),
-            other => Err(D::Error::custom(format!("payload version {other} is not known here, only version 1 is"))),
+            other => Err(D::Error::custom(format!("unknown payload version {other}; only version 1 is supported"))),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::reason::Reason;
 pub(crate) enum Malformed {
     #[error("a packet ends before its content does")]
     Short,
-    #[error("a packet goes on after its content")]
+    #[error("a packet is longer than its content")]
     Long,
     #[error("a length of more than four bytes")]
     Length,
@@ -21,9 +21,9 @@ pub(crate) enum Malformed {
     Type(u8),
     #[error("flags of the fixed header that its packet type does not have")]
     Flags,
-    #[error("a quality of service that there is not")]
+    #[error("an invalid quality of service")]
     QoS,
-    #[error("quality of service 2, which this broker does not take")]
+    #[error("quality of service 2, which this broker does not support")]
     QoS2,
     #[error("packet identifier 0")]
     PacketId,
@@ -31,17 +31,17 @@ pub(crate) enum Malformed {
     NoFilters,
     #[error("connect flags that contradict each other")]
     ConnectFlags,
-    #[error("a first packet that is no CONNECT")]
+    #[error("a first packet other than CONNECT")]
     NotConnect,
-    #[error("a protocol name that is not MQTT's")]
+    #[error("a protocol name other than MQTT")]
     NotMqtt,
-    #[error("protocol level {0}, which this broker does not speak")]
+    #[error("protocol level {0}, which this broker does not support")]
     Level(u8),
     #[error("property {0:#04x}, which its packet does not have")]
     Property(u32),
     #[error("property {0:#04x} twice")]
     PropertyTwice(u8),
-    #[error("property {0:#04x} with a value that it cannot have")]
+    #[error("property {0:#04x} with an invalid value")]
     PropertyValue(u8),
     #[error("property {0:#04x}, which only a server sends")]
     ServerProperty(u8),
@@ -53,9 +53,9 @@ pub(crate) enum Malformed {
     AuthData,
     #[error("reserved bits of subscription options that are set")]
     ReservedOptions,
-    #[error("subscription options that there are not")]
+    #[error("invalid subscription options")]
     Options,
-    #[error("a shared subscription without local messages")]
+    #[error("a shared subscription with the option `no local`")]
     LocalShare,
     #[error("reason code {0:#04x}, which its packet does not have")]
     ReasonCode(u8),

@@ -12,9 +12,9 @@ const SLOWEST: u32 = 1024;
 /// What took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Overdue {
-    #[error("no whole packet came for longer than the client's keep-alive")]
+    #[error("no packet arrived within the client's keep-alive")]
     Silence,
-    #[error("the client took nothing of what waits for it")]
+    #[error("the client does not read what is sent to it")]
     Output,
     #[error("the client acknowledged nothing")]
     Acknowledgement,

@@ -23,23 +23,23 @@ pub(super) enum ConnectionEnd {
     Broken(io::Error),
     #[error(transparent)]
     Overdue(#[from] Overdue),
-    #[error("the client fell too far behind: its queue is full")]
+    #[error("the client reads too slowly: its queue is full")]
     Behind,
     #[error("the client sent {0}")]
     Malformed(#[from] Malformed),
     #[error("a publish to {topic:?} is refused: {refusal}")]
     Publish { topic: String, refusal: AccessRefusal },
-    #[error("the client used topic alias {0}, which stands for nothing")]
+    #[error("the client used topic alias {0}, which is not defined")]
     Alias(u16),
-    #[error("the client asked at its end for a session that it did not ask for at its beginning")]
+    #[error("DISCONNECT sets a session expiry, and CONNECT had none")]
     SessionExpiry,
     #[error("a newer connection has the same client id")]
     TakenOver,
     #[error("its certificate was revoked, or its user removed")]
     Revoked,
-    #[error("an authority is not trusted any more, and it has to show its certificate anew")]
+    #[error("an authority is no longer trusted: the client must connect again")]
     Untrusted,
-    #[error("the broker stops")]
+    #[error("the broker is stopping")]
     Stopping,
 }
 

@@ -164,22 +164,20 @@ fn answer(head: &[u8], stats: &impl Fn() -> BrokerStats) -> String {
     let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return HttpResponse::short(400, "this is no request of HTTP/1.1").render(false);
+        return HttpResponse::short(400, "this is not an HTTP/1.1 request").render(false);
     };
     let is_head = method == "HEAD";
     let answer = match (method, target.split('?').next().unwrap_or_default(), version) {
         (_, _, "HTTP/1.1" | "HTTP/1.0") if method.is_empty() || !target.starts_with('/') => {
-            HttpResponse::short(400, "this is no request of HTTP/1.1")
+            HttpResponse::short(400, "this is not an HTTP/1.1 request")
         }
         ("GET" | "HEAD", "/metrics", "HTTP/1.1" | "HTTP/1.0") => {
             HttpResponse { status: 200, content_type: text::CONTENT_TYPE, body: text::page(&stats()) }
         }
-        (_, "/metrics", "HTTP/1.1" | "HTTP/1.0") => {
-            HttpResponse::short(405, "the metrics can only be read: GET /metrics")
-        }
-        (_, _, "HTTP/1.1" | "HTTP/1.0") => HttpResponse::short(404, "there is nothing here but /metrics"),
-        _ if version.starts_with("HTTP/") => HttpResponse::short(505, "this is spoken in HTTP/1.1"),
-        _ => HttpResponse::short(400, "this is no request of HTTP/1.1"),
+        (_, "/metrics", "HTTP/1.1" | "HTTP/1.0") => HttpResponse::short(405, "the only method is GET: GET /metrics"),
+        (_, _, "HTTP/1.1" | "HTTP/1.0") => HttpResponse::short(404, "the only path is /metrics"),
+        _ if version.starts_with("HTTP/") => HttpResponse::short(505, "use HTTP/1.1"),
+        _ => HttpResponse::short(400, "this is not an HTTP/1.1 request"),
     };
     answer.render(is_head)
 }

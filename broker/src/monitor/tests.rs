@@ -42,13 +42,13 @@ async fn requests_and_answers() {
         ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", "\nmuster_broker_messages_received_total 1\n"),
         ("GET /metrics HTTP/1.0\r\n\r\n", "200 OK", "\nmuster_broker_messages_received_total 2\n"),
         ("GET /metrics?format=text HTTP/1.1\r\n\r\n", "200 OK", CONTENT_TYPE),
-        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found", "nothing here but /metrics"),
-        ("GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found", "nothing here but /metrics"),
+        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found", "the only path is /metrics"),
+        ("GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found", "the only path is /metrics"),
         ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
         ("GET /metrics HTTP/2.0\r\n\r\n", "505 ", "HTTP/1.1"),
-        ("GET metrics HTTP/1.1\r\n\r\n", "400 Bad Request", "no request"),
-        ("hello\r\n\r\n", "400 Bad Request", "no request"),
-        ("\r\n\r\n", "400 Bad Request", "no request"),
+        ("GET metrics HTTP/1.1\r\n\r\n", "400 Bad Request", "not an HTTP/1.1 request"),
+        ("hello\r\n\r\n", "400 Bad Request", "not an HTTP/1.1 request"),
+        ("\r\n\r\n", "400 Bad Request", "not an HTTP/1.1 request"),
     ] {
         let answer = ask(address, request.as_bytes()).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {answer}");

@@ -127,17 +127,17 @@ fn retained(page: &mut MetricWriter, stats: &BrokerStats) {
     );
     page.counter(
         "muster_broker_retained_refused_total",
-        "Messages that were to be retained and were refused, for want of room.",
+        "Messages to retain that were refused because a limit was reached.",
         stats.retained_refused_total,
     );
     page.counter(
         "muster_broker_retained_revoked_total",
-        "Retained messages that were taken out because their publisher's certificate was revoked.",
+        "Retained messages that were removed because their publisher's certificate was revoked.",
         stats.retained_revoked_total,
     );
     page.counter(
         "muster_broker_retained_expired_total",
-        "Retained messages that were taken out because they had expired.",
+        "Retained messages that were removed because they had expired.",
         stats.retained_expired_total,
     );
     let Some(journal) = &stats.journal else { return };
@@ -154,7 +154,7 @@ fn retained(page: &mut MetricWriter, stats: &BrokerStats) {
         "Changes that were not written when they came.",
         journal.missed_total,
     );
-    page.counter("muster_broker_journal_rewrites_total", "Times that it was written anew.", journal.rewrites_total);
+    page.counter("muster_broker_journal_rewrites_total", "Times that it was rewritten.", journal.rewrites_total);
 }
 
 #[cfg(test)]

@@ -177,5 +177,5 @@ pub(super) fn wrap(text: &mut String, mark: &str, indent: &str, paragraph: &str)
 }
 
 /// A note in every broker's configuration except our own.
-pub(super) const IDS: &str = "Not expressed: whose a client id is. Whoever is let in may end another's session by taking its \
-                   client id; its own rights stay as they are.";
+pub(super) const IDS: &str = "Not expressed: whose a client id is. A client that is admitted may end another one's \
+                   session by using its client id; its own permissions do not change.";

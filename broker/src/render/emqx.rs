@@ -30,8 +30,8 @@ pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
     ]
 }
 
-const CLIENT_IDS: &str = "Not expressed: whose a client id is. Whoever is let in may end another's session by taking its client id; its \
-                          own rights stay as they are.";
+const CLIENT_IDS: &str = "Not expressed: whose a client id is. A client that is admitted may end another one's session by \
+                          using its client id; its own permissions do not change.";
 
 fn configuration(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
@@ -40,7 +40,7 @@ fn configuration(maker: &RenderContext<'_>) -> String {
         TESTED,
         &[
             "The three PEM files come from `muster console issue --role broker --name NAME --san ADDRESS --out FOLDER`; \
-             acl.conf lies beside them.",
+             acl.conf is beside them.",
             CLIENT_IDS,
         ],
     );
@@ -57,7 +57,7 @@ listeners.ssl.default {{
     certfile = \"{folder}/certificate.pem\"
     keyfile = \"{folder}/key.pem\"
     versions = [\"tlsv1.3\", \"tlsv1.2\"]
-    # Who has no certificate of the authority is nobody; who has one is whom its common name says.
+    # A client needs a certificate of the authority; its common name is its identity.
     verify = verify_peer
     fail_if_no_peer_cert = true
   }}

@@ -19,7 +19,7 @@ fn credentials(maker: &RenderContext<'_>) -> String {
         VERSION,
         TESTED,
         &[
-            "Here are the roles. Users are yours to add: a password is nothing to be generated into a file. Each has the common \
+            "Here are the roles. Add the users yourself: passwords are not written to a generated file. Each has the common \
              name of its certificate as user name, one of the roles, and a password hash that the extension's own tool makes.",
             "Not expressed: that the user name is the certificate's common name. The extension knows names and passwords \
              alone, and muster's agents and consoles show certificates and send neither; so something before it, such \

@@ -52,7 +52,7 @@ impl FromStr for BrokerKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// A path that some broker would misread.
-    #[error("the folder {0:?} cannot stand in every broker's configuration: use letters, digits and /._- alone")]
+    #[error("the folder {0:?} cannot be written in every broker's configuration: use only letters, digits and /._-")]
     Folder(PathBuf),
 }
 

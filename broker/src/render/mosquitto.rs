@@ -40,7 +40,7 @@ fn configuration(maker: &RenderContext<'_>) -> String {
         TESTED,
         &[
             "The three PEM files come from `muster console issue --role broker --name NAME --san ADDRESS --out FOLDER`; \
-             muster.acl lies beside them. Mosquitto's own user must be able to read them.",
+             muster.acl is beside them. Mosquitto's own user must be able to read them.",
             IDS,
             "Different: a SUBSCRIBE for too much is granted, but brings only what the client may read. muster's own \
              broker refuses it. The same holds for shared subscriptions.",
@@ -55,7 +55,7 @@ cafile {folder}/authority.pem
 certfile {folder}/certificate.pem
 keyfile {folder}/key.pem
 tls_version tlsv1.2
-# Who has no certificate of the authority is nobody; who has one is whom its common name says.
+# A client needs a certificate of the authority; its common name is its identity.
 require_certificate true
 use_identity_as_username true
 allow_anonymous false
@@ -65,7 +65,7 @@ acl_file {folder}/muster.acl
 # $MUSTER_REVOKED_PEM here and starts Mosquitto again. Then take the # away:
 #crlfile {folder}/revoked.pem
 
-# Every party publishes its retained messages anew when it connects; this saves them the moment.
+# Every party publishes its retained messages again when it connects; this saves them the moment.
 persistence true
 persistence_location /var/lib/mosquitto/
 autosave_interval 300
@@ -96,7 +96,7 @@ fn permissions(maker: &RenderContext<'_>) -> String {
         VERSION,
         TESTED,
         &[
-            "Whoever is no host must be named (--console, --operator, --observer). A certificate whose name is not in here \
+            "Every identity other than a host must be named (--console, --operator, --observer). A certificate whose name is not in here \
              has the rights of a host of that name: it reads broadcast commands and writes where no console looks.",
         ],
     );
@@ -121,7 +121,7 @@ fn entry(maker: &RenderContext<'_>, client: &RenderedClient, text: &mut String) 
             let _ = writeln!(text, "topic {word} {filter}");
         }
     }
-    text.push_str("# It is no host.\n");
+    text.push_str("# Not a host.\n");
     for filter in maker.filters(Role::Host, Action::Publish, name) {
         let _ = writeln!(text, "topic deny {filter}");
     }

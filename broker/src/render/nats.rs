@@ -30,7 +30,7 @@ fn configuration(maker: &RenderContext<'_>) -> String {
         TESTED,
         &[
             "The three PEM files come from `muster console issue --role broker --name NAME --san ADDRESS --out FOLDER`.",
-            "Everybody must be named, hosts too (--host). To add or lock out one: make this file anew with all of them, and \
+            "Everybody must be named, hosts too (--host). To add or lock out one: write this file again with all of them, and \
              `nats-server --signal reload`.",
             IDS,
             "Not expressed: the revocation list, and the longest message: max_payload bounds NATS's own protocol alone.",

@@ -26,7 +26,7 @@ pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
     ]
 }
 
-const NAMED: &str = "Everybody must be named, hosts too (--host). To add one: make definitions.json anew with all of them, and \
+const NAMED: &str = "Everybody must be named, hosts too (--host). To add one: write definitions.json again with all of them, and \
                      `rabbitmqctl import_definitions FILE`; to lock one out: `rabbitmqctl delete_user ID`.";
 const WILDCARDS: &str = "Different: a retained message does not reach a subscription with a wildcard. muster does not count on it: a \
                          console asks, and agents say everything when they connect.";
@@ -38,7 +38,7 @@ fn configuration(maker: &RenderContext<'_>) -> String {
         TESTED,
         &[
             "The three PEM files come from `muster console issue --role broker --name NAME --san ADDRESS --out FOLDER`; \
-             definitions.json lies beside them. enabled_plugins belongs into /etc/rabbitmq.",
+             definitions.json is beside them. enabled_plugins belongs into /etc/rabbitmq.",
             NAMED,
             IDS,
             WILDCARDS,
@@ -57,7 +57,7 @@ ssl_options.certfile = {folder}/certificate.pem
 ssl_options.keyfile = {folder}/key.pem
 ssl_options.versions.1 = tlsv1.3
 ssl_options.versions.2 = tlsv1.2
-# Who has no certificate of the authority is nobody; who has one is whom its common name says.
+# A client needs a certificate of the authority; its common name is its identity.
 ssl_options.verify = verify_peer
 ssl_options.fail_if_no_peer_cert = true
 ssl_cert_login_from = common_name

@@ -128,7 +128,7 @@ impl JournalHandle {
             state.missed.fetch_add(1, Ordering::Relaxed);
             state.is_behind.store(true, Ordering::Release);
             tracing::warn!(
-                "retained messages come faster than the disk takes them; they are kept in memory, and written later"
+                "retained messages arrive faster than the disk can write them; they are kept in memory, and written later"
             );
             self.send(JournalOrder::Look);
         } else {
@@ -367,8 +367,8 @@ impl JournalThread {
             tracing::error!(
                 folder = %self.folder.display(),
                 %error,
-                consequence = "they are kept in memory, and written when that is possible again",
-                hint = "see to the room on that disk",
+                consequence = "they are kept in memory, and written as soon as that is possible",
+                hint = "free space on that disk",
                 "retained messages cannot be written",
             );
         }
@@ -399,7 +399,7 @@ impl JournalThread {
             // The old file remains in use: it is only longer than necessary.
             Err(error) if !heals && !self.state.is_broken.load(Ordering::Acquire) => {
                 self.state.errors.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(folder = %self.folder.display(), %error, "the journal of retained messages cannot be made smaller");
+                tracing::warn!(folder = %self.folder.display(), %error, "the journal of retained messages cannot be compacted");
                 self.hold(PAUSE_MAX);
                 return;
             }

@@ -65,7 +65,7 @@ fn clear_places(folder: &Path) -> io::Result<()> {
     for name in [JOURNAL, NEW, LOCK] {
         let path = folder.join(name);
         if path.is_dir() {
-            move_aside(&path, "there is a folder in the place of a file")?;
+            move_aside(&path, "the path is a folder instead of a file")?;
         }
     }
     Ok(())
@@ -77,8 +77,8 @@ fn move_aside(path: &Path, fault: &str) -> io::Result<()> {
     fs::rename(path, &aside)?;
     tracing::error!(
         path = %path.display(), aside = %aside.display(),
-        consequence = "it is set aside; hosts and consoles publish again what they have retained",
-        hint = "look what it is, and check the disk; if nobody needs it, delete it",
+        consequence = "it is set aside; hosts and consoles publish their retained messages again",
+        hint = "find out what it is, and check the disk; if it is not needed, delete it",
         "{fault}",
     );
     Ok(())
@@ -133,7 +133,7 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
     match found {
         JournalFile::Sound { salt, end, torn } => {
             if torn > 0 {
-                tracing::warn!(path = %path.display(), bytes = torn, "an unfinished end of the journal was cut off");
+                tracing::warn!(path = %path.display(), bytes = torn, "the incomplete last record of the journal was cut off");
             }
             if refused > 0 {
                 return Ok(None);
@@ -143,7 +143,7 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
             Ok(Some(OpenJournal { file, salt, bytes: end }))
         }
         JournalFile::Unfinished => {
-            tracing::warn!(path = %path.display(), "the journal was never begun; it is made anew");
+            tracing::warn!(path = %path.display(), "the journal has no header; it is written again");
             Ok(None)
         }
         JournalFile::Damaged { at, lost } => {
@@ -154,7 +154,7 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
                 at,
                 lost_bytes = lost,
                 consequence = "what could be read is kept, and the file stays under another name",
-                hint = "every party publishes what is its own again, so the file can be deleted",
+                hint = "every client publishes its own messages again, so the file can be deleted",
                 "the journal of retained messages is damaged",
             );
             Ok(None)

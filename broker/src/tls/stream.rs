@@ -114,7 +114,7 @@ fn pump(
             Ok(ConnectionState::Closed) => Ok(Some(HandshakeStop::Closed)),
             Ok(ConnectionState::BlockedHandshake) => Ok(Some(HandshakeStop::Blocked)),
             Ok(ConnectionState::WriteTraffic(_)) => Ok(Some(HandshakeStop::Traffic)),
-            Ok(_) => Err(Error::General("a state of TLS that is not known".to_owned())),
+            Ok(_) => Err(Error::General("an unknown state of TLS".to_owned())),
             Err(error) => Err(error),
         };
         used += discard;
@@ -141,7 +141,7 @@ fn broken(error: &Error) -> io::Error {
 }
 
 fn truncated() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the other side ended the connection without saying so in TLS")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection without a TLS close alert")
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {

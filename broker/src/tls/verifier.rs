@@ -39,7 +39,7 @@ impl ClientCertVerifier for Verifier {
         let serial = Serial::new(certificate.raw_serial()).ok_or(CertificateError::BadEncoding)?;
         if self.revoked.contains(&serial) {
             let subject = certificate.subject();
-            log_peer!(INFO, serial, REVOKED, certificate.serial = %serial, certificate.subject = %subject, "a revoked certificate is shown");
+            log_peer!(INFO, serial, REVOKED, certificate.serial = %serial, certificate.subject = %subject, "the client presented a revoked certificate");
             return Err(CertificateError::Revoked.into());
         }
         Ok(verified)

@@ -22,9 +22,9 @@ pub(crate) enum FrameViolation {
     Control,
     #[error("a WebSocket frame that does not follow from the one before")]
     Order,
-    #[error("a WebSocket close frame that makes no sense")]
+    #[error("an invalid WebSocket close frame")]
     Close,
-    #[error("a WebSocket frame of text, where MQTT wants bytes")]
+    #[error("a WebSocket text frame, where MQTT needs a binary frame")]
     Text,
     #[error("a WebSocket frame larger than the limit")]
     TooLarge,

@@ -221,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
             ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
             let filled = left_over + read.filled().len();
             if filled == left_over {
-                let text = "the other side ended the connection without saying so in WebSocket";
+                let text = "the other side closed the connection without a WebSocket close frame";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
             }
             front.copy_from_slice(this.incoming.as_slice());

@@ -15,7 +15,7 @@ const PATHS: [&str; 2] = ["/mqtt", "/"];
 /// Why a request does not begin a WebSocket for MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UpgradeRefusal {
-    #[error("the request is no HTTP/1.1")]
+    #[error("the request is not HTTP/1.1")]
     Http,
     #[error("the request's head is longer than {HEAD_MAX_BYTES} bytes")]
     TooLarge,
@@ -23,9 +23,9 @@ pub(crate) enum UpgradeRefusal {
     Timeout,
     #[error("the request's method is not GET")]
     Method,
-    #[error("there is nothing at the request's path; MQTT over WebSocket is at /mqtt")]
+    #[error("unknown path; MQTT over WebSocket is at /mqtt")]
     Path,
-    #[error("the request does not ask for a WebSocket; this port speaks nothing else")]
+    #[error("the request does not ask for a WebSocket; this port supports nothing else")]
     Upgrade,
     #[error("the request asks for another version of WebSocket than 13")]
     Version,

@@ -26,7 +26,7 @@ fn now() -> PanelRow {
     row(
         "Now",
         vec![
-            number("Agents", ValueUnit::Count, "How many agents tell of themselves.")
+            number("Agents", ValueUnit::Count, "How many agents report their own measurements.")
                 .ask(on(of("muster_agent_memory", "resident_bytes")).fold(SeriesFold::Count, &[])),
             number("Most memory", ValueUnit::Bytes, "What the largest agent has in memory.")
                 .ask(greatest(of("muster_agent_memory", "resident_bytes"))),
@@ -86,7 +86,7 @@ fn work() -> PanelRow {
                         .top()
                         .named("{hostname} {queue}"),
                 ),
-            lines("Connections made again", ValueUnit::PerSecond, "How often agents connect anew: all of them at once is the broker, one of them its network.")
+            lines("Connections made again", ValueUnit::PerSecond, "How often agents reconnect: if all do at once, the cause is the broker; if one does, its network.")
                 .ask(on(rate("muster_agent_link", "reconnects_total")).fold(SeriesFold::Sum, &[]).named("all agents")),
             lines("Looking at units", ValueUnit::Seconds, "How long it is since agents last looked at all their units, and how long that took; the longest of each.")
                 .ask(on(of("muster_agent_reconcile", "age_seconds")).fold(SeriesFold::Max, &[]).named("since then"))

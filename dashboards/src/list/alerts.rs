@@ -10,7 +10,7 @@ pub(super) fn dashboard() -> Dashboard {
     Dashboard {
         name: "alerts",
         title: "muster: alerts",
-        description: "What somebody should look at, on which hosts, and since when.",
+        description: "What needs attention, on which hosts, and since when.",
         since: "now-24h",
         variables: vec![host_variable(true)],
         rows: vec![now(), course()],

@@ -28,7 +28,7 @@ fn now() -> PanelRow {
                 .ask(sum(of("muster_console_hosts", "count"))),
             number("Open commands", ValueUnit::Count, "Commands that some host has not answered yet.")
                 .ask(sum(of("muster_console_commands", "open"))),
-            number("Measurements", ValueUnit::PerSecond, "How many values are taken in in a second.")
+            number("Measurements", ValueUnit::PerSecond, "How many values are stored per second.")
                 .ask(sum(rate("muster_console_points", "received_total"))),
             number("Series", ValueUnit::Count, "How many series the store knows.")
                 .ask(sum(of("muster_console_series", "count"))),
@@ -89,7 +89,7 @@ fn store() -> PanelRow {
     row(
         "Measurements",
         vec![
-            lines("Values taken in", ValueUnit::PerSecond, "How many values are taken in in a second.")
+            lines("Values stored", ValueUnit::PerSecond, "How many values are stored per second.")
                 .ask(rate("muster_console_points", "received_total").each(INSTANCE).named("values")),
             lines("Series", ValueUnit::Count, "How many series the store knows.")
                 .ask(of("muster_console_series", "count").each(INSTANCE).named("series")),
@@ -112,13 +112,21 @@ fn external() -> PanelRow {
                 .ask(by_store(of("muster_console_external", "waiting"), "{store}")),
             lines("Sent", ValueUnit::PerSecond, "Lines that another store has taken.")
                 .ask(by_store(rate("muster_console_external", "sent_total"), "{store}")),
-            lines("Tried again", ValueUnit::PerSecond, "How often another store did not take what it was sent, and is asked again.")
-                .ask(by_store(rate("muster_console_external", "retried_total"), "{store}")),
-            lines("Lost", ValueUnit::PerSecond, "Lines that another store refuses, and that are set aside for somebody to look at; and those for which there was no room.")
-                .wide(24)
-                .bad(0.000_001)
-                .ask(by_store(rate("muster_console_external", "quarantined_total"), "{store}: set aside"))
-                .ask(by_store(rate("muster_console_external", "dropped_total"), "{store}: dropped")),
+            lines(
+                "Tried again",
+                ValueUnit::PerSecond,
+                "How often another store did not take what it was sent, and is asked again.",
+            )
+            .ask(by_store(rate("muster_console_external", "retried_total"), "{store}")),
+            lines(
+                "Lost",
+                ValueUnit::PerSecond,
+                "Lines that an external store refuses, which are set aside, and lines for which there was no room.",
+            )
+            .wide(24)
+            .bad(0.000_001)
+            .ask(by_store(rate("muster_console_external", "quarantined_total"), "{store}: set aside"))
+            .ask(by_store(rate("muster_console_external", "dropped_total"), "{store}: dropped")),
         ],
     )
 }

@@ -122,7 +122,7 @@ fn hosts() -> PanelRow {
     row(
         "Hosts and units",
         vec![
-            table("Hosts", ValueUnit::Count, "All hosts, as they are now. A name leads to the host's own page.")
+            table("Hosts", ValueUnit::Count, "All hosts in their present state. A name leads to the host's own page.")
                 .link(PanelLink::Host)
                 .ask(host(of("muster_host", "online"), "Online", ValueUnit::Flag))
                 .ask(host(of("muster_host_cpu", "busy_ratio"), "Processor", ValueUnit::Ratio))

@@ -95,7 +95,7 @@ fn memory() -> PanelRow {
             .ask(memory("used_bytes", "used"))
             .ask(memory("available_bytes", "available"))
             .ask(memory("total_bytes", "total")),
-            lines("Swap", ValueUnit::Bytes, "Memory that lies on disk.")
+            lines("Swap", ValueUnit::Bytes, "Memory on disk (swap).")
                 .ask(swap("used_bytes", "used"))
                 .ask(swap("total_bytes", "total")),
         ],
@@ -191,7 +191,7 @@ fn units() -> PanelRow {
             table(
                 "Units",
                 ValueUnit::Count,
-                "The units of this host, as they are now. A name leads to the unit's own page.",
+                "The units of this host in their present state. A name leads to the unit's own page.",
             )
             .link(PanelLink::Unit)
             .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", ValueUnit::Count))

@@ -109,9 +109,9 @@ fn course() -> PanelRow {
             )
             .ask(each(of("muster_unit_restart", "attempts"), NAME)),
             lines(
-                "What they tell",
+                "Their own numbers",
                 ValueUnit::Count,
-                "Numbers that programs tell of themselves, by names of their own.",
+                "Numbers that programs report of themselves, under names of their own.",
             )
             .ask(each(all("muster_yuno"), "{hostname} {realm}/{unit} {field}")),
         ],
@@ -124,7 +124,7 @@ fn each() -> PanelRow {
     row(
         "Each",
         vec![
-            table("Units", ValueUnit::Count, "The units that are chosen, as they are now.")
+            table("Units", ValueUnit::Count, "The selected units in their present state.")
                 .link(PanelLink::Unit)
                 .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", ValueUnit::Count))
                 .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", ValueUnit::Ratio))

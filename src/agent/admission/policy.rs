@@ -106,10 +106,10 @@ impl AdmissionPolicy {
     fn has_file(&self) -> Option<String> {
         let file = self.unless_file.as_ref()?;
         match file.symlink_metadata() {
-            Ok(_) => Some(format!("{} is there (`admission.unless_file`)", file.display())),
+            Ok(_) => Some(format!("{} exists (`admission.unless_file`)", file.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             // Whether it is there is unknown.
-            Err(error) => Some(format!("{} cannot be examined: {error} (`admission.unless_file`)", file.display())),
+            Err(error) => Some(format!("cannot read {}: {error} (`admission.unless_file`)", file.display())),
         }
     }
 
@@ -131,7 +131,7 @@ impl AdmissionPolicy {
 
     async fn ran(&self, version: &DeploymentVersion, limit: Duration) -> Result<(), String> {
         let Some((program, args)) = self.command.split_first() else { return Ok(()) };
-        let failed = |error: io::Error| format!("{program} cannot be run: {error}");
+        let failed = |error: io::Error| format!("cannot run {program}: {error}");
         let mut child = Command::new(program)
             .args(args)
             .env_clear()
@@ -160,7 +160,7 @@ impl AdmissionPolicy {
             Ok(Ok((status, said))) => {
                 let said = String::from_utf8_lossy(&said);
                 let line = said.lines().find(|line| !line.trim().is_empty()).map(str::trim);
-                Err(line.map_or_else(|| format!("{program} says no: {status}"), str::to_owned))
+                Err(line.map_or_else(|| format!("{program} refuses: {status}"), str::to_owned))
             }
             Ok(Err(error)) => Err(failed(error)),
             Err(_) => {
@@ -168,7 +168,7 @@ impl AdmissionPolicy {
                 if let Some(group) = group {
                     let _ = signal::killpg(group, signal::Signal::SIGKILL);
                 }
-                Err(format!("{program} has not ended within {} s, and was killed", limit.as_secs()))
+                Err(format!("{program} did not end within {} s and was killed", limit.as_secs()))
             }
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         assert!(policy.ask(&version()).await.unwrap_err().cause.contains("in-use"));
         // What is unknown is no permission.
         let policy = AdmissionPolicy { unless_file: Some(file.join("below")), ..AdmissionPolicy::default() };
-        assert!(policy.forbids(&version(), PolicyMoment::Begin).unwrap().contains("cannot be examined"));
+        assert!(policy.forbids(&version(), PolicyMoment::Begin).unwrap().contains("cannot read"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl PartialArtifact {
             self.done_bytes.store(len_bytes, Ordering::Relaxed);
         }
         if len_bytes < self.artifact.size_bytes {
-            let source = format!("it ended after {len_bytes} of {} bytes", self.artifact.size_bytes).into();
+            let source = format!("the transfer ended after {len_bytes} of {} bytes", self.artifact.size_bytes).into();
             return Err(ArtifactError::Transport { what: self.what, source });
         }
         let found = Digest::from_ring(hash.finish());

@@ -97,8 +97,7 @@ fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
             return Response::builder().status(status).body(Once::new("{}", false)).unwrap();
         }
         Answer::Damaged => {
-            let said =
-                r#"{"code": "content_damaged", "message": "it is not what was stored", "hint": "add it once more"}"#;
+            let said = r#"{"code": "content_damaged", "message": "it is damaged", "hint": "add it once more"}"#;
             return Response::builder().status(404).body(Once::new(said, false)).unwrap();
         }
     };
@@ -282,8 +281,8 @@ async fn damaged_artifact_is_downloaded_again() {
 async fn artifact_with_wrong_hash_is_not_installed() {
     assert_eq!(check(&[Answer::Wrong], 1, "SHA-256").await, [""; 0]);
     assert_eq!(check(&[Answer::Longer], 1, "longer than its 100000 bytes").await, [""; 0]);
-    assert_eq!(check(&[Answer::Status(404)], 1, "it is not there (any more)").await, [""; 0]);
-    assert_eq!(check(&[Answer::Damaged], 1, "404 Not Found: it is not what was stored").await, [""; 0]);
+    assert_eq!(check(&[Answer::Status(404)], 1, "the console does not have it").await, [""; 0]);
+    assert_eq!(check(&[Answer::Damaged], 1, "404 Not Found: it is damaged").await, [""; 0]);
     assert_eq!(check(&[Answer::Damaged], 1, "add it once more").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(403)], 1, "member of the fleet").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(302)], 1, "302").await, [""; 0]);
@@ -466,6 +465,6 @@ async fn full_disk_is_reported() {
     sender.send(Ok(CONTENT)).await.unwrap();
     drop(sender);
     let error = tokio::task::spawn_blocking(move || receiving.write(queue)).await.unwrap().unwrap_err();
-    assert!(Diagnostic::of(&error).hint.unwrap().contains("make room"), "{error}");
+    assert!(Diagnostic::of(&error).hint.unwrap().contains("free space"), "{error}");
     assert_eq!(listing(folder.path()), [""; 0], "a half of something is the last to keep on a full disk");
 }

@@ -51,7 +51,7 @@ impl LimitChange {
             (Some(folder), _) => self.set_v1(folder),
             // There was no limit.
             (None, None) => Ok(()),
-            (None, Some(_)) => Err("what runs is in no cgroup that could have it".to_owned()),
+            (None, Some(_)) => Err("the running process has no cgroup for it".to_owned()),
         }
     }
 
@@ -94,7 +94,7 @@ fn make_room(folder: &Path, bytes: u64) -> Result<(), String> {
     match in_use() {
         Some(used) if used > bytes => {
             set(folder, "memory.high", "max")?;
-            Err(format!("{used} bytes are in use"))
+            Err(format!("{used} bytes are used"))
         }
         _ => Ok(()),
     }
@@ -130,7 +130,7 @@ fn set_if_there(folder: &Path, file: &str, text: &str) -> Result<(), String> {
 }
 
 fn told(file: &str, error: &io::Error) -> String {
-    let more = if error.kind() == io::ErrorKind::ResourceBusy { " (more is in use)" } else { "" };
+    let more = if error.kind() == io::ErrorKind::ResourceBusy { " (more is used)" } else { "" };
     format!("{file}: {error}{more}")
 }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(values(), ["", "", "", ""], "what is so is not written");
         // More remains in use, so the old limit remains, too.
         let error = change_limits(&cgroup, &first, &limits(r#"{"memory_bytes": 16777216}"#)).unwrap_err();
-        assert_eq!(error, "the limit of memory: 33554432 bytes are in use");
+        assert_eq!(error, "the limit of memory: 33554432 bytes are used");
         assert_eq!(values(), ["", "", "", ""]);
         // (Each write to a kernel file replaces all of it.)
         assert!(file("memory.high").starts_with("max"), "{}", file("memory.high"));
@@ -199,7 +199,7 @@ mod tests {
     fn limit_without_its_controller_is_refused() {
         let (none, first) = (Limits::default(), limits(r#"{"pids": 50}"#));
         let error = change_limits(&Cgroup::default(), &none, &first).unwrap_err();
-        assert_eq!(error, "the limit of pids: what runs is in no cgroup that could have it");
+        assert_eq!(error, "the limit of pids: the running process has no cgroup for it");
         assert_eq!(change_limits(&Cgroup::default(), &first, &none), Ok(()), "none was in force");
     }
 

@@ -102,7 +102,7 @@ fn make(
             }
             _ => {
                 return Err(Diagnostic::new(format_args!(
-                    "the limit of {controller}: its container hands that on to nothing below it"
+                    "the limit of {controller}: the container does not delegate it"
                 ))
                 .with_hint("the container's own limits hold in any case"));
             }
@@ -119,10 +119,7 @@ fn make(
     }
     if made.cgroup.is_none() {
         let why = why.map(|error| format!(" ({error})")).unwrap_or_default();
-        return Err(format!(
-            "nothing of its own can be made in its cgroups, so nobody could tell what is left inside{why}"
-        )
-        .into());
+        return Err(format!("its cgroups are not writable, so leftover processes cannot be found{why}").into());
     }
     let own: Vec<&Path> = made.cgroup.folders().filter_map(Path::parent).collect();
     let is_other =
@@ -211,7 +208,7 @@ mod tests {
         assert!(error.cause.starts_with("the limit of memory: "), "{error}");
         assert!(!folder("memory/pod/c1/muster-exec-1").exists());
         let error = hierarchies.make_inside_container(cgroups, "muster-exec-1", &limits(r#"{"pids":5}"#)).unwrap_err();
-        assert!(error.cause.contains("hands that on to nothing below it"), "{error}");
+        assert!(error.cause.contains("does not delegate it"), "{error}");
     }
 
     #[test]
@@ -230,7 +227,7 @@ mod tests {
         // Without a cgroup of its own, the container's processes could not be found.
         for cgroups in ["0::/\n", "0::/agent\n", ""] {
             let error = hierarchies.make_inside_container(cgroups, "muster-exec-1", &Limits::default()).unwrap_err();
-            assert!(error.cause.contains("nobody could tell"), "{error}");
+            assert!(error.cause.contains("leftover processes cannot be found"), "{error}");
         }
     }
 }

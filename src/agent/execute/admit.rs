@@ -108,9 +108,9 @@ impl ExecutionLimits {
         }
         let Self { parallel_max, queue_max, .. } = self;
         let message = match queue_max {
-            0 => format!("{parallel_max} commands run already, as many as may at once").into(),
+            0 => format!("{parallel_max} commands are running, the maximum").into(),
             _ => Diagnostic::new(format_args!(
-                "{parallel_max} commands run already and {queue_max} wait, as many as may"
+                "{parallel_max} commands are running and {queue_max} are waiting, the maximum"
             ))
             .with_hint("try again later"),
         };

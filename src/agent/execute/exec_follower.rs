@@ -174,7 +174,7 @@ impl ExecFollower {
             match shims.adopt(&self.folder).await {
                 Ok(found) => return Some(found),
                 Err(error) => {
-                    tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a command cannot be found again, yet");
+                    tracing::warn!(command.id = %self.id, %error, hint = Diagnostic::of(&error).hint, "a running command cannot be found yet");
                 }
             }
             sleep(wait).await;
@@ -183,7 +183,7 @@ impl ExecFollower {
             .adopt(&self.folder)
             .await
             .inspect_err(|error| {
-                tracing::error!(command.id = %self.id, %error, hint = Diagnostic::of(error).hint, "what became of the command cannot be found out");
+                tracing::error!(command.id = %self.id, %error, hint = Diagnostic::of(error).hint, "the outcome of the command is unknown");
             })
             .ok()
     }

@@ -131,7 +131,7 @@ impl RunningContainer {
         let (container, is_host) = look().map_err(failed)?;
         if process_identity::stat(first.pid).is_none_or(|stat| stat.start_ticks != first.start_ticks || stat.is_dead())
         {
-            return Err(CommandRefusal::new(RefusalCode::Conflict, format!("{unit} has ended just now")));
+            return Err(CommandRefusal::new(RefusalCode::Conflict, format!("{unit} has just ended")));
         }
         if is_host {
             let message = format!("{unit} has no file system of its own, so nothing can be run inside");
@@ -192,7 +192,7 @@ impl RunningContainer {
         let Some(name) = name else {
             let ProcessStatus { uid, gid, groups, .. } = &self.status;
             let inside = |ids: &IdMap, id: u32| {
-                ids.inside(id).ok_or_else(|| unknown(format!("the user of {unit} is none that it knows itself")))
+                ids.inside(id).ok_or_else(|| unknown(format!("{unit} has no entry for its user")))
             };
             let (uid, gid) = (inside(&self.users, *uid)?, inside(&self.groups, *gid)?);
             let groups = groups.iter().filter_map(|gid| self.groups.inside(*gid)).collect();
@@ -326,7 +326,7 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
         io::ErrorKind::PermissionDenied => CommandRefusal::new(
             RefusalCode::Denied,
             Diagnostic::new(format_args!("{unit} cannot be entered: {error}"))
-                .with_hint("only an agent that runs as root can go into a container"),
+                .with_hint("only an agent that runs as root can enter a container"),
         ),
         _ => CommandRefusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
     }
@@ -492,7 +492,7 @@ mod tests {
             fs::remove_file(&passwd).unwrap();
         }
         nix::unistd::mkfifo(&passwd, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(read().unwrap_err().contains("no plain file"));
+        assert!(read().unwrap_err().contains("not a regular file"));
         fs::remove_file(&passwd).unwrap();
         fs::create_dir(&passwd).unwrap();
         assert!(read().is_err());

@@ -87,7 +87,7 @@ impl Launcher {
         let Some(container) = &exec.container else { return Ok(None) };
         match &self.units {
             Some(units) => units.first_process(container).await.map(Some),
-            None => Err(CommandRefusal::new(RefusalCode::Unsupported, "this agent keeps no containers")),
+            None => Err(CommandRefusal::new(RefusalCode::Unsupported, "this agent has no container runtime")),
         }
     }
 
@@ -102,7 +102,7 @@ impl Launcher {
         let inside = inside.map(|(unit, first)| RunningContainer::open(unit, first)).transpose()?;
         let PreparedProgram { mut launch, stdin } = prepare::prepare(exec, inside.as_ref())?;
         if !make_folder(folder)? {
-            return Err(CommandRefusal::new(RefusalCode::Conflict, "this command was begun before").into());
+            return Err(CommandRefusal::new(RefusalCode::Conflict, "this command has already begun").into());
         }
         let limits = exec.limits.and(self.limits);
         let made = put_stdin(folder, stdin.as_deref(), &launch).map_err(NotLaunched::from).and_then(|()| {
@@ -229,7 +229,7 @@ fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> C
             CommandRefusal::new(
                 RefusalCode::NotExecutable,
                 Diagnostic::new(format_args!("{asked} cannot be run: {source}"))
-                    .with_hint("is it executable, for the user that is to run it?"),
+                    .with_hint("is it executable for the user that runs it?"),
             )
         }
         (_, PermissionDenied) => CommandRefusal::new(

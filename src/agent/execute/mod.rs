@@ -233,7 +233,7 @@ impl Executor {
             let folder = self.folder_of(id);
             // The program of a command that a store has lost may run.
             if !unfinished.contains(&id) && self.launcher.shims.is_over(&folder).await {
-                tracing::info!(command.id = %id, "what was left of a command that is over is deleted");
+                tracing::info!(command.id = %id, "leftovers of a finished command are deleted");
                 self.launcher.remove(&folder, &id.to_string()).await;
             }
         }

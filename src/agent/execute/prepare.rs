@@ -79,7 +79,7 @@ pub(super) fn assemble(
 /// Checks for NUL in texts, and for `=` in names of variables.
 pub(super) fn check_texts(exec: &Exec) -> Result<(), CommandRefusal> {
     let invalid =
-        |what: &str| CommandRefusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
+        |what: &str| CommandRefusal::new(RefusalCode::Invalid, format!("{what} is not supported on this system"));
     let pairs = exec.env.iter().flat_map(|(name, value)| [name, value]);
     if exec
         .argv

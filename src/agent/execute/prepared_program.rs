@@ -30,10 +30,10 @@ pub(super) fn prepare(exec: &Exec, inside: Option<&RunningContainer>) -> Result<
 pub(super) fn stdin(exec: &Exec) -> Result<Option<Vec<u8>>, CommandRefusal> {
     let Some(data) = &exec.stdin else { return Ok(None) };
     let invalid = |message: String| CommandRefusal::new(RefusalCode::Invalid, message);
-    let bytes = data.to_bytes().map_err(|error| invalid(format!("its standard input is no base64: {error}")))?;
+    let bytes = data.to_bytes().map_err(|error| invalid(format!("its standard input is not valid base64: {error}")))?;
     if bytes.len() > STDIN_MAX_BYTES {
         return Err(invalid(format!(
-            "its standard input has {} bytes, and {STDIN_MAX_BYTES} are allowed",
+            "its standard input has {} bytes; at most {STDIN_MAX_BYTES} are allowed",
             bytes.len()
         )));
     }

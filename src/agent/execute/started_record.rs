@@ -25,7 +25,7 @@ pub(super) async fn write(folder: PathBuf, id: CommandId, body: String) {
     };
     let written = spawn_blocking(write).await.map_err(io::Error::other).and_then(|written| written);
     if let Err(error) = written {
-        tracing::warn!(command.id = %id, %error, "a command cannot be written down beside its program");
+        tracing::warn!(command.id = %id, %error, "a running command cannot be recorded");
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn all(folder: PathBuf) -> Vec<(Command, String)> {
 pub(super) async fn remove(folder: &Path, id: CommandId) {
     match tokio::fs::remove_file(path(folder, id)).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(command.id = %id, %error, "a command that is over stays written down");
+            tracing::warn!(command.id = %id, %error, "the record of a finished command cannot be deleted");
         }
         _ => {}
     }

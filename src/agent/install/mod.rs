@@ -58,14 +58,14 @@ pub fn uninstall(wanted: &UninstallArgs) -> Result<(), Failure> {
         return preview(&steps);
     }
     if steps.is_empty() {
-        say("there is no agent to take away here");
+        say("no agent is installed here");
         return Ok(());
     }
     carry_out(&steps)?;
     for (unit, pid) in running_yunos(&host.data_dir()) {
-        say(&format!("  {unit} goes on (process {pid})"));
+        say(&format!("  {unit} keeps running (process {pid})"));
     }
-    say(&format!("configuration and data stay: {}, {}", host.config_path().display(), host.data_dir().display()));
+    say(&format!("configuration and data are kept: {}, {}", host.config_path().display(), host.data_dir().display()));
     Ok(())
 }
 
@@ -96,7 +96,7 @@ fn look(place: &InstallPaths) -> Result<InstallHost, Failure> {
 
 fn preview(steps: &[InstallStep]) -> Result<(), Failure> {
     if steps.is_empty() {
-        say("there is nothing to do");
+        say("nothing to do");
     }
     for step in steps {
         say(&format!("would {step}"));
@@ -124,7 +124,7 @@ fn next_after_install(wanted: &InstallArgs, host: &InstallHost) {
         say("next: start the image; the agent starts with it");
     } else if wanted.now {
         say(
-            "the agent runs. `systemctl status muster-agent` tells what it does, `journalctl -u muster-agent` what it did",
+            "the agent is running: `systemctl status muster-agent` shows its state, `journalctl -u muster-agent` its log",
         );
     } else {
         say("next: `systemctl restart muster-agent`; otherwise it starts with the host");

@@ -62,5 +62,5 @@ fn systemctl(arguments: &[&str]) -> Result<(), Failure> {
     }
     let told = String::from_utf8_lossy(&output.stderr);
     Err(Failure::new(FailureKind::Failed, format!("{line}: {}", told.trim()))
-        .hint("`journalctl -u muster-agent -n 20` tells what the agent said; it may be run again when that is mended"))
+        .hint("`journalctl -u muster-agent -n 20` shows the agent's log; repeat this command once the cause is fixed"))
 }

@@ -91,7 +91,7 @@ impl InstallHost {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._+-".contains(letter);
         if !self.prefix.is_absolute() || !prefix.chars().all(is_plain) {
             return Err(usage(
-                format!("--prefix {prefix}: a service cannot be told to run from there"),
+                format!("--prefix {prefix}: systemd cannot run a service from there"),
                 "an absolute path of letters, digits and ._+-, such as /usr/local or /opt/muster",
             ));
         }
@@ -100,8 +100,8 @@ impl InstallHost {
         }
         if !self.has_systemd {
             return Err(Failure::new(FailureKind::Failed, "systemd does not run on this host").hint(
-                "have your own service manager run `muster agent`, and end that process alone when it stops; \
-                 or say --root DIR to put the service into an image",
+                "have your own service manager run `muster agent`, and have it end only that process when \
+                 it stops; or pass --root DIR to install the service into an image",
             ));
         }
         if !self.is_root {
@@ -109,7 +109,7 @@ impl InstallHost {
                 .hint("sudo muster agent install …; or `muster agent` by itself, which needs no root"));
         }
         if self.is_packaged && self.unit.is_none() {
-            return Err(Failure::new(FailureKind::Failed, "a package has brought the agent's service to this host").hint(
+            return Err(Failure::new(FailureKind::Failed, "the agent's service was installed by a package").hint(
                 "leave it to the package: `systemctl enable --now muster-agent`; its configuration is /etc/muster/agent.toml",
             ));
         }
@@ -155,7 +155,10 @@ impl fmt::Display for InstallStep {
 pub(super) fn install(wanted: &InstallArgs, host: &InstallHost) -> Result<Vec<InstallStep>, Failure> {
     host.check()?;
     if host.is_image() && wanted.now {
-        return Err(usage("--now and --root DIR: an image does not run".to_owned(), "leave one of the two out"));
+        return Err(usage(
+            "--now cannot be used with --root: an image is not running".to_owned(),
+            "leave out one of them",
+        ));
     }
     let mut steps = Vec::new();
     let program = host.program_path();

@@ -295,7 +295,7 @@ impl SamplingLoop {
         }
         let surplus = self.lines.len().saturating_sub(POINTS_MAX);
         if surplus > 0 {
-            tracing::warn!(points = surplus, "the store takes no measurements, and the oldest are given up");
+            tracing::warn!(points = surplus, "measurements cannot be stored, and the oldest are dropped");
             self.lines.drain(..surplus);
         }
     }
@@ -351,8 +351,8 @@ impl SamplingLoop {
             }
             Err(error) => tracing::warn!(
                 %error,
-                hint = "is the disk full?",
-                "measurements cannot be stored now",
+                hint = "check whether the disk is full",
+                "measurements cannot be stored",
             ),
         }
     }
@@ -375,9 +375,9 @@ impl SamplingLoop {
         let limits = BacklogLimits { max_bytes: self.settings.buffer_max_bytes, max_age: self.settings.buffer_max_age };
         match buffer::trim(&self.store, limits, self.store.certain_ms()).await {
             Ok(0) => {}
-            Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
+            Ok(messages) => tracing::warn!(messages, "measurements that the console has not accepted were dropped"),
             Err(error) => {
-                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed now");
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, "the buffer of measurements cannot be trimmed");
             }
         }
     }

@@ -532,7 +532,7 @@ pub(super) mod tests {
         for process in [None, Some((pid, start_ticks + 1)), Some((0, 0)), Some((-1, 0)), Some((i32::MAX, 1))] {
             let points = all(&mut sampler, &unit(process), &CollectedInputs::default(), 1);
             assert_eq!(value(&points, "muster_unit_memory_resident_bytes"), None, "{process:?}");
-            assert_eq!(value(&points, "muster_unit_restart_attempts"), Some(3.0), "it is told that there is a unit");
+            assert_eq!(value(&points, "muster_unit_restart_attempts"), Some(3.0), "a unit is reported");
         }
     }
 

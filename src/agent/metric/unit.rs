@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(point.measurement, "muster_yuno");
         assert_eq!(point.fields, [("queue_length".to_owned(), 2.5), ("requests".to_owned(), 7.0)]);
         assert!(point.tags.contains(&("unit".to_owned(), "hello".to_owned())));
-        assert_eq!(stats(&labelled(), &unit(None), &told, 1), [], "what does not run tells nothing");
+        assert_eq!(stats(&labelled(), &unit(None), &told, 1), [], "what is not running tells nothing");
         assert_eq!(stats(&labelled(), &Arc::default(), &told, 1), []);
     }
 }

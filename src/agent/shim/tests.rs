@@ -135,11 +135,11 @@ async fn failed_start_is_reported() {
     let rlimit = with(ProcessAttributes { rlimits: vec![limit], ..ProcessAttributes::default() });
     let capability = with(ProcessAttributes { capabilities: Some(vec![63]), ..ProcessAttributes::default() });
     for (launch, told) in [
-        (program, "/no/such cannot be started: No such file or directory (os error 2)"),
-        (file, "/etc/passwd cannot be started: Permission denied (os error 13)"),
-        (cwd, "/bin/sh cannot be started: working directory /no/such: No such file or directory (os error 2)"),
-        (rlimit, "/bin/sh cannot be started: limit nofile: Invalid argument (os error 22)"),
-        (capability, "/bin/sh cannot be started: capability 63: Operation not permitted (os error 1)"),
+        (program, "cannot start /no/such: No such file or directory (os error 2)"),
+        (file, "cannot start /etc/passwd: Permission denied (os error 13)"),
+        (cwd, "cannot start /bin/sh: working directory /no/such: No such file or directory (os error 2)"),
+        (rlimit, "cannot start /bin/sh: limit nofile: Invalid argument (os error 22)"),
+        (capability, "cannot start /bin/sh: capability 63: Operation not permitted (os error 1)"),
     ] {
         let error = shims().launch(&folder, &launch).await.unwrap_err();
         assert!(matches!(error, ShimError::Start { .. }));
@@ -159,7 +159,7 @@ async fn restarted_agent_adopts_program() {
     drop(shim);
     // There it is, and it is not launched twice.
     let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
-    assert!(again.to_string().contains("another shim is there"), "{again}");
+    assert!(again.to_string().contains("another shim is running"), "{again}");
     let AdoptedShim::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
     assert_eq!(main_of(&mut shim).await, main);
     drop(shim);
@@ -184,7 +184,7 @@ async fn killed_shim_is_replaced() {
     while shim.next().await.is_some() {}
     // No launch while it lives, whoever holds the lock.
     let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
-    assert!(again.to_string().contains("still runs"), "{again}");
+    assert!(again.to_string().contains("still running"), "{again}");
     let AdoptedShim::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
     assert_eq!(main_of(&mut shim).await, main);
     fs::write(folder.join("go"), "").unwrap();

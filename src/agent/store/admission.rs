@@ -149,7 +149,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>,
             None => tracing::error!(
                 deployment = row.deployment,
                 version = row.version,
-                "what became of a version cannot be read"
+                "the outcome of a version cannot be read"
             ),
         }
     }

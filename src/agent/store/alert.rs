@@ -37,7 +37,7 @@ pub async fn all(store: &Store) -> Result<(Vec<Alert>, Vec<Alert>), StoreError> 
     let rows = sqlx::query!("SELECT id, body FROM alert ORDER BY id, since_ms").fetch_all(&store.pool).await?;
     let read = |id: &str, body: &str| {
         serde_json::from_str::<Alert>(body)
-            .inspect_err(|error| tracing::error!(alert = id, %error, "an alert cannot be read, and is forgotten"))
+            .inspect_err(|error| tracing::error!(alert = id, %error, "an alert cannot be read and is dropped"))
             .ok()
     };
     let alerts = rows.iter().filter_map(|row| read(&row.id, &row.body));
@@ -110,7 +110,7 @@ pub async fn central(store: &Store) -> Result<ConsoleRules, StoreError> {
     match serde_json::from_str(&row.rules) {
         Ok(rules) => Ok(ConsoleRules { generation: from_sql(row.generation), rules }),
         Err(error) => {
-            tracing::error!(%error, "the console's rules for alerts cannot be read; it is asked for them again");
+            tracing::error!(%error, "the console's alert rules cannot be read; they are requested again");
             Ok(ConsoleRules::default())
         }
     }

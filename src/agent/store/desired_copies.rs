@@ -143,7 +143,7 @@ impl IntentFolder {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%unit, %error, "the second copy of what a unit should be cannot be removed");
+                tracing::warn!(%unit, %error, "the second copy of a unit's desired state cannot be removed");
             }
             _ => {
                 // The realm's folder is removed with its last unit.
@@ -158,7 +158,7 @@ impl IntentFolder {
         let content =
             unsealed(&bytes).and_then(|text| Some((checksum(text.as_bytes()), serde_json::from_str(text).ok()?)));
         let Some((sum, CopyFile { copy, .. })) = content else {
-            tracing::error!(file = %path.display(), "the second copy of what a unit should be is damaged, and not used");
+            tracing::error!(file = %path.display(), "the second copy of a unit's desired state is damaged, and not used");
             return None;
         };
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), sum);
@@ -190,7 +190,7 @@ impl IntentFolder {
             // There are none yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => {
-                tracing::error!(folder = %self.folder.display(), %error, "what units should be cannot be read a second time");
+                tracing::error!(folder = %self.folder.display(), %error, "the second copy of the units' desired state cannot be read");
                 return Ok(());
             }
         };
@@ -201,7 +201,7 @@ impl IntentFolder {
                 tracing::warn!(
                     reason = refusal.diagnostic.cause,
                     hint = refusal.diagnostic.hint,
-                    "a realm cannot be put back"
+                    "a realm cannot be restored"
                 );
             }
         }
@@ -213,7 +213,7 @@ impl IntentFolder {
                 CopyFate::Keep => {}
                 CopyFate::Forget => self.forget(&copy.unit),
                 CopyFate::Restore => {
-                    tracing::warn!(unit = %copy.unit, "what it should be is put back into the agent's store");
+                    tracing::warn!(unit = %copy.unit, "its desired state is restored to the agent's store");
                     unit::restore(tx, copy, &copy.kept(now_ms)).await?;
                     port_lease::restore(tx, &copy.leases).await?;
                     verified::keep(tx, &copy.unit, &copy.kept(now_ms)).await?;
@@ -233,10 +233,10 @@ impl IntentFolder {
 
 /// Holds a unit that may not be wanted any more.
 async fn hold(tx: &mut SqliteConnection, unit: &UnitName, now_ms: Millis) -> Result<(), StoreError> {
-    tracing::warn!(%unit, "it is in the store that was put back, and was removed since; it is held");
+    tracing::warn!(%unit, "the restored store has the unit, which was removed since; it is held");
     let by: Name = "agent".parse().unwrap_or_else(|_| Name::default_realm());
-    let note = "the agent's store went back to a time at which this unit was there: `muster unit unhold` it, or \
-                `muster unit retire` and `rm` it";
+    let note = "the agent's store was set back to a time at which this unit existed: keep it with `muster unit unhold`, or \
+                remove it with `muster unit retire` and `muster unit rm`";
     let hold = Hold { reason: HoldReason::Operator, since_ms: now_ms, by: Some(by), note: Some(note.to_owned()) };
     unit::hold(tx, unit, &hold).await
 }

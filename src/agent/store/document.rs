@@ -68,7 +68,7 @@ pub async fn known(store: &Store) -> Result<KnownDocument, StoreError> {
     let mut known = KnownDocument::default();
     match head.map(|head| serde_json::from_str::<DesiredHead>(&head)) {
         Some(Ok(head)) => (known.mark, known.digest) = (head.mark, Some(head.digest)),
-        Some(Err(error)) => tracing::error!(%error, "this host's document cannot be read; it is asked for again"),
+        Some(Err(error)) => tracing::error!(%error, "this host's document cannot be read; it is requested again"),
         None => {}
     }
     known.refused = refusal(&mut tx).await?.map(|(refusal, digest)| (refusal.mark, digest));

@@ -71,9 +71,9 @@ impl miette::Diagnostic for StoreError {
             Self::Sql(error) => room::hint_of_store(error).map(|hint| Box::new(hint) as Box<dyn fmt::Display>),
             Self::Unusable { hint, .. } => Some(Box::new(hint)),
             Self::OtherForm(other) => other.help(),
-            Self::Mark { .. } => Some(Box::new(
-                "the agent's user must be able to read and write it, and there has to be room on the disk",
-            )),
+            Self::Mark { .. } => {
+                Some(Box::new("the agent's user must be able to read and write it, and the disk needs free space"))
+            }
             Self::Migrate(_) | Self::Content { .. } | Self::Damaged(_) | Self::SetAside { .. } => None,
         }
     }
@@ -98,8 +98,8 @@ impl StoreError {
             _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
             Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
                 "was written by a newer version of muster",
-                "start that version again. Without it, move the file away with its -wal and -shm, and start this one: what units are to be is \
-                 put back from `intent`, what programs of commands have done from their shims, and what was issued before is refused",
+                "start that version again. Without it, move the file away with its -wal and -shm, and start this one: the desired state of \
+                 units is restored from `intent`, the outcomes of commands from their shims, and commands that were issued before are refused",
             ),
             _ => return self,
         };

@@ -54,9 +54,9 @@ pub(crate) async fn journal(store: &Store, unit: &UnitName) -> Result<FilesJourn
     rows.into_iter()
         .map(|row| {
             let entry = JournalEntry {
-                original: read("record of what was there before files", &row.original)?,
-                made: row.made.map(|made| read("record of what files were made", &made)).transpose()?,
-                next: row.next.map(|next| read("record of what files were about to be made", &next)).transpose()?,
+                original: read("record of the files before the change", &row.original)?,
+                made: row.made.map(|made| read("record of the files that were made", &made)).transpose()?,
+                next: row.next.map(|next| read("record of the files to make", &next)).transpose()?,
                 is_purged: row.is_purged != 0,
                 is_secret: row.is_secret != 0,
             };

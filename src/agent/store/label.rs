@@ -31,7 +31,7 @@ pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
     match serde_json::from_str(&row.labels) {
         Ok(labels) => Ok(ConsoleLabels { generation: from_sql(row.generation), labels }),
         Err(error) => {
-            tracing::error!(%error, "the console's labels of this host cannot be read; it is asked for them again");
+            tracing::error!(%error, "the console's labels of this host cannot be read; they are requested again");
             Ok(ConsoleLabels::default())
         }
     }

@@ -269,7 +269,7 @@ impl Store {
                 let aside = aside.map_err(|source| StoreError::SetAside { path: path.to_owned(), source })?;
                 tracing::error!(
                     store = %path.display(), aside = %aside.display(), %error,
-                    consequence = "a new one is made",
+                    consequence = "a new one is created",
                     hint = "check this host's disk",
                     "the store is damaged and was set aside",
                 );
@@ -294,9 +294,9 @@ impl Store {
             note_loss(&mut tx, before, lost_ms, now_ms).await?;
             tracing::error!(
                 store = %path.display(), lost_ms,
-                consequence = "commands issued before that are not in its journal are refused from now on, for \
-                    nothing shows whether they were done",
-                hint = "was a backup put back, or a file deleted? Otherwise check this host's disk",
+                consequence = "commands issued before that are not in its journal are refused from now on, because \
+                    nothing shows whether they were run",
+                hint = "check whether a backup was restored or a file was deleted; otherwise check this host's disk",
                 "the agent's store has lost something: {loss}",
             );
         }

@@ -137,7 +137,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<OwedAction>, S
                 error,
                 failed_ms: row.failed_ms,
             }),
-            Err(error) => tracing::error!(unit = row.unit, %error, "an action that its change wants cannot be read"),
+            Err(error) => tracing::error!(unit = row.unit, %error, "an action after a change cannot be read"),
         }
     }
     Ok(owed)

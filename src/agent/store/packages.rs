@@ -110,7 +110,7 @@ impl Store {
                 Ok(run) => Some(run),
                 Err(error) => {
                     tracing::error!(%unit, %error, consequence = "its changes are not undone with the unit",
-                        "what a unit has done to packages cannot be read");
+                        "the record of a unit's package changes cannot be read");
                     None
                 }
             }

@@ -38,7 +38,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Realms, StoreError
     let rows = sqlx::query!(r#"SELECT name AS "name!", definition FROM realm"#).fetch_all(connection).await?;
     let read = |name: &str, definition: &str| {
         serde_json::from_str::<Realm>(definition)
-            .inspect_err(|error| tracing::error!(realm = name, %error, "a realm cannot be read; its defaults hold"))
+            .inspect_err(|error| tracing::error!(realm = name, %error, "a realm cannot be read; its defaults apply"))
             .ok()
     };
     Ok(rows.iter().filter_map(|row| read(&row.name, &row.definition)).collect())
@@ -83,7 +83,7 @@ pub async fn take_in(
 pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), CommandRefusal>, StoreError> {
     let conflict = |message: Diagnostic| Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
     if *realm == Name::default_realm() {
-        return conflict("the realm default always exists".into());
+        return conflict("the realm default cannot be removed".into());
     }
     let mut holders: BTreeSet<String> = BTreeSet::new();
     let units = sqlx::query_scalar!(
@@ -106,7 +106,7 @@ pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<R
     if !children.is_empty() {
         return conflict(
             Diagnostic::new(format_args!("realm {realm} is the parent of {}", children.join(", ")))
-                .with_hint("remove these first"),
+                .with_hint("remove these units first"),
         );
     }
     let name = realm.as_str();

@@ -120,16 +120,16 @@ pub async fn create(
     if there.iter().any(|one| one.name == *name) {
         let then: BTreeMap<_, _> = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
         let same = then == units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
-        let message = Diagnostic::new(format_args!("there is a snapshot {name} of other units"))
+        let message = Diagnostic::new(format_args!("snapshot {name} exists with other units"))
             .with_hint(format_args!("choose another name, or `muster snapshot rm {name}`"));
         return Ok(if same { Ok(()) } else { conflict(message) });
     }
     if units.is_empty() {
-        return Ok(conflict("there is no unit on this host to take a snapshot of".to_owned()));
+        return Ok(conflict("this host has no units for a snapshot".to_owned()));
     }
     if there.len() >= SNAPSHOTS_MAX {
         return Ok(conflict(
-            Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots already"))
+            Diagnostic::new(format_args!("this host has {SNAPSHOTS_MAX} snapshots, the maximum"))
                 .with_hint("remove one first"),
         ));
     }
@@ -328,7 +328,7 @@ fn conflict<T>(message: impl Into<Diagnostic>) -> Result<T, CommandRefusal> {
 
 fn unknown(name: &Name) -> CommandRefusal {
     let message = Diagnostic::new(format_args!("there is no snapshot {name} on this host"))
-        .with_hint("`muster snapshot ls` lists those that there are");
+        .with_hint("`muster snapshot ls` lists the snapshots");
     CommandRefusal::new(RefusalCode::NotFound, message)
 }
 
@@ -343,7 +343,7 @@ async fn now(connection: &mut SqliteConnection) -> SnapshotResult<BTreeMap<UnitN
     let unit::StoredUnits { units, unreadable, .. } = unit::all(connection).await?;
     if !unreadable.is_empty() {
         let names = unreadable.join(", ");
-        return Ok(conflict(format!("what {names} should be cannot be read by this version of the agent")));
+        return Ok(conflict(format!("this version of the agent cannot read the desired state of {names}")));
     }
     Ok(Ok(units.into_iter().map(|row| (row.name, row.desired)).collect()))
 }

@@ -229,8 +229,8 @@ async fn sweep(tx: &mut SqliteConnection, unit: &str) -> Result<(), StoreError> 
     if ends < ends_before {
         tracing::warn!(
             tasks = ends_before - ends,
-            consequence = "they are in no report",
-            "tasks have ended that the console was not told of, and made room for newer ones"
+            consequence = "their outcomes are not reported",
+            "finished tasks were dropped for newer ones before the console had them"
         );
     }
     sqlx::query!(

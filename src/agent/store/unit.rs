@@ -220,7 +220,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, Store
     let snapshots = match snapshot::specs(connection).await {
         Ok(snapshots) => Some(snapshots),
         Err(StoreError::Content { what, source }) => {
-            tracing::error!(what, %source, "what snapshots need cannot be read");
+            tracing::error!(what, %source, "the snapshots' artifacts cannot be read");
             None
         }
         Err(error) => return Err(error),
@@ -242,7 +242,7 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, Store
                 stored.units.push(unit);
             }
             Err(error) => {
-                tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "a unit cannot be read, and is left alone");
+                tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "a unit cannot be read and is left unchanged");
                 stored.unreadable.push(name);
             }
         }
@@ -316,14 +316,14 @@ pub async fn edit(
         (UnitEdit::Forget, _) => Ok(remove(connection, unit).await?.map(|()| None)),
         (UnitEdit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
-                let message = Diagnostic::new(format_args!("this host has {UNITS_MAX} units, as many as one may have"))
+                let message = Diagnostic::new(format_args!("this host has {UNITS_MAX} units, the maximum"))
                     .with_hint("remove one first");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             if let Some(circle) = circle(connection, unit, &spec).await? {
                 let names: Vec<String> = circle.iter().map(ToString::to_string).collect();
                 let message = Diagnostic::new(format_args!("{unit} would wait for itself: {}", names.join(" → ")))
-                    .with_hint("take one out of `after` or `requires`");
+                    .with_hint("remove one from `after` or `requires`");
                 return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
@@ -417,7 +417,7 @@ pub async fn refresh_values(
             Ok(None) => {}
             // It goes on as it is.
             Err(refusal) => {
-                tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a unit keeps its values");
+                tracing::warn!(unit = %row.name, reason = refusal.diagnostic.cause, hint = refusal.diagnostic.hint, "a variable of a unit keeps its value");
             }
         }
     }

@@ -124,8 +124,8 @@ pub async fn apply(
 }
 
 fn exists(unit: &UnitName) -> CommandRefusal {
-    let message = Diagnostic::new(format_args!("there is a unit {unit} on this host already"))
-        .with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the one that is there");
+    let message = Diagnostic::new(format_args!("unit {unit} already exists on this host"))
+        .with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the existing one");
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
@@ -228,7 +228,7 @@ mod tests {
         for words in [
             "d/b: tcp port 19002 is leased to d/a",
             "d/c: tcp port 19001 is leased to d/old",
-            "there is a unit d/old on this host already",
+            "unit d/old already exists on this host",
         ] {
             assert!(refusal.diagnostic.cause.contains(words), "{}", refusal.diagnostic);
         }

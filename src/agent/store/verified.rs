@@ -39,7 +39,7 @@ pub(super) async fn all(
     let verified = rows.into_iter().filter_map(|row| match read((row.revision, &row.spec, row.since_ms)) {
         Ok(verified) => Some((row.unit, verified)),
         Err(error) => {
-            tracing::error!(unit = row.unit, %error, "its verified revision cannot be read: it has none to go back to");
+            tracing::error!(unit = row.unit, %error, "its verified revision cannot be read, so it cannot be rolled back");
             None
         }
     });
@@ -119,7 +119,7 @@ async fn take_back_ports(
         Ok(leases) => port_lease::set(connection, unit, &leases).await,
         // It continues with the ports that it has, and reports itself what it cannot bind.
         Err(CommandRefusal { diagnostic, .. }) => {
-            tracing::error!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "it went back, and its port is another unit's by now");
+            tracing::error!(%unit, reason = diagnostic.cause, hint = diagnostic.hint, "it was rolled back, and its port was leased to another unit since");
             Ok(())
         }
     }

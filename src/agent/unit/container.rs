@@ -278,7 +278,7 @@ impl Containers {
     fn taken(&self, name: &str, runtime: container::Runtime) -> Failure {
         never(
             Diagnostic::new(format_args!(
-                "{runtime} has a container {name} that this host's agent did not make, and which is left as it is"
+                "{runtime} has a container {name} that this host's agent did not create; it is left unchanged"
             ))
             .with_hint("rename or remove it"),
         )
@@ -343,7 +343,7 @@ impl Containers {
                     muster_shim::process_identity::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
                 Ok(AdoptedUnit::Ended(over))
             }
-            None => Err(may_heal("it cannot be told whether it runs")),
+            None => Err(may_heal("its state cannot be read")),
         }
     }
 
@@ -404,7 +404,9 @@ fn name(unit: &UnitName) -> String {
 fn container(spec: &Spec) -> Result<&ContainerSpec, Failure> {
     match spec {
         Spec::Container(spec) => Ok(spec),
-        Spec::Yuno(_) | Spec::Files(_) | Spec::Packages(_) => Err(never(format!("a {} is no container", spec.kind()))),
+        Spec::Yuno(_) | Spec::Files(_) | Spec::Packages(_) => {
+            Err(never(format!("a {} is not a container", spec.kind())))
+        }
     }
 }
 
@@ -533,7 +535,7 @@ impl UnitKind for Containers {
                     tracing::debug!(
                         error = failure.error.cause,
                         hint = failure.error.hint,
-                        "images that nobody needs cannot be removed"
+                        "unused images cannot be removed"
                     );
                 }
             }

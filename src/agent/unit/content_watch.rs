@@ -80,8 +80,8 @@ impl ContentWatch {
                 }
                 if is_fight && !found.changed.is_empty() {
                     found.changed.push(
-                        Diagnostic::new(format_args!("it was put right {CORRECTIONS_MAX} times within an hour"))
-                            .with_hint("find out what else writes it"),
+                        Diagnostic::new(format_args!("it was corrected {CORRECTIONS_MAX} times within an hour"))
+                            .with_hint("find the other program that writes it"),
                     );
                 }
                 let is_changed = !found.changed.is_empty() && !found.is_corrected;
@@ -119,7 +119,7 @@ impl ContentWatch {
         match kind.check_content(unit, state.slot, &order).await {
             Ok(found) => found,
             Err(failure) => {
-                tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "what it was started from cannot be compared with the disk");
+                tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "the files of a unit cannot be compared with the disk");
                 None
             }
         }
@@ -129,15 +129,15 @@ impl ContentWatch {
 fn tell(unit: &UnitName, found: &ContentReport) {
     let Diagnostic { cause: what, hint, .. } = Diagnostic::all(found.changed.iter().cloned()).unwrap_or_default();
     match (found.changed.is_empty(), found.is_corrected) {
-        (true, _) => tracing::info!(%unit, "what it was started from is as it should be again"),
+        (true, _) => tracing::info!(%unit, "the files of a unit are correct again"),
         (false, true) => tracing::warn!(
             %unit,
             what,
-            hint = "find out who changes files below the agent's folder, and check this host's disk",
-            "what it was started from had been changed, and was put right",
+            hint = "find the program that changes files below the agent's folder, and check this host's disk",
+            "the files of a unit had changed and were corrected",
         ),
         (false, false) => {
-            tracing::warn!(%unit, what, hint, "what it was started from was changed, and is left as it is");
+            tracing::warn!(%unit, what, hint, "the files of a unit have changed and are left unchanged");
         }
     }
 }

@@ -34,14 +34,14 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
     let refused = source.kind() == io::ErrorKind::PermissionDenied;
     let (hint, may_heal) = match (step, source.raw_os_error().map(Errno::from_raw)) {
         (_, Some(Errno::ENOEXEC)) => {
-            (Some("it is no program for this machine; a script needs a first line such as #!/bin/sh"), false)
+            (Some("it is not a program for this machine; a script needs a first line such as #!/bin/sh"), false)
         }
         (_, Some(Errno::E2BIG | Errno::EINVAL | Errno::ENAMETOOLONG)) => (None, false),
         (StartStep::Exec, Some(Errno::ENOENT)) => {
-            (Some("what its first line names, or its loader, is not on this host"), true)
+            (Some("the interpreter in its first line, or its loader, is missing on this host"), true)
         }
         (StartStep::Cwd, _) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            (Some("is it on a disk that is not mounted yet?"), true)
+            (Some("check whether its disk is mounted"), true)
         }
         (StartStep::Cwd | StartStep::Exec, _) if refused && unistd::geteuid().is_root() => {
             barred = way_hint(first_closed(path).as_deref());
@@ -49,7 +49,7 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
         }
         (StartStep::User, _) if refused => (Some("to run units as other users, the agent must run as root"), false),
         (StartStep::Nice | StartStep::Rlimit | StartStep::Capabilities, _) if refused => {
-            (Some("only what the agent itself has can be given to a unit"), false)
+            (Some("a unit can only have permissions that the agent has"), false)
         }
         _ => (None, true),
     };
@@ -65,11 +65,10 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
 fn way_hint(closed: Option<&Path>) -> String {
     match closed {
         Some(folder) => format!(
-            "the unit's user cannot pass through {0}: `chmod o+x {0}`, or keep the agent's folder elsewhere (`data_dir`, \
-             `muster up --data-dir`)",
+            "the unit's user cannot enter {0}: `chmod o+x {0}`, or use another agent folder (`data_dir`, `muster up --data-dir`)",
             folder.display()
         ),
-        None => "may the unit's user execute it, and pass through every folder above?".to_owned(),
+        None => "check that the unit's user may execute it and enter every folder above it".to_owned(),
     }
 }
 

@@ -26,12 +26,12 @@ impl Units {
             let kind = state.spec().kind();
             return refuse(
                 RefusalCode::Unsupported,
-                format!("{unit} is a {kind}, and something can be run inside a container only").into(),
+                format!("{unit} is a {kind}; programs can be run inside a container only").into(),
             );
         };
         let Some((pid, start_ticks)) = state.process else { return Err(does_not_run(unit, state.observed.phase())) };
         let Some(containers) = &self.kinds.containers else {
-            return refuse(RefusalCode::Unsupported, "this agent keeps no containers".into());
+            return refuse(RefusalCode::Unsupported, "this agent has no container runtime".into());
         };
         match containers.first(unit).await {
             Ok(Some(first)) if first.frozen => refuse(
@@ -42,7 +42,7 @@ impl Units {
             Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
             Ok(Some(_)) => refuse(
                 RefusalCode::Conflict,
-                Diagnostic::new(format_args!("{unit} has just been started anew")).with_hint("try again"),
+                Diagnostic::new(format_args!("{unit} has just restarted")).with_hint("try again"),
             ),
             Ok(None) => Err(does_not_run(unit, state.observed.phase())),
             Err(failure) => {
@@ -55,7 +55,7 @@ impl Units {
 fn does_not_run(unit: &UnitName, phase: Phase) -> CommandRefusal {
     // Each is one word.
     let phase = format!("{phase:?}").to_lowercase();
-    let message = Diagnostic::new(format_args!("{unit} does not run: its phase is {phase}"))
+    let message = Diagnostic::new(format_args!("{unit} is not running: its phase is {phase}"))
         .with_hint(format_args!("`muster container run {unit}`"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }

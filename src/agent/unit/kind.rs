@@ -323,7 +323,7 @@ pub(super) enum InstanceEvent {
 }
 
 /// The result of looking up an instance.
-#[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
+#[expect(clippy::large_enum_variant, reason = "it is examined once and taken apart")]
 pub(super) enum AdoptedUnit {
     /// Nothing was ever started.
     Nothing,

@@ -119,10 +119,10 @@ pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, 
     let mut part =
         last_lines(text.bytes, (wanted, cut), view, max_bytes, &file.unwrap_or_default().display().to_string());
     if undated {
-        part.notes.push("what was written before times were kept is left out".to_owned());
+        part.notes.push("lines from before times were recorded are left out".to_owned());
     }
     if view.times && part.text.split(|byte| *byte == b'\n').any(|line| line.starts_with(prefix(None).as_bytes())) {
-        part.notes.push("lines with - in place of a time were written before times were kept".to_owned());
+        part.notes.push("lines with - instead of a time are from before times were recorded".to_owned());
     }
     Ok(LogPart { place, ..part })
 }
@@ -161,7 +161,7 @@ pub(super) fn last_lines(
         }
     } else if start > 0 && wanted == usize::try_from(LOG_LINES_MAX).unwrap_or(usize::MAX) && view.since_ms.is_some() {
         notes.push(format!(
-            "the last {wanted} lines are shown, as many as can be asked for at once, and there are more since then. `--until TIME` \
+            "the last {wanted} lines are shown, the maximum of one request, and there are more since then. `--until TIME` \
              shows what was written before; the whole of it is in {whole} on its host"
         ));
     }
@@ -409,7 +409,7 @@ fn since_spot(folder: &Path, place: FilePosition, max_bytes: u64) -> io::Result<
         }
         if metadata.len() < place.at_bytes {
             let note = format!(
-                "somebody has cut the log from {} to {} bytes: it goes on from its start",
+                "the log was truncated from {} to {} bytes: it continues from its start",
                 place.at_bytes,
                 metadata.len()
             );
@@ -432,8 +432,8 @@ fn since_spot(folder: &Path, place: FilePosition, max_bytes: u64) -> io::Result<
             let file = opened?;
             let inode = file.metadata()?.ino();
             let (content, end) = read_from(&file, FilePosition { inode, at_bytes: 0, open: false }, max_bytes)?;
-            let note = "the file of the log that was followed is gone: it goes on from the start of another, and what was \
-                        written between may be missing";
+            let note = "the log file was removed: the log continues from the start of another \
+                        file, and lines in between may be missing";
             Ok(LogTail { content, end, goes_on: false, note: (place.inode != 0).then(|| note.to_owned()) })
         }
     }
@@ -610,7 +610,7 @@ mod tests {
         let part = tail_to(&[folder.path()], 10, &timed, 1_000).unwrap();
         let text = "- a\n1970-01-01T00:00:01.000Z b\n1970-01-01T00:00:02.000Z ced\n1970-01-01T00:00:04.500Z d\n";
         assert_eq!(String::from_utf8(part.text).unwrap(), text);
-        assert!(part.notes.len() == 1 && part.notes[0].contains("before times were kept"), "{:?}", part.notes);
+        assert!(part.notes.len() == 1 && part.notes[0].contains("before times were recorded"), "{:?}", part.notes);
         let of = |since_ms, until_ms| {
             let part = tail_to(&[folder.path()], 10, &LogView { since_ms, until_ms, times: false }, 1_000).unwrap();
             (String::from_utf8(part.text).unwrap(), part.notes.len())

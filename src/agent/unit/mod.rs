@@ -172,8 +172,8 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
         }
         None => UnitAnswer::Error(complaint(
             "too_large",
-            Diagnostic::new(format_args!("it has answered {len_bytes} bytes, which is more than there is room for"))
-                .with_hint("ask fewer at once"),
+            Diagnostic::new(format_args!("its answer has {len_bytes} bytes, which is too long"))
+                .with_hint("ask fewer units at once"),
         )),
     }
 }
@@ -313,7 +313,7 @@ impl Units {
         };
         let limit = PLAN_UNIT_MAX;
         let changes = tokio::time::timeout(limit, kind.changes(unit, desired, keep)).await;
-        let late = || failure::may_heal(format!("to find out what changes took longer than {} s", limit.as_secs()));
+        let late = || failure::may_heal(format!("computing the changes took longer than {} s", limit.as_secs()));
         let HostChanges { files, packages } = changes.unwrap_or_else(|_| Err(late()))?;
         Ok((files, packages))
     }
@@ -375,7 +375,7 @@ impl Units {
     /// # Errors
     /// If there is no such unit, it has no process, or it is not certain that the signal was delivered.
     pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), CommandRefusal> {
-        let ended = || CommandRefusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
+        let ended = || CommandRefusal::new(RefusalCode::Conflict, format!("{unit} ended before {signal} was sent"));
         let (answer, answered) = oneshot::channel();
         let request = SignalRequest { unit: unit.clone(), signal, answer };
         self.requests.send(request).await.map_err(|_| ended())?;
@@ -394,7 +394,7 @@ impl Units {
         limit: Duration,
     ) -> Result<Vec<u8>, CommandRefusal> {
         let Ok(_place) = self.questions.try_acquire() else {
-            let message = format!("{QUESTIONS_MAX} commands wait for answers of units already, as many as may at once");
+            let message = format!("{QUESTIONS_MAX} commands are waiting for answers of units, the maximum");
             return Err(CommandRefusal::new(RefusalCode::Busy, message));
         };
         let units: BTreeSet<&UnitName> = units.iter().collect();
@@ -413,7 +413,7 @@ impl Units {
         let Some((spec, slot)) = known else { return Err(complaint("not_found", edit::unknown(unit).diagnostic)) };
         match &spec {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {
-                return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
+                return Err(complaint("unsupported", "its channel is not `lines`, so it takes no commands"));
             }
             Spec::Yuno(_) | Spec::Container(_) | Spec::Files(_) | Spec::Packages(_) => {}
         }
@@ -453,8 +453,8 @@ impl Units {
             Some(number) => match self.kinds.tasks.log(unit, number, from).await.map_err(failed)? {
                 Some(part) => Some(part),
                 None => {
-                    let message = Diagnostic::new(format_args!("{unit} has no task {number} (any more)"))
-                        .with_hint(format_args!("`muster unit tasks {unit}` lists those that it has"));
+                    let message = Diagnostic::new(format_args!("{unit} has no task {number}, or it was dropped"))
+                        .with_hint(format_args!("`muster unit tasks {unit}` lists its tasks"));
                     return Err(CommandRefusal::new(RefusalCode::NotFound, message));
                 }
             },
@@ -481,7 +481,7 @@ impl Units {
         let effective = kind.effective(unit, state.slot, &state.desired.revision).await;
         effective.and_then(|effective| Ok(serde_json::to_vec(&effective)?)).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                CommandRefusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host (yet)"))
+                CommandRefusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host yet"))
             }
             _ => CommandRefusal::new(RefusalCode::NotFound, format!("the config of {unit} cannot be read: {error}")),
         })

@@ -90,7 +90,7 @@ async fn report(worker: &OwedWorker) {
     let mut looks = worker.looks();
     loop {
         let is_open = worker.tasks.report_owed().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, hint = Diagnostic::of(&error).hint, "what changes of units owe cannot be read");
+            tracing::debug!(%error, hint = Diagnostic::of(&error).hint, "pending actions after changes of units cannot be read");
             true
         });
         if looks.next(is_open).await.is_break() {
@@ -104,7 +104,7 @@ async fn work(worker: &OwedWorker) {
     worker.remove_old_folders().await;
     loop {
         let is_open = worker.do_all().await.unwrap_or_else(|error| {
-            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "what changes of units owe cannot be read or written");
+            tracing::error!(%error, hint = Diagnostic::of(&error).hint, "pending actions after changes of units cannot be read or written");
             true
         });
         if looks.next(is_open).await.is_break() {
@@ -213,7 +213,7 @@ impl OwedWorker {
                 let due_ms = (!is_last).then(|| now_ms() + AGAIN.jittered_ms(attempts, chance::random()));
                 tracing::warn!(
                     unit = %one.unit, action = %one.action, error = why.cause, hint = why.hint, is_last,
-                    "what a change wants cannot be done"
+                    "an action after a change failed"
                 );
                 self.store.owed_not_done(&numbers, &why, due_ms, now_ms()).await?;
                 Err(why)
@@ -228,7 +228,7 @@ impl OwedWorker {
     async fn reload(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, Diagnostic>, StoreError> {
         let Some(state) = self.state(unit) else { return Ok(Err(missing(unit))) };
         if !is_running(&state) {
-            return Ok(Ok(Attempt::Done(unchanged("it does not run, and reads its files when it starts"))));
+            return Ok(Ok(Attempt::Done(unchanged("it is not running, and reads its files when it starts"))));
         }
         let spec = match state.spec() {
             Spec::Yuno(spec) => spec.clone(),
@@ -248,14 +248,14 @@ impl OwedWorker {
                 answer.map(drop).map_err(|complaint| complaint.diagnostic.within(complaint.code))
             }
         };
-        Ok(told.map(|()| Attempt::Done(changed(format!("{unit} was told to read its files again")))))
+        Ok(told.map(|()| Attempt::Done(changed(format!("{unit} reloads its files")))))
     }
 
     /// Restarts a unit: the new desired state, and that this is done, are one transaction.
     async fn restart(&self, unit: &UnitName, same: &[&OwedAction]) -> Result<Result<Attempt, Diagnostic>, StoreError> {
         let Some(state) = self.state(unit) else { return Ok(Err(missing(unit))) };
         if state.desired.run == Run::Stopped {
-            return Ok(Ok(Attempt::Done(unchanged("it should not run, so there is nothing to restart"))));
+            return Ok(Ok(Attempt::Done(unchanged("it should not run, so it is not restarted"))));
         }
         if state.observed.rolled_back().is_some() {
             return Ok(restarted_when_rolled_back(unit, &state, same));
@@ -293,14 +293,14 @@ impl OwedWorker {
                 self.follow(&mut shim, &folder, task).await
             }
         };
-        let ended = ended.ok_or("nobody saw how it ended")?;
+        let ended = ended.ok_or("how it ended is unknown")?;
         match ended.exit {
             _ if ended.timed_out => {
-                Err(format!("it had not ended after {} s, and was killed", RUN_MAX_MS / 1_000).into())
+                Err(format!("it did not end within {} s and was killed", RUN_MAX_MS / 1_000).into())
             }
             ProcessExit::Code(0) => Ok(changed("it has ended with code 0".to_owned())),
             ProcessExit::Code(_) | ProcessExit::Signal(_) => Err(Diagnostic::new(process_end(&ended))),
-            ProcessExit::Unknown => Err("nobody saw how it ended".into()),
+            ProcessExit::Unknown => Err("how it ended is unknown".into()),
         }
     }
 
@@ -345,7 +345,7 @@ impl OwedWorker {
 
     fn remove_folder(&self, one: &OwedAction) {
         if let Err(error) = remove_folder(&self.folder_of(one)) {
-            tracing::warn!(%error, unit = %one.unit, "the folder of a program that has ended cannot be removed");
+            tracing::warn!(%error, unit = %one.unit, "the folder of a finished program cannot be removed");
         }
     }
 
@@ -416,7 +416,7 @@ fn goes_back(action: &ChangeAction, states: &UnitStates) -> bool {
 fn restarted_when_rolled_back(unit: &UnitName, state: &UnitState, same: &[&OwedAction]) -> Result<Attempt, Diagnostic> {
     let has_started_since = same.iter().all(|one| state.observed.since_ms >= one.since_ms);
     match is_running(state) && has_started_since {
-        true => Ok(Attempt::Done(unchanged("it was rolled back, and has started since the change"))),
+        true => Ok(Attempt::Done(unchanged("it was rolled back and has started since the change"))),
         false => Err(Diagnostic::new(format_args!(
             "{unit} was rolled back, and a restart would try its failed revision again"
         ))
@@ -425,7 +425,7 @@ fn restarted_when_rolled_back(unit: &UnitName, state: &UnitState, same: &[&OwedA
 }
 
 fn missing(unit: &UnitName) -> Diagnostic {
-    format!("there is no unit {unit} on this host (yet)").into()
+    format!("there is no unit {unit} on this host yet").into()
 }
 
 fn changed(message: String) -> TaskEnd {
@@ -458,8 +458,8 @@ pub(super) fn told(one: &OwedAction, now_ms: Millis) -> String {
     match (error, failed_ms) {
         (Some(error), Some(_)) => format!("{action} was given up after {attempts} attempts: {error:#}"),
         (Some(error), None) => {
-            format!("{action} is tried again in {} s: {error:#}", due_ms.saturating_sub(now_ms).max(0) / 1_000)
+            format!("{action} is retried in {} s: {error:#}", due_ms.saturating_sub(now_ms).max(0) / 1_000)
         }
-        (None, _) => format!("{action} is to be done"),
+        (None, _) => format!("{action} is pending"),
     }
 }

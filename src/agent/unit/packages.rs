@@ -95,7 +95,7 @@ impl Packages {
         let spec = packages(&order.desired.spec)?;
         let folder = self.folder(unit);
         make_folder(&folder, PRIVATE_FOLDER)
-            .map_err(|error| may_heal(format!("the unit's folder {} cannot be made: {error}", folder.display())))?;
+            .map_err(|error| may_heal(format!("the unit's folder cannot create {}: {error}", folder.display())))?;
         self.host.apply(unit, &order.desired.revision, spec, order.keep.as_ref()).await?;
         Ok(PackagesInstance::new(self.host.clone(), unit, &order.desired.revision, spec.clone()))
     }
@@ -125,7 +125,9 @@ impl Packages {
 fn packages(spec: &Spec) -> Result<&PackagesSpec, Failure> {
     match spec {
         Spec::Packages(spec) => Ok(spec),
-        Spec::Yuno(_) | Spec::Container(_) | Spec::Files(_) => Err(never(format!("a {} is no packages", spec.kind()))),
+        Spec::Yuno(_) | Spec::Container(_) | Spec::Files(_) => {
+            Err(never(format!("a {} is not a unit of packages", spec.kind())))
+        }
     }
 }
 

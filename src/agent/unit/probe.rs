@@ -57,7 +57,7 @@ pub(super) async fn attempt(
     launch: impl FnOnce(&[String]) -> Result<Launch, Diagnostic> + Send + 'static,
 ) -> Result<(), Diagnostic> {
     let limit_ms = probing.probe.timeout_ms;
-    let late = || format!("there was no answer within {limit_ms} ms");
+    let late = || format!("no answer within {limit_ms} ms");
     let limit = Duration::from_millis(limit_ms);
     match &probing.probe.check {
         Check::Tcp(Tcp { port, address }) => {
@@ -72,7 +72,7 @@ pub(super) async fn attempt(
             let (folder, argv) = (probes.join(probing.which.as_str()), argv.clone());
             timeout(limit + SLACK, execute(shims, &folder, limit_ms, move || launch(&argv)))
                 .await
-                .unwrap_or_else(|_| Err("it could neither be started nor ended in time".into()))
+                .unwrap_or_else(|_| Err("it could not be started or ended in time".into()))
         }
     }
 }
@@ -84,7 +84,7 @@ pub(super) async fn end_all(shims: &Shims, probes: &Path, unit: &UnitName) {
         if folder.exists()
             && let Err(error) = timeout(SLACK, end_what_is_left(shims, &folder)).await.unwrap_or(Ok(()))
         {
-            tracing::warn!(%unit, error = error.cause, hint = error.hint, "a command of a probe cannot be ended; it ends when its time is over");
+            tracing::warn!(%unit, error = error.cause, hint = error.hint, "a command of a probe cannot be ended; it ends at its time limit");
         }
     }
 }
@@ -163,7 +163,7 @@ async fn request(to: SocketAddr, http: &Http) -> Result<(), Diagnostic> {
     let status = loop {
         let mut line = Vec::new();
         answer.read_until(b'\n', &mut line).await.map_err(failed)?;
-        let status = status(&line).ok_or_else(|| format!("{to}: what it answered is not HTTP/1"))?;
+        let status = status(&line).ok_or_else(|| format!("{to}: its answer is not HTTP/1"))?;
         if status >= 200 {
             break status;
         }
@@ -176,7 +176,9 @@ async fn request(to: SocketAddr, http: &Http) -> Result<(), Diagnostic> {
     // Some servers log an error if the client closes early.
     let _ = timeout(REST, tokio::io::copy(&mut answer, &mut tokio::io::sink())).await;
     match wanted {
-        Some(wanted) if *wanted != status => Err(format!("http://{to}{path}: status {status}, not {wanted}").into()),
+        Some(wanted) if *wanted != status => {
+            Err(format!("http://{to}{path}: status {status} instead of {wanted}").into())
+        }
         None if !(200..400).contains(&status) => Err(format!("http://{to}{path}: status {status}").into()),
         _ => Ok(()),
     }
@@ -223,10 +225,10 @@ fn forget_output(folder: &Path) -> io::Result<()> {
 
 fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), Diagnostic> {
     let how = match ended.exit {
-        _ if ended.timed_out => format!("it had not ended after {limit_ms} ms"),
+        _ if ended.timed_out => format!("it did not end within {limit_ms} ms"),
         ProcessExit::Code(0) => return Ok(()),
         ProcessExit::Code(_) | ProcessExit::Signal(_) => process_end(ended).to_string(),
-        ProcessExit::Unknown => "nobody saw how it ended".to_owned(),
+        ProcessExit::Unknown => "how it ended is unknown".to_owned(),
     };
     // A few, because the last may be empty.
     let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
@@ -283,13 +285,13 @@ mod tests {
             b"HTTP/1.1\r\n",
             b"\xff\n",
         ] {
-            assert_eq!(good(strange).await.unwrap_err(), "HERE: what it answered is not HTTP/1");
+            assert_eq!(good(strange).await.unwrap_err(), "HERE: its answer is not HTTP/1");
         }
         let (answer, asked) = ask(&http("/", Some(503)), b"HTTP/1.1 503 Busy\r\n\r\n").await;
         assert_eq!(answer, Ok(()));
         assert!(asked.starts_with("GET / HTTP/1.1\r\nHost: HERE\r\n"), "{asked}");
         let (answer, _) = ask(&http("/", Some(204)), b"HTTP/1.1 200 OK\r\n\r\n").await;
-        assert_eq!(answer.unwrap_err(), "http://HERE/: status 200, not 204");
+        assert_eq!(answer.unwrap_err(), "http://HERE/: status 200 instead of 204");
     }
 
     #[test]

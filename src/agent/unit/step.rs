@@ -267,7 +267,7 @@ impl Worker {
 
     async fn complain(&self, outcome: Result<(), Failure>) {
         if let Err(Failure { error, .. }) = outcome {
-            tracing::warn!(unit = %self.unit, error = error.cause, hint = error.hint, "a unit could not be asked for something");
+            tracing::warn!(unit = %self.unit, error = error.cause, hint = error.hint, "a command could not be sent to a unit");
             self.report(UnitEvent::Unheard { error }).await;
         }
     }
@@ -278,7 +278,7 @@ impl Worker {
             Ok(true) => Ok(()),
             Ok(false) => Err(no_process(&self.unit)),
             Err(failure) => {
-                let place = format!("it is not certain that {signal} reached {}", self.unit);
+                let place = format!("{signal} may not have reached {}", self.unit);
                 let message = failure.error.within(place);
                 Err(CommandRefusal::new(RefusalCode::Conflict, message))
             }
@@ -291,7 +291,7 @@ impl Worker {
         let reload = self.kind.reload(&self.unit, self.slot, &desired, keep.as_ref(), &signal);
         let outcome = timeout(RELOAD_MAX, reload).await;
         let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
-            tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a unit could not be reloaded, and is started anew");
+            tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a unit could not be reloaded and is restarted");
             false
         });
         let revision = desired.revision;
@@ -303,7 +303,7 @@ impl Worker {
         let signal = signaller(&orders);
         let outcome =
             timeout(RELOAD_MAX, self.kind.check_watched_files(&self.unit, self.slot, &desired, &signal)).await;
-        match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
+        match outcome.unwrap_or_else(|_| Err(late("checking files outside took", RELOAD_MAX))) {
             Ok(true) => {}
             Ok(false) => self.report(UnitEvent::Outdated).await,
             // The next check is soon.
@@ -334,7 +334,7 @@ impl Worker {
             match self.look_up().await {
                 Ok(adopted) => return adopted,
                 Err(failure) => {
-                    tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a unit cannot be found again, yet");
+                    tracing::warn!(unit = %self.unit, error = failure.error.cause, hint = failure.error.hint, "a running unit cannot be found yet");
                     wait = waits.next().unwrap_or(wait);
                     tokio::time::sleep(wait).await;
                 }
@@ -351,7 +351,7 @@ fn signaller(
     move |signal| {
         let orders = orders.clone();
         async move {
-            let gone = || Failure { error: "it has ended meanwhile".into(), may_heal: true };
+            let gone = || Failure { error: "it has ended".into(), may_heal: true };
             let (reply, answer) = oneshot::channel();
             orders.send(InstanceOrder::Signal(signal, reply)).await.map_err(|_| gone())?;
             let sent = answer.await.map_err(|_| gone())?;
@@ -363,8 +363,8 @@ fn signaller(
 
 /// The refusal if there is no process for a signal.
 pub(super) fn no_process(unit: &UnitName) -> CommandRefusal {
-    let message = Diagnostic::new(format_args!("{unit} has no process now"))
-        .with_hint(format_args!("`muster unit show {unit}` tells what it does"));
+    let message = Diagnostic::new(format_args!("{unit} has no process"))
+        .with_hint(format_args!("`muster unit show {unit}` shows its state"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 

@@ -189,7 +189,7 @@ impl UnitsTask {
         let unreadable: BTreeSet<&str> = stored.unreadable.iter().map(String::as_str).collect();
         for kind in self.kinds.iter() {
             let traces = kind.traces().unwrap_or_else(|error| {
-                tracing::error!(kind = kind.name(), %error, "what earlier lives of the agent left cannot be listed");
+                tracing::error!(kind = kind.name(), %error, "leftovers of earlier agent runs cannot be listed");
                 Vec::new()
             });
             for UnitTrace { unit: name, at_ms } in traces {
@@ -199,13 +199,13 @@ impl UnitsTask {
                 if at_ms < complete_ms {
                     tracing::warn!(
                         unit = %name,
-                        consequence = "they are left as they are",
-                        hint = "apply the unit again, and it is taken up as it runs",
-                        "there are traces of a unit from before the agent's store was made, or from before it \
-                            lost something",
+                        consequence = "they are left unchanged",
+                        hint = "apply the unit again: its running process is kept",
+                        "a unit has traces from before the agent's \
+                            store was made or lost data",
                     );
                 } else {
-                    tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");
+                    tracing::info!(unit = %name, "an unknown unit has traces, which are removed");
                     self.entries.insert(name, Box::new(UnitEntry::new(None, kind.clone())));
                 }
             }
@@ -240,7 +240,7 @@ impl UnitsTask {
                 if let Err(error) = ended
                     && error.is_panic()
                 {
-                    tracing::error!(%error, "a step of a unit has failed in a way that it should not");
+                    tracing::error!(%error, "a step of a unit failed unexpectedly");
                 }
             }
         }
@@ -276,7 +276,7 @@ impl UnitsTask {
             by_ms => {
                 tracing::warn!(
                     by_ms,
-                    "the clock was set, or the host has slept; what units wait for comes as it would have"
+                    "the clock was set, or the host was suspended; waiting times of units are unchanged"
                 );
                 for entry in self.entries.values_mut() {
                     entry.unit.observe(UnitEvent::ClockSet(by_ms), now);
@@ -304,7 +304,7 @@ impl UnitsTask {
             // The next tick tries again; instances continue.
             Err(error) => {
                 self.read_at = None;
-                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "what units should be cannot be read");
+                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the units' desired state cannot be read");
             }
         }
     }
@@ -321,7 +321,7 @@ impl UnitsTask {
         }
         if let Err(error) = self.store.intent().keep_realms(&realms).await {
             self.read_at = None;
-            tracing::error!(%error, "realms cannot be written down a second time");
+            tracing::error!(%error, "the second copy of the realms cannot be written");
         }
         for (name, entry) in &mut self.entries {
             entry.leases = leases.iter().filter(|lease| lease.unit == *name).cloned().collect();
@@ -369,9 +369,9 @@ impl UnitsTask {
             }
             match &verdict {
                 Some(ConflictVerdict::GoBack(why) | ConflictVerdict::Hold(why)) => {
-                    tracing::warn!(unit = %name, why, hint = "`muster unit show` tells more", "a unit conflicts with another");
+                    tracing::warn!(unit = %name, why, hint = "`muster unit show` shows more", "a unit conflicts with another");
                 }
-                None => tracing::info!(unit = %name, "a unit conflicts with no other any more"),
+                None => tracing::info!(unit = %name, "a unit no longer conflicts with another"),
             }
             entry.unit.observe(UnitEvent::Conflict(verdict), now_ms());
             self.wires_changed |= entry.unit.needs_wiring();
@@ -393,7 +393,7 @@ impl UnitsTask {
                 let Some(entry) = self.entries.get_mut(&name) else { continue };
                 // First, because a revision that waits no more may be verified at once.
                 if let Some(why) = back {
-                    tracing::warn!(unit = %name, why = why.cause, hint = why.hint, "a unit goes back with another of its deployment");
+                    tracing::warn!(unit = %name, why = why.cause, hint = why.hint, "a unit is rolled back with another one of its deployment");
                     entry.unit.observe(UnitEvent::GroupFailed(why), now_ms());
                 }
                 entry.unit.observe(UnitEvent::GroupWaits(waits), now_ms());
@@ -459,7 +459,7 @@ impl UnitsTask {
         match orders.map(|orders| orders.try_reserve()) {
             Ok(Ok(place)) => place.send(InstanceOrder::Signal(signal, answer)),
             Ok(Err(_)) => {
-                let message = format!("{unit} is busy with signals that were sent before");
+                let message = format!("{unit} still handles earlier signals");
                 drop(answer.send(Err(CommandRefusal::new(RefusalCode::Busy, message))));
             }
             Err(refusal) => drop(answer.send(Err(refusal))),
@@ -540,7 +540,7 @@ impl UnitsTask {
                     Ok(()) => entry.kept = Some(now),
                     // A full disk must not stop supervision; the next change or tick tries again.
                     Err(error) => {
-                        tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "what a unit is cannot be written down");
+                        tracing::error!(unit = %name, %error, hint = Diagnostic::of(&error).hint, "a unit's observed state cannot be stored");
                     }
                 }
             }
@@ -554,7 +554,7 @@ impl UnitsTask {
                 &entry.leases,
             );
             if let Err(error) = self.store.intent().keep(&copy).await {
-                tracing::error!(unit = %name, %error, "what a unit should be cannot be written down a second time");
+                tracing::error!(unit = %name, %error, "the second copy of a unit's desired state cannot be written");
             }
         }
         let owed = self.owed.borrow().clone();
@@ -574,7 +574,7 @@ impl UnitsTask {
         let snapshots = match self.store.snapshot_specs().await {
             Ok(specs) => specs,
             Err(error) => {
-                return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "nothing is given back: what snapshots need cannot be read");
+                return tracing::error!(%error, hint = Diagnostic::of(&error).hint, "nothing is freed: the snapshots' artifacts cannot be read");
             }
         };
         let units = || self.entries.values();
@@ -586,7 +586,7 @@ impl UnitsTask {
             let kept = snapshots.iter().chain(verified).filter(|spec| spec.kind() == kind.name()).map(pinned);
             let desired = desired.chain(kept).collect();
             if let Err(error) = kind.sweep(desired).await {
-                tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
+                tracing::warn!(kind = kind.name(), %error, "unused content cannot be removed");
             }
         }
     }

@@ -205,7 +205,7 @@ async fn keep(store: Store, live: Weak<LiveLog>) {
         match store.keep_task_log(live.number, &stored).await {
             Ok(()) => lock(&live.text).kept = stored.begin + stored.text.len() as u64,
             Err(error) => {
-                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the log of a task cannot be stored, yet");
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the log of a task cannot be stored yet");
             }
         }
     }
@@ -267,7 +267,7 @@ impl Drop for RunningTask {
             let stored = lock(&live.text).stored();
             let ended = store.end_task(live.number, TaskState::Interrupted, None, &stored, now_ms());
             if let Err(error) = ended.await {
-                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "that a task was interrupted cannot be stored");
+                tracing::warn!(%error, hint = Diagnostic::of(&error).hint, task = live.number, "the interruption of a task cannot be stored");
             }
         });
     }

@@ -68,7 +68,7 @@ pub(super) fn steps(entries: &Entries, known: &mut BTreeSet<UnitName>, now_ms: M
 }
 
 /// Why a unit has failed that says no more.
-static NOT_RUNNING: LazyLock<Diagnostic> = LazyLock::new(|| Diagnostic::new("it does not run"));
+static NOT_RUNNING: LazyLock<Diagnostic> = LazyLock::new(|| Diagnostic::new("it is not running"));
 
 fn member<'a>(name: &'a UnitName, entry: &'a UnitEntry, now_ms: Millis) -> Option<Member<'a>> {
     let owner = entry.owner.as_ref().filter(|owner| !owner.orphan)?;

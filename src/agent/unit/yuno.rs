@@ -206,14 +206,14 @@ impl Yunos {
         };
         let ArtifactRef { role, version, .. } = &spec.artifact;
         let manifest: Manifest = serde_json::from_slice(&manifest)
-            .map_err(|error| never(format!("the manifest of artifact {role}@{version} is not understood: {error}")))?;
+            .map_err(|error| never(format!("the manifest of artifact {role}@{version} is not valid: {error}")))?;
         let Some(schema) = manifest.config_schema else { return Ok(()) };
         let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
         let complaints = schema::check(&schema, &merged);
         if complaints.is_empty() {
             return Ok(());
         }
-        let place = format!("the merged config is not what {role}@{version} wants");
+        let place = format!("the merged config does not match the schema of {role}@{version}");
         Err(never(Diagnostic::all(complaints).unwrap_or_default().within(place)))
     }
 
@@ -367,7 +367,7 @@ impl Yunos {
                 if let Ok(started) = &started
                     && let Err(failure) = place.heal_started(started)
                 {
-                    tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "what it was started as is not written twice");
+                    tracing::warn!(%unit, error = failure.error.cause, hint = failure.error.hint, "the record of a unit's start has no second copy");
                 }
                 let (revision, missing, wiring) =
                     started.map_or_else(|_| unknown(), |started| (started.revision, started.missing, started.wiring));
@@ -378,7 +378,7 @@ impl Yunos {
                         Ok(AdoptedUnit::Alive { revision, told, instance: Box::new(yuno) })
                     }
                     Some(InstanceEvent::Ended(over)) => Ok(AdoptedUnit::Ended(over)),
-                    None => Err(may_heal("its shim was there, and is gone")),
+                    None => Err(may_heal("its shim has ended")),
                 }
             }
         }
@@ -401,7 +401,7 @@ impl Yunos {
 
 /// Returns a yuno's own fields. Other specs belong to other kinds.
 fn of_yuno(spec: &Spec) -> Result<&YunoSpec, Failure> {
-    let never = || Failure { error: format!("a {} is no yuno", spec.kind()).into(), may_heal: false };
+    let never = || Failure { error: format!("a {} is not a yuno", spec.kind()).into(), may_heal: false };
     spec.yuno().ok_or_else(never)
 }
 
@@ -567,7 +567,7 @@ fn kept_for_start(secrets: &SecretValues, named: &BTreeSet<String>) -> Result<BT
     let value = |name: &String| {
         let value = secrets.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value.as_str());
         let value = value.ok_or_else(|| Failure {
-            error: Diagnostic::new(format_args!("a template names the secret {name}, which the unit was not given"))
+            error: Diagnostic::new(format_args!("a template names the secret {name}, which was not sent to the unit"))
                 .with_hint("apply the unit again"),
             may_heal: false,
         })?;
@@ -582,7 +582,7 @@ fn with_secrets(secrets: &SecretValues, configs: Vec<(ConfigRef, Value)>) -> Res
         Ok(document) => Ok((config, document)),
         Err(name) => Err(Failure {
             error: Diagnostic::new(format_args!(
-                "config {}@{} names the secret {name}, which the unit was not given",
+                "config {}@{} names the secret {name}, which was not sent to the unit",
                 config.id, config.version
             ))
             .with_hint("apply the unit again"),

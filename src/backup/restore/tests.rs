@@ -170,7 +170,7 @@ fn full_disk_is_noticed_before_anything_is_written() {
     manifest.parts[0].bytes = u64::MAX;
     fs::write(case.at("backup"), tests::backup(&case.key, &manifest, &[])).unwrap();
     let told = case.restore(false).unwrap_err().diagnostic();
-    assert!(told.hint.as_ref().is_some_and(|hint| hint.starts_with("make room")), "{told}");
+    assert!(told.hint.as_ref().is_some_and(|hint| hint.starts_with("free space")), "{told}");
     assert_eq!(case.names(), ["backup"]);
 }
 

@@ -120,7 +120,7 @@ pub(super) async fn config_differences(
 ) -> JsonResult<Vec<muster_api::ConfigDifference>> {
     let bad = |message: String| Error::invalid("bad_query", message).hint("`to` is ID@VERSION");
     let (other_id, other_version) =
-        other.to.split_once('@').ok_or_else(|| bad(format!("{:?} is no ID@VERSION", other.to)))?;
+        other.to.split_once('@').ok_or_else(|| bad(format!("{:?} is not ID@VERSION", other.to)))?;
     let other_id: ConfigId = other_id.parse().map_err(|error| bad(format!("{error}")))?;
     let other_version: Version = other_version.parse().map_err(|error| bad(format!("{error}")))?;
     Ok(Json(console.config_differences((&id, &version), (&other_id, &other_version)).await?))

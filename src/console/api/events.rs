@@ -93,7 +93,7 @@ impl CommandFollower {
             }
             first = false;
             if let Err(error) = self.look().await {
-                tracing::debug!(command.id = %self.id, %error, "a command can no longer be followed");
+                tracing::debug!(command.id = %self.id, %error, "following a command failed");
                 return None;
             }
         }

@@ -39,10 +39,10 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
             // The types of the two errors, incomplete and too large, are the same.
             Ok(Err(error)) if error.to_string().contains("limit") => return Err(too_large()),
             Ok(Err(error)) => {
-                return Err(Error::invalid("incomplete", format!("the request did not come whole: {error}")));
+                return Err(Error::invalid("incomplete", format!("the request is incomplete: {error}")));
             }
             Err(_) => {
-                let message = format!("the request's body did not come within {} s", COMES_WITHIN.as_secs());
+                let message = format!("the request's body did not arrive within {} s", COMES_WITHIN.as_secs());
                 return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message));
             }
         };

@@ -119,7 +119,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Delete,
             "/v1/hosts/{host}",
-            "Removes a host that is away: it is a member no more, and what it said is forgotten.",
+            "Removes an offline host and all that is recorded of it; it is no longer a member.",
             delete(h::remove_host),
         ),
         Route::new(Get, "/v1/hosts/{host}/labels", "The labels of a host, with where each comes from.", get(h::host_labels))
@@ -127,16 +127,16 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/host-labels",
-            "Gives hosts labels and takes labels back; hosts that are away hear of it when they are back.",
+            "Gives hosts labels and takes labels back; offline hosts are told when they are online again.",
             post(h::label_hosts),
         )
         .takes(BodyShape::of::<muster_api::LabelHosts>())
         .gives(BodyShape::list::<muster_api::LabelledHost>()),
-        Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to say everything anew.", post(h::refresh)),
+        Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to report its whole state.", post(h::refresh)),
         Route::new(
             Post,
             "/v1/hosts/{host}/revoke",
-            "Revokes all certificates of a host. It may join anew with a new token.",
+            "Revokes all certificates of a host. It may join again with a new token.",
             post(h::revoke_host),
         ),
         Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
@@ -144,7 +144,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Get,
             "/v1/hosts/{host}/units/{realm}/{name}/document",
-            "The document that wants a unit as it is, for `/v1/apply`; secrets are masked, and a mask keeps what is there.",
+            "A document that describes a unit's present desired state, for `/v1/apply`; secrets are masked, and a mask keeps the present value.",
             get(h::unit_document),
         )
         .gives(BodyShape::Any),
@@ -155,7 +155,7 @@ fn fleet_routes() -> Vec<Route> {
             get(h::unit_tasks),
         )
         .query(&[
-            Parameter { name: "log", about: "The number of the task whose log is wanted.", whole: true },
+            Parameter { name: "log", about: "The number of the task whose log to return.", whole: true },
             Parameter {
                 name: "from",
                 about: "From which position of the log on: the `end` of what was read before.",
@@ -174,12 +174,12 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/apply",
-            "Has units be what documents say, or tells what that would change. Nothing is changed if any is wrong.",
+            "Applies documents of units, or returns what that would change. Nothing is changed if any document is wrong.",
             post(h::apply),
         )
         .takes(BodyShape::of::<muster_api::Apply>())
         .gives(BodyShape::of::<muster_api::Applied>()),
-        Route::new(Get, "/v1/units", "Units: all, or those that are asked for.", get(h::units))
+        Route::new(Get, "/v1/units", "Units: all, or those that match.", get(h::units))
             .query(&[
                 HOST,
                 Parameter { name: "kind", about: "Those of this kind: `yuno` or `container`.", whole: false },
@@ -198,13 +198,13 @@ fn fleet_routes() -> Vec<Route> {
             .gives(BodyShape::list::<muster_api::Unit>()),
         Route::new(Get, "/v1/tokens", "One-time passwords for joining, newest first.", get(h::tokens))
             .gives(BodyShape::list::<muster_api::Token>()),
-        Route::new(Post, "/v1/tokens", "Makes a one-time password for a host that shall join.", post(h::create_token))
+        Route::new(Post, "/v1/tokens", "Makes a one-time password for a host to join.", post(h::create_token))
             .takes(BodyShape::of::<muster_api::NewToken>())
             .gives(BodyShape::of::<muster_api::CreatedToken>()),
         Route::new(
             Post,
             "/v1/token-batches",
-            "Makes one-time passwords for many hosts that shall join.",
+            "Makes one-time passwords for many hosts to join.",
             post(h::create_tokens),
         )
         .takes(BodyShape::of::<muster_api::NewTokens>())
@@ -215,7 +215,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/authority/rotation",
-            "Begins a rotation: makes a new key or root certificate, and tells all hosts of it. One that is under way goes on.",
+            "Begins a rotation: makes a new key or root certificate, and tells all hosts of it. One that is under way continues.",
             post(h::begin_rotation),
         )
         .takes(BodyShape::of::<BeginRotation>())
@@ -223,7 +223,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/authority/rotation/finish",
-            "Finishes the rotation: the new key signs from now on; a new root goes on to its next stage. Refused while hosts lack \
+            "Finishes the rotation: the new key signs from now on; a new root enters its next stage. Refused while hosts lack \
              it, unless they are named.",
             post(h::finish_rotation),
         )
@@ -246,7 +246,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(
             Get,
             "/v1/commands/{id}/events",
-            "What becomes of a command: server-sent events from its beginning, each a JSON document, until `end`.",
+            "Follows a command: server-sent events from its beginning, each a JSON document, until `end`.",
             get(h::command_events),
         )
         .gives(BodyShape::events::<muster_api::CommandEvent>()),
@@ -264,10 +264,10 @@ fn realm_routes() -> Vec<Route> {
             .takes(BodyShape::of::<muster_api::NewRealm>())
             .gives(BodyShape::of::<muster_api::RealmChanged>()),
         one(Get, "One realm.", get(h::realm)).gives(BodyShape::of::<muster_api::Realm>()),
-        one(Post, "Makes a realm something else, and tells all hosts.", post(h::update_realm))
+        one(Post, "Changes a realm, and tells all hosts.", post(h::update_realm))
             .takes(BodyShape::of::<muster_api::RealmFields>())
             .gives(BodyShape::of::<muster_api::RealmChanged>()),
-        one(Delete, "Forgets a realm that has no units.", delete(h::remove_realm))
+        one(Delete, "Removes a realm that has no units.", delete(h::remove_realm))
             .gives(BodyShape::of::<muster_api::RealmRemoved>()),
     ]
 }
@@ -296,7 +296,7 @@ fn content_routes() -> Vec<Route> {
         ])
         .takes(BodyShape::Bytes)
         .gives(BodyShape::of::<muster_api::Artifact>()),
-        Route::new(Post, "/v1/artifacts/gc", "Removes every artifact that no unit needs.", post(h::collect))
+        Route::new(Post, "/v1/artifacts/gc", "Removes every artifact that no unit uses.", post(h::collect))
             .takes(BodyShape::of::<muster_api::Collect>())
             .gives(BodyShape::of::<muster_api::Collected>()),
         Route::new(Get, "/v1/artifacts/{artifact}", "One artifact, by its SHA-256.", get(h::artifact))
@@ -389,7 +389,7 @@ fn deployment_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/deployments",
-            "Makes deployments as documents say, or tells what that would change. Nothing is changed if any is wrong.",
+            "Applies documents of deployments, or returns what that would change. Nothing is changed if any document is wrong.",
             post(h::apply),
         )
         .takes(BodyShape::of::<muster_api::ApplyDeployments>())
@@ -397,7 +397,7 @@ fn deployment_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/plans",
-            "Has hosts find out what documents would change there, and changes nothing. It goes on after the response.",
+            "Has hosts compute what documents would change there, and changes nothing. It continues after the response.",
             post(h::plan),
         )
         .takes(BodyShape::of::<muster_api::NewPlan>())
@@ -407,7 +407,7 @@ fn deployment_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/deployments/confirm",
-            "Goes on with hosts that have a document which this console did not make, or tells what that would change.",
+            "Confirms hosts that have a document which this console did not make, or returns what that would change.",
             post(h::confirm),
         )
         .takes(BodyShape::of::<muster_api::ConfirmDocuments>())
@@ -415,7 +415,7 @@ fn deployment_routes() -> Vec<Route> {
         Route::new(
             Get,
             "/v1/deployments/sync",
-            "What the last comparison of hosts with what is desired of them has found.",
+            "The result of the last comparison of hosts with their desired state.",
             get(h::sync),
         )
         .gives(BodyShape::of::<muster_api::SyncReport>()),
@@ -478,7 +478,7 @@ fn one_deployment_routes() -> Vec<Route> {
         .query(&[
             Parameter { name: "purge", about: "`true` to remove the units' data, too.", whole: false },
             Parameter { name: "keep", about: "`true` to leave the units on their hosts.", whole: false },
-            Parameter { name: "dry_run", about: "`true` to only tell what would be removed.", whole: false },
+            Parameter { name: "dry_run", about: "`true` to only return what would be removed.", whole: false },
         ])
         .gives(BodyShape::of::<muster_api::RemovedDeployment>()),
         Route::new(
@@ -509,7 +509,7 @@ fn one_deployment_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/deployments/{realm}/{name}/rollback",
-            "Makes a new version with the content of an earlier one, or tells what that would change.",
+            "Makes a new version with the content of an earlier one, or returns what that would change.",
             post(h::roll_back),
         )
         .takes(BodyShape::of::<muster_api::RollBack>())
@@ -525,7 +525,7 @@ fn one_deployment_routes() -> Vec<Route> {
         Route::new(
             Post,
             "/v1/deployments/{realm}/{name}/detach",
-            "Leaves a unit of a deployment to verbs, on some of its hosts.",
+            "Detaches a unit from its deployment on some hosts; verbs change it from then on.",
             post(h::detach),
         )
         .takes(BodyShape::of::<muster_api::UnitOnHosts>())
@@ -533,7 +533,7 @@ fn one_deployment_routes() -> Vec<Route> {
         Route::new(
             Get,
             "/v1/deployments/{realm}/{name}/events",
-            "What becomes of a deployment: server-sent events from the present state, each a JSON document, until `end`.",
+            "Follows a deployment: server-sent events from the present state, each a JSON document, until `end`.",
             get(h::events),
         )
         .gives(BodyShape::events::<muster_api::DeploymentEvent>()),
@@ -579,22 +579,32 @@ fn rollout_routes() -> Vec<Route> {
             Parameter { name: "limit", about: "How many at most; 1000 if left out, and up to 1000.", whole: true },
         ])
         .gives(BodyShape::of::<muster_api::RolloutHosts>()),
-        Route::new(Post, "/v1/rollouts/{realm}/{name}/pause", "Has no further host begin.", post(h::pause))
-            .takes(BodyShape::of::<muster_api::RolloutVersion>())
-            .gives(BodyShape::of::<muster_api::Rollout>()),
-        Route::new(Post, "/v1/rollouts/{realm}/{name}/resume", "Has hosts begin again.", post(h::resume))
-            .takes(BodyShape::of::<muster_api::RolloutVersion>())
-            .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(
+            Post,
+            "/v1/rollouts/{realm}/{name}/pause",
+            "Pauses a rollout: no further host begins.",
+            post(h::pause),
+        )
+        .takes(BodyShape::of::<muster_api::RolloutVersion>())
+        .gives(BodyShape::of::<muster_api::Rollout>()),
+        Route::new(
+            Post,
+            "/v1/rollouts/{realm}/{name}/resume",
+            "Resumes a rollout: hosts begin again.",
+            post(h::resume),
+        )
+        .takes(BodyShape::of::<muster_api::RolloutVersion>())
+        .gives(BodyShape::of::<muster_api::Rollout>()),
         Route::new(Post, "/v1/rollouts/{realm}/{name}/promote", "Approves the next wave.", post(h::promote))
             .takes(BodyShape::of::<muster_api::RolloutVersion>())
             .gives(BodyShape::of::<muster_api::Rollout>()),
-        Route::new(Post, "/v1/rollouts/{realm}/{name}/retry", "Has the hosts that failed try again.", post(h::retry))
+        Route::new(Post, "/v1/rollouts/{realm}/{name}/retry", "Retries the hosts that failed.", post(h::retry))
             .takes(BodyShape::of::<muster_api::RolloutVersion>())
             .gives(BodyShape::of::<muster_api::Rollout>()),
         Route::new(
             Post,
             "/v1/rollouts/{realm}/{name}/cancel",
-            "Ends a rollout: hosts stay as they are, or go back.",
+            "Cancels a rollout: hosts keep what they have, or are rolled back.",
             post(h::cancel),
         )
         .takes(BodyShape::of::<muster_api::CancelRollout>())
@@ -610,7 +620,7 @@ fn rollout_routes() -> Vec<Route> {
         Route::new(
             Get,
             "/v1/rollouts/{realm}/{name}/events",
-            "What becomes of a rollout: server-sent events, each the whole rollout as a JSON document, until `end`.",
+            "Follows a rollout: server-sent events, each the whole rollout as a JSON document, until `end`.",
             get(h::events),
         )
         .gives(BodyShape::events::<muster_api::RolloutEvent>()),
@@ -643,31 +653,26 @@ fn series_routes() -> Vec<Route> {
             },
         ])
         .gives(BodyShape::of::<muster_api::SeriesAnswer>()),
-        Route::new(
-            Get,
-            "/v1/series/export",
-            "Everything that was measured from one time to another, as text, as fast as it is taken.",
-            get(h::export_series),
-        )
-        .query(&[
-            Parameter {
-                name: "selector",
-                about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)",
-                whole: false,
-            },
-            Parameter {
-                name: "start_ms",
-                about: "Where the range starts; at the oldest point if left out.",
-                whole: true,
-            },
-            Parameter { name: "end_ms", about: "Where the range ends; now if left out.", whole: true },
-            Parameter {
-                name: "format",
-                about: "`lines` for line protocol with times in milliseconds, as if left out, or `csv`.",
-                whole: false,
-            },
-        ])
-        .gives(BodyShape::Text),
+        Route::new(Get, "/v1/series/export", "All measurements of a range of time, as text.", get(h::export_series))
+            .query(&[
+                Parameter {
+                    name: "selector",
+                    about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)",
+                    whole: false,
+                },
+                Parameter {
+                    name: "start_ms",
+                    about: "Where the range starts; at the oldest point if left out.",
+                    whole: true,
+                },
+                Parameter { name: "end_ms", about: "Where the range ends; now if left out.", whole: true },
+                Parameter {
+                    name: "format",
+                    about: "`lines` for line protocol with times in milliseconds, as if left out, or `csv`.",
+                    whole: false,
+                },
+            ])
+            .gives(BodyShape::Text),
         Route::new(
             Get,
             "/v1/metric-stores",
@@ -691,17 +696,12 @@ fn alert_routes() -> Vec<Route> {
     const LIMIT: Parameter =
         Parameter { name: "limit", about: "How many at most; 500 if left out, and up to 1,000.", whole: true };
     vec![
-        Route::new(Get, "/v1/alerts", "Alerts that hold, those that began last first.", get(h::alerts))
+        Route::new(Get, "/v1/alerts", "Active alerts, those that began last first.", get(h::alerts))
             .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
             .gives(BodyShape::list::<muster_api::Alert>()),
-        Route::new(
-            Get,
-            "/v1/alerts/history",
-            "Alerts that hold and those that are over, those that began last first.",
-            get(h::history),
-        )
-        .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
-        .gives(BodyShape::list::<muster_api::Alert>()),
+        Route::new(Get, "/v1/alerts/history", "Active and past alerts, those that began last first.", get(h::history))
+            .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
+            .gives(BodyShape::list::<muster_api::Alert>()),
         Route::new(Get, "/v1/alert-rules", "The console's rules for alerts, those for all hosts first.", get(h::rules))
             .gives(BodyShape::list::<muster_api::AlertRule>()),
         Route::new(Post, "/v1/alert-rules", "Sets a rule, for one host or for all.", post(h::set_rule))
@@ -710,7 +710,7 @@ fn alert_routes() -> Vec<Route> {
         Route::new(
             Delete,
             "/v1/alert-rules/{rule}",
-            "Removes a rule: what hosts have of their own under this name holds again.",
+            "Removes a rule: the hosts' built-in rule of this name applies again.",
             delete(h::remove_rule),
         )
         .query(&[HOST]),
@@ -729,7 +729,7 @@ fn alert_routes() -> Vec<Route> {
 }
 
 async fn unknown_path() -> Error {
-    Error::not_found("unknown_path", "the API has no such path").hint("GET /api/openapi.json describes it")
+    Error::not_found("unknown_path", "unknown path of the API").hint("GET /api/openapi.json describes it")
 }
 
 /// Returns the routes at and below `/api`.
@@ -743,7 +743,7 @@ pub(super) fn router(console: Console) -> Router {
     let router = router
         .fallback(unknown_path)
         .method_not_allowed_fallback(async || {
-            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
+            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path does not support the method")
                 .hint("GET /api/openapi.json describes it")
         })
         .layer(middleware::map_response(not_stored))
@@ -771,17 +771,17 @@ async fn authenticate(State(console): State<Console>, mut request: Request, next
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token =
         given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let asker =
-        match token {
-            None => Err(Error::unauthorised("no_token", "this needs `Authorization: Bearer …`")
-                .hint("`muster login` gets a token for the command line")),
-            Some((_, token)) => match console.bearer(token.trim()).await {
-                Ok(Some(asker)) => Ok(asker),
-                Ok(None) => Err(Error::unauthorised("bad_token", "this token is not known here")
-                    .hint("`muster login` gets a new one")),
-                Err(error) => Err(error),
-            },
-        };
+    let asker = match token {
+        None => Err(Error::unauthorised("no_token", "this needs `Authorization: Bearer …`")
+            .hint("`muster login` gets a token for the command line")),
+        Some((_, token)) => match console.bearer(token.trim()).await {
+            Ok(Some(asker)) => Ok(asker),
+            Ok(None) => {
+                Err(Error::unauthorised("bad_token", "the token is unknown").hint("`muster login` gets a new one"))
+            }
+            Err(error) => Err(error),
+        },
+    };
     match asker {
         Ok(asker) => {
             CallerConnection::has_logged_in(request.extensions());

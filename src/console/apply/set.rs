@@ -115,7 +115,7 @@ fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<Diagnostic>> {
         match &outcome.value.status {
             status if status.is_success() => {}
             Status::Refused { diagnostic, .. } | Status::Failed(diagnostic) => *answer = Some(diagnostic.clone()),
-            _ => *answer = Some("it did not find out whether it could be so".into()),
+            _ => *answer = Some("it did not check the change".into()),
         }
     }
     let silent: BTreeSet<HostId> = lines().filter(|line| line.outcome().is_none()).map(|line| line.host).collect();

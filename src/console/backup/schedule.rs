@@ -37,7 +37,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
             () = tokio::time::sleep(PERIOD) => (),
         }
         if let Err(error) = look(&shared, started, &mut attempts).await {
-            tracing::error!(%error, hint = error.hint(), "whether a backup is due cannot be read");
+            tracing::error!(%error, hint = error.hint(), "the time of the last backup cannot be read");
         }
     }
 }
@@ -110,10 +110,8 @@ fn old_message(last: Option<Millis>, failed: Option<BackupFailure>, folder: &Pat
     };
     match failed {
         Some(BackupFailure { diagnostic, .. }) => diagnostic.within(format!("{age}; the last attempt failed")),
-        None => Diagnostic::new(age).with_hint(format!(
-            "see that {} can be written, and what the console's log says of backups",
-            folder.display()
-        )),
+        None => Diagnostic::new(age)
+            .with_hint(format!("check that {} is writable, and read the console's log on backups", folder.display())),
     }
 }
 
@@ -141,7 +139,7 @@ async fn make(shared: &Arc<ConsoleState>, interval_ms: Millis) -> BackupAttempt 
     };
     let order = match store::backup::names(shared.store.read(), BackupKind::Scheduled).await {
         Ok(names) => names,
-        Err(error) => return fail(shared, Diagnostic::of(&error).within("which backups there are cannot be read")),
+        Err(error) => return fail(shared, Diagnostic::of(&error).within("the list of backups cannot be read")),
     };
     let history = BackupHistory { order, keep: config.backup.keep.max(1) as usize, interval_ms };
     let to = folder.clone();

@@ -60,11 +60,10 @@ impl DamagedContent {
         let all = self.locked();
         let names: Vec<&str> = all.values().map(|(what, _)| what.as_str()).collect();
         let named = first_names(&names, NAMED_MAX);
-        let message =
-            Diagnostic::new(format!("content is missing or not what was stored, and no host is sent it: {named}"))
-                .with_hint(
-                    "create it again with `muster artifact create` or `muster config create`, and check the disk of the console",
-                );
+        let message = Diagnostic::new(format!("content is missing or damaged and is not sent to hosts: {named}"))
+            .with_hint(
+                "create it again with `muster artifact create` or `muster config create`, and check the disk of the console",
+            );
         (!names.is_empty()).then_some(message)
     }
 }
@@ -82,9 +81,9 @@ impl ConsoleState {
     pub(super) fn note_damaged(&self, sha256: &Digest, what: String, stamp: Option<FileStamp>) {
         tracing::error!(
             %sha256,
-            consequence = "no host is sent it",
+            consequence = "it is not sent to hosts",
             hint = "create it again, and check the disk of the console",
-            "{what} is missing or not what was stored"
+            "{what} is missing or damaged"
         );
         self.content.damaged.locked().insert(sha256.clone(), (what, stamp));
         self.tell_damaged_content();

@@ -58,7 +58,7 @@ fn document(
 }
 
 fn damaged(what: &str) -> Error {
-    Error::not_found("content_damaged", format!("{what} is not what was stored")).hint("create it on the console again")
+    Error::not_found("content_damaged", format!("{what} is damaged")).hint("create it on the console again")
 }
 
 /// Returns an artifact, or the part of it that the headers ask for.

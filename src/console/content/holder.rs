@@ -84,6 +84,5 @@ pub(crate) fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
         return Ok(());
     }
     let named = first_names(holders, NAMED_MAX);
-    Err(Error::conflict("in_use", format!("{what} is needed by {named}"))
-        .hint("change or remove these first; what they need is not removed"))
+    Err(Error::conflict("in_use", format!("{what} is used by {named}")).hint("change or remove these units first"))
 }

@@ -67,7 +67,7 @@ pub(super) fn check_room(store: &Store) -> Result<(), Error> {
     Err(Error::new(
         StatusCode::INSUFFICIENT_STORAGE,
         "disk_full",
-        "the console's disk is full, and what is kept in reserve on it is not for uploads: nothing of this was stored",
+        "the console's disk is full: nothing of this upload was stored",
     )
     .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT)))
 }
@@ -79,7 +79,7 @@ pub(super) fn disk(what: &'static str, error: &io::Error) -> Error {
             "disk_full",
             format!("{what} failed: the console's disk is full"),
         )
-        .hint("make room, and try again"),
+        .hint("free space, and try again"),
         _ => Error::internal(what, error),
     }
 }

@@ -83,7 +83,7 @@ fn all(mut faults: Vec<Error>) -> Result<(), Error> {
                 format!("\n- {}{hint}", cause.replace('\n', "\n  "))
             };
             let lines: String = faults.iter().map(line).collect();
-            Err(Error::conflict("several_faults", format!("{count} things are wrong:{lines}")))
+            Err(Error::conflict("several_faults", format!("{count} errors:{lines}")))
         }
     }
 }
@@ -94,8 +94,8 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
     let known = content::artifacts(console.shared.store.read(), &filter).await?;
     let what = format!("artifact {} {} ({})", wanted.role, wanted.version, wanted.sha256.short());
     if known.is_empty() {
-        return Err(Error::not_found("unknown_artifact", format!("{what} is not here"))
-            .hint("`muster artifact create`, or POST /api/v1/artifacts, brings it"));
+        return Err(Error::not_found("unknown_artifact", format!("the console does not have {what}"))
+            .hint("`muster artifact create`, or POST /api/v1/artifacts, adds it"));
     }
     // A spec from before manifests existed names none.
     let same_manifest = |one: &Artifact| wanted.manifest.is_none() || wanted.manifest == one.manifest;
@@ -106,8 +106,8 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
             && same_manifest(one)
     };
     known.into_iter().find(same).ok_or_else(|| {
-        Error::conflict("wrong_artifact", format!("{what} is here with another role, version, size or manifest"))
-            .hint("`muster artifact ls` shows what is here")
+        Error::conflict("wrong_artifact", format!("{what} exists with another role, version, size or manifest"))
+            .hint("`muster artifact ls` shows the existing one")
     })
 }
 
@@ -115,11 +115,11 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
 async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
     let what = format!("config {}@{}", wanted.id, wanted.version);
     match content::config(console.shared.store.read(), &wanted.id, &wanted.version).await? {
-        None => Err(Error::not_found("unknown_config", format!("{what} is not here"))
-            .hint("`muster config create`, or POST /api/v1/configs, brings it")),
+        None => Err(Error::not_found("unknown_config", format!("the console does not have {what}"))
+            .hint("`muster config create`, or POST /api/v1/configs, adds it")),
         Some(config) if config.sha256 != wanted.sha256 => {
-            Err(Error::conflict("wrong_config", format!("{what} is here with another content"))
-                .hint("`muster config ls` shows what is here"))
+            Err(Error::conflict("wrong_config", format!("{what} exists with other content"))
+                .hint("`muster config ls` shows the existing one"))
         }
         Some(_) => Ok(()),
     }
@@ -136,7 +136,7 @@ async fn against_schema(console: &Console, artifact: &Artifact, spec: &YunoSpec)
     }
     let lines: String = complaints.iter().map(|complaint| format!("\n- {complaint:#}")).collect();
     let Artifact { role, version, .. } = artifact;
-    let message = format!("the merged config is not what {role} {version} wants:{lines}");
+    let message = format!("the merged config does not match the schema of {role} {version}:{lines}");
     Ok(Some(
         Error::invalid("config_not_wanted", message)
             .hint(format!("`muster artifact show {role}@{version}` has the schema")),

@@ -30,7 +30,7 @@ impl Console {
         let filter = ArtifactFilter { sha256: None, role: Some(role.clone()), version: Some(version.clone()) };
         let Some(artifact) = content::artifacts(shared.store.read(), &filter).await?.pop() else {
             return Err(Error::not_found("unknown_artifact", format!("there is no artifact {role}@{version}"))
-                .hint("`muster artifact ls`, or GET /api/v1/artifacts, lists those that there are"));
+                .hint("`muster artifact ls`, or GET /api/v1/artifacts, lists them"));
         };
         let filter = ArtifactFilter { sha256: Some(artifact.sha256.clone()), ..ArtifactFilter::default() };
         let is_last = content::artifacts(shared.store.read(), &filter).await?.len() == 1;

@@ -105,7 +105,7 @@ impl Console {
         blob.keep(&shared.content.folder).await.map_err(|error| disk("storing the artifact", &error))?;
         let stored = content::add_artifact(shared.store.write(), &artifact, operator).await?;
         shared.note_whole(&stored.sha256);
-        tracing::info!(artifact = stored.sha256.short(), role = %stored.role, version = %stored.version, %operator, size_bytes = stored.size_bytes, "an artifact is here");
+        tracing::info!(artifact = stored.sha256.short(), role = %stored.role, version = %stored.version, %operator, size_bytes = stored.size_bytes, "an artifact was added");
         Ok(stored)
     }
 
@@ -123,11 +123,11 @@ impl Console {
                 Ok(None) => break,
                 Ok(Some(Ok(piece))) => piece,
                 Ok(Some(Err(error))) => {
-                    return Err(Error::invalid("incomplete", format!("the artifact did not come whole: {error}"))
+                    return Err(Error::invalid("incomplete", format!("the artifact is incomplete: {error}"))
                         .hint("send it again"));
                 }
                 Err(_) => {
-                    let message = format!("nothing of the artifact came for {} s", IDLE.as_secs());
+                    let message = format!("no data of the artifact arrived for {} s", IDLE.as_secs());
                     return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message).hint("send it again"));
                 }
             };
@@ -154,15 +154,15 @@ impl Console {
         let stored = content::artifacts(db, &filter).await?.pop();
         let other = match &stored {
             Some(stored) if stored.sha256 != *sha256 => {
-                Some(format!("is there already, with other content ({})", stored.sha256.short()))
+                Some(format!("exists with other content ({})", stored.sha256.short()))
             }
-            Some(stored) if stored.manifest != *manifest => Some("is there already, with another manifest".to_owned()),
+            Some(stored) if stored.manifest != *manifest => Some("exists with another manifest".to_owned()),
             Some(_) => None,
             None => {
                 let removed = content::removed_label(db, LabelKind::Artifact, role.as_str(), version).await?;
                 removed
                     .filter(|removed| removed != sha256)
-                    .map(|removed| format!("was other content ({}), which was removed", removed.short()))
+                    .map(|removed| format!("had other content ({}), which was removed", removed.short()))
             }
         };
         let Some(other) = other else { return Ok(()) };

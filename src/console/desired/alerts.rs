@@ -61,7 +61,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
                     continue;
                 }
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), "alerts of deployments cannot be stored; trying again");
+                    tracing::error!(%error, hint = error.hint(), "alerts of deployments cannot be stored; retrying");
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -136,14 +136,13 @@ fn of_rollout(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
         HeldWhy::Paused { reason } => {
             let cause = format!("the rollout of {deployment}, version {version}, is paused: {reason}");
             let hint = format!(
-                "`muster rollout show {deployment}` tells which hosts have failed; `muster rollout resume {deployment}` has it \
-                 go on, and `muster rollout cancel {deployment}` ends it"
+                "`muster rollout show {deployment}` shows which hosts have failed; `muster rollout resume {deployment}` continues it, and `muster rollout cancel {deployment}` ends it"
             );
             (PAUSED, Diagnostic::new(cause).with_hint(hint))
         }
         HeldWhy::Approval { wave } => {
             let cause = format!("wave {wave} of the rollout of {deployment}, version {version}, waits for approval");
-            let hint = format!("`muster rollout promote {deployment}` has it begin");
+            let hint = format!("`muster rollout promote {deployment}` approves it");
             (WAITS, Diagnostic::new(cause).with_hint(hint))
         }
     };
@@ -152,8 +151,9 @@ fn of_rollout(held: &HeldRollout, now: Millis) -> Result<Alert, NameError> {
 
 /// How many wait, and why, changes with each host that comes or goes: that is no other occurrence.
 fn of_instances(deployment: &DeploymentName, now: Millis) -> Result<Alert, NameError> {
-    let hint = format!("`muster deployment show {deployment}` tells how many, and why none of the hosts does");
-    let message = Diagnostic::new(format!("instances of {deployment} wait for a host that takes them")).with_hint(hint);
+    let hint = format!("`muster deployment show {deployment}` shows how many, and why no host can take them");
+    let message =
+        Diagnostic::new(format!("instances of {deployment} wait for a host with room for them")).with_hint(hint);
     alert(UNPLACED, deployment, &message, now)
 }
 

@@ -88,9 +88,8 @@ impl Console {
         if !damaged.is_empty() {
             let names = damaged.iter().map(String::as_str).collect::<Vec<_>>();
             let named = first_names(&names, DAMAGED_NAMED_MAX);
-            let message =
-                Diagnostic::new(format!("variables are not what was stored, and no host is sent them: {named}"))
-                    .with_hint("set them again, and check the disk of the console");
+            let message = Diagnostic::new(format!("variables are damaged and are not sent to hosts: {named}"))
+                .with_hint("set them again, and check the disk of the console");
             self.shared.notices.raise(NoticeKind::StoreDamaged, message, now_ms());
         }
         Ok(())
@@ -104,8 +103,8 @@ impl Console {
         let (name, db) = (row.content.deployment.clone(), &self.shared.store);
         let Some(whole) = deployment::version_of_documents(db.read(), &row.info, &name).await? else {
             let cause = format!(
-                "version {} of the deployment {name} is not what was stored: its hosts keep what they have, and no other host \
-                 is sent it",
+                "version {} of the deployment {name} is damaged: its hosts keep what they have, and it is \
+                 not sent to other hosts",
                 row.info.number
             );
             let message =
@@ -115,13 +114,13 @@ impl Console {
         };
         tracing::error!(
             deployment = %name, version = row.info.number,
-            consequence = "it is taken from a document that has it whole",
+            consequence = "it is restored from a document that has it",
             hint = "check the disk of the console",
             "a stored version is damaged"
         );
         // On a full disk it is found again at the next start.
         if let Err(error) = deployment::repair_version(db.write(), &whole).await {
-            tracing::error!(%error, hint = error.hint(), "a version that was repaired cannot be stored");
+            tracing::error!(%error, hint = error.hint(), "a repaired version cannot be stored");
         }
         Ok(VersionRow { content: Arc::new(whole), is_damaged: false, ..row })
     }
@@ -129,10 +128,9 @@ impl Console {
     /// Finds out what a version comes to.
     pub(super) async fn entry(&self, created_ms: i64, row: VersionRow) -> Result<DeploymentEntry, Error> {
         let secrets = match self.secrets_of_version(&row).await {
-            _ if row.is_damaged => Err(format!(
-                "version {} of {} is not what was stored, and is not sent",
-                row.info.number, row.content.deployment
-            )),
+            _ if row.is_damaged => {
+                Err(format!("version {} of {} is damaged and is not sent", row.info.number, row.content.deployment))
+            }
             Ok(secrets) => Ok(secrets),
             Err(error) if error.status < 500 || error.problem.code == "secret_unreadable" => {
                 Err(error.problem.diagnostic.cause)

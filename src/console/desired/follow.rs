@@ -62,7 +62,7 @@ impl DeploymentFollower {
             Ok(hosts) => hosts,
             Err(error) if error.status == 404 => Vec::new(),
             Err(error) => {
-                tracing::debug!(deployment = %self.name, %error, "a deployment can no longer be followed");
+                tracing::debug!(deployment = %self.name, %error, "following a deployment failed");
                 return None;
             }
         };

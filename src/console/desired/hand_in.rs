@@ -77,13 +77,13 @@ impl Console {
                 }
             }
             transaction.commit().await.map_err(StoreError::from)?;
-            tracing::info!(host.id = %host, document = %row.mark, "a host has handed in its document");
+            tracing::info!(host.id = %host, document = %row.mark, "a host has sent its document");
             if let Some(entry) = self.shared.hosts.desired.table().hosts.get_mut(&host) {
                 entry.handed_in = Some(row);
             }
         }
         if let Some(labels) = labels {
-            tracing::info!(host.id = %host, number = labels.number, "a host has handed in its labels");
+            tracing::info!(host.id = %host, number = labels.number, "a host has sent its labels");
             // After a restart of the console it is asked again.
             let mut table = self.shared.hosts.desired.table();
             let newer = table.hosts.get_mut(&host).and_then(|entry| entry.newer_labels.as_mut());
@@ -118,7 +118,7 @@ impl Console {
                 Ok(HandedInLabels { number: document.number, labels })
             }
             NumberedContent::HostLabels(_) => Err(wrong("the labels are another host's")),
-            other => Err(wrong(&format!("the message has {}, and no labels", other.kind().as_str()))),
+            other => Err(wrong(&format!("the message has {} instead of labels", other.kind().as_str()))),
         }
     }
 
@@ -128,7 +128,7 @@ impl Console {
         let keys = self.shared.authority.keys().state.of_hosts();
         let verified = envelope::open(&bytes, &keys)
             .map_err(|error| wrong(&format!("the {what} is not signed by this console: {error}")))?;
-        verified.body().map_err(|error| wrong(&format!("the {what} is none: {error}")))
+        verified.body().map_err(|error| wrong(&format!("the {what} is not valid: {error}")))
     }
 }
 

@@ -504,11 +504,14 @@ impl BodyMaker<'_> {
         body.realms = realms(self.table, &body.deployments);
         let content = serde_json::to_string(&body).map_err(|error| error.to_string())?;
         if content.len() > BODY_MAX_BYTES {
-            return Err(format!("its document would have {} bytes, and {BODY_MAX_BYTES} are allowed", content.len()));
+            return Err(format!(
+                "its document would have {} bytes; at most {BODY_MAX_BYTES} are allowed",
+                content.len()
+            ));
         }
         // What a host would refuse, it is not sent; it keeps what it has.
         if let Some(fault) = host_body::read(content.as_bytes()).map_or_else(Some, |read| read.fault()) {
-            return Err(format!("hosts would not take its document: {fault}"));
+            return Err(format!("hosts would refuse its document: {fault}"));
         }
         Ok(PlannedBody { digest: Digest::of(content.as_bytes()), content, is_secret })
     }

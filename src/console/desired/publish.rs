@@ -46,7 +46,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
             }
             was_connected = is_connected;
             if is_connected && let Err(error) = send_due(&shared).await {
-                tracing::error!(%error, "documents of hosts cannot be sent; trying again");
+                tracing::error!(%error, "documents of hosts cannot be sent; retrying");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -199,7 +199,7 @@ pub(super) fn policy_of(row: &store::deployment::VersionRow) -> Option<Arc<Rollo
         Ok(policy) => policy.map(Arc::new),
         Err(error) => {
             let (deployment, version) = (&row.content.deployment, row.info.number);
-            tracing::error!(%deployment, version, error = error.cause, hint = error.hint, "the policy of a rollout is not understood; the default one holds");
+            tracing::error!(%deployment, version, error = error.cause, hint = error.hint, "the policy of a rollout is not valid; the default one applies");
             Some(Arc::default())
         }
     }

@@ -59,7 +59,7 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
                     tokio::time::sleep(settle).await;
                     let began = Instant::now();
                     if let Err(error) = console.catch_up().await {
-                        tracing::error!(%error, "targets of deployments cannot be evaluated; the next run does");
+                        tracing::error!(%error, "targets of deployments cannot be evaluated until the next run");
                     }
                     settle = SETTLE.max(began.elapsed() * SETTLE_TIMES);
                 }
@@ -142,7 +142,7 @@ impl Console {
             } else {
                 tracing::warn!(
                     host.id = %host, document = %mark,
-                    "a host has a document that this console did not make; it is sent nothing until that is confirmed"
+                    "a host has a document that this console did not make; it is sent nothing until the host is confirmed"
                 );
             }
         }
@@ -213,7 +213,7 @@ impl Console {
             findings: Vec::new(),
         };
         if let Err(error) = self.sync_into(&mut run).await {
-            tracing::error!(%error, "hosts cannot be compared with what is desired of them");
+            tracing::error!(%error, "hosts cannot be compared with their desired state");
             run.incomplete.get_or_insert_with(|| format!("{:#}", error.problem.diagnostic));
         }
         run.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -301,7 +301,7 @@ impl Console {
                 let units: Vec<&str> = orphans.get(host)?.iter().map(UnitName::as_str).collect();
                 Some((
                     SyncFindingKind::Orphans,
-                    format!("{} go on without being desired", first_names(&units, NAMED_MAX)),
+                    format!("{} keep running without being desired", first_names(&units, NAMED_MAX)),
                 ))
             });
             match found {
@@ -325,7 +325,7 @@ impl Console {
             late => notices.raise(
                 NoticeKind::HostsBehind,
                 Diagnostic::new(format!(
-                    "{late} connected hosts have not stored their document for more than {} minutes, or have refused it",
+                    "{late} connected hosts have refused their document, or not stored it for more than {} minutes",
                     BEHIND_MS / 60_000
                 ))
                 .with_hint("`muster deployment sync` names them"),
@@ -364,7 +364,7 @@ fn finding(entry: &HostEntry) -> Option<(SyncFindingKind, String)> {
             let cannot = Diagnostic::new(format_args!("{missing}, which {name} needs")).with_hint(missing.hint());
             (SyncFindingKind::Cannot, format!("{cannot:#}"))
         }),
-        _ => Some((SyncFindingKind::Behind, format!("it has {}, and should have {mark}", report.mark))),
+        _ => Some((SyncFindingKind::Behind, format!("it has {} instead of {mark}", report.mark))),
     }
 }
 

@@ -924,7 +924,7 @@ async fn orphan_of_a_deployment_that_is_gone_is_left_to_verbs() {
     store_document(&fixture, two.id).await;
     assert_eq!(orphans().await, (2, vec![]));
     set_orphan(&fixture, one.id, true).await;
-    let detail = "shop/till go on without being desired".to_owned();
+    let detail = "shop/till keep running without being desired".to_owned();
     assert_eq!(orphans().await, (1, vec![("one".to_owned(), detail)]));
     set_orphan(&fixture, one.id, false).await;
     assert_eq!(orphans().await, (2, vec![]));

@@ -47,7 +47,7 @@ impl Console {
             first_names(&names, NAMED_MAX)
         );
         Err(Error::conflict("hosts_unconfirmed", message).consequence("nothing was removed").hint(
-            "`muster deployment confirm` goes on with them, and then it can be removed; `--keep` leaves its units where they are",
+            "confirm them first with `muster deployment confirm`, or pass `--keep` to leave its units on their hosts",
         ))
     }
 }

@@ -42,8 +42,7 @@ pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result
                 select.picks(host)
             })
             .await?;
-            some(hosts, || format!("no host is picked by {select}"))
-                .map(|hosts| (Target::Select(select.clone()), hosts))
+            some(hosts, || format!("no host matches {select}")).map(|hosts| (Target::Select(select.clone()), hosts))
         }
     }
 }
@@ -63,7 +62,7 @@ pub(super) async fn check_members(store: &Store, hosts: &[HostId]) -> Result<(),
     let name = |host: &HostId| hostnames.get(host).map_or_else(|| host.to_string(), |name| names.show(*host, name));
     let revoked: Vec<String> = revoked.iter().map(name).collect();
     let (who, first) = (revoked.join(", "), revoked.first().map_or("", String::as_str));
-    Err(Error::conflict("host_revoked", format!("revoked, and so given no commands: {who}"))
+    Err(Error::conflict("host_revoked", format!("revoked, so they get no commands: {who}"))
         .hint(format!("leave it out, or let it join again with a token of `muster token create --replace {first}`")))
 }
 

@@ -55,12 +55,11 @@ pub(crate) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<V
                 if hostname == name.as_str() { id.to_string() } else { format!("{id} ({hostname})") }
             };
             let is_name = hosts.iter().any(|(_, hostname)| hostname == name.as_str());
-            let what = if is_name { "is the name of several hosts" } else { "begins the ids of several hosts" };
+            let what = if is_name { "is the name of several hosts" } else { "is the beginning of several hosts' ids" };
             format!("{name:?} {what}: {}", several.iter().map(named).collect::<Vec<_>>().join(", "))
         });
         let message = lines.collect::<Vec<_>>().join("; ");
-        return Err(Error::conflict("ambiguous_host", message)
-            .hint("name the host by its id, or by as much of it as no other one has"));
+        return Err(Error::conflict("ambiguous_host", message).hint("use the host's id, or more of its beginning"));
     }
     found.sort();
     found.dedup();
@@ -86,10 +85,10 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         Verb::UnitsApply(set) => {
             let mut seen = BTreeSet::new();
             if let Some(twice) = set.units.iter().find(|wish| !seen.insert(&wish.unit)) {
-                return Err(Error::invalid("bad_units", format!("{} is wanted twice", twice.unit)));
+                return Err(Error::invalid("bad_units", format!("{} is listed twice", twice.unit)));
             }
             if set.units.is_empty() {
-                return Err(Error::invalid("bad_units", "a set has at least one unit"));
+                return Err(Error::invalid("bad_units", "a set needs at least one unit"));
             }
             verb.specs().try_for_each(|(_, spec)| check_spec(spec))
         }
@@ -98,10 +97,10 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             format!("a log can be followed for at most {} minutes", FOLLOW_MAX_MS / 60_000),
         )),
         Verb::UnitFollow { lines, .. } if *lines > LOG_LINES_MAX => {
-            Err(Error::invalid("bad_lines", format!("at most {LOG_LINES_MAX} lines can be asked for")))
+            Err(Error::invalid("bad_lines", format!("at most {LOG_LINES_MAX} lines can be requested")))
         }
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
-            Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
+            Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be requested")))
         }
         Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
         Verb::UnitCommand(forward) => check_forward(forward),
@@ -245,7 +244,8 @@ fn check_batch(batch: &Batch) -> Result<(), Error> {
 
 fn check_stdin(stdin: Option<&Data>) -> Result<(), Error> {
     let Some(data) = stdin else { return Ok(()) };
-    let bytes = data.to_bytes().map_err(|error| Error::invalid("bad_stdin", format!("stdin is no base64: {error}")))?;
+    let bytes =
+        data.to_bytes().map_err(|error| Error::invalid("bad_stdin", format!("stdin is not valid base64: {error}")))?;
     if bytes.len() > STDIN_MAX_BYTES {
         let message = format!("stdin has {} bytes, and a command can bring {STDIN_MAX_BYTES}", bytes.len());
         return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "stdin_too_large", message)
@@ -323,7 +323,7 @@ mod tests {
         let several = resolve(&["deadbe".to_owned()], &alike).unwrap_err().problem;
         assert_eq!(
             several.diagnostic.cause,
-            "\"deadbe\" begins the ids of several hosts: deadbe11-0000-4000-8000-000000000002 (host-2), \
+            "the ids of several hosts begin with \"deadbe\": deadbe11-0000-4000-8000-000000000002 (host-2), \
              deadbeef-0000-4000-8000-000000000001 (host-1)"
         );
     }

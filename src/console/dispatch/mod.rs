@@ -123,7 +123,7 @@ pub async fn submit(console: &Console, operator: &Name, command: NewCommand) -> 
 /// Signs, stores and publishes a command.
 pub async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<muster_api::Command, Error> {
     let issued = announce_all(console, operator, vec![command]).await?;
-    issued.into_iter().next().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))
+    issued.into_iter().next().ok_or_else(|| Error::invalid("no_command", "nothing to do"))
 }
 
 /// Signs, stores and publishes commands: all, or none. The caller may be dropped at any time; this must not happen
@@ -194,9 +194,9 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         return Err(Error::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too_many_open",
-            format!("{OPEN_MAX} commands wait for their outcome already"),
+            format!("{OPEN_MAX} commands wait for their outcome, the maximum"),
         )
-        .hint("wait until some are over; a shorter expiry keeps them from piling up"));
+        .hint("wait until some have ended, or use a shorter expiry"));
     }
     check_crowd(&shared.store, &ready).await?;
     // A revoked host that a broker still accepts would obey a broadcast: then it is sent to each member alone.
@@ -281,9 +281,9 @@ async fn check_crowd(store: &Store, ready: &[PreparedCommand]) -> Result<(), Err
     Err(Error::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "too_many_open",
-        format!("as many commands wait for {name} ({host}) as may: {OPEN_OF_HOST_MAX}"),
+        format!("{OPEN_OF_HOST_MAX} commands wait for {name} ({host}), the maximum"),
     )
-    .hint("`muster command ls --host` lists them, and `muster command cancel` takes one back"))
+    .hint("`muster command ls --host` lists them, and `muster command cancel` cancels one"))
 }
 
 /// Checks a command, and signs it.
@@ -383,12 +383,12 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     if !without.is_empty() {
         let named = first_names(&without, NAMED_MAX);
         let message = format!(
-            "the command carries {secret}, which only its hosts may read, and there is no key yet to \
-                 seal it to for {named}"
+            "the command has {secret} for its hosts alone, and there is \
+                 no sealing key yet of {named}"
         );
         return Err(Error::conflict("no_sealing_key", message).hint(
-            "a host hands its key over as soon as it reaches the console where hosts join \
-                 (`hosts_listen`); wait for it, or name other hosts",
+            "a host sends its key as soon as it reaches the console's port \
+                 for hosts (`hosts_listen`); wait for it, or name other hosts",
         ));
     }
     Ok(known)
@@ -405,7 +405,7 @@ async fn sign(authority: &Authority, slot: Slot, command: &Command) -> Result<Ve
         SignError::Message(EnvelopeError::TooLong(bytes)) => Error::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
-            format!("the signed command has {bytes} bytes, and {} are allowed", muster_topics::PAYLOAD_MAX_BYTES),
+            format!("the signed command has {bytes} bytes; at most {} are allowed", muster_topics::PAYLOAD_MAX_BYTES),
         )
         .hint("put what is large into an artifact or a config"),
         SignError::Message(EnvelopeError::NotStrict(error)) => Error::invalid("bad_command", error.to_string()),
@@ -438,7 +438,7 @@ pub(crate) async fn run(
     let (mut schedule, mut left) = loop {
         match load(&shared).await {
             Ok(loaded) => break loaded,
-            Err(error) => tracing::error!(%error, hint = error.hint(), "open commands cannot be read; trying again"),
+            Err(error) => tracing::error!(%error, hint = error.hint(), "open commands cannot be read; retrying"),
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -468,7 +468,7 @@ pub(crate) async fn run(
             match load(&shared).await {
                 Ok((anew, more)) => (schedule, actions) = (anew, more),
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), "open commands cannot be read anew, and may end late");
+                    tracing::error!(%error, hint = error.hint(), "open commands cannot be read again and may end late");
                 }
             }
         }
@@ -518,7 +518,7 @@ async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
         Ok(()) => {
             *remembered_ms = latest_ms;
             if let Err(error) = register::write_mark(&shared.settings.started_with.data_dir, &shared.store).await {
-                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the mark that the store may not go back behind cannot be written");
+                tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the mark of the store cannot be written");
             }
         }
         Err(error) => tracing::error!(%error, hint = error.hint(), "the latest date that was signed cannot be stored"),
@@ -535,7 +535,7 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
     if ahead > 0 {
         tracing::warn!(
             commands = ahead,
-            "open commands were issued by a clock that was ahead; they end as long after now as they were to"
+            "open commands were issued by a clock that was ahead; they end after their original lifetime from now"
         );
     }
     let online = host::online(shared.store.read()).await?;
@@ -666,14 +666,14 @@ async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called:
     match taken.await {
         Ok(hosts) => {
             for host in hosts {
-                tracing::info!(host.id = %host, "a host that was online does not answer: it counts as offline");
+                tracing::info!(host.id = %host, "an online host does not answer and counts as offline");
                 schedule.presence(host, false, now);
                 shared.changed(PageChange::Host(host));
             }
             None
         }
         Err(error) => {
-            tracing::error!(%error, hint = error.hint(), "who is away cannot be stored; trying again");
+            tracing::error!(%error, hint = error.hint(), "the list of offline hosts cannot be stored; retrying");
             Some(RollCall { until_ms: now + to_ms(STORE_PAUSE), ..called })
         }
     }
@@ -696,7 +696,7 @@ pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId
         return Ok(());
     }
     let (code, message) = match shared.hosts.link.is_connected() {
-        true => ("busy", "too much waits for the broker"),
+        true => ("busy", "too many messages wait for the broker"),
         false => ("no_broker", "the console has no connection to the broker"),
     };
     Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message).hint("try again in a moment"))
@@ -791,7 +791,7 @@ impl SignedCommands {
             }
             Err(error) => {
                 let hint = Diagnostic::of(&error).hint;
-                tracing::error!(command.id = %command, %error, hint, "a command cannot be signed for its host; it is tried again");
+                tracing::error!(command.id = %command, %error, hint, "a command cannot be signed for its host and is retried");
                 Ok(None)
             }
         }
@@ -851,7 +851,7 @@ async fn close(
 ) -> Result<(), StoreError> {
     shared.held_back().remove(&command);
     let outcome = ended.outcome(now_ms());
-    tracing::info!(command.id = %command, host.id = %host, status = ?outcome.status, "a command ends that never went out");
+    tracing::info!(command.id = %command, host.id = %host, status = ?outcome.status, "a command ends that was never sent");
     let mut transaction = shared.store.begin().await?;
     store::command::settle(&mut transaction, &[SettledOutcome { command, host, outcome }], now_ms()).await?;
     transaction.commit().await?;
@@ -865,7 +865,7 @@ impl UndeliveredEnd {
         let status = match self {
             Self::Superseded(by) => Status::Refused {
                 code: RefusalCode::Superseded,
-                diagnostic: format!("it never went out: command {by}, which came later, makes it void").into(),
+                diagnostic: format!("it was never sent: the later command {by} makes it void").into(),
             },
             Self::Cancelled => Status::Cancelled,
             Self::Completed => Status::Completed,

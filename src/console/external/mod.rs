@@ -136,8 +136,8 @@ impl ExternalStores {
         for left in others(&folder, &names) {
             tracing::warn!(
                 folder = %left.display(),
-                hint = "remove the folder, if it is not to come back",
-                "a store that is not configured any more has left its queue",
+                hint = "remove the folder unless the store is configured again",
+                "a store that is no longer configured has left its queue",
             );
         }
         Ok(Self { stores })
@@ -193,7 +193,7 @@ fn others(folder: &Path, names: &BTreeSet<String>) -> Vec<PathBuf> {
 fn records(points: &[Point], now: Millis) -> Vec<QueueRecord> {
     let (pieces, left_out) = lines::encode(points, now);
     if left_out > 0 {
-        tracing::warn!(left_out, "measurements are not sent to stores elsewhere, for none would take them");
+        tracing::warn!(left_out, "measurements are not sent to external stores: the time-series store is left out");
     }
     pieces.iter().filter_map(QueueRecord::of).collect()
 }
@@ -232,8 +232,8 @@ impl ExternalStore {
             told.dropping = true;
             tracing::error!(
                 store = %self.name, queue_max_bytes = self.queue_max_bytes,
-                consequence = "the oldest measurements in it are dropped for new ones, and the store will miss them",
-                hint = "`muster metric export` has them",
+                consequence = "its oldest measurements are dropped for new ones and do not reach the store",
+                hint = "`muster metric export` exports them",
                 "the queue of an external store is full",
             );
         }

@@ -80,7 +80,7 @@ impl Quarantine {
         let why = why.to_string().replace(['\n', '\r'], " ");
         let text = format!(
             "# muster: {} lines, refused at {at} (ms since 1970)\n# {why}\n# This file is line protocol with times in \
-             milliseconds; once the reason is gone it can be sent as it is.\n{}",
+             milliseconds; once the reason is fixed it can be sent unchanged.\n{}",
             piece.lines, piece.text
         );
         let bytes = text.len() as u64;

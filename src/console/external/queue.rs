@@ -210,7 +210,7 @@ impl DiskQueue {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) {
             tracing::error!(
                 file = %segment_path(&self.folder, number).display(), lines = segment.lines,
-                "what waited for a store elsewhere is damaged, and passed over"
+                "a damaged part of an external store's queue is skipped"
             );
             self.dropped += segment.lines;
             segment.lines = 0;
@@ -246,7 +246,7 @@ impl DiskQueue {
         let position = format!("{} {}\n", self.head.segment, self.head.offset);
         let written = files::replace(&self.folder.join(SENT), position.as_bytes(), files::SECRET_MODE);
         if let Err(error) = written {
-            tracing::warn!(%error, folder = %self.folder.display(), "how far a queue was sent cannot be written down");
+            tracing::warn!(%error, folder = %self.folder.display(), "the position in an external store's queue cannot be stored");
         }
     }
 

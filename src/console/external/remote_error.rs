@@ -30,7 +30,7 @@ pub(super) trait Remote: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendError {
     /// There was no response.
-    #[error("it cannot be reached: {0}")]
+    #[error("cannot reach it: {0}")]
     Unreachable(String),
     /// It refused.
     #[error("it answers {status}: {text}")]
@@ -84,11 +84,11 @@ pub(super) fn secret(
 ) -> Result<Option<String>, ExternalError> {
     let Some(path) = path else { return Ok(None) };
     let text = files::read_text(path).map_err(|error| {
-        ExternalError::new(config, key, format!("{}: {error}", path.display()), "a file that this user may read")
+        ExternalError::new(config, key, format!("{}: {error}", path.display()), "use a file that this user may read")
     })?;
     let text = text.trim();
     if text.is_empty() || text.contains(|c: char| c.is_control()) {
-        let reason = format!("{} has no secret in it", path.display());
+        let reason = format!("{} is empty", path.display());
         return Err(ExternalError::new(config, key, reason, "one line: the token or the password, and nothing else"));
     }
     Ok(Some(text.to_owned()))

@@ -39,7 +39,7 @@ async fn feed(store: &Arc<ExternalStore>) {
         && is_away(&failed)
     {
         store.note(&failed);
-        tracing::warn!(store = %store.name, reason = %failed, "a store elsewhere is not there; its queue waits for it");
+        tracing::warn!(store = %store.name, reason = %failed, "an external store cannot be reached; its queue waits");
     }
     let mut attempts = 0;
     loop {
@@ -59,7 +59,7 @@ async fn feed(store: &Arc<ExternalStore>) {
             }
             Ok(Err(failed)) => until_it_is_back(store, failed, &mut attempts).await,
             Err(error) => {
-                tracing::error!(store = %store.name, %error, "the queue of a store elsewhere cannot be read or written");
+                tracing::error!(store = %store.name, %error, "the queue of an external store cannot be read or written");
                 locked(&store.told).error = Some((now_ms(), format!("its queue: {error}")));
                 tokio::time::sleep(DISK_PAUSE).await;
             }
@@ -73,9 +73,9 @@ async fn until_it_is_back(store: &ExternalStore, mut failed: SendError, attempts
     loop {
         let wait_ms = RETRY.jittered_ms(*attempts, chance::random());
         if store.note(&failed) {
-            tracing::warn!(store = %store.name, reason = %failed, "a store elsewhere does not take what is sent; it is sent again");
+            tracing::warn!(store = %store.name, reason = %failed, "an external store does not accept a request, which is repeated");
         } else {
-            tracing::debug!(store = %store.name, reason = %failed, attempts, wait_ms, "a store elsewhere is still away");
+            tracing::debug!(store = %store.name, reason = %failed, attempts, wait_ms, "an external store still cannot be reached");
         }
         *attempts = attempts.saturating_add(1);
         tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
@@ -108,7 +108,7 @@ impl ExternalStore {
                 told.sent_lines += taken.piece.lines;
                 told.sent_ms = Some(now_ms());
                 if std::mem::take(&mut told.failing) {
-                    tracing::info!(store = %self.name, "a store elsewhere takes what is sent again");
+                    tracing::info!(store = %self.name, "an external store accepts requests again");
                 }
                 Ok(Ok(()))
             }
@@ -130,7 +130,7 @@ impl ExternalStore {
             if own.note(&failed) {
                 tracing::error!(
                     store = %own.name, reason = %failed, lines = taken.piece.lines, file = %path.display(),
-                    "a store elsewhere refuses measurements; they are set aside, and not sent again"
+                    "an external store refuses measurements, which are set aside and not sent again"
                 );
             }
             Ok(())

@@ -344,7 +344,7 @@ async fn unit_with_secrets_is_not_applied_to_hosts_by_what_they_say() {
             };
             let refused = fixture.console.apply(&admin(), apply.clone()).await.err().map(|error| error.to_string());
             assert_eq!(refused.is_some(), is_secret && !is_earned, "{select} {config}: {refused:?}");
-            assert!(refused.is_none_or(|error| error.contains("earns it no secret")));
+            assert!(refused.is_none_or(|error| error.contains("do not count")));
             // Who is named is meant.
             fixture.console.apply(&admin(), muster_api::Apply { picked_by: None, ..apply }).await.unwrap();
         }

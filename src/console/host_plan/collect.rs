@@ -166,7 +166,7 @@ impl Console {
             }
         };
         let plan = serde_json::from_slice(&bytes);
-        Ok(Some(plan.map_err(|error| format!("its answer is not understood: {error}").into())))
+        Ok(Some(plan.map_err(|error| format!("its answer is not valid: {error}").into())))
     }
 }
 
@@ -174,6 +174,6 @@ fn reason(status: &Status) -> Diagnostic {
     match status {
         Status::Refused { diagnostic, .. } | Status::Failed(diagnostic) => diagnostic.clone(),
         Status::Cancelled => "it was cancelled".into(),
-        _ => "it was lost: the agent was restarted meanwhile".into(),
+        _ => "it was lost: the agent restarted in the meantime".into(),
     }
 }

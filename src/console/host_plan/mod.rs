@@ -125,7 +125,7 @@ impl Plans {
         let mut all = self.all();
         let made = all.iter().filter(|kept| !kept.state().shown.done).count();
         if made >= MADE_MAX {
-            let message = format!("{made} plans are being made already");
+            let message = format!("{made} plans are being made, the maximum");
             return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_plans", message)
                 .hint("try again once they are done"));
         }
@@ -144,7 +144,7 @@ impl Plans {
         let found = self.all().iter().find(|kept| kept.state().shown.id == id).cloned();
         found
             .map(|kept| kept.state().shown.clone())
-            .ok_or_else(|| Error::not_found("unknown_plan", "there is no such plan (any more)").hint(AGAIN))
+            .ok_or_else(|| Error::not_found("unknown_plan", "there is no such plan, or it was dropped").hint(AGAIN))
     }
 
     /// Returns the newest plan of a deployment that is done.
@@ -162,12 +162,13 @@ impl Plans {
         let all = self.all();
         let found = all.iter().rev().find(|kept| kept.state().shown.digest.as_ref() == Some(digest));
         found.map(|kept| Arc::clone(&kept.state().seen)).ok_or_else(|| {
-            Error::not_found("unknown_plan", format!("there is no plan {} (any more)", digest.short())).hint(AGAIN)
+            Error::not_found("unknown_plan", format!("there is no plan {}, or it was dropped", digest.short()))
+                .hint(AGAIN)
         })
     }
 }
 
-const AGAIN: &str = "a plan is kept for a day, and not beyond a restart of the console; `muster plan` makes another";
+const AGAIN: &str = "plans are kept for a day and until the console restarts; `muster plan` makes a new one";
 
 impl Console {
     /// Begins to find out what documents would change.
@@ -216,10 +217,7 @@ impl Console {
     /// Returns a request that a host was told to fetch.
     pub(crate) fn plan_request(&self, host: HostId, digest: &Digest) -> Result<String, Error> {
         self.shared.hosts.plans.stored.get(host, digest).ok_or_else(|| {
-            Error::not_found(
-                "unknown_plan",
-                format!("this host is not asked for the plan {} (any more)", digest.short()),
-            )
+            Error::not_found("unknown_plan", format!("the plan {} does not need this host's answer", digest.short()))
         })
     }
 

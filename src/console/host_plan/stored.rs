@@ -64,7 +64,7 @@ impl Asking<'_> {
         }
         if text.len() > BODY_MAX_BYTES {
             let message =
-                format!("what hosts would be asked to plan has {} bytes, and {BODY_MAX_BYTES} are allowed", text.len());
+                format!("the documents to plan have {} bytes; at most {BODY_MAX_BYTES} are allowed", text.len());
             return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
                 .hint("put what is large into an artifact or a config"));
         }

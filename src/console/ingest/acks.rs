@@ -65,7 +65,7 @@ async fn say(shared: &ConsoleState) {
     match members(&shared.store, &hosts).await {
         Ok(members) => owed.retain(|(host, _)| members.contains(host)),
         Err(error) => {
-            tracing::error!(%error, hint = error.hint(), "members cannot be read; acknowledgements are left out");
+            tracing::error!(%error, hint = error.hint(), "members cannot be read; nothing is acknowledged");
             return;
         }
     }

@@ -144,7 +144,7 @@ impl Effects {
         }
         for (host, report) in std::mem::take(&mut self.admissions) {
             if !shared.hosts.rollouts.heard(host, report) {
-                log_peer!(WARN, host, CROWDED, host.id = %host, "a host speaks of more deployments than it can have");
+                log_peer!(WARN, host, CROWDED, host.id = %host, "a host reports more deployments than a host may have");
             }
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
@@ -175,7 +175,7 @@ impl Effects {
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
-                log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");
+                log_peer!(INFO, host, REFRESHED, host.id = %host, "a host is asked for its whole state");
                 let refresh = Refresh { v: V1, issued_ms: shared.hosts.signing_time.another_ms(now), within_ms: 0 };
                 match shared.authority.keys().signer.sign(host.slot(), &refresh).await {
                     Ok(bytes) => drop(shared.hosts.link.publish(Topic::Host(host, HostTopic::Command), bytes)),

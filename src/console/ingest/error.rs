@@ -8,19 +8,19 @@ use super::super::store::StoreError;
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum FaultyMessage {
     /// It is longer than a payload may be.
-    #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
+    #[error("it has {0} bytes; at most {PAYLOAD_MAX_BYTES} are allowed")]
     TooLong(usize),
     /// Its host is not a member.
     #[error("its host has not joined, or was revoked")]
     NoMember,
     /// Its topic is not a host's.
-    #[error("nobody publishes on this topic to a console")]
+    #[error("a console does not read this topic")]
     Topic,
     /// It is not the JSON of its topic.
     #[error("{0}")]
     Payload(#[from] serde_json::Error),
     /// Its host speaks a later protocol than this console.
-    #[error("its host speaks protocol {0}, and this console {PROTOCOL}; nothing is taken of it")]
+    #[error("its host uses protocol {0} and this console {PROTOCOL}; its messages are dropped")]
     #[diagnostic(help("upgrade the console before its hosts"))]
     Protocol(u32),
     /// Its content is impossible.

@@ -104,7 +104,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             // acknowledgement: hosts keep the batches, and repeat them ever more rarely until they are acknowledged.
             tracing::error!(
                 %error, hint = Diagnostic::of(&error).hint, batches = senders.len(),
-                "measurements cannot be stored; they have to come again"
+                "measurements cannot be stored; hosts must send them again"
             );
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -230,7 +230,7 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
         Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
         // They are not acknowledged, so they arrive again.
         Err(error) => {
-            tracing::error!(%error, hint = error.hint(), "members cannot be read; measurements have to come again");
+            tracing::error!(%error, hint = error.hint(), "members cannot be read; hosts must send their measurements again");
             batches.clear();
         }
     }

@@ -86,7 +86,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(%error, hint = error.hint(), messages = pending.len(), "what hosts say cannot be stored; trying again");
+                    tracing::error!(%error, hint = error.hint(), messages = pending.len(), "messages of hosts cannot be stored; retrying");
                     tokio::select! {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(STORE_PAUSE) => (),
@@ -137,7 +137,7 @@ async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effe
         let limits = shared.settings.started_with.output_limits();
         let gone = command::trim_output(&mut transaction, &effects.printed, limits).await?;
         if gone > 0 {
-            tracing::info!(bytes = gone, "old output of commands made place for newer (command_output_max_bytes)");
+            tracing::info!(bytes = gone, "old output of commands was deleted for newer (command_output_max_bytes)");
         }
     }
     transaction.commit().await?;

@@ -48,9 +48,9 @@ use crate::{
 const ALERT_MAX_BYTES: usize = 8 * 1024;
 
 /// Log lines about hosts whose stored state differs from theirs.
-const DIFFERS: LineKind = LineKind::new("hosts that are held otherwise", 600);
+const DIFFERS: LineKind = LineKind::new("hosts whose state differs", 600);
 /// Log lines about unexpected answers of hosts.
-const UNEXPECTED: LineKind = LineKind::new("answers that were not expected", 60).burst(5);
+const UNEXPECTED: LineKind = LineKind::new("unexpected answers", 60).burst(5);
 
 type ApplyResult<T> = std::result::Result<T, ApplyError>;
 
@@ -132,7 +132,7 @@ impl IngestBatch {
                 if let AdmissionStage::Ended { diagnostic: Some(told), .. } = &report.stage
                     && told.texts().any(|text| text.len() > REASON_MAX_BYTES)
                 {
-                    return Err(FaultyMessage::Content("its message is longer than anybody reads").into());
+                    return Err(FaultyMessage::Content("its message is too long").into());
                 }
                 self.effects.admissions.push((*host, report));
                 Ok(())
@@ -243,7 +243,7 @@ impl IngestBatch {
                 }
                 let same = same && !planted!(DoubtDigest);
                 if !same && !planted!(AnyDigest) {
-                    log_peer!(WARN, id, DIFFERS, host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
+                    log_peer!(WARN, id, DIFFERS, host.id = %id, "the stored state of a host does not match its reports; it is asked for its whole state");
                     self.effects.refresh.insert(id);
                 }
             }
@@ -265,7 +265,7 @@ impl IngestBatch {
         }
         let texts = alert.diagnostic.texts().map(str::len).sum::<usize>() + alert.mount.as_ref().map_or(0, String::len);
         if texts > ALERT_MAX_BYTES {
-            return Err(FaultyMessage::Content("its texts are longer than anybody reads").into());
+            return Err(FaultyMessage::Content("its texts are too long").into());
         }
         match db.put_alert(host, alert, self.now).await? {
             MessageEffect::New => {
@@ -274,7 +274,7 @@ impl IngestBatch {
             }
             MessageEffect::Known => {}
             MessageEffect::TooMany => {
-                return Err(FaultyMessage::Content("more alerts hold than a host may have").into());
+                return Err(FaultyMessage::Content("it has more active alerts than a host may have").into());
             }
         }
         self.effects.acks(host).alerts.insert(alert.key());
@@ -357,7 +357,7 @@ impl IngestBatch {
                             Added::Known => (),
                             Added::TooMuch => {
                                 return Err(
-                                    FaultyMessage::Content("its output is more than the command asked for").into()
+                                    FaultyMessage::Content("its output is longer than the command allows").into()
                                 );
                             }
                         }

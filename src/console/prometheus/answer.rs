@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// The hint of an error whose cause is only logged.
-pub(super) const LOG_HINT: &str = "the console's log says more";
+pub(super) const LOG_HINT: &str = "the console's log has the cause";
 
 /// The type of an error, as Prometheus names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,7 +54,9 @@ pub(super) fn router(console: Console) -> Router {
         .route("/api/v1/metadata", get(names::metadata))
         .route("/api/v1/status/buildinfo", get(names::build))
         .fallback(unknown_path)
-        .method_not_allowed_fallback(async || QueryRefusal::new(ErrorKind::BadData, "this path has no such method"))
+        .method_not_allowed_fallback(async || {
+            QueryRefusal::new(ErrorKind::BadData, "this path does not support the method")
+        })
         .layer(middleware::from_fn_with_state(state.clone(), authenticate))
         .with_state(state);
     // Nesting does not cover this one path.
@@ -71,7 +73,7 @@ async fn unknown_path() -> QueryRefusal {
 /// Authenticates an operator. The token is looked up by its hash, so timing reveals nothing.
 async fn authenticate(State(state): State<PrometheusState>, request: Request, next: Next) -> Response {
     let refusal = match token(request.headers()) {
-        None => QueryRefusal::new(ErrorKind::Unauthorised, "this needs an operator's token").hint(
+        None => QueryRefusal::new(ErrorKind::Unauthorised, "an operator's token is required").hint(
             "give it as `Authorization: Bearer …`, or as the password of basic authentication; `muster login` gets one",
         ),
         Some(token) => match state.console.bearer(&token).await {
@@ -81,8 +83,9 @@ async fn authenticate(State(state): State<PrometheusState>, request: Request, ne
                 response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 return response;
             }
-            Ok(None) => QueryRefusal::new(ErrorKind::Unauthorised, "this token is not known here")
-                .hint("`muster login` gets a new one"),
+            Ok(None) => {
+                QueryRefusal::new(ErrorKind::Unauthorised, "the token is unknown").hint("`muster login` gets a new one")
+            }
             Err(error) => QueryRefusal::new(ErrorKind::Internal, error.problem.diagnostic.cause),
         },
     };

@@ -44,8 +44,8 @@ impl PrometheusState {
             let found = self.console.shared.measurements.series.select(selector, NAMES_MAX).await?;
             chosen.extend(found.into_iter().map(|one| (one.id, one)));
             if chosen.len() > NAMES_MAX {
-                let message = format!("more than {NAMES_MAX} series are chosen");
-                return Err(QueryRefusal::new(ErrorKind::Execution, message).hint("name a host or a unit"));
+                let message = format!("more than {NAMES_MAX} series are selected");
+                return Err(QueryRefusal::new(ErrorKind::Execution, message).hint("select a host or a unit"));
             }
         }
         Ok(chosen.into_values().collect())

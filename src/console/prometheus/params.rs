@@ -28,7 +28,7 @@ impl<S: Send + Sync> FromRequest<S> for FormParams {
     type Rejection = QueryRefusal;
 
     async fn from_request(mut request: Request, _: &S) -> Result<Self, QueryRefusal> {
-        let wrong = |text: String| QueryRefusal::new(ErrorKind::BadData, format!("the parameters: {text}"));
+        let wrong = |text: String| QueryRefusal::new(ErrorKind::BadData, format!("invalid parameters: {text}"));
         let Query(of_url): Query<ParamPairs> = request
             .extract_parts()
             .await
@@ -37,7 +37,9 @@ impl<S: Send + Sync> FromRequest<S> for FormParams {
             match timeout(DEADLINE, request.extract::<Form<ParamPairs>, _>()).await {
                 Ok(Ok(Form(pairs))) => pairs,
                 Ok(Err::<_, FormRejection>(error)) => return Err(wrong(error.body_text())),
-                Err(_) => return Err(QueryRefusal::new(ErrorKind::Timeout, "the request did not come whole in time")),
+                Err(_) => {
+                    return Err(QueryRefusal::new(ErrorKind::Timeout, "the request did not arrive completely in time"));
+                }
             }
         } else {
             ParamPairs::new()
@@ -102,7 +104,7 @@ impl FormParams {
     pub(super) fn selectors(&self) -> Result<Vec<Matchers>, QueryRefusal> {
         let texts: Vec<&str> = self.all("match[]").collect();
         if texts.len() > SELECTORS_MAX {
-            return Err(QueryRefusal::parameter("match[]", format!("at most {SELECTORS_MAX} are possible")));
+            return Err(QueryRefusal::parameter("match[]", format!("at most {SELECTORS_MAX} are allowed")));
         }
         let refusal = |error| {
             let diagnostic = Diagnostic::of(&error).within("invalid parameter \"match[]\"");

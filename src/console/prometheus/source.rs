@@ -149,13 +149,13 @@ impl Source for StoreSource {
             return Ok(from_ms);
         }
         let Hints { function, .. } = hints;
-        let since = format!("{function} needs points, which are kept since {}", date(from_ms));
-        let hint = "rate, increase, delta and avg|min|max|sum|count|last_over_time know of earlier times too";
+        let since = format!("{function} needs single samples, which are kept since {}", date(from_ms));
+        let hint = "rate, increase, delta and avg|min|max|sum|count|last_over_time work for earlier times too";
         if *times.end() < from_ms {
-            let problem = format!("{since}; all that is asked for is older");
+            let problem = format!("{since}; the whole range is older");
             return Err(Error::execution(problem).with_hint(hint).into());
         }
-        let warning = Diagnostic::new(format!("{since}; what is older is left out")).with_hint(hint);
+        let warning = Diagnostic::new(format!("{since}; older values are left out")).with_hint(hint);
         self.warnings.borrow_mut().insert(format!("{warning:#}"));
         Ok(Millis::MIN)
     }
@@ -344,9 +344,12 @@ mod tests {
         assert!(answer[0].1.iter().all(|(_, most)| *most == 287.0), "{answer:?}");
         let quantile = "quantile_over_time(0.5, gauge[1d])";
         let error = ask(&store, quantile, range(300, DAY_MS, HOUR_MS), 10_000).await.unwrap_err().to_string();
-        assert!(error.starts_with("quantile_over_time needs points, which are kept since 2025-01-2"), "{error}");
+        assert!(
+            error.starts_with("quantile_over_time needs single samples, which are kept since 2025-01-2"),
+            "{error}"
+        );
         let (answer, warnings) = ask(&store, quantile, range(20, 20 * DAY_MS, HOUR_MS), 100_000).await.unwrap();
         assert!(answer[0].1.len() > 13 * 24 && answer[0].1.len() < 16 * 24, "{}", answer[0].1.len());
-        assert!(warnings.len() == 1 && warnings[0].contains("what is older is left out"), "{warnings:?}");
+        assert!(warnings.len() == 1 && warnings[0].contains("older values are left out"), "{warnings:?}");
     }
 }

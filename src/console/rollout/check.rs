@@ -46,7 +46,7 @@ async fn measured(
         return Ok(None);
     }
     if let Some(why) = shared.measurements.series.why_left_out() {
-        return Err(format!("the console's store for measurements is left out: {why:#}"));
+        return Err(format!("the time-series store is left out: {why:#}"));
     }
     let queries = [changed, rest].map(|hosts| query_of(check, hosts));
     let deadline = Instant::now() + DEADLINE;
@@ -86,18 +86,22 @@ fn number(query: &str, source: &StoreSource, at_ms: Millis, limits: &QueryLimits
             [(_, value)] => *value,
             several => {
                 let count = several.len();
-                return Err(Diagnostic::new(format!("the query gives {count} values, and one is wanted: avg(…)")));
+                return Err(Diagnostic::new(format!(
+                    "the query returns {count} values, and exactly one is needed: avg(…)"
+                )));
             }
         },
-        QueryResult::Text(_) | QueryResult::Matrix(_) => return Err(Diagnostic::new("the query gives no number")),
+        QueryResult::Text(_) | QueryResult::Matrix(_) => {
+            return Err(Diagnostic::new("the query does not return a number"));
+        }
     };
-    if value.is_finite() { Ok(value) } else { Err(Diagnostic::new(format!("the query gives {value}"))) }
+    if value.is_finite() { Ok(value) } else { Err(Diagnostic::new(format!("the query returns {value}"))) }
 }
 
 /// Says by how much the changed hosts are worse, if they are.
 fn worse(check: &Check, changed: f64, rest: f64) -> Option<String> {
     let limit = rest * (1.0 + check.worse_than_rest_by / 100.0);
-    (changed > limit).then(|| format!("{changed}, where the rest has {rest}, and {limit} may be"))
+    (changed > limit).then(|| format!("{changed}; the rest has {rest}, and at most {limit} is allowed"))
 }
 
 /// Why a query cannot be made, as far as the query itself says.

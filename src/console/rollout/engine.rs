@@ -22,14 +22,14 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
             if !console.shared.hosts.rollouts.is_ready()
                 && let Err(error) = console.open_rollout_hosts().await
             {
-                tracing::error!(%error, "hosts of rollouts cannot be read; trying again");
+                tracing::error!(%error, "hosts of rollouts cannot be read; retrying");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
             let again_ms = match console.rollout_round().await {
                 Ok(outcome) => perform(&console, outcome, &shutdown).await,
                 Err(error) => {
-                    tracing::error!(%error, "rollouts cannot be decided; trying again");
+                    tracing::error!(%error, "rollouts cannot be decided; retrying");
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -52,11 +52,11 @@ pub(crate) async fn run(console: Console, shutdown: CancellationToken) {
 /// Does what a round has brought beside the store. Returns when the next one is to be.
 async fn perform(console: &Console, outcome: RoundOutcome, shutdown: &CancellationToken) -> Option<Millis> {
     if let Err(error) = answer::send(&console.shared, outcome.answers).await {
-        tracing::error!(%error, "hosts cannot be answered about rollouts; they ask again");
+        tracing::error!(%error, "hosts cannot be answered about rollouts; they will ask again");
     }
     for (deployment, version, reason) in outcome.rollbacks {
         if let Err(error) = console.roll_back_by_itself(&deployment, version, &reason).await {
-            tracing::error!(%deployment, version, %error, "a version cannot be rolled back; trying again");
+            tracing::error!(%deployment, version, %error, "a version cannot be rolled back; retrying");
         }
     }
     for request in outcome.authorities {

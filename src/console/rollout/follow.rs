@@ -53,7 +53,7 @@ impl RolloutFollower {
                     return Some(RolloutEvent::End);
                 }
                 Err(error) => {
-                    tracing::debug!(deployment = %self.name, %error, "a rollout can no longer be followed");
+                    tracing::debug!(deployment = %self.name, %error, "following a rollout failed");
                     return None;
                 }
             };

@@ -34,7 +34,7 @@ const RETRY_EVERY_MS: Millis = 60_000;
 const ROLLBACK_AGAIN_MS: Millis = 5_000;
 
 /// Log lines about what hosts say of rollouts.
-const ODD: LineKind = LineKind::new("odd words about rollouts", 60).burst(3);
+const ODD: LineKind = LineKind::new("invalid messages about rollouts", 60).burst(3);
 
 /// What is to be done beside the store.
 #[derive(Debug, Default)]
@@ -184,11 +184,11 @@ impl Rollouts {
 /// What a step is called.
 fn step_words(step: &RolloutStep, wave: u32) -> String {
     match step {
-        RolloutStep::EndWave { .. } => format!("wave {wave} has ended well"),
+        RolloutStep::EndWave { .. } => format!("wave {wave} has succeeded"),
         RolloutStep::AwaitApproval => format!("wave {} waits for approval", wave + 1),
         RolloutStep::BeginWave => format!("wave {wave} begins"),
         RolloutStep::Pause { reason } => format!("it is paused: {reason}"),
-        RolloutStep::RollBack { reason } => format!("it goes back: {reason}"),
+        RolloutStep::RollBack { reason } => format!("it is rolled back: {reason}"),
         RolloutStep::Complete => "it has completed".to_owned(),
         RolloutStep::Fail { reason } => format!("it has failed: {reason}"),
     }
@@ -240,7 +240,7 @@ impl RolloutTable {
         };
         if entry.state.version == *version && entry.digest != report.digest {
             log_peer!(WARN, host, ODD, host.id = %host, %deployment, version,
-                "a host speaks of another version of this number; it is not answered");
+                "a host reports a version of this number with other content; it is not answered");
             return None;
         }
         if !entry.state.hosts.contains_key(&host) {

@@ -323,7 +323,7 @@ fn refined(reason: &WaitReason, host: Option<&Option<AdmissionWait>>) -> (Rollou
             let said = |words: &str| diagnostic.clone().unwrap_or_else(|| words.into());
             match kind {
                 AdmissionWaitKind::Preparing => (RolloutWaitKind::Preparing, said("the host prepares the version")),
-                AdmissionWaitKind::Policy => (RolloutWaitKind::Policy, said("the host's own policy has it wait")),
+                AdmissionWaitKind::Policy => (RolloutWaitKind::Policy, said("the host's own policy delays it")),
                 AdmissionWaitKind::PlanChanged => {
                     (RolloutWaitKind::PlanChanged, said("what the host would change is not what the plan showed"))
                 }

@@ -45,7 +45,7 @@ impl StoredRollout {
     /// Restores a rollout without hosts. A console that has just read it watches from now on.
     pub(super) fn restore(&self, version: u32, watched_since_ms: Millis) -> Result<RolloutState, StoreError> {
         let share = |text: &String| {
-            let problem = format!("{text:?} is no size of a wave");
+            let problem = format!("{text:?} is not a size of a wave");
             text.parse::<Share>().map_err(|()| StoreError::Row { what: "rollout", problem })
         };
         Ok(RolloutState {

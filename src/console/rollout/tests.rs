@@ -266,7 +266,7 @@ async fn first_version_that_fails_is_paused_for_there_is_none_to_go_back_to() {
     bench.changes(bench.host(0), 1, ChangeOutcome::Failed).await;
     let detail = bench.reaches("paused", is_paused).await;
     let RolloutPhase::Paused { reason, .. } = &detail.rollout.phase else { panic!() };
-    assert!(reason.contains("there is no version of shop/till before 1"), "{reason}");
+    assert!(reason.contains("shop/till has no version before 1"), "{reason}");
     assert_eq!(detail.goes_back_to, None);
     // Nobody further begins until an operator resumes.
     bench.says(bench.host(1), 1, AdmissionStage::Asks).await;

@@ -52,12 +52,15 @@ pub(super) async fn issue(shared: &ConsoleState, operator: &Name, without: BTree
     let next = next_root(shared, &roots)?;
     check_members(shared, HostNeed::Trust(&next.id()), &without).await?;
     try_broker(shared, next, &roots.pem()).await.map_err(|(url, reason)| {
-        Error::conflict("broker_lacks_root", format!("the broker at {url} does not accept a certificate under the new root: {reason}"))
-            .consequence("certificates are still made under the present root")
-            .hint(
-                "have its files made again with `muster console issue --role broker`, and have it read them; their authority.pem has \
+        Error::conflict(
+            "broker_lacks_root",
+            format!("the broker at {url} does not accept a certificate under the new root: {reason}"),
+        )
+        .consequence("certificates are still made under the present root")
+        .hint(
+            "make its files again with `muster console issue --role broker`, and reload it; their authority.pem has \
                  both root certificates",
-            )
+        )
     })?;
     let issuing = shared.authority.keys().state.root_issuing(operator.clone(), without, now_ms());
     set(shared, issuing.ok_or_else(nothing_under_way)?)?;
@@ -76,19 +79,19 @@ pub(super) async fn finish(shared: &ConsoleState, operator: &Name, without: BTre
             format!("the broker at {url} has no certificate under the new root: {reason}"),
         )
         .consequence("the old root is still trusted")
-        .hint("have its files made again with `muster console issue --role broker`, and have it read them")
+        .hint("make its files again with `muster console issue --role broker`, and reload it")
     })?;
     let retired = roots.serving().id();
     let finished = shared.authority.keys().state.root_finished(retired, operator.clone(), without, now_ms());
     set(shared, finished.ok_or_else(nothing_under_way)?)?;
-    tracing::warn!(%operator, root = next.id(), "the rotation is finished: the old root certificate is not trusted any more");
+    tracing::warn!(%operator, root = next.id(), "the rotation is finished: the old root certificate is no longer trusted");
     Ok(tell_all(shared).await?)
 }
 
 /// The refusal to take back a root that hosts have certificates under.
 pub(super) fn in_use() -> Error {
     Error::conflict("root_in_use", "certificates of hosts are made under the new root already")
-        .consequence("the rotation goes on")
+        .consequence("the rotation continues")
         .hint("finish it (`muster authority finish`); after that, another one can begin")
 }
 
@@ -97,7 +100,7 @@ pub(super) fn replaced(shared: &ConsoleState) {
     if let Err(error) = shared.tls.renew(&shared.authority, &shared.current()) {
         tracing::error!(
             %error,
-            consequence = "the console serves with its former certificates",
+            consequence = "the console keeps its former certificates",
             hint = "start the console again",
             "the console has no certificates under the present root",
         );

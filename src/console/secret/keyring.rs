@@ -50,7 +50,7 @@ impl std::fmt::Debug for Keyring {
 /// The file of the keys cannot be read or written.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[error("the file of the keys for secrets {path} cannot be used: {source}")]
-#[diagnostic(help("{}", room::hint_or(source, "it has to be a file that the console's user may read and write")))]
+#[diagnostic(help("{}", room::hint_or(source, "it must be a file that the console's user may read and write")))]
 pub struct KeyringError {
     path: PathBuf,
     source: io::Error,
@@ -173,10 +173,10 @@ impl Keyring {
     }
 }
 
-const LOST: &str = "a new key is made; what was encrypted with the old one cannot be read: hosts keep the values that they \
-     have, and are given none of these anew";
+const LOST: &str = "a new key was created; secrets that were encrypted with the old one cannot be read: hosts keep \
+     their values, and are not sent these again";
 const LOST_HINT: &str =
-    "stop the console and bring the file back from a backup, or set each secret again (`muster secret ls`)";
+    "stop the console and restore the file from a backup, or set each secret again (`muster secret ls`)";
 
 fn new_key(id: u32) -> Result<NumberedKey, NoRandomness> {
     Ok(NumberedKey { id, bytes: Zeroizing::new(chance::bytes()?) })

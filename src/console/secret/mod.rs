@@ -88,11 +88,10 @@ impl Console {
             return Ok(SecretSet { secret: self.shown(row, &units), changed: false });
         }
         if newest.is_none() && secret::newest_versions(shared.store.read()).await?.len() >= STORED_MAX {
-            return Err(Error::conflict(
-                "too_many_secrets",
-                format!("there are {STORED_MAX} secrets, and may be no more"),
-            )
-            .hint("`muster secret ls` lists them with the units that use them, and `muster secret rm` removes one"));
+            return Err(Error::conflict("too_many_secrets", format!("there are {STORED_MAX} secrets, the maximum"))
+                .hint(
+                    "`muster secret ls` lists them with the units that use them, and `muster secret rm` removes one",
+                ));
         }
         let version = before.first().map_or(0, |row| row.secret.version).saturating_add(1);
         let secret = SecretRef { name: name.clone(), version };
@@ -238,12 +237,12 @@ impl Console {
             Ok(rotation) => tracing::info!(
                 key = rotation.key,
                 encrypted = rotation.encrypted,
-                "a rotation of the secrets' key was interrupted, and is done now",
+                "an interrupted rotation of the secrets' key was finished",
             ),
             Err(error) => tracing::error!(
                 %error, hint = "`muster secret rotate-key` tries again",
                 consequence = "some secrets are still encrypted with an earlier key, which is kept",
-                "a rotation of the secrets' key was interrupted, and cannot be finished",
+                "an interrupted rotation of the secrets' key cannot be finished",
             ),
         }
     }
@@ -287,9 +286,9 @@ impl Console {
         let db = shared.store.read();
         // The error is the same whether there is such a secret: a host learns of no other than its own.
         if !self.may_fetch(host, GivenPart::Secret(realm, wanted)).await? {
-            let message = format!("no unit of host {host} was given secret {realm}/{wanted}");
+            let message = format!("no unit of host {host} uses secret {realm}/{wanted}");
             return Err(Error::new(StatusCode::FORBIDDEN, "not_assigned", message)
-                .hint("order the unit for this host by name (`muster unit apply`)"));
+                .hint("apply the unit for this host by name (`muster unit apply`)"));
         }
         let row = secret::version(db, realm, wanted).await?.filter(|row| row.value.is_some());
         let row = row.ok_or_else(|| {
@@ -298,8 +297,8 @@ impl Console {
         })?;
         let value = shared.value(&row).ok_or_else(|| unreadable(realm, wanted))?;
         let key = host::sealing_keys(db, &[host]).await?.remove(&host).ok_or_else(|| {
-            Error::conflict("no_sealing_key", format!("host {host} has handed over no key to seal its secrets to"))
-                .hint("its agent does so when it starts and reaches the console")
+            Error::conflict("no_sealing_key", format!("host {host} has not sent its sealing key"))
+                .hint("its agent sends it when it starts and reaches the console")
         })?;
         sealing::seal_secret(&key, (realm, wanted), host, &value)
             .map_err(|error| Error::internal("sealing the secret", &error))
@@ -308,8 +307,9 @@ impl Console {
 
 fn check_value(value: &str) -> Result<(), Error> {
     if value.is_empty() {
-        return Err(Error::invalid("bad_secret", "the value is empty")
-            .hint("`muster secret rm` removes a secret that nothing uses"));
+        return Err(
+            Error::invalid("bad_secret", "the value is empty").hint("`muster secret rm` removes an unused secret")
+        );
     }
     if value.len() > SECRET_MAX_BYTES {
         let message = format!("the value has {} bytes, and {SECRET_MAX_BYTES} are allowed", value.len());
@@ -320,9 +320,8 @@ fn check_value(value: &str) -> Result<(), Error> {
 }
 
 fn unknown(realm: &Name, name: &Name) -> Error {
-    Error::not_found("unknown_secret", format!("there is no secret {name} in realm {realm}")).hint(format!(
-        "`muster secret set {name} --realm {realm}` sets it; `muster secret ls` lists those that there are"
-    ))
+    Error::not_found("unknown_secret", format!("there is no secret {name} in realm {realm}"))
+        .hint(format!("`muster secret set {name} --realm {realm}` sets it; `muster secret ls` lists them"))
 }
 
 fn unreadable(realm: &Name, wanted: &SecretRef) -> Error {

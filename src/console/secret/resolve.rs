@@ -85,7 +85,7 @@ async fn secrets_named(
         return Ok(Vec::new());
     }
     if names.len() > SECRETS_MAX {
-        let message = format!("the configs name {} secrets, and {SECRETS_MAX} are allowed", names.len());
+        let message = format!("the configs name {} secrets; at most {SECRETS_MAX} are allowed", names.len());
         return Err(Error::invalid("too_many_secrets", message).hint("put several values into one secret"));
     }
     newest(console, realm, names).await

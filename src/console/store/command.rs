@@ -408,7 +408,7 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
          WHERE host = $1 AND state IN ('waiting', 'accepted', 'running') RETURNING command",
         host.to_string(),
         outcome("the host was revoked before it had answered")?,
-        outcome("the host was revoked while it had this to do; what became of it there is not known")?,
+        outcome("the host was revoked while the command was open; its outcome there is unknown")?,
         now
     )
     .fetch_all(db)
@@ -737,10 +737,7 @@ impl CommandHostRow {
                 HostProgress::Done { outcome: muster_api::Received { at_ms, value: json("outcome", &outcome)? } }
             }
             (CommandState::Done, ..) => {
-                return Err(StoreError::Row {
-                    what: "outcome",
-                    problem: "there is none of a command that is done".into(),
-                });
+                return Err(StoreError::Row { what: "outcome", problem: "a finished command has none".into() });
             }
             (CommandState::Missing, ..) => HostProgress::Missing,
         };

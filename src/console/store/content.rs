@@ -296,7 +296,7 @@ pub(super) async fn check_hashes(db: &SqlitePool) -> StoreResult<()> {
     .fetch(db);
     while let Some((what, sha256, content)) = rows.try_next().await? {
         if Digest::of(content.as_bytes()).as_str() != sha256 {
-            return Err(StoreError::Damaged(format!("{what} has other content than its hash says")));
+            return Err(StoreError::Damaged(format!("the content of {what} does not match its hash")));
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ pub enum StoreError {
     #[error("the console's store is damaged: {0}")]
     Damaged(String),
     /// Content is not what its hash says.
-    #[error("the console's store has a {what} with other content than its hash {sha256} says")]
+    #[error("the console's store has a {what} whose content does not match its hash {sha256}")]
     Altered {
         /// Its kind and name.
         what: String,
@@ -125,17 +125,17 @@ impl StoreError {
             _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
             Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
                 "was written by a newer version of muster",
-                "start that version again, or bring back a copy of the whole folder that is of before",
+                "start that version again, or restore an earlier copy of the whole folder",
             ),
             error if error.is_damage() => (
                 "is damaged",
-                "bring it back from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
-                 certificates come back from the authority's register, how hosts are from themselves; commands, tokens, configs and labels of \
+                "restore it from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
+                 certificates come back from the authority's register, the state of hosts from the hosts; commands, tokens, configs and labels of \
                  artifacts are lost. `sqlite3 console.db .recover` may read more of it. Check this machine's disk",
             ),
             error if error.is_unreadable() => (
                 "cannot be opened or read, or its console.db-wal cannot",
-                "see what `dmesg` says of this machine's disk, and start again. If it stays so, bring the store back from a backup; without \
+                "check this machine's disk (`dmesg`), and start again. If that does not help, restore the store from a backup; without \
                  one, move it away with its -wal and -shm, as one that is damaged: members and revoked certificates come back from the \
                  authority's register",
             ),

@@ -84,7 +84,7 @@ struct IssuedRow {
 
 impl IssuedRow {
     fn issued(self) -> StoreResult<IssuedCertificate> {
-        let unknown = || StoreError::Row { what: "role", problem: format!("{:?} is none", self.role) };
+        let unknown = || StoreError::Row { what: "role", problem: format!("{:?} is not valid", self.role) };
         let role = IssuedRole::ALL.into_iter().find(|role| role.as_str() == self.role).ok_or_else(unknown)?;
         Ok(IssuedCertificate {
             serial: self.serial,

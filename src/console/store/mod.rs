@@ -148,9 +148,9 @@ impl Store {
         if !reserve.ensure_bytes(START_BYTES) {
             tracing::error!(
                 folder = %folder.display(),
-                consequence = "what is there can be read, and nothing be changed",
+                consequence = "the store can be read, but not changed",
                 hint = room::HINT,
-                "the disk is full, and nothing is left in reserve"
+                "the disk is full, and its reserve is used up"
             );
         }
         Ok(Self { reserve: Some(reserve), ..Self::open(&path).await? })

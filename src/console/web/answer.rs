@@ -74,7 +74,7 @@ pub(super) fn or_problem(session: &WebSession, answer: Result<Response, Error>) 
 
 /// 404.
 pub(super) async fn no_such_page(session: WebSession) -> Response {
-    let error = Error::not_found("unknown_page", "there is no such page").hint(MENU);
+    let error = Error::not_found("unknown_page", "unknown page").hint(MENU);
     problem(&session.frame(), &error)
 }
 

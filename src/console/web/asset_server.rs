@@ -13,7 +13,7 @@ use crate::{error::Error, web::view::PageFrame};
 /// Serves an asset, publicly.
 pub(super) async fn serve(Path((hash, name)): Path<(String, String)>) -> Response {
     let Some(asset) = ALL.iter().find(|asset| asset.name == name && *asset.hash == hash) else {
-        let error = Error::not_found("unknown_asset", "there is no such file").hint("load the page again");
+        let error = Error::not_found("unknown_asset", "unknown file").hint("load the page again");
         return answer::problem(&PageFrame::stranger(now_ms()), &error);
     };
     let headers = [

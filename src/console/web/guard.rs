@@ -46,8 +46,7 @@ fn below_path(headers: &HeaderMap) -> Option<Error> {
         return None;
     }
     let prefix: String = prefix.chars().take(100).collect();
-    let message =
-        format!("these pages must be served from the root of a host, but a proxy serves them below /{prefix}");
+    let message = format!("a proxy serves these pages below /{prefix}; they must be served from the root of a host");
     Some(Error::invalid("below_path", message).hint("give the console its own host name or port in the proxy"))
 }
 

@@ -141,9 +141,8 @@ pub(super) async fn follow(
     PageParams(asked): PageParams<LiveQuery>,
 ) -> Response {
     let Ok(place) = web.followers.try_acquire_owned() else {
-        let error =
-            Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many", "too many open pages update themselves already")
-                .hint("close some pages; this page still works, and shows the state at the time it was loaded");
+        let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many", "too many open pages receive live updates")
+            .hint("close some pages; this page still works, and shows the state at the time it was loaded");
         return error.into_response();
     };
     let watch = PageWatch { host: asked.host, command: asked.command };

@@ -20,11 +20,11 @@ pub const DANGEROUS: [(&str, &str); 12] = [
     ("GLIBC_TUNABLES", "every program's loader reads it before anything else, and has been broken by it"),
     ("GCONV_PATH", "the C library loads its converters, which are code, from there"),
     ("BASH_ENV", "bash runs this file before any script"),
-    ("BASH_FUNC_*", "bash takes functions from it, which stand in for programs"),
+    ("BASH_FUNC_*", "bash takes functions from it, which replace programs"),
     ("BASHOPTS", "it changes what scripts mean to bash"),
     ("ENV", "sh runs this file when it is interactive"),
     ("PS4", "bash evaluates it for each line of a script that is traced"),
-    ("SHELLOPTS", "it changes what scripts mean to bash, and has it trace them"),
+    ("SHELLOPTS", "it changes what scripts mean to bash, and makes it trace them"),
     ("JAVA_TOOL_OPTIONS", "every Java machine takes options from it, and so agents to load"),
     ("NODE_OPTIONS", "node takes options from it, and so modules to load"),
     ("PERL5OPT", "perl takes options from it, and so modules to load"),
@@ -57,7 +57,7 @@ impl FromStr for Variables {
         let fits = (1..=NAME_MAX_BYTES).contains(&text.len()) && !name.contains(['=', '\0', '*']);
         fits.then(|| Self(text.to_owned())).ok_or_else(|| {
             let text: String = text.chars().take(100).collect();
-            format!("{text:?} is no variable: use a name such as \"LD_PRELOAD\", or the beginning of names, such as \"LD_*\"")
+            format!("{text:?} is not a variable: use a name such as \"LD_PRELOAD\", or the beginning of names, such as \"LD_*\"")
         })
     }
 }

@@ -65,32 +65,32 @@ fn check(units: &[Unit], expected: &[(&str, &str)]) {
 fn what_changes_gives_way_to_what_does_not() {
     let there = || unit("a", texts(&["/x", "/y"]), None, false);
     check(&[there(), unit("b", texts(&["/z"]), None, true)], &[]);
-    check(&[there(), unit("b", texts(&["/x"]), None, true)], &[("b", "hold: d/a has path /x, too")]);
+    check(&[there(), unit("b", texts(&["/x"]), None, true)], &[("b", "hold: d/a has path /x too")]);
     let before = Some(texts(&["/z"]));
-    check(&[there(), unit("b", texts(&["/x"]), before, true)], &[("b", "back: d/a has path /x, too")]);
+    check(&[there(), unit("b", texts(&["/x"]), before, true)], &[("b", "back: d/a has path /x too")]);
     // Neither has changed.
     check(
         &[there(), unit("b", texts(&["/x"]), None, false)],
-        &[("a", "hold: d/b has path /x, too"), ("b", "hold: d/a has path /x, too")],
+        &[("a", "hold: d/b has path /x too"), ("b", "hold: d/a has path /x too")],
     );
     // What it goes back to is taken by now.
     let before = Some(texts(&["/y"]));
     check(
         &[there(), unit("b", texts(&["/x"]), before, true)],
-        &[("a", "hold: d/b has path /y, too"), ("b", "back: d/a has path /x, too")],
+        &[("a", "hold: d/b has path /y too"), ("b", "back: d/a has path /x too")],
     );
 }
 
 #[test]
 fn most_conflicts_then_priority_then_newest_gives_way() {
     let new = |text: &str, paths: &[&str]| unit(text, texts(paths), None, true);
-    check(&[new("a", &["/1"]), new("b", &["/1", "/2"]), new("c", &["/2"])], &[("b", "hold: d/a has path /1, too")]);
-    check(&[new("a", &["/1"]), new("b", &["/1"])], &[("b", "hold: d/a has path /1, too")]);
+    check(&[new("a", &["/1"]), new("b", &["/1", "/2"]), new("c", &["/2"])], &[("b", "hold: d/a has path /1 too")]);
+    check(&[new("a", &["/1"]), new("b", &["/1"])], &[("b", "hold: d/a has path /1 too")]);
     let mut low = texts(&["/1"]);
     if let Spec::Files(spec) = &mut low {
         spec.common.priority = 9;
     }
-    check(&[unit("a", low, None, true), new("b", &["/1"])], &[("a", "hold: d/b has path /1, too")]);
+    check(&[unit("a", low, None, true), new("b", &["/1"])], &[("a", "hold: d/b has path /1 too")]);
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn wishes(
         is_local && !deployment.adopt.contains(unit)
     };
     if let Some((unit, _)) = units(deployment).find(|(unit, _)| is_foreign(unit)) {
-        let message = Diagnostic::new(format_args!("{unit} is on this host already, and belongs to no deployment"))
+        let message = Diagnostic::new(format_args!("{unit} exists on this host and does not belong to a deployment"))
             .with_hint("`adopt` takes it over; otherwise remove it, or choose another name");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
@@ -149,7 +149,7 @@ fn wishes(
         owner.filter(|owner| *owner != name && held_back.contains(*owner))
     };
     if let Some((unit, keeper)) = units(deployment).find_map(|(unit, _)| keeper(&unit).cloned().map(|of| (unit, of))) {
-        let message = format!("{unit} belongs to the deployment {keeper}, which gives it up once it may change");
+        let message = format!("{unit} belongs to the deployment {keeper}, which releases it once it may change");
         return Err(CommandRefusal::new(RefusalCode::Conflict, message).into());
     }
     let listed: Vec<(UnitName, &DeploymentUnit)> = units(deployment).collect();

@@ -72,7 +72,7 @@ pub fn progress<'a>(
     for (name, is_changed) in changed {
         let unit = find(name).filter(|unit| unit.owner.is_some_and(|owner| owner.deployment == *deployment));
         let Some(unit) = unit else {
-            waits = waits.or_else(|| Some(format!("{name} is not there, or does not belong to it").into()));
+            waits = waits.or_else(|| Some(format!("{name} does not exist, or does not belong to it").into()));
             continue;
         };
         let has_gone_back = unit.observed.rolled_back().is_some();

@@ -60,14 +60,14 @@ pub fn judge(head: &DesiredHead, host: HostId, known: &KnownDocument) -> HeadVer
         return HeadVerdict::Refused(
             Diagnostic::new(format_args!("two documents have the number {mark}, and the other one is stored"))
                 .with_hint(
-                    "was the console restored from a backup? `muster deployment confirm` goes on in a new epoch",
+                    "if the console was restored from a backup, `muster deployment confirm` continues in a new epoch",
                 ),
         );
     }
     if head.size_bytes > BODY_MAX_BYTES as u64 {
         let size_bytes = head.size_bytes;
         return HeadVerdict::Refused(
-            Diagnostic::new(format_args!("the document has {size_bytes} bytes, and a host takes {BODY_MAX_BYTES}"))
+            Diagnostic::new(format_args!("the document has {size_bytes} bytes; a host takes at most {BODY_MAX_BYTES}"))
                 .with_hint("put fewer units on this host, or make their specs shorter"),
         );
     }

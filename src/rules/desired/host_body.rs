@@ -130,7 +130,7 @@ fn unreadable_deployment(one: &Value, reason: String) -> Result<UnreadableDeploy
 fn check(host: &HostBody) -> Result<(), String> {
     let body = &host.body;
     let count = |what: &str, count: usize, max: usize| match count > max {
-        true => Err(format!("the document has {count} {what}, and a host takes {max}")),
+        true => Err(format!("the document has {count} {what}; a host takes at most {max}")),
         false => Ok(()),
     };
     count("deployments", body.deployments.len() + host.unreadable.len(), DEPLOYMENTS_MAX)?;

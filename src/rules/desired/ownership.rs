@@ -40,7 +40,7 @@ fn belongs_to(unit: &UnitName, owner: &UnitOwner) -> CommandRefusal {
         RefusalCode::Conflict,
         Diagnostic::new(format_args!("{unit} belongs to the deployment {deployment}, which changes it")).with_hint(
             format_args!(
-                "`muster deployment apply` changes the deployment; `muster unit detach {unit}` takes the unit out of it"
+                "`muster deployment apply` changes the deployment; `muster unit detach {unit}` detaches the unit from it"
             ),
         ),
     )

@@ -15,7 +15,7 @@ pub struct Member<'a> {
     pub unit: &'a UnitName,
     /// The deployment, and the version.
     pub version: (&'a DeploymentName, u32),
-    /// Whether it goes back with the others, and holds them up.
+    /// Whether it is rolled back with the others, and holds them up.
     pub is_bound: bool,
     /// When and why it has failed, in its desired revision.
     pub failed: Option<(Millis, &'a Diagnostic)>,
@@ -53,9 +53,9 @@ pub fn steps<'a>(members: &[Member<'a>], is_new: impl Fn(&UnitName) -> bool) -> 
         let (deployment, version) = one.version;
         is_left.then(|| {
             Diagnostic::new(format_args!(
-                "it is new in version {version} of {deployment}, which has gone back here, and stays"
+                "it is new in version {version} of {deployment}, which was rolled back here, so it stays"
             ))
-            .with_hint("apply a version that mends or removes it")
+            .with_hint("apply a version that repairs or removes it")
         })
     };
     let step = |one: &Member<'a>| {
@@ -66,7 +66,8 @@ pub fn steps<'a>(members: &[Member<'a>], is_new: impl Fn(&UnitName) -> bool) -> 
         let counts = |other: &Member<'_>| {
             let (at_ms, why) = other.failed?;
             let is_later = since_ms.map_or(is_new(other.unit), |since_ms| at_ms >= since_ms);
-            is_later.then(|| why.clone().within(format_args!("it goes back with {}, which has failed", other.unit)))
+            is_later
+                .then(|| why.clone().within(format_args!("it belongs together with {}, which has failed", other.unit)))
         };
         let waits = others(one).any(|other| other.failed.is_none() && other.is_coming);
         MemberStep { back: others(one).find_map(counts), waits, stays }
@@ -105,7 +106,7 @@ mod tests {
     fn first(all: &[One], new: &[&str]) -> (bool, bool) {
         let step = first_step(all, new);
         if let Some(why) = &step.back {
-            assert_eq!(why.cause, "it goes back with d/b, which has failed: exit code 1");
+            assert_eq!(why.cause, "it belongs together with d/b, which has failed: exit code 1");
         }
         (step.back.is_some(), step.waits)
     }
@@ -162,7 +163,7 @@ mod tests {
         let new = One { trial: None, is_new: true, ..TRIES };
         let back = One { unit: "d/b", has_gone_back: true, failed: Some(12), trial: None, ..TRIES };
         let why = first_step(&[new, back], &[]).stays.unwrap();
-        assert_eq!(why.cause, "it is new in version 1 of d/x, which has gone back here, and stays");
+        assert_eq!(why.cause, "it is new in version 1 of d/x, which was rolled back here, so it stays");
         assert!(why.hint.is_some(), "{why}");
         for (one, other) in [
             (new, One { has_gone_back: false, ..back }),

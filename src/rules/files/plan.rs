@@ -174,10 +174,10 @@ fn check_takeover(wanted: &Content, found: &Content) -> Result<(), Diagnostic> {
         (_, Content::Absent) | (Content::Absent, Content::File(_) | Content::Link(_) | Content::Directory) => Ok(()),
         (wanted, found) if wanted.is_kind_of(found) => Ok(()),
         (_, Content::Directory) => {
-            Err(Diagnostic::new("there is a folder").with_hint("move it away, or name a path in it"))
+            Err(Diagnostic::new("there is a folder").with_hint("move it away, or use a path in it"))
         }
         (_, Content::Link(_)) => Err(Diagnostic::new("there is a symbolic link")
-            .with_hint("name the path that it leads to, or first apply `absent: true`")),
+            .with_hint("use the path that it leads to, or first apply `absent: true`")),
         (_, Content::File(_)) => {
             Err(Diagnostic::new("there is a file").with_hint("move it away, or first apply `absent: true`"))
         }
@@ -209,7 +209,7 @@ fn steps_to(target: &EntryState, found: &FoundEntry) -> Result<Vec<Step>, Diagno
     let there = &found.state.content;
     if *there == Content::Directory && target.content != Content::Directory && found.is_full {
         return Err(
-            Diagnostic::new("there is a folder with something in it, which is not removed").with_hint("move it away")
+            Diagnostic::new("there is a folder that is not empty, which is not removed").with_hint("move it away")
         );
     }
     let has_attributes = found.state.attributes == target.attributes;
@@ -244,7 +244,7 @@ pub fn release(found: &FoundEntry, journal: &JournalEntry) -> Result<EntryPlan, 
     let there = &found.state.content;
     let is_own = journal.is_own(there) || *there == journal.original.content || *there == Content::Absent;
     if !is_own {
-        return Err("somebody else has changed it since".into());
+        return Err("it was changed outside of muster since".into());
     }
     Ok(EntryPlan { steps: steps_to(&target, found)?, target })
 }

@@ -133,12 +133,12 @@ impl<'a> Permission<'a> {
         refuse(&removals, "which its spec does not name", "`allow: [remove_others]`");
         refuse(
             &held,
-            "which somebody else holds",
-            "`apt-mark unhold` on the host, or name it in `hold`, which makes the hold the unit's",
+            "which is held outside of muster",
+            "run `apt-mark unhold` on the host, or add it to `hold`, which makes the hold the unit's",
         );
         refused.dedup();
         let whole = |refused: Diagnostic| {
-            let all = format!("everything that it would do: {}", listed(changes));
+            let all = format!("all changes: {}", listed(changes));
             Err(refused.within("nothing was changed").and(all))
         };
         Diagnostic::all(refused).map_or(Ok(()), whole)
@@ -193,7 +193,7 @@ mod tests {
             "it would downgrade down-x 2.0 to 1.0",
             "allow: [downgrade]",
             "it would remove conflicts-x 1.0, which its spec does not name",
-            "everything that it would do: remove conflicts-x 1.0, remove old-x 0.9-1, upgrade libx 1:1.0-1 to 1:2.0-1, install hello-x 2.0",
+            "all changes: remove conflicts-x 1.0, remove old-x 0.9-1, upgrade libx 1:1.0-1 to 1:2.0-1, install hello-x 2.0",
         ] {
             assert!(format!("{why:#}").contains(part), "{part}: {why}");
         }
@@ -202,7 +202,10 @@ mod tests {
         Permission::of(&free).check(&changes, &none).unwrap();
         let held = installed::parse("libx\tamd64\t1:1.0-1\thi \n");
         let why = Permission::of(&free).check(&changes, &held).unwrap_err();
-        assert!(why.cause.contains("it would upgrade libx 1:1.0-1 to 1:2.0-1, which somebody else holds"), "{why}");
+        assert!(
+            why.cause.contains("it would upgrade libx 1:1.0-1 to 1:2.0-1, which is held outside of muster"),
+            "{why}"
+        );
         let own = spec(
             serde_json::json!({"present": ["hello-x"], "hold": ["libx"], "allow": ["downgrade", "remove_others"]}),
         );

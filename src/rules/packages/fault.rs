@@ -19,7 +19,7 @@ const KNOWN: &[(&[&str], &str, Option<&str>, bool)] = &[
     (
         &["No space left on device"],
         "the disk is full",
-        Some("make room; what was interrupted is repaired by itself"),
+        Some("free space; the interrupted change is repaired automatically"),
         true,
     ),
     (
@@ -40,13 +40,13 @@ const KNOWN: &[(&[&str], &str, Option<&str>, bool)] = &[
     (
         &["Unable to locate package"],
         "no repository of this host has this package",
-        Some("is its name right, and is its repository in `repositories`?"),
+        Some("check its name, and that its repository is in `repositories`"),
         false,
     ),
     (
         &["was not found", "has no installation candidate"],
         "no repository of this host has this version",
-        Some("`apt-cache policy NAME` on the host lists those that there are"),
+        Some("`apt-cache policy NAME` on the host lists the versions"),
         false,
     ),
     (
@@ -60,7 +60,7 @@ const KNOWN: &[(&[&str], &str, Option<&str>, bool)] = &[
             "Network is unreachable",
         ],
         "a repository cannot be reached",
-        Some("is the network up, and its `url` right?"),
+        Some("check the network and the repository's `url`"),
         true,
     ),
     (&["unmet dependencies", "held broken packages"], "its dependencies cannot be satisfied", None, false),
@@ -115,7 +115,7 @@ pub fn explain(output: &str) -> PackageFault {
 }
 
 fn last_line(output: &str) -> String {
-    output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it does not say why").trim().to_owned()
+    output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason").trim().to_owned()
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
                 true,
             ),
             ("something else\n\n", "something else", true),
-            ("", "it does not say why", true),
+            ("", "it gave no reason", true),
         ] {
             let fault = explain(output);
             assert!(fault.diagnostic.cause.contains(message), "{message}: {fault:?}");

@@ -144,8 +144,8 @@ pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool,
     let url = repository.address();
     if let Some(other) = rivals.iter().find(|rival| !rival.has_same_key) {
         return Err(Diagnostic::new(format_args!(
-            "{} has the repository {url} {suite} already, with another key or without saying which, \
-                 and apt reads no sources at all if they disagree, so nothing was changed",
+            "{} has the repository {url} {suite} with another key or none; \
+                 apt reads no sources at all if these differ, so nothing was changed",
             other.source.file
         ))
         .with_hint("remove it from that file, or leave it out of `repositories`"));
@@ -159,7 +159,7 @@ pub fn is_to_be_added(repository: &Repository, rivals: &[Rival]) -> Result<bool,
     match missing.is_empty() && has_packages {
         true => Ok(false),
         false => Err(Diagnostic::new(format_args!(
-            "{} has the repository {url} {suite} already, without {}, so nothing was changed",
+            "{} has the repository {url} {suite} without {}, so nothing was changed",
             own.source.file,
             if missing.is_empty() {
                 "its packages".to_owned()

@@ -67,14 +67,14 @@ pub fn drift(spec: &PackagesSpec, installed: &InstalledPackages) -> Vec<String> 
         let there = installed.get(target.name());
         match (&target, there) {
             (PackageTarget::Absent(name), Some(there)) if there.state == PackageState::Configs => {
-                format!("{name}: its configuration files are there")
+                format!("{name}: its configuration files are installed")
             }
-            (PackageTarget::Absent(name), _) => format!("{name} is there"),
+            (PackageTarget::Absent(name), _) => format!("{name} is installed"),
             (_, Some(there)) if there.state == PackageState::Broken => format!("{} is not configured", target.name()),
             (PackageTarget::Version(name, version), Some(there)) if there.state == PackageState::Installed => {
-                format!("{name} is {}, not {version}", there.version)
+                format!("{name} is {} instead of {version}", there.version)
             }
-            (target, _) => format!("{} is not there", target.name()),
+            (target, _) => format!("{} is not installed", target.name()),
         }
     });
     let holds = spec.hold.iter().filter(|name| installed.version(name).is_some() && !installed.is_held(name));
@@ -144,10 +144,10 @@ mod tests {
         let wanted = serde_json::json!({"present": ["a=2.0", "c", "d"], "absent": ["b"], "hold": ["a", "e", "n"]});
         assert_eq!(
             drift(&spec(wanted), &there),
-            ["a is 1.0, not 2.0", "c is not there", "d is not configured", "b is there", "a is not held"]
+            ["a is 1.0 instead of 2.0", "c is not installed", "d is not configured", "b is there", "a is not held"]
         );
         let wanted = serde_json::json!({"absent": ["c"], "purge": true});
-        assert_eq!(drift(&spec(wanted), &there), ["c: its configuration files are there"]);
+        assert_eq!(drift(&spec(wanted), &there), ["c: its configuration files are installed"]);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub enum UnitEvent {
     Gate(StartGate),
     /// What becomes of it because of units that want the same; `None` if there is no conflict (any more).
     Conflict(Option<ConflictVerdict>),
-    /// Another unit of its deployment's version has failed, so that it goes back with that; with the reason.
+    /// Another unit of its deployment's version has failed, so that it is rolled back with that; with the reason.
     GroupFailed(Diagnostic),
     /// It is new in a version of its deployment that has gone back, and stays, for this reason.
     GroupStays(Option<Diagnostic>),
@@ -109,7 +109,7 @@ pub enum UnitEvent {
 
 /// What a lookup found of an earlier run of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
+#[expect(clippy::large_enum_variant, reason = "it is examined once and taken apart")]
 pub enum FoundInstance {
     /// Nothing was ever started.
     Nothing,
@@ -200,9 +200,9 @@ impl InstanceExit {
         }
     }
 
-    /// Describes why an instance ended by itself.
+    /// Describes why an instance ended unexpectedly.
     pub(super) fn by_itself(&self) -> Diagnostic {
-        self.why.clone().unwrap_or_else(|| self.diagnostic().within("ended by itself"))
+        self.why.clone().unwrap_or_else(|| self.diagnostic().within("ended unexpectedly"))
     }
 
     /// Describes how it ended, with what can be done about it.
@@ -212,18 +212,22 @@ impl InstanceExit {
 }
 
 /// The hint for a program that goes to the background without being configured for it.
-const LEFT_SOME_HINT: &str = "have it stay in the foreground; if it cannot, say that it goes to the background (--forking, \
-                              `process: {forking: {}}`)";
+const LEFT_SOME_HINT: &str = "run it in the foreground; if it cannot, set that it forks into the \
+                              background (--forking, `process: {forking: {}}`)";
 
 impl std::fmt::Display for InstanceExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { exit, oom_killed, core_dumped, .. } = *self;
         let silent = match (self.start_timed_out, self.silent) {
-            (true, _) => ", after it did not say within its start timeout that it is up",
-            (false, true) => ", after it was silent for too long",
+            (true, _) => ", because it was not up within its start timeout",
+            (false, true) => ", because its watchdog was not answered",
             (false, false) => "",
         };
-        let left = if self.left_some { ", while what it had started still ran, which was ended as well" } else { "" };
+        let left = if self.left_some {
+            ", while processes that it had started were still running, which were ended too"
+        } else {
+            ""
+        };
         write!(f, "{}{silent}{left}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }

@@ -334,7 +334,7 @@ impl PlannedUnit {
     /// Reports a failure that an instance that runs has no part in.
     pub(super) fn fail_beside_instance(&mut self, mut error: Diagnostic) {
         if let EffectiveInstance::Alive(alive) = &self.instance {
-            error.cause = format!("{}; revision {} goes on running", error.cause, alive.revision.short());
+            error.cause = format!("{}; revision {} keeps running", error.cause, alive.revision.short());
         }
         self.fail(error);
     }

@@ -134,8 +134,8 @@ impl PlayState {
     /// Why it cannot play, if it cannot: it has no channel (`speaks`), or said that it has no such ability.
     pub(super) fn cannot(&mut self, speaks: bool) -> Option<&'static str> {
         let why = match (speaks, self.connection) {
-            (false, _) => "unsupported: its channel is not `lines`, so it cannot be asked to play",
-            (true, Some(_)) if !self.can => "unsupported: it has not said in its hello that it can play",
+            (false, _) => "unsupported: its channel is not `lines`, so it takes no commands to play",
+            (true, Some(_)) if !self.can => "unsupported: its hello does not list it play",
             _ => return None,
         };
         self.refused = true;

@@ -205,7 +205,7 @@ impl PlannedUnit {
         self.needs.conflict()
     }
 
-    /// The spec that it goes back to, or goes on as, if the desired one gives way.
+    /// The spec that it is rolled back to, or goes on as, if the desired one gives way.
     #[must_use]
     pub fn earlier(&self) -> Option<&Arc<Spec>> {
         let desired = self.desired.as_ref().filter(|_| !self.is_back())?;
@@ -271,7 +271,7 @@ impl PlannedUnit {
         self.trial.since_ms()
     }
 
-    /// Whether the instance of the revision that it goes back from still is in effect.
+    /// Whether the instance of the revision that it is rolled back from still is in effect.
     #[must_use]
     pub fn has_failed_instance(&self) -> bool {
         matches!(&self.instance, EffectiveInstance::Alive(alive) if self.is_leaving(alive))

@@ -206,7 +206,7 @@ fn daemonised_program_fails_with_hint() {
         let phase = if restart == Restart::Always { Phase::Backoff } else { Phase::Stopped };
         assert_eq!((observed.phase(), observed.exit()), (phase, Some(Exit::Code(0))));
         let hint = observed.error.as_ref().unwrap().hint.as_deref().unwrap();
-        assert!(hint.starts_with("have it stay in the foreground"), "{observed:?}");
+        assert!(hint.starts_with("run it in the foreground"), "{observed:?}");
     }
 }
 
@@ -239,7 +239,7 @@ fn last_end_is_reported_while_it_matters() {
     assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
     assert_eq!(
         observed.error.as_ref().map(|error| error.cause.as_str()),
-        Some("ended by itself: signal 9 (SIGKILL), out of memory")
+        Some("ended unexpectedly: signal 9 (SIGKILL), out of memory")
     );
     bench.pass(30 * SECOND);
     bench.start();
@@ -280,7 +280,7 @@ fn failed_install_leaves_old_revision_running() {
     bench.fail_install(false);
     bench.check("Install, RUNNING, FAILED");
     assert_eq!((bench.reached(), bench.unit.observed.instance().pid), (2, Some(1)));
-    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("goes on running"));
+    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("keeps running"));
     bench.see(wants(desired(3, spec("a", |_| ()), Run::Running)));
     bench.check("RUNNING");
     assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
@@ -336,7 +336,7 @@ fn crash_loop_backs_off_and_is_held() {
     bench.check("BACKOFF");
     let observed = &bench.unit.observed;
     assert_eq!((observed.attempts, observed.retry_ms()), (3, Some(bench.now_ms + 30 * SECOND)));
-    assert_eq!(observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended by itself: exit code 3"));
+    assert_eq!(observed.error.as_ref().map(|error| error.cause.as_str()), Some("ended unexpectedly: exit code 3"));
     bench.pass(30 * SECOND);
     bench.check("start 3, STARTING");
     while bench.unit.hold.is_none() {
@@ -487,7 +487,7 @@ fn config_change_reloads_running_unit() {
     bench.see(wants(change));
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
-    assert_eq!(bench.reached(), 1, "it is not there yet");
+    assert_eq!(bench.reached(), 1, "it does not exist yet");
     bench.see(UnitEvent::Reloaded(revision.clone()));
     assert_eq!((bench.reached(), bench.unit.observed.revision.as_ref()), (2, Some(&revision)));
     bench.trail.clear();

@@ -115,11 +115,11 @@ fn all_faults_are_reported_at_once() {
             "argument 1 says {port:n}, and provides",
             "argument 3 says {endpoint:a-b}, and needs",
             "{port:?}",
-            "argument 4 says {port}, and there is no such placeholder",
+            "argument 4 says {port} is an unknown placeholder",
             "argument 4 says {hostname}",
-            "argument 5 says {fact:cpus}, and there is no such placeholder",
-            "env.B says {port:e}, and placeholders are put into arguments alone",
-            "env.C says {config}, and placeholders are put into arguments alone",
+            "argument 5 says {fact:cpus} is an unknown placeholder",
+            "env.B has {port:e}, and only arguments may have placeholders",
+            "env.C has {config}, and only arguments may have placeholders",
         ],
     );
 }

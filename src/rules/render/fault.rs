@@ -70,8 +70,8 @@ impl RenderFault {
 pub(super) fn explain(name: &str, error: &Error, values: &RenderValues) -> RenderFault {
     let detail = error.detail().unwrap_or_default();
     let fault = match error.kind() {
-        ErrorKind::OutOfFuel => RenderFault::new(name, "it takes too many steps, or makes too much text".to_owned())
-            .with_hint("does a loop go on for too long?"),
+        ErrorKind::OutOfFuel => RenderFault::new(name, "it takes too many steps, or its result is too long".to_owned())
+            .with_hint("check its loops"),
         ErrorKind::UndefinedError => {
             let path = detail.split('`').nth(1).unwrap_or("a value");
             let fault = RenderFault::new(name, format!("{path} has no value here"));
@@ -82,8 +82,7 @@ pub(super) fn explain(name: &str, error: &Error, values: &RenderValues) -> Rende
         }
         ErrorKind::UnknownFunction => {
             let word = detail.split(' ').next().unwrap_or_default();
-            RenderFault::new(name, format!("there is no function {word}"))
-                .with_hint(nearest(word, FUNCTIONS.into_iter()))
+            RenderFault::new(name, format!("unknown function {word}")).with_hint(nearest(word, FUNCTIONS.into_iter()))
         }
         ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::SyntaxError => {
             RenderFault::new(name, detail.to_owned())
@@ -115,14 +114,14 @@ fn own_error(message: String, hint: &str) -> Error {
 
 /// The error for a value that has no text that any other program would read.
 pub(super) fn no_text(what: &str, hint: &str) -> Error {
-    own_error(format!("{what} is no text"), hint)
+    own_error(format!("{what} is not a text"), hint)
 }
 
 /// The error for an endpoint that the unit has not.
 pub(super) fn no_endpoint<'a>(name: &str, known: impl Iterator<Item = &'a String> + Clone) -> Error {
     let hint = match known.clone().next() {
         Some(_) => listed(name, known.map(String::as_str)),
-        None => "the unit's `provides` and `needs` say which endpoints it has".to_owned(),
+        None => "the unit's `provides` and `needs` define its endpoints".to_owned(),
     };
     own_error(format!("the unit has no endpoint {name}"), &hint)
 }
@@ -130,7 +129,7 @@ pub(super) fn no_endpoint<'a>(name: &str, known: impl Iterator<Item = &'a String
 /// The error for a secret that is not given.
 pub(super) fn no_secret(name: &str) -> Error {
     own_error(
-        format!("the unit was not given the secret {name}"),
+        format!("the secret {name} was not sent to the unit"),
         &format!("`muster secret set REALM/{name}`, then apply the unit again"),
     )
 }
@@ -141,7 +140,7 @@ fn hint_for(path: &str, values: &RenderValues) -> Option<String> {
     let (word, key) = (parts.next()?, parts.next());
     let Some(root) = ValueRoot::of_name(word) else { return Some(unknown_root(word)) };
     let Some(keys) = values.keys(root) else {
-        return (root == ValueRoot::Deployment).then(|| "the unit belongs to no deployment".to_owned());
+        return (root == ValueRoot::Deployment).then(|| "the unit does not belong to a deployment".to_owned());
     };
     let key = key?;
     if keys.clone().any(|known| known == key) {

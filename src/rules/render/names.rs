@@ -54,12 +54,12 @@ pub(super) fn find(name: &str, template: &str) -> Result<TemplateNames, RenderFa
         match (ValueRoot::of_name(word), key) {
             (None, _) if FUNCTIONS.contains(&word) || assigned.contains(word) => {}
             (None, _) => {
-                let fault = RenderFault::new(name, format!("there is no {word}"));
+                let fault = RenderFault::new(name, format!("unknown name {word}"));
                 return Err(fault.at(line()).with_hint(fault::unknown_root(word)));
             }
             (Some(root), Some(key)) if root.fixed().is_some_and(|known| !known.contains(&key)) => {
                 let known = root.fixed().unwrap_or_default();
-                let fault = RenderFault::new(name, format!("there is no {word}.{key}")).at(line());
+                let fault = RenderFault::new(name, format!("unknown name {word}.{key}")).at(line());
                 return Err(match known {
                     [] => fault.with_hint(format!("{word} is a text")),
                     _ => fault.with_hint(fault::listed(key, known.iter().copied())),
@@ -98,7 +98,7 @@ fn named_by_calls(name: &str, tags: &[Tag<'_>], names: &mut TemplateNames) -> Re
                     names.secrets.insert(called.to_owned());
                 }
                 (Word::Ident("secret"), None) if is_value => {
-                    let message = "a secret is named by a text alone".to_owned();
+                    let message = "the name of a secret must be a literal text".to_owned();
                     return Err(RenderFault::new(name, message).at(*line).with_hint("secret('NAME')"));
                 }
                 _ => {}
@@ -126,7 +126,7 @@ fn assigned<'a>(name: &str, tags: &[Tag<'a>]) -> Result<BTreeSet<&'a str>, Rende
             }
             let is_target = *statement != "with" || matches!(words.get(at + 1), Some((_, Word::Mark('='))));
             if is_target && (ValueRoot::of_name(target).is_some() || FUNCTIONS.contains(target)) {
-                let message = format!("{target} has a meaning of its own, and cannot be assigned");
+                let message = format!("{target} is reserved and cannot be assigned");
                 return Err(RenderFault::new(name, message).at(*line).with_hint("choose another name"));
             }
             if is_target {
@@ -200,12 +200,12 @@ fn check_growth(name: &str, tags: &[Tag<'_>], assigned: &BTreeSet<&str>) -> Resu
         }
         let mut products = (1..words.len()).filter(|at| is_product(words, *at));
         if products.any(|at| makes_list || repeats(words, at)) {
-            return fault("numbers alone can be multiplied, and no tag with a list can multiply");
+            return fault("only numbers can be multiplied, and not in a tag with a list");
         }
         if is_binding && (makes_list || has('+')) {
             uses += idents().skip(1).filter(|ident| assigned.contains(ident)).count();
             if uses > GROWTH_MAX {
-                return fault("too many variables are made of others that the template has made");
+                return fault("too many variables depend on variables of the template");
             }
         }
         if is_binding && makes_list {

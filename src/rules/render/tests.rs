@@ -87,8 +87,8 @@ fn each_kind_of_value_is_rendered() {
 fn mistake_is_named_with_its_line_and_a_hint() {
     for (template, line, parts) in [
         ("a\n{{ hots.id }}", Some(2), &["line 2: there is no hots", "did you mean `host`"][..]),
-        ("{{ host.name }}", Some(1), &["there is no host.name", "`hostname`"]),
-        ("\n\n{{ fact.cpu }}", Some(3), &["there is no fact.cpu", "`cpus`"]),
+        ("{{ host.name }}", Some(1), &["unknown name host.name", "`hostname`"]),
+        ("\n\n{{ fact.cpu }}", Some(3), &["unknown name fact.cpu", "`cpus`"]),
         ("{{ realm.name }}", Some(1), &["realm is a text"]),
         ("{{ vars.color }}", Some(1), &["vars.color has no value here", "`colour`", "muster var set color VALUE"]),
         ("{% if vars.nothing %}{% endif %}", Some(1), &["vars.nothing has no value", "known are"]),
@@ -98,8 +98,8 @@ fn mistake_is_named_with_its_line_and_a_hint() {
         ("\n{{ endpoint('dB') }}", Some(2), &["the unit has no endpoint dB", "`db`"]),
         ("{{ endpont('db') }}", Some(1), &["there is no endpont", "`endpoint`"]),
         ("\n{{ secret('api') }}", Some(2), &["was not given the secret api", "muster secret set REALM/api"]),
-        ("{{ secret(vars.colour) }}", Some(1), &["named by a text alone", "secret('NAME')"]),
-        ("{% set s = secret %}{{ s('db') }}", Some(1), &["named by a text alone"]),
+        ("{{ secret(vars.colour) }}", Some(1), &["must be a literal text", "secret('NAME')"]),
+        ("{% set s = secret %}{{ s('db') }}", Some(1), &["must be a literal text"]),
         ("{{ secret('No Name') }}", Some(1), &["the secret's name"]),
         ("{% set vars = vars %}{{ vars.colour }}", Some(1), &["vars has a meaning of its own"]),
         ("{% for host in [1] %}{% endfor %}", Some(1), &["host has a meaning of its own"]),
@@ -119,7 +119,7 @@ fn mistake_is_named_with_its_line_and_a_hint() {
     let told = |cause: &str, hint| Diagnostic::new(cause).with_hint(hint);
     assert_eq!(
         of("{{ deployment.name }}"),
-        told("t, line 1: deployment has no value here", "the unit belongs to no deployment")
+        told("t, line 1: deployment has no value here", "the unit does not belong to a deployment")
     );
     assert_eq!(of("{{ vars.a }}"), told("t, line 1: vars.a has no value here", "set it: `muster var set a VALUE`"));
     assert!(of("{{ endpoint('a') }}").hint.unwrap().contains("`provides` and `needs`"));
@@ -170,7 +170,7 @@ fn huge_result_is_refused_before_it_is_made() {
         "{{ ((1, 1)) * 99999999 }}",
         "{{ 'ab'[0:] * 99999999 }}",
     ] {
-        refused(repeating, Some(1), &["numbers alone can be multiplied"]);
+        refused(repeating, Some(1), &["only numbers can be multiplied"]);
     }
     check("{{ fact.cpus * 2 ~ ' threads' }}{{ vars.no|default('x') ~ (fact.cpus - 1) * 2 }}", "8 threadsx6");
     check("{{ (fact.cpus * 1.5)|int }} {{ 2 ** 3 * 2 }} {% set n = vars.limit * 2 %}{{ n * n + n }}", "6 16 272");
@@ -180,7 +180,7 @@ fn huge_result_is_refused_before_it_is_made() {
         "{% set a %}{% for a in range(99999) %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endfor %}{% endset %}{{ a|length }}",
     );
     harmless("{{ '%999999999d'|format(1) }}{{ 'a'|indent(999999999) }}");
-    refused(&"a".repeat(TEMPLATE_MAX_BYTES + 1), None, &["bytes, and may have at most"]);
+    refused(&"a".repeat(TEMPLATE_MAX_BYTES + 1), None, &["bytes; at most"]);
     let just = "{% set a = 'a' %}{{ a * 1048576 }}";
     assert_eq!(rendered(just).unwrap().len(), RESULT_MAX_BYTES);
     refused("{% set a = 'a' %}{{ a * 1048577 }}", None, &["its result has more than 1048576 bytes"]);
@@ -221,8 +221,8 @@ fn deep_nesting_overflows_no_stack() {
     on("", "{%for a in b%}", "");
     on("{% set a=[1] %}", "{%set a=[a]%}", "{{ a }}{{ a|tojson }}{{ a == [a] }}");
     on("{% set a=[1] %}", "{%set a=[[[[[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]]]]]%}", "{{ a }}{{ a|pprint }}");
-    refused("a\n{{ host }}", Some(2), &["a map is no text", "name one of its parts"]);
-    refused("{{ vars.sites }}", Some(1), &["a list is no text", "|join(',')"]);
+    refused("a\n{{ host }}", Some(2), &["a map is not a text", "use one of its parts"]);
+    refused("{{ vars.sites }}", Some(1), &["a list is not a text", "|join(',')"]);
     refused("{% set n = namespace(a=1) %}", Some(1), &["there is no namespace"]);
     refused("{{ debug() }}", Some(1), &["there is no debug"]);
     refused("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", Some(1), &["unknown statement macro"]);

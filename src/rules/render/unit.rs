@@ -97,7 +97,7 @@ fn names_in(templates: &[SpecTemplate<'_>]) -> Result<TemplateNames, RenderFault
     for SpecTemplate { name, text, is_argument } in templates {
         let found = names(name, text)?;
         if let Some(secret) = found.secrets.iter().next().filter(|_| *is_argument) {
-            let message = format!("it names the secret {secret}, and everybody on the host can read arguments");
+            let message = format!("it names the secret {secret}, and every user of the host can read arguments");
             return Err(RenderFault::new(name, message).with_hint("put it into `env`, or into a config"));
         }
         all.add(found);
@@ -117,7 +117,7 @@ pub fn fill(spec: &mut Spec, before: Option<&Spec>, unit: &RenderValues) -> Resu
     // More than any configuration that a program reads.
     if bytes > RESULT_MAX_BYTES {
         let message =
-            format!("the results of all templates have {bytes} bytes, and may have at most {RESULT_MAX_BYTES}");
+            format!("the results of all templates have {bytes} bytes; at most {RESULT_MAX_BYTES} are allowed");
         return Err(RenderFault::new("configs", message));
     }
     spec.set_values(values);
@@ -358,7 +358,7 @@ mod tests {
         for (fields, words) in [
             (json!({"args": ["{{ secret('db') }}"]}), "argument 1: it names the secret db"),
             (json!({"env": {"A": "{{ hots.id }}"}}), "env.A, line 1: there is no hots"),
-            (json!({"args": ["-c", "{{ fact.cpu }}"]}), "argument 2, line 1: there is no fact.cpu"),
+            (json!({"args": ["-c", "{{ fact.cpu }}"]}), "argument 2, line 1: unknown name fact.cpu"),
         ] {
             let found = Diagnostic::all(crate::edit::faults(&spec(fields))).unwrap_or_default().cause;
             assert!(found.starts_with(words), "{found}");
@@ -378,10 +378,7 @@ mod tests {
         for (fields, words) in [
             (json!({"env": {"A": "{{ vars.colour }}"}}), "env.A, line 1: vars.colour has no value here"),
             (json!({"env": {"A": "{{ vars.nam }}"}}), "env.A, line 1: vars.nam has no value here"),
-            (
-                json!({"args": ["{{ vars.a }}{fact:cpus}"]}),
-                "argument 1: it says {fact:cpus}, and there is no such placeholder",
-            ),
+            (json!({"args": ["{{ vars.a }}{fact:cpus}"]}), "argument 1: it says {fact:cpus} is an unknown placeholder"),
             (json!({"args": ["{{ '{port:web}' }}"]}), "argument 1: it says {port:web}, and provides has no web"),
             (json!({"args": ["{{ endpoint('web') }}"]}), "argument 1, line 1: the unit has no endpoint web"),
         ] {
@@ -437,8 +434,8 @@ mod tests {
             assert!(found.contains(words), "{found}");
         }
         for (args, words) in [
-            (json!(["{nonsense}"]), "argument 1: it says {nonsense}, and there is no such placeholder"),
-            (json!(["{{ '{config}' }}"]), "argument 1: it says {config}, and there is no such placeholder"),
+            (json!(["{nonsense}"]), "argument 1: it says {nonsense} is an unknown placeholder"),
+            (json!(["{{ '{config}' }}"]), "argument 1: it says {config} is an unknown placeholder"),
         ] {
             let fault = fill(&mut container(json!({"args": args})), None, &host(json!({}))).unwrap_err().to_string();
             assert!(fault.starts_with(words), "{fault}");

@@ -184,7 +184,7 @@ pub fn read(value: &Value, zones: &TimeZoneDatabase) -> (Option<RolloutPolicy>, 
     let policy = match value {
         Value::Object(map) => reader.policy(map),
         _ => {
-            reader.fault("rollout", "a policy is wanted, such as {waves: [1, 10%]}; {} is the default one".to_owned());
+            reader.fault("rollout", "expected a policy, such as {waves: [1, 10%]}; {} is the default one".to_owned());
             RolloutPolicy::default()
         }
     };
@@ -334,7 +334,7 @@ impl PolicyReader<'_> {
             authority: get("authority").and_then(|value| self.authority(value)),
         };
         if policy.approve != Approve::None && policy.waves.as_ref().is_some_and(Vec::is_empty) {
-            let message = "there is one wave only, and the first wave waits for nobody: name sizes in `waves`";
+            let message = "there is only one wave, and the first wave needs no approval: list sizes in `waves`";
             self.fault("rollout.approve", message);
         }
         policy
@@ -344,7 +344,7 @@ impl PolicyReader<'_> {
     fn admitting(&mut self, at: &str, value: &Value) -> Option<Share> {
         let share = self.keep(at, Share::read(value))?;
         if share.is_zero() {
-            let message = "it would never admit a host: at least 1 is wanted (a share is never less than one host)";
+            let message = "it would never admit a host: at least 1 is required (a share is never less than one host)";
             self.fault(at, message);
             return None;
         }
@@ -353,19 +353,19 @@ impl PolicyReader<'_> {
 
     fn waves(&mut self, value: &Value) -> Vec<Share> {
         let Value::Array(waves) = value else {
-            let message = "a list of sizes is wanted, such as [1, 10%, 50%]; what is left is the last wave";
+            let message = "expected a list of sizes, such as [1, 10%, 50%]; what is left is the last wave";
             self.fault("rollout.waves", message);
             return Vec::new();
         };
         if waves.len() > WAVES_MAX {
-            self.fault("rollout.waves", format!("there are {}, and {WAVES_MAX} may be", waves.len()));
+            self.fault("rollout.waves", format!("there are {}; at most {WAVES_MAX} are allowed", waves.len()));
             return Vec::new();
         }
         let mut found = Vec::new();
         for (index, wave) in waves.iter().enumerate() {
             let at = format!("rollout.waves.{index}");
             match self.keep(&at, Share::read(wave)) {
-                Some(share) if share.is_zero() => self.fault(&at, "it is a wave of nobody".to_owned()),
+                Some(share) if share.is_zero() => self.fault(&at, "the wave has no hosts".to_owned()),
                 share => found.extend(share),
             }
         }
@@ -375,7 +375,7 @@ impl PolicyReader<'_> {
     /// A table, whose keys are checked.
     fn table<'v>(&mut self, at: &str, value: &'v Value, known: &[&str], form: &str) -> Option<&'v Map<String, Value>> {
         let Value::Object(map) = value else {
-            self.fault(at, format!("{form} is wanted"));
+            self.fault(at, format!("expected {form}"));
             return None;
         };
         self.keys(at, map, known);
@@ -385,7 +385,7 @@ impl PolicyReader<'_> {
     fn required<'v>(&mut self, at: &str, map: &'v Map<String, Value>, key: &str, form: &str) -> Option<&'v Value> {
         let value = map.get(key);
         if value.is_none() {
-            self.fault(&format!("{at}.{key}"), format!("it has to be there: {form}"));
+            self.fault(&format!("{at}.{key}"), format!("it is required: {form}"));
         }
         value
     }
@@ -395,7 +395,7 @@ impl PolicyReader<'_> {
         let at = "rollout.budget";
         let map = self.table(at, value, &["group_by", "max_unavailable"], FORM)?;
         let group_by = self.required(at, map, "group_by", FORM).and_then(|value| {
-            let wanted = || format!("a label is wanted, such as label.site: {FORM}");
+            let wanted = || format!("expected a label, such as label.site: {FORM}");
             let name = value.as_str().and_then(|text| text.strip_prefix("label.")).ok_or_else(wanted);
             let name = name.and_then(|name| name.parse::<Name>().map_err(|error| error.to_string()));
             self.keep("rollout.budget.group_by", name)
@@ -408,12 +408,12 @@ impl PolicyReader<'_> {
 
     fn windows(&mut self, value: &Value) -> Vec<Window> {
         let Value::Array(windows) = value else {
-            let message = "a list of windows is wanted, such as ['Mon-Fri 02:00-05:00 Europe/Berlin']";
+            let message = "expected a list of windows, such as ['Mon-Fri 02:00-05:00 Europe/Berlin']";
             self.fault("rollout.windows", message);
             return Vec::new();
         };
         if windows.len() > WINDOWS_MAX {
-            self.fault("rollout.windows", format!("there are {}, and {WINDOWS_MAX} may be", windows.len()));
+            self.fault("rollout.windows", format!("there are {}; at most {WINDOWS_MAX} are allowed", windows.len()));
             return Vec::new();
         }
         let mut found: Vec<Window> = Vec::new();
@@ -426,8 +426,8 @@ impl PolicyReader<'_> {
         }
         let is_host = |window: &Window| *window.zone() == WindowZone::Host;
         if found.iter().any(is_host) && !found.iter().all(is_host) {
-            let message = "windows in the hosts' own zones and in named ones do not go together: the console does not know \
-                           in which of them a host asks";
+            let message = "windows in hosts' own zones cannot be combined with windows in named zones: the \
+                           console does not know in which of them a host asks";
             self.fault("rollout.windows", message);
         }
         found
@@ -440,10 +440,7 @@ impl PolicyReader<'_> {
         let attempts = self.required("rollout.retries", map, "attempts", FORM).and_then(|value| {
             let attempts = value.as_u64().filter(|attempts| *attempts <= ATTEMPTS_MAX);
             let attempts = attempts.and_then(|attempts| u32::try_from(attempts).ok());
-            self.keep(
-                "rollout.retries.attempts",
-                attempts.ok_or(format!("a number from 0 to {ATTEMPTS_MAX} is wanted")),
-            )
+            self.keep("rollout.retries.attempts", attempts.ok_or(format!("expected a number from 0 to {ATTEMPTS_MAX}")))
         });
         let after_ms = self.duration("rollout.retries.after", map.get("after"), 0, default.after_ms);
         Some(Retries { attempts: attempts?, after_ms })
@@ -456,15 +453,15 @@ impl PolicyReader<'_> {
             let query = from_value::<String>(value).and_then(|query| match query.len() {
                 0..=QUERY_MAX_BYTES if query.contains(HOSTS_VARIABLE) => Ok(query),
                 0..=QUERY_MAX_BYTES => Err(format!(
-                    "it has to name {HOSTS_VARIABLE}, which stands for the changed hosts, and then for the rest: {FORM}"
+                    "it must contain {HOSTS_VARIABLE}, which stands for the changed hosts, and then for the rest: {FORM}"
                 )),
-                length => Err(format!("it has {length} bytes, and may have {QUERY_MAX_BYTES}")),
+                length => Err(format!("it has {length} bytes; at most {QUERY_MAX_BYTES} are allowed")),
             });
             self.keep("rollout.check.query", query)
         });
         let worse = self.required("rollout.check", map, "worse_than_rest_by", FORM).and_then(|value| {
             let percent = value.as_str().and_then(|text| percent_of(text.strip_suffix('%')?));
-            let percent = percent.ok_or_else(|| "a share is wanted that is not negative, such as 20%".to_owned());
+            let percent = percent.ok_or_else(|| "expected a share that is not negative, such as 20%".to_owned());
             self.keep("rollout.check.worse_than_rest_by", percent)
         });
         Some(Check { query: query?, worse_than_rest_by: worse? })
@@ -482,7 +479,7 @@ impl PolicyReader<'_> {
         if timeout_ms > AUTHORITY_TIMEOUT_MAX_MS {
             self.fault(
                 at,
-                format!("at most {} is wanted: hosts wait for it", duration::write(AUTHORITY_TIMEOUT_MAX_MS)),
+                format!("at most {} is allowed, because hosts wait for it", duration::write(AUTHORITY_TIMEOUT_MAX_MS)),
             );
         }
         Some(Authority { url: url?, timeout_ms })
@@ -494,8 +491,8 @@ impl PolicyReader<'_> {
             value.as_str().and_then(duration::read).or_else(|| value.as_u64().filter(|zero| *zero == 0).map(|_| 0));
         match found {
             Some(found_ms) if found_ms >= min_ms => return found_ms,
-            Some(_) => self.fault(at, format!("at least {} is wanted", duration::write(min_ms))),
-            None => self.fault(at, "a duration is wanted, such as 90s, 2m or 24h, of at most a year".to_owned()),
+            Some(_) => self.fault(at, format!("at least {} is required", duration::write(min_ms))),
+            None => self.fault(at, "expected a duration, such as 90s, 2m or 24h, of at most a year".to_owned()),
         }
         default_ms
     }
@@ -508,7 +505,7 @@ impl PolicyReader<'_> {
             Some((_, found)) => *found,
             None => {
                 let hint = unknown_keys::nearest(text, words.iter().map(|(word, _)| *word));
-                self.fault(at, format!("{value} is not known; {hint}"));
+                self.fault(at, format!("unknown value {value}; {hint}"));
                 T::default()
             }
         }
@@ -518,16 +515,16 @@ impl PolicyReader<'_> {
 /// What can be said of an address without asking anybody.
 fn check_url(url: String) -> Result<String, String> {
     if url.len() > URL_MAX_BYTES {
-        return Err(format!("it has {} bytes, and may have {URL_MAX_BYTES}", url.len()));
+        return Err(format!("it has {} bytes; at most {URL_MAX_BYTES} are allowed", url.len()));
     }
-    let wanted = || "an address is wanted that begins with https://, since the answer lets hosts change".to_owned();
+    let wanted = || "expected an address that begins with https://, because the answer lets hosts change".to_owned();
     let rest = url.strip_prefix("https://").ok_or_else(wanted)?;
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if host.is_empty() || host.starts_with(':') || url.chars().any(|c| is_invisible(c) || c == ' ') {
-        return Err("an address is wanted, such as https://orly.example.com/admit".to_owned());
+        return Err("expected an address, such as https://orly.example.com/admit".to_owned());
     }
     if has_user_information(&url) {
-        return Err("a version is shown to everybody, so an address has no password in it".to_owned());
+        return Err("an address must not have a password, because versions are shown to every operator".to_owned());
     }
     Ok(url)
 }
@@ -595,10 +592,10 @@ pub fn schema() -> Value {
                 "items": { "type": "string" },
                 "maxItems": WINDOWS_MAX,
             },
-            "deadline": duration("How long after a wave has begun hosts are waited for that are away; 24h by default."),
+            "deadline": duration("How long after a wave has begun the rollout waits for hosts that are away; 24h by default."),
             "lost_after": duration("How long after it was admitted a silent host counts as failed; 1h by default."),
             "retries": table(
-                "How often a host that has failed tries again; not by default.",
+                "How many times a failed host retries; 0 by default.",
                 json!({
                     "attempts": { "type": "integer", "minimum": 0, "maximum": ATTEMPTS_MAX },
                     "after": duration("How long after it has failed; 10m by default."),
@@ -606,7 +603,7 @@ pub fn schema() -> Value {
                 &["attempts"],
             ),
             "check": table(
-                "A measurement of the hosts that have changed beside the rest, after each wave.",
+                "A measurement that compares the changed hosts with the rest after each wave.",
                 json!({
                     "query": text("A PromQL query with $hosts; the more, the worse."),
                     "worse_than_rest_by": text("How much worse the changed hosts may be: 20%."),

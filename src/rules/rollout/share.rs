@@ -33,7 +33,7 @@ impl Share {
     }
 
     pub(super) fn read(value: &Value) -> Result<Self, String> {
-        const WANTED: &str = "a number of hosts, such as 3, or a share, such as 10%, is wanted";
+        const WANTED: &str = "expected a number of hosts, such as 3, or a share, such as 10%";
         match value {
             Value::Number(number) => match number.as_u64().and_then(|number| u32::try_from(number).ok()) {
                 Some(count) => Ok(Self::Count(count)),

@@ -14,12 +14,12 @@ use super::policy::Share;
 pub enum RolloutPhase {
     /// Hosts are admitted, or are waited for.
     Running,
-    /// A wave has ended well; the next one begins at this time.
+    /// A wave has succeeded; the next one begins at this time.
     Soaking {
         /// When.
         until_ms: Millis,
     },
-    /// A wave has ended well; an operator has to approve the next one.
+    /// A wave has succeeded; an operator must approve the next one.
     Approval,
     /// No further host begins until an operator resumes.
     Paused {
@@ -94,7 +94,7 @@ pub enum HostOutcome {
     Missing,
     /// It has asked, and the rollout has ended before it was admitted.
     Skipped,
-    /// A later version took its place before it had ended.
+    /// A later version has replaced it before it had ended.
     Superseded,
     /// The host, or the deployment, was removed, or the deployment selects it no more.
     Removed,
@@ -155,7 +155,7 @@ pub struct RolloutState {
     pub version: u32,
     /// The last version before it whose rollout completed; hosts that come while this one is in its first waves get that.
     pub fallback: Option<u32>,
-    /// Whether it goes back to an earlier version: without waves, approvals, soak, windows and check.
+    /// Whether it is rolled back to an earlier version: without waves, approvals, soak, windows and check.
     pub is_rollback: bool,
     /// How it goes.
     pub phase: RolloutPhase,

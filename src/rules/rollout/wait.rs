@@ -122,34 +122,34 @@ impl fmt::Display for WaitReason {
             }
             Self::Away => write!(f, "the host is offline"),
             Self::Preparing => {
-                write!(f, "the host has not asked yet: it prepares the version, or its own policy has it wait")
+                write!(f, "the host has not asked yet: it prepares the version, or its own policy delays it")
             }
-            Self::Granted => write!(f, "the host may begin, and has not said that it has"),
+            Self::Granted => write!(f, "the host may begin, and has not reported that it has begun"),
             Self::Changing => write!(f, "the host is in the middle of the change"),
-            Self::Failed => write!(f, "the host has failed; `muster rollout retry` has it try again"),
-            Self::Retry { at_ms } => write!(f, "the host has failed, and tries again at {}", utc(*at_ms)),
+            Self::Failed => write!(f, "the host has failed; `muster rollout retry` retries it"),
+            Self::Retry { at_ms } => write!(f, "the host has failed and retries at {}", utc(*at_ms)),
             Self::Paused { reason } => write!(f, "the rollout is paused: {reason}"),
             Self::Failures => {
                 write!(f, "too many hosts of the last wave have failed; `muster rollout resume` admits more")
             }
             Self::Cancelled => write!(f, "the rollout was cancelled"),
-            Self::Superseded { by } => write!(f, "version {by} takes its place"),
+            Self::Superseded { by } => write!(f, "version {by} replaces it"),
             Self::Soak { until_ms } => write!(f, "the next wave begins at {}", utc(*until_ms)),
-            Self::Check { message: None } => write!(f, "the check of the wave is made"),
+            Self::Check { message: None } => write!(f, "the check of the wave is running"),
             Self::Check { message: Some(message) } => write!(f, "the check of the wave has no result: {message}"),
             Self::Approval { wave } => write!(f, "wave {wave} waits for approval (`muster rollout promote`)"),
             Self::Window { opens_ms: Some(opens_ms) } => write!(f, "the next window opens at {}", utc(*opens_ms)),
             Self::Window { opens_ms: None } => write!(f, "no window opens within a year"),
-            Self::WaveFull { wave } => write!(f, "wave {wave} has all its hosts; it is a later wave's turn"),
+            Self::WaveFull { wave } => write!(f, "wave {wave} has all its hosts; the host belongs to a later wave"),
             Self::Repairs => write!(f, "hosts that an earlier version has broken go first"),
             Self::InFlight { limit } => {
-                write!(f, "{} in the middle of a change, and no more may be", hosts_are(*limit, ""))
+                write!(f, "{} changing, the maximum", hosts_are(*limit, ""))
             }
             Self::Budget { group, limit } => match group {
                 Some(group) => {
-                    write!(f, "{} unavailable, and no more may be", hosts_are(*limit, &format!(" of {group}")))
+                    write!(f, "{} unavailable, the maximum", hosts_are(*limit, &format!(" of {group}")))
                 }
-                None => write!(f, "{} unavailable, and no more may be", hosts_are(*limit, " without a group")),
+                None => write!(f, "{} unavailable, the maximum", hosts_are(*limit, " without a group")),
             },
             Self::Authority { reason: None } => write!(f, "the authority is asked"),
             Self::Authority { reason: Some(reason) } => write!(f, "the authority does not admit it: {reason}"),

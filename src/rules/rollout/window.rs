@@ -192,10 +192,14 @@ pub(super) fn read(text: &str, zones: &TimeZoneDatabase) -> Result<Window, Strin
 
 fn nearest(name: &str, known: &[String]) -> String {
     let hint = unknown_keys::nearest(name, known.iter().map(String::as_str));
-    if hint.starts_with("known are") { "one is wanted such as Europe/Berlin, UTC, or `host`".to_owned() } else { hint }
+    if hint.starts_with("known are") {
+        "expected a zone such as Europe/Berlin, UTC, or `host`".to_owned()
+    } else {
+        hint
+    }
 }
 
-const WANTED: &str = "days, times and a zone are wanted, such as 'Mon-Fri 02:00-05:00 Europe/Berlin'; the zone `host` is \
+const WANTED: &str = "expected days, times and a zone, such as 'Mon-Fri 02:00-05:00 Europe/Berlin'; the zone `host` is \
                       the host's own";
 
 impl FromStr for Window {
@@ -211,7 +215,7 @@ impl FromStr for Window {
         let (from, to) = times
             .split_once('-')
             .and_then(|(from, to)| Some((read_time(from).filter(|from| *from < DAY_MINUTES)?, read_time(to)?)))
-            .ok_or_else(|| format!("{times:?}: times are wanted such as 02:00-05:00; {WANTED}"))?;
+            .ok_or_else(|| format!("{times:?}: expected times such as 02:00-05:00; {WANTED}"))?;
         if from == to {
             return Err(format!("{times:?}: it is never open; a whole day is 00:00-24:00"));
         }
@@ -245,7 +249,7 @@ fn read_day(text: &str) -> Result<usize, String> {
     let is_it = |day: &&str| text.eq_ignore_ascii_case(day);
     DAYS.iter()
         .position(is_it)
-        .ok_or_else(|| format!("{text:?} is no day; known are {}", DAYS.map(|day| format!("`{day}`")).join(", ")))
+        .ok_or_else(|| format!("{text:?} is not a day; use one of {}", DAYS.map(|day| format!("`{day}`")).join(", ")))
 }
 
 /// Reads a time of day, in minutes: `02:00`, up to `24:00`.

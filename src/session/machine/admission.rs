@@ -155,7 +155,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         }
         self.local.time.observe(answer.issued_ms, now.clock_ms);
         let Some(said) = self.admission.answered(answer) else {
-            return Err("it answers another message than the last one of its deployment");
+            return Err("it does not answer the last message of its deployment");
         };
         match (&said.statement.stage, &answer.verdict) {
             (AdmissionStage::Asks, AdmissionVerdict::Granted { lease, begin_within_ms }) => {
@@ -181,7 +181,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 Ok(said.statement.noted.is_none().then_some(AdmissionStep::Noted(answer.to)))
             }
             (AdmissionStage::Ended { .. }, AdmissionVerdict::Retry) => Ok(Some(AdmissionStep::Retry(answer.to))),
-            _ => Err("it does not answer what this host has said"),
+            _ => Err("it does not answer this host's message"),
         }
     }
 }

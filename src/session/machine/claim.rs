@@ -70,7 +70,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         self.acknowledge(receipt);
         if let Some(newer) = presence.filter(|presence| presence.protocol > PROTOCOL) {
             let spoken = newer.protocol;
-            self.reject("presence", format!("an agent of this host speaks protocol {spoken}, and this one {PROTOCOL}"));
+            self.reject("presence", format!("an agent of this host uses protocol {spoken}, and this one {PROTOCOL}"));
         }
         let Some(connection) = &mut self.connection else { return };
         let is_twin = presence.is_some_and(|presence| connection.claim.is_twin(presence));

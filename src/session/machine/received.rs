@@ -87,7 +87,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
     fn refuses(&self, scope: MessageScope) -> Option<String> {
         let (own, last) = (self.local.me.host.slot(), self.local.console_epoch);
         if scope.slot != own {
-            return Some(format!("it is for hosts of slot {}, and this one is of slot {own}", scope.slot));
+            return Some(format!("it is for hosts of slot {}, and this host has slot {own}", scope.slot));
         }
         let is_former = scope.epoch < last;
         is_former.then(|| {

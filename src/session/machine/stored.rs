@@ -135,7 +135,10 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.publisher.note(report);
             }
             CommandTaken::NoRoom => {
-                self.reject("command", "the journal has no room (`journal_max_bytes`); it is taken in once it has");
+                self.reject(
+                    "command",
+                    "the journal is full (`journal_max_bytes`); the command is stored once it has room",
+                );
             }
         }
     }

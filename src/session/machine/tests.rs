@@ -651,7 +651,7 @@ fn message_for_another_slot_or_of_a_former_console_is_refused_by_name() {
     let other = muster_topics::slot::Slot(slot.0 ^ 1);
     let (stored, started, why) = hear(&mut bench, 1, other);
     assert_eq!((stored.len(), started), (0, 0));
-    assert_eq!(why, format!("it is for hosts of slot {other}, and this one is of slot {slot}"));
+    assert_eq!(why, format!("it is for hosts of slot {other}, and this host has slot {slot}"));
     // A later epoch is stored before its first message is handled.
     assert_eq!(hear(&mut bench, 2, slot), (vec!["ConsoleEpoch".to_owned(), "Take".to_owned()], 1, String::new()));
     assert_eq!(hear(&mut bench, 2, slot), (vec!["Take".to_owned()], 1, String::new()));
@@ -677,7 +677,7 @@ fn message_of_a_later_protocol_is_rejected_by_name_and_nothing_is_done() {
     let later = muster_topics::PROTOCOL + 1;
     let message = IncomingMessage::from(SignedMessage::LaterProtocol(later));
     let effects = bench.handle(Input::Message(CommandSource::Own, message, Some(1)));
-    let words = format!("signed in protocol {later} of the console, and this build speaks protocol {}", later - 1);
+    let words = format!("signed in protocol {later} of the console, and this build uses protocol {}", later - 1);
     let notices: Vec<&Notice> = effects
         .iter()
         .filter_map(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })

@@ -40,7 +40,7 @@ impl Docker {
                 Err(why) => why,
             }
         } else {
-            "there is no dockerd, which `tests/tools docker` provides".to_owned()
+            "unknown dockerd, which `tests/tools docker` provides".to_owned()
         };
         eprintln!("skipped: {why_not}");
         None
@@ -199,7 +199,7 @@ fn docker_limits_restores_commands_and_archives() {
     wait_for_log(&fleet, "made of an archive as 700");
     let run = fleet.muster(&["unit", "apply", &write(&fleet, &of("2"))]);
     if run.code != 0 {
-        run.expect_stderr("is no archive of an image that can be loaded here").expect_stderr("Docker before 25");
+        run.expect_stderr("is not an archive of an image that can be loaded").expect_stderr("Docker before version 25");
     }
     assert!(!docker.run(&["images"]).contains("theirs"), "its name is not taken");
     let refused = fleet.muster(&["unit", "apply", &write(&fleet, &shop(json!({"disk_bytes": 16 << 20})))]);

@@ -67,7 +67,7 @@ fn hanging_runtime_does_not_block_others() {
     podman.service().signal(Signal::SIGSTOP);
     begin(&fleet, &shop(json!({"unit": "default/new"})));
     fleet.muster(&["container", "freeze", "default/shop"]).expect_code(1).expect_stderr("to ask it to freeze took");
-    error_with(&fleet, "default/new", "does not answer at");
+    error_with(&fleet, "default/new", "did not answer at");
     // Units of another kind, and of another runtime, are as quick as ever; and what runs does.
     let script = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
     fleet.ok(&["artifact", "create", &script, "--role", "server", "--version", "1"]);
@@ -76,7 +76,7 @@ fn hanging_runtime_does_not_block_others() {
     fleet.unit_in_phase("default/till", "running");
     fleet.unit_in_phase("default/stall", "running");
     let inside = fleet.muster(&["exec", "--container", "default/shop", "--", "echo", "well"]).expect_code(1);
-    inside.expect_stderr("default/shop cannot be entered: what keeps containers does not answer at");
+    inside.expect_stderr("default/shop cannot be entered: the container runtime did not answer at");
     assert_eq!(fleet.ok(&["exec", "--container", "default/stall", "--", "echo", "well"]), "well\n");
     podman.service().signal(Signal::SIGCONT);
     // Whatever was asked for comes about.

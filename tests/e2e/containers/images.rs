@@ -155,11 +155,11 @@ fn invalid_image_is_refused_with_reason() {
         assert_eq!(podman.names(), Vec::<String>::new());
     };
     // What is no archive at all, one of a root file system, and one of two images.
-    add(&fleet, &file(&fleet.home, "no.tar", "no archive"), "1");
-    refused(&archive("1"), "the artifact is no archive of an image that can be loaded here\nhint: ");
+    add(&fleet, &file(&fleet.home, "no.tar", "not an archive"), "1");
+    refused(&archive("1"), "the artifact is not an archive of an image that can be loaded\nhint: ");
     let rootfs = fleet.home.path().join("shop.tar").to_str().unwrap().to_owned();
     add(&fleet, &rootfs, "2");
-    refused(&archive("2"), "the artifact is no archive of an image that can be loaded here\nhint: ");
+    refused(&archive("2"), "the artifact is not an archive of an image that can be loaded\nhint: ");
     let two = fleet.home.path().join("two.tar").to_str().unwrap().to_owned();
     podman.import(&fleet, "localhost/a:1", "a");
     podman.import(&fleet, "localhost/b:1", "b");
@@ -168,13 +168,13 @@ fn invalid_image_is_refused_with_reason() {
     podman.run(&[&save[..], &names].concat());
     podman.run(&[&["rmi"][..], &names].concat());
     add(&fleet, &two, "3");
-    refused(&archive("3"), "the archive is not of one image: ");
+    refused(&archive("3"), "the archive does not have exactly one image: ");
     assert_eq!(podman.run(&["images", "--format", "{{.Names}}", "--filter", "reference=localhost/a"]), "");
     // A tarball of nothing that could be a root file system.
     add(&fleet, &file(&fleet.home, "rootfs.tar", "no tarball"), "4");
     refused(
         &shop(json!({"image": {"rootfs": "theirs@4"}})),
-        "the artifact is no root file system that can be imported here",
+        "the artifact is not a root file system that can be imported",
     );
 }
 
@@ -241,7 +241,7 @@ fn an_image_is_pulled_by_its_tag_or_its_digest() {
     // No such tag, no such image: one outcome each, and what ran before goes on.
     let refused = |image: &str, words: &str| {
         let run = fleet.muster(&["unit", "apply", &write(&fleet, &at(image))]).expect_code(1);
-        assert!(run.stderr.contains("the image cannot be had: ") && run.stderr.contains(words), "{}", run.stderr);
+        assert!(run.stderr.contains("cannot get the image: ") && run.stderr.contains(words), "{}", run.stderr);
     };
     refused(&format!("{name}:none"), "manifest unknown");
     refused(&format!("{}/shop/none:1", podman.registry()), "manifest unknown");

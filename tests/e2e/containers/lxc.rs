@@ -322,7 +322,7 @@ fn impossible_container_is_refused_with_reason() {
     // An image that is none says so, and others go on.
     let file = crate::fleet::file(&fleet.home, "no.tar", "no tarball");
     fleet.ok(&["artifact", "create", &file, "--role", "shop", "--version", "9"]);
-    refused(json!({"image": {"rootfs": "shop@9"}}), 1, "cannot be unpacked as a root file system");
+    refused(json!({"image": {"rootfs": "shop@9"}}), 1, "is not a valid root file system");
     apply(&fleet, &stall(json!({"unit": "default/other"})));
     fleet.unit_in_phase("default/other", "running");
 }

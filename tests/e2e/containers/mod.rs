@@ -222,7 +222,7 @@ fn missing_runtime_leaves_containers_alone() {
     let unit = fleet.unit("default/new", |unit| unit["observed"]["error"].is_object());
     let error = &unit["observed"]["error"];
     let has = |part: &str, words: &str| error[part].as_str().unwrap().contains(words);
-    assert!(has("message", "cannot be reached at") && has("hint", "podman system service"), "{error}");
+    assert!(has("message", "cannot reach the container runtime at") && has("hint", "podman system service"), "{error}");
     assert!(kill(first, None).is_ok());
     podman.serve();
     fleet.unit_in_phase("default/new", "running");
@@ -281,7 +281,7 @@ fn impossible_container_is_refused_with_reason() {
     };
     // What its document says already.
     refused(json!({"network": "bridge", "needs": [{"name": "db"}]}), 2, "needs are endpoints of the host");
-    refused(json!({"args": []}), 2, "a root file system does not say what runs in it");
+    refused(json!({"args": []}), 2, "a root file system has no default program");
     refused(json!({"runtime": "docker"}), 2, "unknown variant `docker`");
     // What its host finds.
     refused(json!({"image": {"name": "localhost/no-such:1"}}), 1, "localhost/no-such:1");
@@ -341,7 +341,7 @@ fn container_is_rendered_by_its_host() {
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&kept.metadata().unwrap().permissions()) & 0o777, 0o600);
     for (key, value, words) in [
         ("args", json!(["/bin/sh", "-c", "{{ secret('db') }}"]), "argument 3: it names the secret db"),
-        ("args", json!(["/bin/sh", "{{ fact.cpu }}"]), "argument 2, line 1: there is no fact.cpu"),
+        ("args", json!(["/bin/sh", "{{ fact.cpu }}"]), "argument 2, line 1: unknown name fact.cpu"),
         ("env", json!({"A": "{{ vars.x"}), "env.A, line 1"),
     ] {
         let mut wrong = fields.clone();

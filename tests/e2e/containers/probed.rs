@@ -151,7 +151,7 @@ fn what_is_left(fleet: &mut Fleet, runtime: &str) {
         fleet,
         &shop(json!({"runtime": runtime, "user": "shop", "mounts": flags.mount(), "probes": {"ready": ready}})),
     );
-    let unit = fleet.unit("default/shop", |unit| says(unit, "unready", "it had not ended after 700 ms"));
+    let unit = fleet.unit("default/shop", |unit| says(unit, "unready", "it did not end within 700 ms"));
     let first = pid(&unit);
     let who =
         eventually("what it wrote", || fs::read_to_string(flags.0.join("who")).map_err(|error| error.to_string()));

@@ -88,7 +88,7 @@ impl Trial {
         assert_eq!(self.starts(), starts + 1, "it was restarted once");
         self.roles.ok(&["unit", "retire", UNIT, "--wait-offline"]);
         self.roles.ok(&["unit", "rm", UNIT, "--wait-offline"]);
-        eventually("what was there before", || {
+        eventually("the files before the change", || {
             let all = [self.text("made"), self.text("taken")];
             if all == ["", "before"] { Ok(()) } else { Err(format!("{all:?}")) }
         });

@@ -24,7 +24,7 @@ fn second_console_on_a_store_is_refused() {
     let path = crate::fleet::file(&stage.home, "second.toml", &config);
     let mut second = Running::start(stage.home.command().args(["console", "--config", &path]));
     second.wait_for_end(1, "hint: stop that one first");
-    assert!(second.printed().contains("another console works with"), "{}", second.printed());
+    assert!(second.printed().contains("another console uses"), "{}", second.printed());
     // The first one has not noticed.
     stage.succeeds(&stage.exec("true"));
 }

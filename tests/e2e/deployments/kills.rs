@@ -17,7 +17,7 @@ use super::Bench;
 use crate::{fleet::eventually, roles::Roles, stores::Random};
 
 const SEED: u64 = 30;
-const REMOVED: &str = "a unit that was to go is removed";
+const REMOVED: &str = "a removed unit is deleted";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Victim {

@@ -92,14 +92,14 @@ fn ext4_that_fills_in_the_middle_of_a_change_keeps_each_file_whole() {
             && ["a", "b"].iter().all(|name| bench.text(&format!("small/tree/{name}")) == content('o', 300))
     };
     bench.apply_without_waiting(&entries("2"), &json!({}));
-    bench.failing("make room on its file system");
+    bench.failing("free space on its file system");
     bench.rolled_back();
     assert!(is_old(), "{:?}", names(&at.join("tree")));
 
     // Without that, each file is the old or the new one, and nothing is left beside.
     bench.apply_without_waiting(&entries("2"), &json!({"rollback": "never"}));
     bench.fleet.unit("default/config", |unit| {
-        unit["observed"]["phase"] == "backoff" && unit["observed"]["error"].to_string().contains("make room")
+        unit["observed"]["phase"] == "backoff" && unit["observed"]["error"].to_string().contains("free space")
     });
     let mut changed = 0;
     for name in ["a", "b", "c", "d"] {
@@ -132,7 +132,7 @@ fn ext4_that_fills_in_the_middle_of_a_change_keeps_each_file_whole() {
     let motd = motd.to_str().unwrap();
     assert!(can(&["chattr", "+i", motd]));
     bench.apply_without_waiting(&json!({"small/motd": {"text": "other\n"}}), &json!({"rollback": "never"}));
-    bench.failing("see whether the file is immutable");
+    bench.failing("check whether the file is immutable");
     assert_eq!(bench.text("small/motd"), "motd\n");
     assert!(can(&["chattr", "-i", motd]));
     bench.text_becomes("small/motd", "other\n");
@@ -249,7 +249,7 @@ fn owner_is_kept_or_set_and_a_folder_of_another_user_redirects_nothing() {
     symlink("../secret", bench.at("theirs/way")).unwrap();
     std::os::unix::fs::lchown(bench.at("theirs/way"), Some(uid), Some(gid)).unwrap();
     bench.apply_without_waiting(&json!({"theirs/way/x": {"text": "x\n"}}), &json!({}));
-    bench.failing("is a symbolic link that somebody other than root may change");
+    bench.failing("is a symbolic link that users other than root may change");
     assert!(names(&bench.at("secret")).is_empty());
     bench.apply(&json!({"secret/x": {"text": "x\n"}}));
     assert_eq!(bench.text("secret/x"), "x\n");
@@ -266,7 +266,7 @@ fn validator_that_hangs_is_killed_and_the_old_file_stays() {
     // Meanwhile nothing is changed, and the host does other things.
     assert_eq!(bench.fleet.ok(&["exec", "--", "echo", "here"]), "here\n");
     assert_eq!(bench.text("motd"), "before\n");
-    bench.failing("its validator sh has not ended within 60 s, and was killed");
+    bench.failing("its validator sh did not end within 60 s and was killed");
     assert_eq!(bench.rolled_back()["observed"]["phase"], "running");
     assert_eq!(bench.text("motd"), "before\n");
     let is_alive = || {

@@ -40,7 +40,7 @@ fn agents_own_package_may_be_among_the_packages() {
     bench.start_agent(&[]);
     bench.verified();
     let task = bench.task("install changed: ");
-    assert!(task.contains("(begun before)"), "{task}");
+    assert!(task.contains("(interrupted)"), "{task}");
     assert_eq!(bench.version("muster-agent"), version("2.0"));
     assert_eq!(bench.version("after"), version("1.0"));
     assert_eq!(bench.root.read("runs").as_deref(), Some("once\n"));

@@ -135,7 +135,7 @@ pub(super) const TABLE: &[Row] = &[
         then: &[
             (&ALL, Either(Lost::Ledger)),
             (&TAKEN, Starts(Lost::Ledger, "the store is new")),
-            (&[Older], Starts(Lost::Ledger, "is older than it was")),
+            (&[Older], Starts(Lost::Ledger, "was set back to an older copy")),
             (&[Half, Garbage], Refuses("is damaged")),
             (&[Folder], Refuses("is a folder")),
         ],

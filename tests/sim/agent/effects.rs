@@ -131,8 +131,7 @@ impl Agent {
                     if !tx.insert(id, Some(Rc::new(command)), expires_ms, signed_ms) {
                         return None;
                     }
-                    let refusal =
-                        CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
+                    let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it began");
                     let is_new = tx.insert(which, None, which_expires_ms, signed_ms);
                     let refused = is_new.then(|| tx.finish(which, refusal.into(), now_ms)).flatten();
                     Some(refused.into_iter().chain(tx.finish(id, Status::Completed, now_ms)).collect())

@@ -270,7 +270,7 @@ impl World {
     }
 
     pub(crate) fn broker_crashes(&mut self, forgets: bool, down_ms: Millis) {
-        self.watch.note(self.now_ms, || format!("the broker ends for {down_ms} ms; it forgets: {forgets}"));
+        self.watch.note(self.now_ms, || format!("the broker has ended for {down_ms} ms; it forgets: {forgets}"));
         for conn in self.broker.crash(forgets) {
             self.bring(conn, Incoming::Closed, 0);
         }

@@ -67,7 +67,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Result<String, BatchError> {
         }
         _ => limited(bytes)?,
     };
-    String::from_utf8(text).map_err(|_| io::Error::other("it is no text").into())
+    String::from_utf8(text).map_err(|_| io::Error::other("it is not text").into())
 }
 
 fn limited(from: impl Read) -> io::Result<Vec<u8>> {
@@ -126,7 +126,7 @@ fn begin(inflate: &mut Decompress) -> io::Result<()> {
     block.extend(DICTIONARY);
     let mut out = Vec::with_capacity(DICTIONARY.len() + 1);
     inflate.decompress_vec(&block, &mut out, FlushDecompress::None)?;
-    if out == DICTIONARY { Ok(()) } else { Err(io::Error::other("the dictionary cannot be taken in")) }
+    if out == DICTIONARY { Ok(()) } else { Err(io::Error::other("the dictionary cannot be loaded")) }
 }
 
 /// RFC 1950, section 8.2.

@@ -66,7 +66,7 @@ fn parse(text: &str, scope: Scope) -> Result<Select, SelectError> {
     let select = parser.either()?;
     parser.blanks();
     if parser.peek().is_some() {
-        return Err(parser.error("`and`, `or` or the end is wanted here"));
+        return Err(parser.error("expected `and`, `or` or the end"));
     }
     // It is sent in its printed form, which has no abbreviations.
     let printed = select.to_string().len();
@@ -171,7 +171,7 @@ impl Parser {
                 Ok(inner)
             }
             None => Err(self.error_at(opened, "this parenthesis is not closed")),
-            Some(_) => Err(self.error("`and`, `or` or `)` is wanted here")),
+            Some(_) => Err(self.error("expected `and`, `or` or `)`")),
         }
     }
 
@@ -197,7 +197,7 @@ impl Parser {
             Some((sign, at)) => self.compared(field, sign, at),
             None => match field {
                 Field::Label(name) => Ok(Select::Has(name)),
-                field => Err(self.error(format!("`=` or `!=` is wanted after {field}"))),
+                field => Err(self.error(format!("expected `=` or `!=` after {field}"))),
             },
         }
     }
@@ -222,7 +222,7 @@ impl Parser {
             if let Field::Label(name) = field {
                 return Ok(Select::Unit(Box::new(Select::Has(name))));
             }
-            let what = format!("`(`, `=` or `!=` is wanted after {word}, as in unit(role=web and phase=failed)");
+            let what = format!("expected `(`, `=` or `!=` after {word}, as in unit(role=web and phase=failed)");
             return Err(self.error_at(after, what));
         };
         let (sign, is_not) = match sign {
@@ -291,12 +291,12 @@ impl Parser {
         let is_fact = matches!(named, Field::Fact(_));
         match self.scope {
             Scope::Units if is_fact => {
-                let what = format!("`{word}` is a field of hosts, and units are picked here: {UNIT_FIELDS}");
+                let what = format!("`{word}` is a field of hosts, and this selector selects units: use {UNIT_FIELDS}");
                 Err(self.error_at(start, what))
             }
             Scope::Hosts if !is_fact && !matches!(named, Field::Host | Field::Realm | Field::Label(_)) => {
                 let what = format!(
-                    "`{word}` is a field of units, and hosts are picked here; those that have such a unit: unit({word}=…)"
+                    "`{word}` is a field of units, and this selector selects hosts: use unit({word}=…) for hosts with such a unit"
                 );
                 Err(self.error_at(start, what))
             }
@@ -307,7 +307,7 @@ impl Parser {
     fn dotted(&self, start: usize, word: &str) -> Result<Field, SelectError> {
         let known = if self.scope == Scope::Units { UNIT_FIELDS } else { HOST_FIELDS };
         if word.is_empty() {
-            return Err(self.error_at(start, format!("a field is wanted here: {known}")));
+            return Err(self.error_at(start, format!("expected a field: {known}")));
         }
         if let Some(label) = word.strip_prefix("label.") {
             let name = label.parse::<Name>();
@@ -317,10 +317,10 @@ impl Parser {
             let fact = Fact::ALL.into_iter().find(|fact| fact.name() == name);
             return fact.map(Field::Fact).ok_or_else(|| {
                 let names = Fact::ALL.map(Fact::name).join(", ");
-                self.error_at(start, format!("there is no fact {name:?}; there are {names}"))
+                self.error_at(start, format!("unknown fact {name:?}; use one of {names}"))
             });
         }
-        Err(self.error_at(start, format!("there is no field {word:?}; use {known}")))
+        Err(self.error_at(start, format!("unknown field {word:?}; use {known}")))
     }
 
     fn word(&mut self) -> String {
@@ -333,7 +333,7 @@ impl Parser {
         if self.peek() != Some('"') {
             let word = self.word();
             return if word.is_empty() {
-                Err(self.error("a value is wanted here; one with blanks or other signs in \"quotes\""))
+                Err(self.error("expected a value; quote one with blanks or other signs"))
             } else {
                 Ok(word)
             };
@@ -349,7 +349,7 @@ impl Parser {
                     self.at += 1;
                     match self.peek() {
                         Some(letter @ ('"' | '\\')) => value.push(letter),
-                        _ => return Err(self.error("only \\\" and \\\\ can stand after a backslash")),
+                        _ => return Err(self.error("only \\\" and \\\\ are allowed after a backslash")),
                     }
                 }
                 Some(letter) => value.push(letter),
@@ -364,9 +364,9 @@ impl Parser {
         let compares = matches!(sign, Sign::Compares(_));
         let wanted = match (Sort::of(field), compares) {
             (Sort::Number, _) | (Sort::Label, true) if value::number(value).is_none() => {
-                "a number is wanted here, such as 4, 1.5 or 8G"
+                "expected a number, such as 4, 1.5 or 8G"
             }
-            (Sort::Version, true) if value::version(value).is_none() => "a version is wanted here, such as 1.10",
+            (Sort::Version, true) if value::version(value).is_none() => "expected a version, such as 1.10",
             _ => "",
         };
         if !wanted.is_empty() {
@@ -380,7 +380,7 @@ impl Parser {
         if is_known || value.contains(['*', '?']) {
             return Ok(());
         }
-        Err(self.error_at(at, format!("there is no {field} {value:?}")))
+        Err(self.error_at(at, format!("unknown {field} {value:?}")))
     }
 }
 

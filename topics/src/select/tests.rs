@@ -100,16 +100,16 @@ fn unit_selectors_match() {
 #[test]
 fn invalid_selector_error_has_position() {
     for (text, at, words) in [
-        ("", 0, "a field is wanted"),
-        ("   ", 3, "a field is wanted"),
-        ("realm", 5, "`=` or `!=` is wanted after realm"),
+        ("", 0, "expected a field"),
+        ("   ", 3, "expected a field"),
+        ("realm", 5, "expected `=` or `!=` after realm"),
         ("realm prod", 6, "`=` or `!=`"),
-        ("realm=", 6, "a value is wanted"),
+        ("realm=", 6, "expected a value"),
         ("realm=prod role=web", 11, "`and`, `or` or the end"),
         ("realm=prod adn role=web", 11, "`and`, `or` or the end"),
-        ("realm=prod and", 14, "a field is wanted"),
-        ("realm=prod and and", 15, "there is no field \"and\""),
-        ("colour=red", 0, "there is no field \"colour\""),
+        ("realm=prod and", 14, "expected a field"),
+        ("realm=prod and and", 15, "unknown field \"and\""),
+        ("colour=red", 0, "unknown field \"colour\""),
         ("label.Tier=gold", 0, "the label's name"),
         ("label.=gold", 0, "the label's name"),
         ("(realm=prod", 0, "this parenthesis is not closed"),
@@ -117,9 +117,9 @@ fn invalid_selector_error_has_position() {
         ("realm=prod)", 10, "`and`, `or` or the end"),
         ("name=\"x", 5, "this quotation is not closed"),
         ("name=\"\\n\"", 7, "only \\\" and"),
-        ("phase=runing", 6, "there is no phase \"runing\""),
-        ("kind!=pod", 6, "there is no kind \"pod\""),
-        ("name=\u{fc}", 5, "a value is wanted"),
+        ("phase=runing", 6, "unknown phase \"runing\""),
+        ("kind!=pod", 6, "unknown kind \"pod\""),
+        ("name=\u{fc}", 5, "expected a value"),
     ] {
         let error = text.parse::<Select>().unwrap_err();
         assert!(error.at() == at && error.to_string().starts_with(words), "{text:?}: {error}");
@@ -243,26 +243,26 @@ fn unknown_host_matches_no_facts() {
 #[test]
 fn invalid_host_selector_error_has_position() {
     for (text, at, words) in [
-        ("", 0, "a field is wanted here: host, realm, label.NAME, fact.NAME or unit("),
+        ("", 0, "expected a field: host, realm, label.NAME, fact.NAME or unit("),
         ("realm=a and phase=failed", 12, "`phase` is a field of units"),
-        ("fact.colour=red", 0, "there is no fact \"colour\"; there are os, kernel,"),
-        ("fact=red", 0, "there is no field \"fact\""),
-        ("fact.cpus", 9, "`=` or `!=` is wanted after fact.cpus"),
-        ("fact.cpus>many", 10, "a number is wanted here"),
-        ("fact.cpus=4*", 10, "a number is wanted here"),
-        ("fact.memory_bytes>8X", 18, "a number is wanted here"),
-        ("label.floor>three", 12, "a number is wanted here"),
-        ("fact.kernel>=new", 13, "a version is wanted here"),
+        ("fact.colour=red", 0, "unknown fact \"colour\"; use one of os, kernel,"),
+        ("fact=red", 0, "unknown field \"fact\""),
+        ("fact.cpus", 9, "expected `=` or `!=` after fact.cpus"),
+        ("fact.cpus>many", 10, "expected a number"),
+        ("fact.cpus=4*", 10, "expected a number"),
+        ("fact.memory_bytes>8X", 18, "expected a number"),
+        ("label.floor>three", 12, "expected a number"),
+        ("fact.kernel>=new", 13, "expected a version"),
         ("fact.os>Debian", 7, "`fact.os` is text, and `>` compares numbers"),
-        ("unit", 4, "`(`, `=` or `!=` is wanted after unit"),
-        ("unit.phase", 10, "`(`, `=` or `!=` is wanted after unit.phase"),
-        ("unit.colour=red", 0, "there is no field \"colour\"; use host, id,"),
+        ("unit", 4, "`(`, expected `=` or `!=` after unit"),
+        ("unit.phase", 10, "`(`, expected `=` or `!=` after unit.phase"),
+        ("unit.colour=red", 0, "unknown field \"colour\"; use host, id,"),
         ("unit>a", 4, "`id` is text"),
-        ("unit.phase=runing", 11, "there is no phase \"runing\""),
+        ("unit.phase=runing", 11, "unknown phase \"runing\""),
         ("unit(role=web", 4, "this parenthesis is not closed"),
         ("unit(role=web and fact.os=x)", 18, "`fact.os` is a field of hosts"),
-        ("unit(unit(role=web))", 5, "there is no field \"unit\""),
-        ("unit()", 5, "a field is wanted here"),
+        ("unit(unit(role=web))", 5, "unknown field \"unit\""),
+        ("unit()", 5, "expected a field"),
     ] {
         let error = text.parse::<HostSelect>().unwrap_err();
         assert!(error.at() == at && error.to_string().starts_with(words), "{text:?} at {}: {error}", error.at());

@@ -196,7 +196,7 @@ impl TopicKind {
                 retained: false,
                 acknowledged: true,
                 payload: Json("AdmissionReport"),
-                about: "How far the host is with a deployment that is rolled out: it asks whether it may begin, has begun, or has ended. Repeated until \
+                about: "The progress of the host in a rollout: it asks whether it may begin, has begun, or has ended. Repeated until \
                         answered.",
             },
             Self::Stream => TopicRow {
@@ -277,7 +277,7 @@ impl TopicKind {
                 acknowledged: false,
                 payload: Json("Envelope"),
                 about: "A signed Command or Refresh for every host of the slot, or a Command for those that its select expression picks: \
-                        each host decides by its own state, and says nothing if it is none of them.",
+                        each host decides by its own state, and does not answer if it is not one of them.",
             },
             Self::CommandGroup => TopicRow {
                 id: "commandGroup",

@@ -268,7 +268,7 @@ async fn older_realm_is_ignored_and_empty_one_removed() {
     assert_eq!((resolved.ports, resolved.disabled), (range("500-509"), None));
 
     bench.apply("b/one", args("x")).await.unwrap();
-    for (realm, word) in [("b", "has units here"), ("a", "the parent of b"), ("default", "always exists")] {
+    for (realm, word) in [("b", "has units here"), ("a", "the parent of b"), ("default", "cannot be removed")] {
         let mut tx = bench.store.begin().await.unwrap();
         let refusal = realm::remove(&mut tx, &realm.parse().unwrap()).await.unwrap().unwrap_err();
         assert!(refusal.diagnostic.cause.contains(word), "{refusal:?}");

@@ -89,13 +89,13 @@ impl Containers {
         let state = runtime.inspect(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
             never(
                 Diagnostic::new(format_args!("{which} has no container {wanted} to adopt"))
-                    .with_hint("`muster host show` lists all that there are"),
+                    .with_hint("`muster host show` lists the host's containers"),
             )
         })?;
         if state.labels.contains_key(HOST_LABEL) || state.labels.contains_key(UNIT_LABEL) {
             return Err(never(
-                Diagnostic::new(format_args!("{wanted} was made by an agent, for a unit that has it"))
-                    .with_hint("adopt what others have made"),
+                Diagnostic::new(format_args!("{wanted} was created by an agent for one of its units"))
+                    .with_hint("adopt a container that was created otherwise"),
             ));
         }
         if let Some(keeper) = self.keeper(&state.id)? {
@@ -106,8 +106,8 @@ impl Containers {
         }
         if !desired.run.is_running() && is_alive(state.phase) {
             return Err(never(
-                Diagnostic::new(format_args!("{wanted} runs, and is not to"))
-                    .with_hint("adopt it as it is (run: running), then stop it"),
+                Diagnostic::new(format_args!("{wanted} is running, and `run` is stopped"))
+                    .with_hint("adopt it with `run: running`, then stop it"),
             ));
         }
         place.write_adopted(&AdoptedContainer { runtime: which, name: wanted.to_owned(), id: state.id })
@@ -157,7 +157,10 @@ async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -
     }
     match runtime.limit(id, spec.program.limits).await {
         Ok(true) => None,
-        Ok(false) => Some("limits: its runtime cannot change them while it runs, and it is not made anew".into()),
+        Ok(false) => Some(
+            "limits: its runtime cannot change them while it runs, and an adopted container is not created again"
+                .into(),
+        ),
         Err(failure) => Some(failure.error.within("limits")),
     }
 }
@@ -165,8 +168,10 @@ async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -
 fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
     never(
         Diagnostic::new(format_args!(
-            "{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew"
+            "{runtime} no longer has the container {wanted} that was adopted, and an agent does not create it again"
         ))
-        .with_hint("remove the unit (`muster unit retire`, `muster container rm`), and adopt what is there now"),
+        .with_hint(
+            "remove the unit (`muster unit retire`, `muster container rm`), and adopt the container that exists now",
+        ),
     )
 }

@@ -31,7 +31,7 @@ impl Containers {
     /// Returns the same for a process that was not seen starting: the runtime is asked twice, so that the process with
     /// this number in between is certainly the right one.
     pub(in crate::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
-        let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} does not run"))) };
+        let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} is not running"))) };
         if first.frozen {
             return Err(never(
                 Diagnostic::new(format_args!("{unit} is frozen"))
@@ -43,7 +43,7 @@ impl Containers {
             (Some(stat), Some(again)) if again == first => {
                 Ok(FirstProcess { pid: first.pid, start_ticks: stat.start_ticks })
             }
-            _ => Err(may_heal(format!("{unit} is about to end, or to be started anew"))),
+            _ => Err(may_heal(format!("{unit} is about to end or to restart"))),
         }
     }
 }

@@ -143,7 +143,7 @@ impl ContainerInstance {
             tokio::select! {
                 ended = runs.ends.readable() => {
                     if let Err(error) = ended {
-                        tracing::warn!(container = %self.name, %error, "the end of a container cannot be waited for");
+                        tracing::warn!(container = %self.name, %error, "cannot wait for the end of a container");
                     }
                     // While the runtime does not answer, it is asked again.
                     return self.check_runtime().await.ok().map(|news| news.unwrap_or_else(|| ended_unseen(None)));
@@ -151,7 +151,7 @@ impl ContainerInstance {
                 () = tokio::time::sleep_until(self.kill_at.unwrap_or(never)) => {
                     self.kill_at = Some(Instant::now() + KILL_AGAIN);
                     if let Err(failure) = self.runtime.signal(&self.name, Signal::Kill).await {
-                        tracing::warn!(container = %self.name, error = failure.error.cause, hint = failure.error.hint, "a container cannot be killed, yet");
+                        tracing::warn!(container = %self.name, error = failure.error.cause, hint = failure.error.hint, "a container cannot be killed yet");
                     }
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => {

@@ -55,7 +55,7 @@ impl Containers {
                 tracing::debug!(
                     error = failure.error.cause,
                     hint = failure.error.hint,
-                    "which containers were adopted cannot be told"
+                    "the adopted containers cannot be listed"
                 );
                 Vec::new()
             });

@@ -161,7 +161,7 @@ impl Lxc {
     async fn start(&self, name: &str) -> Result<(), Failure> {
         let folder = self.folder(name);
         let FolderState::Ours(made) = folder.look()? else {
-            return Err(may_heal(format!("the container {name} is not there any more")));
+            return Err(may_heal(format!("the container {name} no longer exists")));
         };
         let launch = launch(&self.path, name, &folder, made)?;
         folder.begin()?;
@@ -174,7 +174,7 @@ impl Lxc {
             Ok(StartResult::Gone) => Err(may_heal("its shim is gone")),
             Err(_) => {
                 end(&mut shim).await;
-                Err(may_heal(format!("LXC has not started it within {} s, and was ended", WORK_MAX.as_secs())))
+                Err(may_heal(format!("LXC did not start it within {} s and was ended", WORK_MAX.as_secs())))
             }
         }
     }
@@ -412,24 +412,25 @@ impl ContainerRuntime for Lxc {
 
     fn cannot(&self, spec: &ContainerSpec) -> Option<Diagnostic> {
         let (what, hint) = match (&spec.image, spec.network) {
-            (Image::Archive(_), _) => ("image.archive: it makes containers of root file systems", Some("image.rootfs")),
+            (Image::Archive(_), _) => {
+                ("image.archive: LXC creates containers from root file systems", Some("image.rootfs"))
+            }
             (Image::Existing(_), _) => (
-                "image.existing: what it has not started itself it cannot follow",
-                Some("make it anew, of image.rootfs"),
+                "image.existing: LXC cannot follow containers that it has not started",
+                Some("create it again, from image.rootfs"),
             ),
-            (Image::Name(_), _) => ("image.name: it pulls no images", Some("an artifact, as image.rootfs")),
+            (Image::Name(_), _) => ("image.name: LXC does not pull images", Some("an artifact, as image.rootfs")),
             (_, Network::Bridge) => (
-                "network bridge: what is in a network of its own cannot be published",
+                "network bridge: ports in a network of its own cannot be published",
                 Some("\"network\": \"none\" or \"host\""),
             ),
-            _ if !unistd::geteuid().is_root() => ("it: the agent does not run as root", None),
+            _ if !unistd::geteuid().is_root() => ("the agent does not run as root", None),
             _ => {
                 if let Some(what) = spec.disk_bytes.and_then(|_| disk::cannot(&self.path)) {
                     return Some(what);
                 }
                 let broken = spec.program.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
-                return broken
-                    .map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()).into());
+                return broken.map(|(name, _)| format!("env.{}: it has a line break", name.escape_debug()).into());
             }
         };
         Some(Diagnostic::new(what).or_hint(hint))
@@ -448,7 +449,7 @@ impl ContainerRuntime for Lxc {
         async move {
             match (image, file) {
                 (Image::Rootfs(artifact), Some(file)) => image::bring(&self.path, &artifact.sha256, file).await,
-                _ => Err(never("LXC makes containers of root file systems alone")),
+                _ => Err(never("LXC creates containers only from root file systems")),
             }
         }
         .boxed()
@@ -493,7 +494,7 @@ impl ContainerRuntime for Lxc {
                 tracing::debug!(
                     error = failure.error.cause,
                     hint = failure.error.hint,
-                    "containers of others cannot be listed"
+                    "unmanaged containers cannot be listed"
                 );
                 // If LXC does not answer, they have not disappeared.
                 let is_ours = |id: &String| Path::new(id).starts_with(&self.path);
@@ -526,7 +527,7 @@ impl ContainerRuntime for Lxc {
                 Some(made.image)
             }));
             let swept = image::sweep(&path, &needed).and_then(|()| folder::sweep(&path, image::UNUSED_KEPT));
-            swept.map_err(|error| may_heal(format!("{} cannot be tidied up: {error}", path.display())))
+            swept.map_err(|error| may_heal(format!("cannot clean up {}: {error}", path.display())))
         })
         .boxed()
     }

@@ -156,7 +156,7 @@ impl ContainerRuntime for Podman {
             let there = image::all(&self.http).await?;
             let past = self.idle.lock().unwrap_or_else(PoisonError::into_inner).past(there, needed, Instant::now());
             for name in past {
-                tracing::info!(image = name, "nobody has needed an image for a day");
+                tracing::info!(image = name, "an image was not used for a day");
                 image::remove(&self.http, &name).await?;
             }
             Ok(())
@@ -173,7 +173,7 @@ impl ContainerRuntime for Podman {
             let body = json!(wire::CreateBody::of(recipe));
             let query = [("name", name)];
             let answer = self.http.ask(Method::POST, "/containers/create", &query, Some(&body), WORK_MAX).await?;
-            let made = answer.accepted("make the container", name);
+            let made = answer.accepted("create the container", name);
             made.map(drop).map_err(|failure| if recipe.disk_bytes.is_some() { about_disk(failure) } else { failure })
         }
         .boxed()
@@ -312,5 +312,5 @@ fn about_disk(failure: Failure) -> Failure {
         return failure;
     }
     let told = failure.error.within("unsupported by podman: disk_bytes");
-    never(told.with_hint("its storage on xfs that is mounted with pquota can"))
+    never(told.with_hint("a storage on xfs that is mounted with pquota supports it"))
 }

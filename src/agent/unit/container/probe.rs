@@ -39,7 +39,7 @@ pub(super) fn cannot(spec: &ContainerSpec) -> Option<Diagnostic> {
     let runs_inside = spec.program.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
     let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
     Some(
-        Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can go into a container"))
+        Diagnostic::new(format_args!("probes.{which}.exec: only an agent that runs as root can enter a container"))
             .with_hint("tcp or http"),
     )
 }

@@ -78,13 +78,16 @@ impl Confinement {
 
     fn check(&self, path: &Path) -> Result<(), NoWay> {
         if let Some(never) = self.never.iter().find(|never| path.starts_with(never)) {
-            return Err(NoWay::Barred(format!("nothing below {} is touched", never.display()).into()));
+            return Err(NoWay::Barred(format!("paths below {} are never changed", never.display()).into()));
         }
         match &self.roots {
-            Some(roots) if !roots.iter().any(|root| path.starts_with(root)) => Err(NoWay::Barred(format!(
-                "this host's policy does not allow it (`files.dirs` in its agent's configuration), where it leads to {}",
-                path.display()
-            ).into())),
+            Some(roots) if !roots.iter().any(|root| path.starts_with(root)) => Err(NoWay::Barred(
+                format!(
+                    "this host's policy (`files.dirs` in the agent's configuration) does not allow {}",
+                    path.display()
+                )
+                .into(),
+            )),
             _ => Ok(()),
         }
     }
@@ -92,7 +95,7 @@ impl Confinement {
     /// Opens the folder of a path.
     pub(super) fn open(&self, path: &Path) -> Result<Place, NoWay> {
         self.check(path)?;
-        let name = path.file_name().ok_or_else(|| NoWay::Barred("it names nothing in a folder".into()))?;
+        let name = path.file_name().ok_or_else(|| NoWay::Barred("it has no file name".into()))?;
         let (folder, folder_path) = self.walk(path.parent().unwrap_or(Path::new("/")))?;
         self.check(&folder_path.join(name))?;
         Ok(Place { folder: Arc::new(folder), name: name.to_owned(), folder_path })
@@ -122,15 +125,17 @@ impl Confinement {
                 FileType::Symlink => {
                     links += 1;
                     if links > LINKS_MAX {
-                        return Err(NoWay::Barred(format!("{} leads in a circle", path.join(part).display()).into()));
+                        return Err(NoWay::Barred(
+                            format!("{} is a loop of symbolic links", path.join(part).display()).into(),
+                        ));
                     }
                     if !self.is_trusted(&found, &fstat(&at)?) {
                         return Err(NoWay::Barred(
                             Diagnostic::new(format_args!(
-                                "{} is a symbolic link that somebody other than root may change",
+                                "{} is a symbolic link that users other than root may change",
                                 path.join(part).display()
                             ))
-                            .with_hint("name the path that it leads to"),
+                            .with_hint("use the path that it leads to"),
                         ));
                     }
                     let to = readlinkat(&next, "", Vec::new())?;
@@ -142,7 +147,7 @@ impl Confinement {
                         left.push_front(part);
                     }
                 }
-                _ => return Err(NoWay::Barred(format!("{} is no folder", path.join(part).display()).into())),
+                _ => return Err(NoWay::Barred(format!("{} is not a folder", path.join(part).display()).into())),
             }
         }
         Ok((at, path))
@@ -249,12 +254,12 @@ mod tests {
         fs::set_permissions(at.join("open"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let confinement = Confinement::new(&data, None);
         assert_eq!(confinement.open(&at.join("own/x")).unwrap().folder_path, at.join("real"));
-        assert!(barred(&confinement, &at.join("open/link/x")).contains("somebody other than root may change"));
-        assert!(barred(&confinement, &data.join("agent.db")).contains("nothing below"));
-        assert!(barred(&confinement, &at.join("to-data/agent.db")).contains("nothing below"));
+        assert!(barred(&confinement, &at.join("open/link/x")).contains("users other than root may change"));
+        assert!(barred(&confinement, &data.join("agent.db")).contains("never changed"));
+        assert!(barred(&confinement, &at.join("to-data/agent.db")).contains("never changed"));
         assert!(barred(&confinement, &at.join("circle/x")).contains("circle"));
-        assert!(barred(&confinement, &at.join("file/x")).contains("is no folder"));
-        assert!(barred(&confinement, Path::new("/proc/sys/x")).contains("nothing below /proc"));
+        assert!(barred(&confinement, &at.join("file/x")).contains("is not a folder"));
+        assert!(barred(&confinement, Path::new("/proc/sys/x")).contains("never changed /proc"));
         assert!(
             matches!(confinement.open(&at.join("none/x")).unwrap_err(), NoWay::Missing(path) if path == at.join("none"))
         );
@@ -277,7 +282,7 @@ mod tests {
         allowed.open(&at.join("own/x")).unwrap();
         assert!(barred(&allowed, &at.join("open/x")).contains("`files.dirs`"));
         let elsewhere = Confinement::new(&data, Some(&[at.join("own")]));
-        assert!(barred(&elsewhere, &at.join("own/x")).contains("where it leads to"), "a link leads out of the roots");
+        assert!(barred(&elsewhere, &at.join("own/x")).contains("does not allow"), "a link leads out of the roots");
         assert!(
             confinement.holds_what_is_never_touched(&at) && !confinement.holds_what_is_never_touched(&at.join("real"))
         );

@@ -84,7 +84,7 @@ impl Hashes {
             FileType::Directory => Content::Directory,
             FileType::Symlink => {
                 let to = readlinkat(&place.folder, &*place.name, Vec::new())?;
-                Content::Link(to.into_string().map_err(|_| io::Error::other("it is a link whose target is no UTF-8"))?)
+                Content::Link(to.into_string().map_err(|_| io::Error::other("it is a link whose target is not UTF-8"))?)
             }
             FileType::Fifo => return Err(io::Error::other("it is a named pipe")),
             FileType::Socket => return Err(io::Error::other("it is a socket")),
@@ -109,7 +109,7 @@ pub(super) fn open_file(place: &Place) -> io::Result<File> {
     let file = openat(&place.folder, &*place.name, flags, Mode::empty())?;
     match FileType::from_raw_mode(fstat(&file)?.st_mode) {
         FileType::RegularFile => Ok(File::from(file)),
-        _ => Err(io::Error::other("it is no plain file any more")),
+        _ => Err(io::Error::other("it is no longer a regular file")),
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn names(place: &Place, max: usize) -> io::Result<Vec<String>> {
         if names.len() == max {
             break;
         }
-        names.push(name.to_str().map_err(|_| io::Error::other("it has a name that is no UTF-8"))?.to_owned());
+        names.push(name.to_str().map_err(|_| io::Error::other("it has a name that is not UTF-8"))?.to_owned());
     }
     Ok(names)
 }

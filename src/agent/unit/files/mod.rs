@@ -150,7 +150,7 @@ impl FilesState {
             self.install(unit, desired, start.keep.as_ref(), &|_| ()).await?;
         }
         let Some(staged) = self.ready(unit, &desired.revision).map(Arc::new) else {
-            return Err(may_heal("what it was made ready from is not there any more").into());
+            return Err(may_heal("its prepared files no longer exist").into());
         };
         for left in self.apply_alone(unit, &staged).await?.left {
             tracing::warn!(%unit, hint = left.hint, "{}", left.cause);

@@ -178,7 +178,7 @@ fn octal(mode: &str) -> Result<u32, Diagnostic> {
     u32::from_str_radix(mode, 8)
         .ok()
         .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| format!("{mode:?} is no mode").into())
+        .ok_or_else(|| format!("{mode:?} is not a valid mode").into())
 }
 
 fn uid(name: &str) -> Result<u32, Diagnostic> {
@@ -188,7 +188,7 @@ fn uid(name: &str) -> Result<u32, Diagnostic> {
     let found = User::from_name(name).map_err(|error| format!("the users of this host cannot be read: {error}"))?;
     let uid = found.map(|user| Uid::as_raw(user.uid));
     uid.ok_or_else(|| {
-        Diagnostic::new(format_args!("this host has no user {name}")).with_hint("make the user first, or name another")
+        Diagnostic::new(format_args!("this host has no user {name}")).with_hint("create the user first, or use another")
     })
 }
 
@@ -200,7 +200,7 @@ fn gid(name: &str) -> Result<u32, Diagnostic> {
     let gid = found.map(|group| Gid::as_raw(group.gid));
     gid.ok_or_else(|| {
         Diagnostic::new(format_args!("this host has no group {name}"))
-            .with_hint("make the group first, or name another")
+            .with_hint("create the group first, or use another")
     })
 }
 

@@ -80,12 +80,12 @@ impl SurveyedPath {
     pub(super) fn difference(&self) -> String {
         let (found, target) = (&self.found.state, &self.plan.target);
         let what = match (&target.content, &found.content) {
-            (Content::Absent, there) => format!("there is {}, and there should be nothing", there.noun()),
+            (Content::Absent, there) => format!("expected nothing, found {}", there.noun()),
             (_, Content::Absent) => "it is missing".to_owned(),
             (wanted, there) if wanted != there => match (wanted, there) {
-                (Content::File(_), Content::File(_)) => "its content is another".to_owned(),
-                (Content::Link(to), Content::Link(other)) => format!("it leads to {other}, and not to {to}"),
-                _ => format!("there is {} in place of {}", there.noun(), wanted.noun()),
+                (Content::File(_), Content::File(_)) => "its content differs".to_owned(),
+                (Content::Link(to), Content::Link(other)) => format!("it leads to {other} instead of {to}"),
+                _ => format!("found {} instead of {}", there.noun(), wanted.noun()),
             },
             _ => attributes_words(found.attributes, target.attributes),
         };
@@ -96,13 +96,13 @@ impl SurveyedPath {
 fn attributes_words(found: Attributes, wanted: Attributes) -> String {
     let mut words = Vec::new();
     if found.mode != wanted.mode {
-        words.push(format!("its mode is {:04o}, and not {:04o}", found.mode, wanted.mode));
+        words.push(format!("its mode is {:04o} instead of {:04o}", found.mode, wanted.mode));
     }
     if found.uid != wanted.uid {
-        words.push(format!("its owner is {}, and not {}", found.uid, wanted.uid));
+        words.push(format!("its owner is {} instead of {}", found.uid, wanted.uid));
     }
     if found.gid != wanted.gid {
-        words.push(format!("its group is {}, and not {}", found.gid, wanted.gid));
+        words.push(format!("its group is {} instead of {}", found.gid, wanted.gid));
     }
     words.join(", ")
 }
@@ -169,10 +169,10 @@ impl Surveyor<'_> {
                 if purged > max {
                     obstacles.push(
                         Diagnostic::new(format_args!(
-                            "{path}: {purged} files and folders in it are described by nobody, and at most {max} may \
-                 be removed at once, so none is"
+                            "{path}: {purged} files and folders in it are in no unit, at most {max} \
+                 may be removed at once, and none was removed"
                         ))
-                        .with_hint("see that the path is right, or set `purge_max`"),
+                        .with_hint("check the path, or set `purge_max`"),
                     );
                 }
             }
@@ -225,8 +225,8 @@ impl Surveyor<'_> {
                 return Ok(());
             }
             let folder = missing.display();
-            Err(Diagnostic::new(format_args!("its folder {folder} is not there"))
-                .with_hint("describe that as well, with `directory: {}`"))
+            Err(Diagnostic::new(format_args!("its folder {folder} does not exist"))
+                .with_hint("add it to the unit with `directory: {}`"))
         })?;
         let strayed;
         let (wanted, journal, role, is_secret, mount) = match want {
@@ -236,7 +236,8 @@ impl Surveyor<'_> {
                     && self.confinement.holds_what_is_never_touched(Path::new(path))
                 {
                     return Err(
-                        "what an agent never touches is below it, so it cannot be purged or changed as a whole".into(),
+                        "it contains paths that an agent never changes, so it cannot be purged or changed as a whole"
+                            .into(),
                     );
                 }
                 (entry.wanted.clone(), journal, PathRole::Own { is_purged }, entry.is_secret, None)
@@ -303,12 +304,12 @@ impl Surveyor<'_> {
             Ok(())
         })?;
         if (self.is_of_other)(path) {
-            return Ok(left(found, "another unit has it by now".into()));
+            return Ok(left(found, "another unit has it now".into()));
         }
         let folder = Path::new(path).parent().and_then(Path::to_str).and_then(|folder| self.journal.get(folder));
         let comes_back = folder.is_some_and(|folder| folder.original.content == Content::Directory);
         if is_missing && !comes_back && journal.original.content != Content::Absent {
-            return Ok(left(found, "its folder is not there any more".into()));
+            return Ok(left(found, "its folder no longer exists".into()));
         }
         if journal.original.content != Content::Directory {
             self.empty(path, &mut found, goes)?;
@@ -347,7 +348,7 @@ impl Surveyor<'_> {
 
     fn open(&self, path: &str) -> Result<Place, Diagnostic> {
         self.ways.borrow_mut().open(Path::new(path)).map_err(|error| match error {
-            NoWay::Missing(folder) => format!("{} is not there any more", folder.display()).into(),
+            NoWay::Missing(folder) => format!("{} no longer exists", folder.display()).into(),
             NoWay::Barred(why) => why,
             NoWay::Io(error) => words(&error),
         })

@@ -180,7 +180,7 @@ async fn changes_are_what_an_apply_then_makes() {
     let told: Vec<String> = removal.iter().map(|one| one.sentence()).collect();
     assert_eq!(
         (told[0].as_str(), told[2].as_str()),
-        ("remove link to motd", "is left as it is: somebody else has changed it since")
+        ("remove link to motd", "is left unchanged: it was changed outside of muster since")
     );
     assert!(removal[1].is_masked && removal.iter().all(|one| one.diff.is_none()), "{removal:?}");
     let unknown = desired(&[("new", json!({"text": "x\n", "owner": "nobody-of-this-name"}))]);
@@ -211,7 +211,7 @@ async fn secret_that_a_plain_text_replaces_is_not_shown() {
     }
     drop(bench.apply(&plain).await.unwrap());
     let said = bench.logs().await;
-    assert!(said.contains("its content is another") && !said.contains("hunter2"), "{said}");
+    assert!(said.contains("its content differs") && !said.contains("hunter2"), "{said}");
     // From now on it is as open as any other.
     let changes = bench.files.0.changes(&unit(), Some(&bench.desired(&later))).await.unwrap();
     assert_eq!(changes[0].diff.as_deref(), Some("@@ -1,1 +1,1 @@\n-password=none\n+password=other\n"));
@@ -292,7 +292,7 @@ async fn drift_is_put_right_at_once_and_a_fight_ends() {
     let ended = next(&mut instance).await;
     fight.abort();
     let InstanceEvent::Ended(ended) = ended else { panic!("{ended:?}") };
-    assert!(ended.last.why.unwrap().cause.contains("again and again"));
+    assert!(ended.last.why.unwrap().cause.contains("keeps changing it"));
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn drift_is_only_reported_if_so_wanted() {
     next(&mut instance).await;
     fs::write(bench.at("motd"), "wrong\n").unwrap();
     let InstanceEvent::Told(told) = next(&mut instance).await else { panic!("it goes on") };
-    assert!(told.drift.as_ref().unwrap()[0].cause.contains("motd: its content is another"), "{told:?}");
+    assert!(told.drift.as_ref().unwrap()[0].cause.contains("motd: its content differs"), "{told:?}");
     fs::write(bench.at("motd"), "right\n").unwrap();
     assert!(matches!(next(&mut instance).await, InstanceEvent::Told(told) if told.drift == Some(Vec::new())));
     assert_eq!(bench.text("motd"), "right\n");
@@ -480,7 +480,7 @@ async fn small_files_of_a_tree_share_a_blob_that_is_made_anew_if_it_is_damaged()
     fs::write(&pack, "a\nc and more\n").unwrap();
     fs::write(bench.at("tree/b"), "drift\n").unwrap();
     let error = bench.apply(&entries).await.err().unwrap();
-    assert!(error.contains("damaged, and is made anew"), "{error}");
+    assert!(error.contains("damaged and is created again"), "{error}");
     drop(bench.apply(&entries).await.unwrap());
     assert!(is_right());
     bench.files.sweep(Vec::new()).await.unwrap();

@@ -82,16 +82,14 @@ pub(super) fn unpack(path: &Path, blobs: &Blobs) -> Result<Tree, UnpackError> {
     match magic.get(..length).unwrap_or_default() {
         [0x1f, 0x8b, ..] => unpack_from(flate2::read::MultiGzDecoder::new(file), blobs),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] | [b'B', b'Z', b'h', ..] => {
-            Err(Diagnostic::new("it is compressed in another way than gzip")
-                .with_hint("make it with `tar -czf`")
-                .into())
+            Err(Diagnostic::new("its compression is not gzip").with_hint("make it with `tar -czf`").into())
         }
         _ => unpack_from(file, blobs),
     }
 }
 
 fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, UnpackError> {
-    let said = |error: io::Error| UnpackError::of(&error, Some("a folder is made from a tarball"));
+    let said = |error: io::Error| UnpackError::of(&error, Some("the artifact of a folder must be a tarball"));
     let (mut tree, mut left_bytes) = (BTreeMap::new(), TREE_MAX_BYTES);
     let mut packing = blobs.pack().map_err(said)?;
     let mut archive = Archive::new(from);
@@ -122,10 +120,10 @@ fn unpack_from(from: impl Read, blobs: &Blobs) -> Result<Tree, UnpackError> {
                 let to = inner_path(&to)?.unwrap_or_default();
                 match tree.get(&to) {
                     Some(TreeEntry { content: content @ Content::File(_), .. }) => content.clone(),
-                    _ => return Err(format!("{path} is another name of {to}, which is no file before it").into()),
+                    _ => return Err(format!("{path} is a hard link to {to}, which is not an earlier file").into()),
                 }
             }
-            _ => return Err(format!("{path} is neither file, folder nor link").into()),
+            _ => return Err(format!("{path} is not a file, folder or link").into()),
         };
         tree.insert(path, TreeEntry { content, mode });
     }
@@ -156,7 +154,7 @@ fn complete(tree: &mut BTreeMap<String, TreeEntry>) -> Result<(), Diagnostic> {
         for folder in folders {
             match tree.get(folder) {
                 Some(TreeEntry { content: Content::Directory, .. }) => {}
-                Some(_) => return Err(format!("{path} lies below {folder}, which is no folder").into()),
+                Some(_) => return Err(format!("{path} is below {folder}, which is not a folder").into()),
                 None => above.push(folder.to_owned()),
             }
         }
@@ -172,7 +170,7 @@ fn complete(tree: &mut BTreeMap<String, TreeEntry>) -> Result<(), Diagnostic> {
 
 /// Returns a relative path without `.`; `None` for the folder itself.
 fn inner_path(path: &[u8]) -> Result<Option<String>, Diagnostic> {
-    let text = std::str::from_utf8(path).map_err(|_| "it has a path that is no UTF-8".to_owned())?;
+    let text = std::str::from_utf8(path).map_err(|_| "it has a path that is not UTF-8".to_owned())?;
     let mut parts = Vec::new();
     for part in Path::new(text).components() {
         match part {
@@ -186,7 +184,7 @@ fn inner_path(path: &[u8]) -> Result<Option<String>, Diagnostic> {
     }
     let path = parts.join("/");
     if path.len() > PATH_MAX_BYTES || path.contains('\0') {
-        return Err(format!("it has a path of {} bytes; at most {PATH_MAX_BYTES} are possible", path.len()).into());
+        return Err(format!("it has a path of {} bytes; at most {PATH_MAX_BYTES} are allowed", path.len()).into());
     }
     Ok((!path.is_empty()).then_some(path))
 }
@@ -194,7 +192,7 @@ fn inner_path(path: &[u8]) -> Result<Option<String>, Diagnostic> {
 /// Checks that a link stays in the folder.
 fn inner_link(path: &str, to: &[u8]) -> Result<String, Diagnostic> {
     let leaves = || format!("{path} is a link that leads out of its folder");
-    let text = std::str::from_utf8(to).map_err(|_| format!("{path} is a link whose target is no UTF-8"))?;
+    let text = std::str::from_utf8(to).map_err(|_| format!("{path} is a link whose target is not UTF-8"))?;
     let mut depth = path.matches('/').count();
     for part in Path::new(text).components() {
         match part {
@@ -258,9 +256,9 @@ mod tests {
             (&[("a", Symlink, "/etc")], "link that leads out"),
             (&[("a/b", Symlink, "../../etc")], "link that leads out"),
             (&[("a", Link, "../x")], "leads out"),
-            (&[("a", Link, "none")], "no file before it"),
-            (&[("a", Symlink, "b"), ("a/x", Regular, "x")], "which is no folder"),
-            (&[("a", Char, "")], "neither file"),
+            (&[("a", Link, "none")], "not an earlier file"),
+            (&[("a", Symlink, "b"), ("a/x", Regular, "x")], "which is not a folder"),
+            (&[("a", Char, "")], "not a file, folder or link"),
         ] {
             let error = unpacked(entries).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -81,7 +81,7 @@ async fn validate_within(argv: &[String], file: &Path, mask: &SecretMask, limit:
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|error| may_heal(format!("its validator {program} cannot be run: {error}")))?;
+        .map_err(|error| may_heal(format!("cannot run its validator {program}: {error}")))?;
     let mut group = Group(child);
     let (stdout, stderr) = (group.0.stdout.take(), group.0.stderr.take());
     let ended = async {
@@ -89,10 +89,10 @@ async fn validate_within(argv: &[String], file: &Path, mask: &SecretMask, limit:
         Ok::<_, io::Error>((group.0.wait().await?, stdout, stderr))
     };
     let (status, stdout, stderr) = match timeout(limit, ended).await {
-        Ok(ended) => ended.map_err(|error| may_heal(format!("its validator {program} cannot be run: {error}")))?,
+        Ok(ended) => ended.map_err(|error| may_heal(format!("cannot run its validator {program}: {error}")))?,
         Err(_) => {
             return Err(never(format!(
-                "its validator {program} has not ended within {} s, and was killed",
+                "its validator {program} did not end within {} s and was killed",
                 limit.as_secs()
             )));
         }
@@ -101,9 +101,9 @@ async fn validate_within(argv: &[String], file: &Path, mask: &SecretMask, limit:
         return Ok(());
     }
     let said = [stderr, stdout].into_iter().find(|said| !said.trim().is_empty());
-    let said = said.map_or_else(|| "it does not say why".to_owned(), |said| mask.text(said.trim(), Cut::END));
+    let said = said.map_or_else(|| "it gave no reason".to_owned(), |said| mask.text(said.trim(), Cut::END));
     let said: String = said.chars().take(WHY_MAX_CHARS).collect();
-    Err(never(format!("its validator {program} says no ({status}): {said}")))
+    Err(never(format!("its validator {program} refuses it ({status}): {said}")))
 }
 
 /// Reads the output up to the limit, and passes the rest over.

@@ -53,7 +53,7 @@ pub(super) fn walk(confinement: &Confinement, path: &str) -> Result<Vec<WalkedPa
             return Err(format!("{folder} is more than {DEPTH_MAX} folders deep").into());
         }
         let opened = open_folder(&place).map_err(|error| words(&error))?;
-        let unknown = |path: &str, error: &std::io::Error| format!("what is mounted at {path} is unknown: {error}");
+        let unknown = |path: &str, error: &std::io::Error| format!("cannot find the mounts at {path}: {error}");
         let found = (MountId::of(&opened).map_err(|error| unknown(&folder, &error))?, device(&opened)?);
         let (mount, device) = *own.get_or_insert(found);
         if found != (mount, device) {

@@ -120,7 +120,7 @@ impl Instance for FilesInstance {
 
     fn freeze(&mut self, _: bool) -> BoxFuture<'_, Result<(), Failure>> {
         async {
-            Err(never(Diagnostic::new("files cannot be frozen").with_hint("to stop the unit leaves them as they are")))
+            Err(never(Diagnostic::new("files cannot be frozen").with_hint("stop the unit to leave them unchanged")))
         }
         .boxed()
     }
@@ -185,13 +185,13 @@ impl Watch {
         }
         if !self.corrections.may_correct(now_ms()) {
             return Err(Diagnostic::new(format_args!(
-                "others change it again and again: it was put right {CORRECTIONS_MAX} times within a \
-                 minute, and now {}",
+                "another program keeps changing it: it was corrected {CORRECTIONS_MAX} \
+                 times within a minute, and now {}",
                 shortened(differing).join("; ")
             ))
-            .with_hint("find out what else writes it, or set `drift: report`"));
+            .with_hint("find the other program that writes it, or set `drift: report`"));
         }
-        tracing::info!(unit = %self.unit, "others have changed files, which are put right: {}", shortened(differing).join("; "));
+        tracing::info!(unit = %self.unit, "files were changed outside of muster and are corrected: {}", shortened(differing).join("; "));
         self.state.apply_alone(&self.unit, &self.staged).await.map(drop).map_err(|failure| failure.error)
     }
 
@@ -201,7 +201,7 @@ impl Watch {
         let journal = self.state.journal(&self.unit).await?;
         let paths = self.state.survey(&self.unit, Some(self.staged.clone()), journal).await?;
         let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        tracing::debug!(unit = %self.unit, paths = paths.len(), duration_us, "files were looked at");
+        tracing::debug!(unit = %self.unit, paths = paths.len(), duration_us, "files were checked");
         Ok(paths.iter().filter(|one| one.is_change()).map(SurveyedPath::difference).collect())
     }
 
@@ -238,7 +238,7 @@ impl Watch {
             }
             Ok(watched)
         });
-        opened.map_err(|error| tracing::debug!(%error, "changes of files are found by looking alone")).ok()
+        opened.map_err(|error| tracing::debug!(%error, "file changes are found only by periodic checks")).ok()
     }
 }
 
@@ -292,7 +292,7 @@ impl Folders {
 
     /// Leaves it to the tick.
     async fn fail(&self, error: &io::Error) -> bool {
-        tracing::warn!(%error, "changes of files are found by looking alone");
+        tracing::warn!(%error, "file changes are found only by periodic checks");
         std::future::pending().await
     }
 

@@ -176,7 +176,7 @@ fn copy(mut from: impl Read, mut to: &File, sha256: &Digest) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            Diagnostic::new("its content in the agent's folder is damaged, and is made anew")
+            Diagnostic::new("its content in the agent's folder is damaged and is created again")
                 .with_hint("check this host's disk")
                 .into_error(),
         )),
@@ -191,7 +191,7 @@ fn set_attributes(place: &Place, content: &Content, attributes: Attributes) -> i
     };
     let found = fstat(&opened)?;
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink > 1 {
-        return Err(io::Error::other("it has got another name meanwhile, and attributes belong to all of them"));
+        return Err(io::Error::other("it has another hard link since, and attributes belong to all of them"));
     }
     own(&opened, attributes)?;
     Ok(fchmod(&opened, Mode::from_raw_mode(attributes.mode))?)
@@ -227,7 +227,7 @@ fn keep_xattrs(old: &File, new: &File) {
             let value = value.get(..length).unwrap_or_default();
             if let Err(error) = fsetxattr(new, name, value, rustix::fs::XattrFlags::empty()) {
                 let name = String::from_utf8_lossy(name);
-                tracing::debug!(%name, %error, "an extended attribute cannot be kept");
+                tracing::debug!(%name, %error, "an extended attribute cannot be preserved");
             }
         }
     }
@@ -247,12 +247,12 @@ pub(super) fn sync_file_system(place: &Place) -> io::Result<()> {
 /// Describes an error of the system, with what to do about it.
 pub(super) fn words(error: &io::Error) -> Diagnostic {
     let hint = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => "make room on its file system",
-        Some(Errno::ROFS) => "its file system is read-only; remount it, or name a path on another one",
+        Some(Errno::NOSPC | Errno::DQUOT) => "free space on its file system",
+        Some(Errno::ROFS) => "its file system is read-only; remount it, or use a path on another one",
         Some(Errno::ACCESS | Errno::PERM) => {
-            "the agent may not do that; run it as root, or see whether the file is immutable (`lsattr`)"
+            "the agent has no permission; run it as root, or check whether the file is immutable (`lsattr`)"
         }
-        Some(Errno::BUSY) => "something is mounted there; unmount it",
+        Some(Errno::BUSY) => "it is a mount point; unmount it",
         _ => return Diagnostic::of_error(error),
     };
     Diagnostic::new(error).with_hint(hint)

@@ -26,7 +26,7 @@ impl Host {
     pub(super) fn make_archive(&self) -> Result<(), Failure> {
         let folder = self.root.path(ARCHIVES).join("partial");
         make_folder(&folder, FOLDER_MODE)
-            .map_err(|error| may_heal(format!("{} cannot be made: {error}", folder.display())))
+            .map_err(|error| may_heal(format!("cannot create {}: {error}", folder.display())))
     }
 
     /// Returns the file of a version of a package as the root knows it, if it is kept.
@@ -56,7 +56,7 @@ impl Host {
             let is_kept = said.is_ok_and(|said| said.is_ok) && self.kept_file(&change.name, before).is_some();
             if !is_kept {
                 task.line(&format!(
-                    "warning: {} {before} is in no repository any more, so a rollback cannot bring it back",
+                    "warning: {} {before} is no longer in any repository, so a rollback cannot install it again",
                     change.name
                 ));
             }

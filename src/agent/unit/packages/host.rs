@@ -90,7 +90,7 @@ impl Host {
         let program = self.adapter.program();
         let is_there = SEARCH_PATH.split(':').any(|folder| self.root.path(&format!("{folder}/{program}")).is_file());
         if !is_there {
-            return Err(never(format!("unsupported: there is no {program} on this host")));
+            return Err(never(format!("unsupported: {program} is not installed on this host")));
         }
         if !unistd::geteuid().is_root() {
             return Err(never("to change packages, the agent must run as root"));
@@ -165,9 +165,11 @@ impl Host {
                 Some(_) => {}
             }
             if since.elapsed() > LOCK_MAX {
-                let why =
-                    Diagnostic::new(format_args!("{holder} has changed packages for {} min", LOCK_MAX.as_secs() / 60))
-                        .with_hint("does it wait for somebody?");
+                let why = Diagnostic::new(format_args!(
+                    "{holder} has been changing packages for {} min",
+                    LOCK_MAX.as_secs() / 60
+                ))
+                .with_hint("check whether it waits for input");
                 self.end(task, Err(why.clone())).await?;
                 return Err(may_heal(why));
             }

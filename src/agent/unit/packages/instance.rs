@@ -93,11 +93,14 @@ impl PackagesInstance {
         self.seen = Some(mark);
         if !found.drift.is_empty() && self.spec.drift.is_correct() {
             return Some(self.ended(
-                Some(format!("somebody else has changed it: {}", found.drift.join(", ")).into()),
+                Some(format!("it was changed outside of muster: {}", found.drift.join(", ")).into()),
                 Exit::Unknown,
             ));
         }
-        let left = found.leftovers.iter().map(|path| format!("{path} was left beside the file that it would replace"));
+        let left = found
+            .leftovers
+            .iter()
+            .map(|path| format!("the package manager wrote {path} instead of replacing the existing file"));
         let drift = shortened(found.drift.iter().cloned().chain(left).collect());
         let drift = drift.into_iter().map(Diagnostic::from).collect();
         self.tell(ShimReport { ready: true, drift: Some(drift), ..ShimReport::default() })

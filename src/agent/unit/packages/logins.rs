@@ -69,10 +69,10 @@ impl Host {
             let Some(login) = &repository.login else { continue };
             let secret = &login.password.secret;
             let wrong = |why: &str| never(format!("repositories.{name}.login: the secret {secret} {why}"));
-            let password = passwords.get(secret).ok_or_else(|| wrong("was not given to this unit"))?;
+            let password = passwords.get(secret).ok_or_else(|| wrong("was not sent to this unit"))?;
             let password = password.trim_end_matches(['\r', '\n']);
             if password.is_empty() || password.contains(|one: char| one.is_whitespace() || one.is_control()) {
-                return Err(wrong("has to be one word, as the package manager reads it"));
+                return Err(wrong("must be one word"));
             }
             files.push(self.adapter.login(&unit.realm(), repository, login, password));
         }

@@ -105,7 +105,7 @@ pub(super) async fn run(
     };
     match timeout(limit, ended).await {
         Ok(said) => said.map_err(failed),
-        Err(_) => Err(may_heal(format!("{name} has not ended within {} s, and was ended", limit.as_secs()))),
+        Err(_) => Err(may_heal(format!("{name} did not end within {} s and was ended", limit.as_secs()))),
     }
 }
 

@@ -61,7 +61,7 @@ impl Host {
     pub(super) async fn stage_sources(&self, unit: &UnitName, spec: &PackagesSpec) -> Result<StagedSources, Failure> {
         let folder = format!("{FOLDER}/staged/{}.{}", unit.realm(), unit.name());
         let at = self.root.path(&folder);
-        let failed = |error: io::Error| may_heal(format!("{} cannot be laid out: {error}", at.display()));
+        let failed = |error: io::Error| may_heal(format!("cannot write {}: {error}", at.display()));
         remove_folder(&at).map_err(failed)?;
         if spec.repositories.is_empty() {
             return Ok(StagedSources::default());
@@ -80,7 +80,9 @@ impl Host {
         let staged_logins = self.stage_logins(&staged, &logins).map_err(failed)?;
         let of_host = self.listed(&staged).await.map_err(|why| {
             let told = why.within("the sources of this host cannot be read, so no repository was added");
-            may_heal(told.with_hint(format_args!("`{} update` on the host says so, too", self.adapter.program())))
+            may_heal(
+                told.with_hint(format_args!("`{} update` on the host shows the same error", self.adapter.program())),
+            )
         })?;
         let mut added = Vec::new();
         for (name, repository) in &spec.repositories {

@@ -111,7 +111,9 @@ impl Host {
                 fs::remove_file(&at)
                     .map_err(|error| may_heal(format!("{} cannot be removed: {error}", at.display())))?;
             }
-            Ok(_) => tracing::warn!(%unit, path = %at.display(), "a file was changed by somebody else, and is left"),
+            Ok(_) => {
+                tracing::warn!(%unit, path = %at.display(), "a file was changed outside of muster and is left unchanged")
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(may_heal(format!("{} cannot be read: {error}", at.display()))),
         }
@@ -124,7 +126,7 @@ impl Host {
         match fs::read(&at) {
             Ok(content) if content != POLICY.as_bytes() => {
                 task.line(&format!(
-                    "warning: {POLICY_FILE} is somebody else's, and stays: it decides whether services of new packages start"
+                    "warning: {POLICY_FILE} was not made by muster and is kept: it decides whether services of new packages start"
                 ));
                 return Ok(());
             }

@@ -159,7 +159,7 @@ impl Transactions {
                         output.finish(tell);
                         return Ok(RunEnd { exit, tail: output.tail });
                     }
-                    AdoptedShim::Nothing => return Err(may_heal("the run of the package manager has left no trace")),
+                    AdoptedShim::Nothing => return Err(may_heal("the package manager left no record of its run")),
                 },
             }
         }
@@ -222,7 +222,7 @@ impl Output {
     /// Tells the lines that are complete.
     fn tell(&mut self, tell: &(dyn Fn(&str) + Send + Sync)) {
         if let Err(error) = self.read() {
-            tracing::warn!(path = %self.path.display(), %error, "what a package manager says cannot be read");
+            tracing::warn!(path = %self.path.display(), %error, "the output of a package manager cannot be read");
         }
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();

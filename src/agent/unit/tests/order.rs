@@ -46,7 +46,7 @@ async fn what_requires_something_is_held_until_that_runs() {
     assert_eq!((hold.reason, hold.note.as_deref()), (HoldReason::Dependency, Some("there is no unit default/db")));
     host.verb(&apply(&db, "a", Run::Stopped)).await.unwrap();
     host.until(&web, |state| {
-        state.hold.as_ref().is_some_and(|hold| hold.note.as_deref() == Some("default/db does not run"))
+        state.hold.as_ref().is_some_and(|hold| hold.note.as_deref() == Some("default/db is not running"))
     })
     .await;
     host.verb(&Verb::UnitRun { unit: db.clone() }).await.unwrap();

@@ -53,7 +53,7 @@ async fn conflicting_unit_waits_until_the_other_is_gone() {
     host.until(&one, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&plain(&other, "/a")).await.unwrap();
     let held = host.until(&other, |state| state.hold.is_some()).await;
-    assert_eq!(note(&held), Some((HoldReason::Conflict, "default/one has path /a, too".to_owned())));
+    assert_eq!(note(&held), Some((HoldReason::Conflict, "default/one has path /a too".to_owned())));
     assert_ne!(held.observed.phase(), Phase::Running);
     assert_eq!(note(&host.units.states().borrow()[&one]), None);
     // One that has a revision before goes back to that.
@@ -62,7 +62,7 @@ async fn conflicting_unit_waits_until_the_other_is_gone() {
     let before = host.until(&third, |state| state.observed.trial.verified().is_some()).await;
     host.verb(&plain(&third, "/a")).await.unwrap();
     let back = host.until(&third, |state| state.observed.rolled_back().is_some()).await;
-    assert_eq!(back.observed.rolled_back().unwrap().error.cause, "conflict: default/one has path /a, too");
+    assert_eq!(back.observed.rolled_back().unwrap().error.cause, "conflict: default/one has path /a too");
     assert_eq!(back.observed.revision, before.observed.revision);
     // It goes on by itself.
     host.verb(&plain(&one, "/b")).await.unwrap();
@@ -122,7 +122,7 @@ async fn units_of_a_version_go_back_together_and_in_reverse_order() {
     };
     tokio::select! { () = fails => {}, () = back => {} }
     let why = host.units.states().borrow()[&config].observed.rolled_back().cloned().unwrap().error;
-    assert!(why.cause.starts_with("it goes back with default/program, which has failed: "), "{why}");
+    assert!(why.cause.starts_with("it belongs together with default/program, which has failed: "), "{why}");
     for (unit, before) in all.into_iter().zip(before).take(2) {
         let state = host.until(unit, |state| state.observed.phase() == Phase::Running).await;
         assert_eq!(state.observed.revision, before);
@@ -223,7 +223,7 @@ async fn what_cannot_be_done_is_tried_again_and_visible() {
     bench.owe(&Digest::of(b"r"), &[ChangeAction::Run(fails), ChangeAction::Restart(unit("none"))]).await;
     let done = bench.ended(2).await;
     assert_eq!((done[0].1, done[0].2.as_deref()), (TaskState::Failed, Some("exit code 4")));
-    assert_eq!(done[1].2.as_deref(), Some("there is no unit default/none on this host (yet)"));
+    assert_eq!(done[1].2.as_deref(), Some("there is no unit default/none on this host yet"));
     let owed = bench.host.store.owed().await.unwrap();
     assert!(
         owed.iter().all(|one| one.attempts == 1 && one.failed_ms.is_none() && one.due_ms > one.since_ms),

@@ -87,14 +87,14 @@ impl ChannelRegistry {
     ) -> Result<Value, Complaint> {
         let unreachable = |why: &str| complaint("unit_unreachable", why);
         let Some(line) = self.lines().get(&(unit.clone(), slot)).cloned() else {
-            return Err(unreachable("it does not run"));
+            return Err(unreachable("it is not running"));
         };
         let (reply, answer) = oneshot::channel();
         let asked = async {
-            line.send(PendingQuestion { ask, reply }).await.map_err(|_| unreachable("it does not run"))?;
-            answer.await.unwrap_or_else(|_| Err(unreachable("it was gone before it answered")))
+            line.send(PendingQuestion { ask, reply }).await.map_err(|_| unreachable("it is not running"))?;
+            answer.await.unwrap_or_else(|_| Err(unreachable("it ended before it answered")))
         };
-        let late = |_| Err(complaint("deadline", format!("there was no answer within {} ms", limit.as_millis())));
+        let late = |_| Err(complaint("deadline", format!("no answer within {} ms", limit.as_millis())));
         tokio::time::timeout(limit, asked).await.unwrap_or_else(late)
     }
 
@@ -163,12 +163,11 @@ impl ChannelPeer {
         self.pending.retain(|_, waiting| !waiting.is_closed());
         let refusal = match self.connection() {
             None => Some(complaint("unit_unreachable", "it is not connected to its channel")),
-            Some(PlayConnection { can, .. }) if !can.contains(&ask.ability()) => Some(complaint(
-                "unsupported",
-                format!("it has not said in its hello that it can {:?}", ask.ability().name()),
-            )),
+            Some(PlayConnection { can, .. }) if !can.contains(&ask.ability()) => {
+                Some(complaint("unsupported", format!("its hello does not list {:?}", ask.ability().name())))
+            }
             Some(_) if self.pending.len() >= PENDING_MAX => {
-                Some(complaint("busy", format!("it has {PENDING_MAX} questions to answer already")))
+                Some(complaint("busy", format!("it has {PENDING_MAX} unanswered commands, the maximum")))
             }
             Some(_) => None,
         };
@@ -217,7 +216,7 @@ impl ChannelPeer {
 
     /// Handles a request that could not be delivered.
     pub(super) fn unreachable(&mut self, id: &str) {
-        self.answer(id, Err(complaint("unit_unreachable", "it takes nothing on its channel")));
+        self.answer(id, Err(complaint("unit_unreachable", "it does not read its channel")));
     }
 
     fn answer(&mut self, id: &str, answer: Result<Value, Complaint>) {
@@ -370,7 +369,7 @@ mod tests {
         let answer = answer.unwrap_err();
         assert_eq!(
             (answer.code.as_str(), answer.diagnostic.cause.as_str()),
-            ("unit_unreachable", "it was gone before it answered")
+            ("unit_unreachable", "it ended before it answered")
         );
         drop(line);
         assert_eq!(ask(10).await.unwrap_err().code, "unit_unreachable");

@@ -72,7 +72,7 @@ impl Yunos {
         }
         match self.put_right(&place, unit, spec, &started, found.is_misled).await {
             Ok(()) => report.is_corrected = true,
-            Err(failure) => report.changed.push(failure.error.within("it cannot be put right")),
+            Err(failure) => report.changed.push(failure.error.within("it cannot be corrected")),
         }
         Ok(Some(report))
     }
@@ -88,7 +88,7 @@ impl Yunos {
         let what = format!("artifact {}@{}", artifact.role, artifact.version);
         match self.artifacts.check(artifact).await {
             Ok(FileContent::Whole | FileContent::Unsettled) => {}
-            Ok(FileContent::Changed { whole_ms }) => found.add(format!("{what}: its content is another"), whole_ms),
+            Ok(FileContent::Changed { whole_ms }) => found.add(format!("{what}: its content differs"), whole_ms),
             Err(error) => found.add(format!("{what}: it cannot be read: {error}"), None),
         }
         let installed = self.artifacts.installed();
@@ -105,7 +105,7 @@ impl Yunos {
         }
         if !spec.reload.is_restart() && place.leads_to() != Some(place.revision_link(&started.revision)) {
             found.is_misled = true;
-            found.add("config: it leads elsewhere", None);
+            found.add("config: it leads to another folder", None);
         }
         Ok(found)
     }
@@ -161,7 +161,7 @@ async fn compare(
     let (materials, wired) = (place.materials(revision), place.wired_text(revision, spec, &started.wiring));
     let wired = wired.map(|text| text.map(|text| (place.wired(revision), text)));
     let changed = blocking(move || Ok(materials.changed_files())).await?;
-    let another = |name: &str| Diagnostic::new(format_args!("{name}: its content is another"));
+    let another = |name: &str| Diagnostic::new(format_args!("{name}: its content differs"));
     let mut changed: Vec<Diagnostic> = changed.iter().map(|name| another(name)).collect();
     // A config that differs differs with its endpoints, too.
     if changed.is_empty() {

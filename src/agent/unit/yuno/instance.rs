@@ -84,7 +84,7 @@ impl YunoInstance {
     fn pass_on(&mut self, call: PendingQuestion) {
         for request in self.line.requests(call) {
             let Err(error) = self.shim.queue(&request) else { continue };
-            tracing::debug!(folder = %self.run.display(), %error, hint = Diagnostic::of(&error).hint, "a question could not be passed on");
+            tracing::debug!(folder = %self.run.display(), %error, hint = Diagnostic::of(&error).hint, "a command could not be sent");
             if let muster_shim::ShimRequest::Say { id, .. } = request {
                 self.line.unreachable(&id);
             }
@@ -99,7 +99,7 @@ impl YunoInstance {
             }
             muster_shim::ShimEvent::Said { line } => {
                 if let Err(error) = self.line.handle_line(&line) {
-                    tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
+                    tracing::debug!(folder = %self.run.display(), %error, "a yuno sent an unknown message");
                 }
             }
             muster_shim::ShimEvent::Unreachable { id } => self.line.unreachable(&id),

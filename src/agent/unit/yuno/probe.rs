@@ -38,7 +38,7 @@ fn launch(own: Launch, probing: &ProbeRequest, argv: &[String]) -> Result<Launch
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
     let fill = |word: &String| probing.wiring.fill(word, Some(config));
     let mut argv: Vec<String> = argv.iter().map(fill).collect();
-    let program = argv.first_mut().ok_or("there is no program to run")?;
+    let program = argv.first_mut().ok_or("no program to run")?;
     *program = find_program(program, Path::new(&own.cwd)).map_err(|refusal| refusal.diagnostic)?;
     // With these variables the command would be mistaken for the yuno.
     let of_channel = |name: &str| NOTIFY_VARIABLES.contains(&name) || name == SOCKET_VARIABLE;

@@ -62,7 +62,7 @@ impl Yunos {
             return Ok(false);
         }
         if let Err(why) = self.change_limits(&place, spec, &started, limits) {
-            tracing::warn!(%unit, why = why.cause, hint = why.hint, "its limits cannot be changed while it runs, so it is started anew");
+            tracing::warn!(%unit, why = why.cause, hint = why.hint, "its limits cannot be changed while it runs, so it is restarted");
             return Ok(false);
         }
         if !has_other_configs(desired, &started, limits) {
@@ -86,7 +86,7 @@ impl Yunos {
         }
         let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
         place.write_started(&StartRecord { revision, bare, limits: spec.program.limits, reads: None, ..started })?;
-        tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
+        tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it reloads them");
         Ok(true)
     }
 
@@ -120,7 +120,7 @@ impl Yunos {
             return Err("it runs in a container".into());
         }
         if let Some(missing) = started.missing.first() {
-            return Err(missing.clone().within("it does without"));
+            return Err(missing.clone().within("it has no reload signal"));
         }
         // Where it was started, which need not be where it would be now.
         Ok(cgroup::change_limits(&place.cgroup(), &before, &spec.program.limits)?)
@@ -148,10 +148,10 @@ impl Yunos {
         // A restart covers all of them.
         for wanted in [Reload::Restart, Reload::Channel, Reload::Signal].into_iter().filter(|wanted| action(*wanted)) {
             if !self.tell((unit, slot), spec, wanted, signal).await? {
-                tracing::info!(%unit, "a file outside has changed; it is started anew");
+                tracing::info!(%unit, "a file outside has changed; it is restarted");
                 return Ok(false);
             }
-            tracing::info!(%unit, "a file outside has changed, and it was told so");
+            tracing::info!(%unit, "a file outside has changed, and it reloads");
         }
         if now != started.watched && place.started().ok().as_ref() == Some(&started) {
             place.write_started(&StartRecord { watched: now, ..started })?;
@@ -176,7 +176,7 @@ impl Yunos {
                 Ok(_) => Ok(true),
                 Err(complaint) => {
                     let Diagnostic { cause: why, hint, .. } = complaint.diagnostic;
-                    tracing::warn!(%unit, code = complaint.code, why, hint, "it does not read its files again");
+                    tracing::warn!(%unit, code = complaint.code, why, hint, "it does not reload its files");
                     Ok(false)
                 }
             },
@@ -238,7 +238,7 @@ impl InstanceFolder {
         std::os::unix::fs::symlink(target, &fresh)
             .and_then(|()| fs::rename(&fresh, &link))
             .and_then(|()| muster_base::files::sync_folder(&self.folder))
-            .map_err(|error| may_heal(format!("{} cannot be made: {error}", link.display())))
+            .map_err(|error| may_heal(format!("cannot create {}: {error}", link.display())))
     }
 }
 

@@ -317,9 +317,9 @@ async fn what_is_no_program_fails_and_the_right_one_heals() {
     let host = Host::start().await;
     let unit = unit();
     for (program, words, phase) in [
-        ("this is no program", "is no program for this machine", Phase::Failed),
+        ("this is no program", "is not a program for this machine", Phase::Failed),
         // It may be installed yet.
-        ("#!/no/such/interpreter\n", "is not on this host", Phase::Backoff),
+        ("#!/no/such/interpreter\n", "is missing on this host", Phase::Backoff),
     ] {
         host.verb(&unit, &host.apply(&unit, program, json!({}))).await.unwrap();
         let state = host.until_phase(&unit, phase).await;

@@ -271,7 +271,7 @@ pub(super) const OF_HOST: &[ChartPanel] = &[
     ),
     panel(
         // The number itself: a rate of something so rare would be unreadable.
-        (AGENT, "agent-link", "Connections to the broker, made anew since the agent began"),
+        (AGENT, "agent-link", "Reconnections to the broker since the agent started"),
         Scale::Number,
         &[part("muster_agent_link_reconnects_total", Value, Fixed("reconnects"))],
     ),

@@ -50,8 +50,7 @@ pub(in crate::web) async fn confirm(
     let answer = async {
         let (_, digest) = planned(&console, &session.operator, replace).await?;
         if digest.as_str() != fields.one("shown") {
-            let message =
-                "other hosts have to be confirmed than when the page was loaded, or something else becomes of them";
+            let message = "the hosts to confirm have changed since the page was loaded";
             return Err(Error::conflict("changed_meanwhile", message).hint("load the page again"));
         }
         console.confirm_documents(&session.operator, wanted(replace, false)).await?;

@@ -105,9 +105,7 @@ async fn view(
 /// The verb of a path.
 fn verb(path: &str) -> Result<RolloutVerb, Error> {
     let found = VERBS.into_iter().find(|verb| verb_path(*verb) == path);
-    found.ok_or_else(|| {
-        Error::not_found("unknown_page", format!("nothing can be done with a rollout that is called {path:?}"))
-    })
+    found.ok_or_else(|| Error::not_found("unknown_page", format!("a rollout has no action {path:?}")))
 }
 
 /// Shows what a verb would do.

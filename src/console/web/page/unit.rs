@@ -147,7 +147,7 @@ pub(in crate::web) async fn act(
             console.submit(&session.operator, NewCommand { target, expires_in_ms, verb, copied_from: None }).await?;
         if let Some(there) = command.withheld.first() {
             let error = console.not_given(there).await?;
-            return Err(error.consequence("it gets its new artifact alone"));
+            return Err(error.consequence("it gets only its new artifact"));
         }
         // A removed unit will soon have no page.
         Ok(match command.verb {
@@ -169,7 +169,8 @@ async fn attach(console: &Console, session: &WebSession, unit: &Unit, attach: bo
     let owner = unit.owner.as_ref().map(|owner| owner.deployment.clone());
     let deployment = if attach { claimed } else { owner.or(claimed) };
     let deployment = deployment.ok_or_else(|| {
-        Error::conflict("changed_meanwhile", "no deployment has this unit any more").hint("load the unit's page again")
+        Error::conflict("changed_meanwhile", "this unit is no longer in a deployment")
+            .hint("load the unit's page again")
     })?;
     let wanted = UnitOnHosts { unit: unit.unit.clone(), target: NewTarget::Hosts(vec![unit.host.to_string()]) };
     console.set_unit_attached(&session.operator, &deployment, wanted, attach).await?;

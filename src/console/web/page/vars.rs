@@ -92,10 +92,7 @@ fn new(form: &VarForm) -> Result<NewVar, Error> {
     let name: Name = form.name.parse().map_err(|error| wrong(format!("the name: {error}")))?;
     let layer = match form.kind {
         LayerKind::Fleet if form.of.is_empty() => Ok(VarLayer::Fleet),
-        LayerKind::Fleet => Err(format!(
-            "a variable for all hosts is for no {:?}; say whether that is a realm, a label or a host",
-            form.of
-        )),
+        LayerKind::Fleet => Err(format!("a variable for all hosts has no {:?}; choose realm, label or host", form.of)),
         kind => format!("{}:{}", kind.word(), form.of).parse(),
     };
     let layer = layer.map_err(wrong)?;

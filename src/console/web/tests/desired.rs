@@ -159,7 +159,7 @@ async fn variable_is_set_and_removed_on_its_page() {
 #[tokio::test]
 async fn hosts_are_confirmed_as_the_page_has_shown() {
     let (browser, host) = with_deployment().await;
-    assert!(browser.page("/deployments/confirm").await.contains("No host has to be confirmed."));
+    assert!(browser.page("/deployments/confirm").await.contains("No host waits for confirmation."));
     // The host has a document of a console that was lost.
     let shared = browser.fixture.shared();
     let (body, mark) = ("{\"v\":1}".to_owned(), DesiredMark { epoch: 1, generation: 5 });
@@ -171,15 +171,15 @@ async fn hosts_are_confirmed_as_the_page_has_shown() {
     let heard = DesiredReport { mark, digest: Some(digest), ..DesiredReport::default() };
     shared.hosts.desired.heard(host, heard, None, now_ms());
     assert!(browser.page("/deployments").await.contains("href=\"/deployments/confirm\""));
-    assert!(browser.page("/deployments/confirm").await.contains("Not handed in yet"));
+    assert!(browser.page("/deployments/confirm").await.contains("Not sent yet"));
     let handed_in = HandedIn { v: V1, document: Some(StoredDocument { head, body }), labels: None };
     browser.fixture.console.hand_in(host, &handed_in).await.unwrap();
     let page = browser.page("/deployments/confirm").await;
     assert!(page.contains("the hosts get it"), "{page}");
     let shown = page.split_once("name=\"shown\" value=\"").unwrap().1.split_once('"').unwrap().0.to_owned();
     let (status, text) = refused(&browser, "/deployments/confirm", &[("replace", ""), ("shown", "0")]).await;
-    assert!(status == StatusCode::CONFLICT && text.contains("than when the page was loaded"), "{status}");
+    assert!(status == StatusCode::CONFLICT && text.contains("since the page was loaded"), "{status}");
     let other = [("replace", "yes"), ("shown", shown.as_str())];
     assert_eq!(send(&browser, "/deployments/confirm", &other).await, "/deployments");
-    assert!(browser.page("/deployments/confirm").await.contains("No host has to be confirmed."));
+    assert!(browser.page("/deployments/confirm").await.contains("No host waits for confirmation."));
 }

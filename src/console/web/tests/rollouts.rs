@@ -82,7 +82,7 @@ async fn rollout_is_paused_and_cancelled_on_its_pages() {
 
     // What is not possible has no button, and is refused.
     let resume = browser.page(&format!("{PAGE}/resume")).await;
-    assert!(resume.contains("not possible") && !resume.contains("<button class=\"primary\""), "{resume}");
+    assert!(resume.contains("does not allow that") && !resume.contains("<button class=\"primary\""), "{resume}");
     assert_eq!(browser.act(&format!("{PAGE}/resume"), &[("version", "1")]).await.0, StatusCode::CONFLICT);
 
     let pause = format!("{PAGE}/pause");
@@ -125,7 +125,7 @@ async fn failed_host_is_found_and_released_on_its_page() {
     let page = browser.see(&format!("{PAGE}?outcome=failed"), "Release…").await;
     assert!(page.contains("unit default/till: &lt;b&gt;exit code 3") && page.contains(">unavailable<"), "{page}");
     let page = browser.page(&format!("{PAGE}?outcome=verified")).await;
-    assert!(page.contains("No host is like that."), "{page}");
+    assert!(page.contains("No host matches."), "{page}");
     // A region alone knows the same.
     let part = browser.page(&format!("{PAGE}?outcome=failed&part=hosts")).await;
     assert!(part.contains("Release…") && !part.contains("<h1"), "{part}");

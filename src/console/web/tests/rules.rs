@@ -51,7 +51,7 @@ async fn a_rule_is_set_changed_and_removed() {
     for (field, value, words) in [
         ("name", "No Name", "id=\"about-name\"><strong class=\"why\">"),
         ("host", "nobody", "id=\"about-host\"><strong class=\"why\">no host has the id"),
-        ("threshold", "much", "id=\"about-threshold\"><strong class=\"why\">&quot;much&quot; is no level"),
+        ("threshold", "much", "id=\"about-threshold\"><strong class=\"why\">&quot;much&quot; is not a level"),
         ("clear", "85%", "id=\"about-clear\"><strong class=\"why\">its clear level"),
         (
             "threshold",

@@ -24,7 +24,7 @@ pub(super) fn section(status: &AuthorityStatus, frame: &PageFrame) -> Markup {
         section {
             h2 { "Signing key" }
             p { "Commands are signed with the key " code { (status.signing_key) } ", in " (place(&status.signing_key_place))
-                ". Hosts obey nobody who does not have it." }
+                ". Hosts accept commands only with this signature." }
             (progress(is_of(RotatedKey::Signing), status.rotation.is_none(), "muster authority rotate signing", frame))
         }
         section {
@@ -53,11 +53,11 @@ fn progress(
                 }
                 (lacking(&rotation.lacking, frame))
                 @if let Some(broker) = &rotation.broker {
-                    p { "The broker at " code { (broker) } " runs by itself: it needs its files again, of "
-                        code { "muster console issue --role broker" } ", before the rotation goes on." }
+                    p { "The broker at " code { (broker) } " runs by itself and needs new files from "
+                        code { "muster console issue --role broker" } " before the rotation continues." }
                 }
                 @if !rotation.by_hand.is_empty() {
-                    p { "Made by hand under the old root, and of no use once the rotation is finished: "
+                    p { "Made by hand under the old root, and invalid after the rotation: "
                         @for (at, owner) in rotation.by_hand.iter().enumerate() {
                             @if at > 0 { ", " }
                             code { (owner) }
@@ -95,7 +95,7 @@ fn place(place: &SigningKeyPlace) -> Markup {
             SigningKeyPlace::File => "a file of the console",
             SigningKeyPlace::Credential(path) => { "the credential " code { (path) } }
             SigningKeyPlace::Signer(address) => { "the signer at " code { (address) } }
-            SigningKeyPlace::Absent => "no place that the console knows",
+            SigningKeyPlace::Absent => "an unknown place",
         }
     }
 }

@@ -32,11 +32,11 @@ impl PageView for BackupsView {
             }
             @if recipients.is_empty() {
                 (empty("No backups are made: no public key is configured.",
-                       "Make a pair of keys on another machine; the public one goes into the console's configuration:",
+                       "Create a pair of keys on another machine, and put the public key into the console's configuration:",
                        "muster backup create-key --out key.txt"))
             } @else {
                 @if *every_hours == 0 {
-                    p { "None is made by itself." }
+                    p { "No automatic backups." }
                 } @else {
                     p { "One every " (count((*every_hours).into(), "hour", "hours")) ", of which " (keep) " are kept in " code { (dir) } "." }
                 }
@@ -69,7 +69,7 @@ fn row(backup: &Backup, frame: &PageFrame) -> Markup {
                 @match (&backup.path, &backup.operator) {
                     (Some(path), _) => code { (path) },
                     (None, Some(operator)) => { "given to " (operator) },
-                    (None, None) => "no longer there",
+                    (None, None) => "removed",
                 }
             }
         }

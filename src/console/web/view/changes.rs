@@ -30,9 +30,9 @@ impl PageView for ChangesView {
     fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Changes" }
-            p { "What operators have changed of deployments, cordons and variables. What was ordered of hosts is among the " a href="/commands" { "commands" } "." }
+            p { "What operators have changed of deployments, cordons and variables. Commands to hosts are listed under " a href="/commands" { "commands" } "." }
             @if self.changes.is_empty() {
-                (empty("Nothing was changed so far.", "Write a deployment, and apply it:", "muster deployment apply till.yaml"))
+                (empty("There are no changes yet.", "Write a deployment, and apply it:", "muster deployment apply till.yaml"))
             } @else {
                 table.cards {
                     caption.visually-hidden { "Changes" }

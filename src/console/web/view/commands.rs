@@ -52,7 +52,7 @@ impl CommandsView {
     fn list(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.commands.is_empty() {
-                (empty("No commands yet.", "Run a program on a host, and its outcome is kept here:",
+                (empty("No commands yet.", "Run a program on a host; its outcome is listed here:",
                        "muster exec --all -- uname -a"))
             } @else {
                 (table(&self.commands, frame))

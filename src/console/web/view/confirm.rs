@@ -39,16 +39,16 @@ impl PageView for ConfirmView {
         let hosts = count(self.planned.hosts.len() as u64, "host", "hosts");
         html! {
             h1 { "Confirm documents of hosts" }
-            p { "These hosts have a document that this console did not make, because its store was lost or restored from a backup. They go on as they \
-                are, and are sent nothing until they are confirmed." }
+            p { "These hosts have a document that this console did not make, because its store was lost or restored from a backup. They keep \
+                running unchanged, and are sent nothing until they are confirmed." }
             @if self.planned.hosts.is_empty() && self.planned.waiting.is_empty() {
-                div.empty { p { strong { "No host has to be confirmed." } " " a href="/deployments" { "All deployments" } } }
+                div.empty { p { strong { "No host waits for confirmation." } " " a href="/deployments" { "All deployments" } } }
             } @else {
                 (self.choice())
                 (self.table())
-                (first_hosts("Not handed in yet, and so not confirmed", &self.planned.waiting, NAMED_MAX))
+                (first_hosts("Not sent yet, and so not confirmed", &self.planned.waiting, NAMED_MAX))
                 @if self.has_conflict() {
-                    p.note { "A version with two contents cannot be confirmed so. Give hosts what the console has, or correct the hosts." }
+                    p.note { "A version with two contents cannot be confirmed this way. Give hosts what the console has, or correct the hosts." }
                 } @else if !self.planned.hosts.is_empty() {
                     (frame.form("/deployments/confirm", html! {
                         input type="hidden" name="replace" value=(if self.replace { "yes" } else { "" });
@@ -146,7 +146,7 @@ impl ConfirmRow<'_> {
 
     fn on_hosts(&self) -> Markup {
         match self {
-            Self::Labels(one) => one.host.as_ref().map_or_else(|| html! { "not handed in" }, labels),
+            Self::Labels(one) => one.host.as_ref().map_or_else(|| html! { "not sent" }, labels),
             Self::Deployment(one) => version(one.host_version),
         }
     }
@@ -180,7 +180,7 @@ fn action(action: ConfirmAction) -> Markup {
         ConfirmAction::Rebuild => (Tone::Busy, "the console takes what the hosts have"),
         ConfirmAction::Replace => (Tone::Busy, "the hosts get what the console has"),
         ConfirmAction::Add => (Tone::Busy, "the hosts get it"),
-        ConfirmAction::Orphan => (Tone::Idle, "its units go on as orphans"),
+        ConfirmAction::Orphan => (Tone::Idle, "its units keep running as orphans"),
         ConfirmAction::Conflict => (Tone::Bad, "conflict: one version, two contents"),
         ConfirmAction::Remove => (Tone::Bad, "the hosts remove it"),
     };

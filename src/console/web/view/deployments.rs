@@ -40,8 +40,8 @@ impl PageView for DeploymentsView {
                 h1 { "Deployments" }
                 a href="/deployments/changes" { "Changes" }
             }
-            p { "A deployment says which units belong on which hosts. Each change of it is a version, which every host that its target \
-                selects makes its own." }
+            p { "A deployment says which units belong on which hosts. Each change of it is a version, which every host that \
+                its target selects takes over." }
             (region("/deployments", "deployments", &["host", "unit", "deployment"], self.table(frame)))
         }
     }

@@ -144,8 +144,8 @@ impl HostView {
         html! {
             details {
                 summary { "Change labels" }
-                p.note { "Selectors and groups find hosts by their labels. One that is set here stands before one of the same name in the \
-                    agent's own configuration, which shows again once this one is removed. A host that is away hears of it when it is back." }
+                p.note { "Selectors and groups find hosts by their labels. A label that is set here replaces one of the same \
+                    name in the agent's own configuration, which applies again when this one is removed. An offline host is told when it is online again." }
                 (frame.form(&url, html! {
                     div.field {
                         label for="label-name" { "Label" }
@@ -311,8 +311,8 @@ impl HostView {
             @if !is_there {
                 details {
                     summary { "Remove this host" }
-                    p.note { "For one that is gone for good: its certificates are revoked, and it is removed with all that it reported. What was \
-                        ordered of it stays among the commands, and its measurements for as long as those of others." }
+                    p.note { "For a host that is gone for good: its certificates are revoked, and its records \
+                        are deleted. Its commands stay in the list, and its measurements for the usual retention." }
                     (frame.form(&format!("{}/remove", elements::host_url(self.host.id)), html! {
                         button type="submit" { "Remove " (self.host.hostname) }
                     }))
@@ -355,15 +355,15 @@ impl PageView for DrainView {
         let url = elements::host_url(self.host.id);
         html! {
             h1 { "Drain " a href=(url) { (self.host.hostname) } }
-            @if self.carried.is_empty() { p { "It carries no deployment, and gets none from then on." } } @else {
-                p { "It removes these units, and gets no deployments from then on:" }
+            @if self.carried.is_empty() { p { "It carries no deployment, and gets no new ones." } } @else {
+                p { "It removes these units, and gets no more deployments:" }
                 ul.plain {
                     @for (name, units) in &self.carried {
                         li { a href=(deployment::url(name)) { (name) } ": " @for unit in units { code { (unit) } " " } }
                     }
                 }
-                p.note { "The host removes them at once; their data stays. Units that verbs made stay, too, and so do those that a hold or a \
-                    snapshot keeps." }
+                p.note { "The host removes them at once; their data stays. Units that verbs created stay, and so do units \
+                    that a hold or a snapshot keeps." }
             }
             (frame.form(&format!("{url}/cordon"), html! {
                 input type="hidden" name="cordon" value=(Cordon::Drained.word());
@@ -377,8 +377,8 @@ impl PageView for DrainView {
 fn waits(wait: &AdmissionWait, frame: &PageFrame) -> Markup {
     let (tone, what) = match wait.kind {
         AdmissionWaitKind::Preparing => (Tone::Busy, "prepares"),
-        AdmissionWaitKind::Policy => (Tone::Idle, "its own policy has it wait for"),
-        AdmissionWaitKind::PlanChanged => (Tone::Bad, "its plan has changed for"),
+        AdmissionWaitKind::Policy => (Tone::Idle, "its own policy delays"),
+        AdmissionWaitKind::PlanChanged => (Tone::Bad, "its changes differ from the plan of"),
         AdmissionWaitKind::Admission => (Tone::Idle, "waits to begin with"),
     };
     html! {
@@ -401,7 +401,7 @@ fn removals(removals: &BTreeMap<UnitName, RemovalTime>, frame: &PageFrame) -> Ma
                                 (state(Tone::Busy, "waits")) " for the host's policy, which allows it " (elements::due(from_ms, frame.now_ms))
                             }
                             Some(_) => { (state(Tone::Busy, "removing")) }
-                            None => { (state(Tone::Busy, "waits")) " for an operator's word: retire it and remove it on its page" }
+                            None => { (state(Tone::Busy, "waits")) " for an operator: retire and remove it on its page" }
                         }
                     }
                 }

@@ -53,15 +53,15 @@ fn owned(view: &UnitView, owner: &UnitOwner, frame: &PageFrame, url: &str) -> Ma
             legend { "Deployment" }
             p.note {
                 "Its version, labels and removal are up to the deployment " a href=(deployment) { (owner.deployment) }
-                ": change its document and apply that. Here they would be refused."
+                ": change its document and apply it. Changes here are refused."
             }
             @if may_go {
-                p.note { @if owner.orphan { "As an orphan it may be removed by hand." } @else { "It is to go; by hand it goes at once." } }
+                p.note { @if owner.orphan { "As an orphan, it can be removed here." } @else { "Its deployment removes it; removing it here does not wait." } }
                 (frame.form(&format!("{url}/remove"), html! { button type="submit" { "Remove" } }))
             }
             (frame.form(&format!("{url}/detach"), html! {
                 button type="submit" { "Detach" }
-                p.note { "A detached unit goes on as it is, and is changed here and by verbs alone." }
+                p.note { "A detached unit keeps running, and is changed only here and by verbs." }
             }))
         }
     }
@@ -79,7 +79,7 @@ fn adoption(view: &UnitView, frame: &PageFrame, url: &str) -> Markup {
                 }
                 (frame.form(&format!("{url}/adopt"), html! {
                     button type="submit" { "Adopt" }
-                    p.note { "Then it becomes what the deployment says. What runs goes on where that is the same." }
+                    p.note { "It then becomes what the deployment defines. Its process keeps running if it does not differ." }
                 }))
             }
         }

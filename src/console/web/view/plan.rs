@@ -19,9 +19,9 @@ pub(super) fn plan(plan: &Plan, one: &PlannedDeployment, frame: &PageFrame) -> M
             @if let Some(digest) = &plan.digest { "Its digest is " code { (digest) } "." }
         }
         @for of in &one.groups { (group(of, "alike")) }
-        @for of in &one.away { (group(of, "away: a guess, by their last reports")) }
+        @for of in &one.away { (group(of, "offline: an estimate from their last reports")) }
         @if !one.unheard.is_empty() {
-            h3 { (count(one.unheard.len())) " not asked, for they have not reported yet" }
+            h3 { (count(one.unheard.len())) " not asked: no report yet" }
             p { (hosts(&one.unheard)) }
         }
         @if !one.failed.is_empty() {
@@ -64,7 +64,7 @@ fn units(plan: &DeploymentPlan) -> Markup {
                 thead { tr { th scope="col" { "Unit" } th scope="col" { "Action" } th scope="col" { "What changes" } } }
                 tbody { @for unit in plan.units.iter().filter(|unit| unit.action.is_change()) { (row(unit)) } }
             }
-            @if plan.is_cut { p.note { "It is long, and a part of it is left out." } }
+            @if plan.is_cut { p.note { "The text is long; a part of it is left out." } }
         }
     }
 }

@@ -72,18 +72,18 @@ mod tests {
     #[test]
     fn hint_in_a_list_stands_apart() {
         assert_eq!(
-            why(&Diagnostic::new("no <room>").with_hint("make room")).into_string(),
-            "<p class=\"why\">no &lt;room&gt;</p><p class=\"note\">Hint: make room</p>"
+            why(&Diagnostic::new("no <room>").with_hint("free space")).into_string(),
+            "<p class=\"why\">no &lt;room&gt;</p><p class=\"note\">Hint: free space</p>"
         );
         assert_eq!(why(&Diagnostic::new("no room")).into_string(), "<p class=\"why\">no room</p>");
     }
 
     #[test]
     fn each_part_is_a_paragraph() {
-        let whole = Diagnostic::new("no <room>").with_consequence("nothing was stored").with_hint("make room");
+        let whole = Diagnostic::new("no <room>").with_consequence("nothing was stored").with_hint("free space");
         assert_eq!(
             parts(&whole).into_string(),
-            "<p><strong>no &lt;room&gt;</strong></p><p>Consequence: nothing was stored</p><p>Hint: make room</p>"
+            "<p><strong>no &lt;room&gt;</strong></p><p>Consequence: nothing was stored</p><p>Hint: free space</p>"
         );
         assert_eq!(parts(&Diagnostic::new("no room")).into_string(), "<p><strong>no room</strong></p>");
     }

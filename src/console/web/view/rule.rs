@@ -156,7 +156,7 @@ impl RuleView {
                 legend { "Which" }
                 div.options.explained {
                     (self.text("name", ("Name", "disk", own), &form.name, self.is_set))
-                    (self.text("host", ("Host", "all hosts", "A name or an id; all hosts, if left out. A host's own rule stands before one for all."), &form.host, self.is_set))
+                    (self.text("host", ("Host", "all hosts", "A name or an id; empty for all hosts. A host's own rule replaces one for all."), &form.host, self.is_set))
                 }
             }
         }

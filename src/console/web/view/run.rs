@@ -267,7 +267,7 @@ impl RunView {
                 }
                 div.field {
                     label for="container" { "In container" }
-                    input #container type="text" name="container" value=(container) placeholder="none: the host itself" autocapitalize="none" autocomplete="off" spellcheck="false";
+                    input #container type="text" name="container" value=(container) placeholder="none: on the host itself" autocapitalize="none" autocomplete="off" spellcheck="false";
                 }
             }
             details open[!stdin.is_empty() || *no_stdout || *no_stderr] {
@@ -276,7 +276,7 @@ impl RunView {
                     label for="stdin" { "Standard input" }
                     textarea #stdin name="stdin" rows="3" spellcheck="false" autocapitalize="none" autocomplete="off"
                         aria-describedby="stdin-rule" { (stdin) }
-                    p #stdin-rule .note { "Up to " (elements::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts that are named: every host would read it." }
+                    p #stdin-rule .note { "Up to " (elements::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts by name: every host would read it." }
                 }
                 label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " discard standard output" }
                 label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " discard standard error" }

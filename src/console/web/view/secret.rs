@@ -36,7 +36,7 @@ impl PageView for SecretsView {
             h1 { "Secrets" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
             p { "A config names a secret as " code { r#"{"$secret": {"name": "NAME"}}"# } ", and the processes of units that have that config "
-                "find its value in their file. Values are stored encrypted, and nobody can read one back." }
+                "find its value in their file. Values are stored encrypted, and cannot be read back." }
             @if self.secrets.is_empty() {
                 (empty("There are no secrets.", "Set one below, or on the command line:", "muster secret set NAME"))
             } @else {

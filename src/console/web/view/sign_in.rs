@@ -54,6 +54,6 @@ fn without_code() -> Markup {
             input #code name="code" type="text" required autocomplete="off" spellcheck="false" autocapitalize="none";
             button.primary type="submit" { "Sign in" }
         }
-        p.note { "Already signed in, and came here by a link from another site? " a href="/" { "Open muster" } }
+        p.note { "Signed in already, and came by a link from another site? " a href="/" { "Open muster" } }
     }
 }

@@ -231,7 +231,7 @@ impl UnitView {
                     @for line in words.lines() { p.note { (line) } }
                     @if log.whole_bytes > log.tail.len() {
                         p.note {
-                            "The end of " (bytes(log.whole_bytes as u64)) " that its host gave; "
+                            "The end of " (bytes(log.whole_bytes as u64)) " from its host; "
                             @if let Some(asked) = &self.asked { a href=(commands::url(asked.id)) { "the whole of it" } } "."
                         }
                     }

@@ -67,7 +67,7 @@ impl ShownTasks {
                 }
                 Some(answer) => {
                     @for owed in &answer.owed { p.note { "Owed: " (owed) } }
-                    @if answer.tasks.is_empty() { p.note { "It has no tasks (yet)." } }
+                    @if answer.tasks.is_empty() { p.note { "It has no tasks yet." } }
                     @else { (table(&answer.tasks, frame, url)) }
                     @if let (Some(log), Some(number)) = (&answer.log, self.number()) { (log_of(log, number)) }
                     @if self.is_running() { (self.again(frame, url)) }
@@ -87,7 +87,7 @@ impl ShownTasks {
                 input type="hidden" name="csrf" value=(frame.token);
                 input type="hidden" name="before" value=(before);
                 @if let Some(number) = self.number() { input type="hidden" name="log" value=(number); }
-                div.row { span.note { "It goes on." } button type="submit" { "Ask again" } }
+                div.row { span.note { "It continues." } button type="submit" { "Ask again" } }
             }
         }
     }
@@ -130,7 +130,7 @@ fn table(tasks: &[TaskRecord], frame: &PageFrame, url: &str) -> Markup {
 fn log_of(log: &TaskLogText, number: u64) -> Markup {
     html! {
         h3 { "Log of task " (number) }
-        @if log.text.is_empty() { p.note { "It has said nothing" @if !log.is_over { " yet" } "." } }
+        @if log.text.is_empty() { p.note { "It has no output" @if !log.is_over { " yet" } "." } }
         @else { pre #task-log .terminal role="region" tabindex="0" aria-label={ "Log of task " (number) } { (log.text) } }
     }
 }

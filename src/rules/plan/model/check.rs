@@ -55,9 +55,9 @@ impl World {
             assert_eq!(self.unit.observed.instance().pid, Some(process.pid));
         }
         if let Some(rolled_back) = self.unit.observed.rolled_back() {
-            let asked = self.unit.asked().expect("it went back from something that is desired");
+            let asked = self.unit.asked().expect("it was rolled back from something that is desired");
             assert_eq!((rolled_back.generation, &rolled_back.revision), (asked.generation, &asked.revision));
-            let verified = self.unit.verified().expect("it went back to something");
+            let verified = self.unit.verified().expect("it was rolled back to something");
             assert_eq!(rolled_back.to, verified.revision);
             assert_eq!(self.unit.desired.as_ref().map(|desired| &desired.revision), Some(&verified.revision));
             assert!(!self.unit.observed.trial.is_on());

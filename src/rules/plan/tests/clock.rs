@@ -69,7 +69,7 @@ const WAITING: [Waiting; 9] = [
         bench.fail_install(true);
         bench
     }),
-    ("a program that ends again and again", || {
+    ("a program that ends keeps changing it", || {
         let mut bench = running(|_| ());
         for _ in 0..8 {
             bench.end(1);

@@ -7,7 +7,7 @@ fn gate(gate: StartGate) -> UnitEvent {
 }
 
 fn db() -> String {
-    "default/db does not run".to_owned()
+    "default/db is not running".to_owned()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn running_unit_continues_without_its_dependency() {
     bench.check("STOPPED");
     assert_eq!(
         bench.unit.observed.error.as_ref().map(|error| error.cause.as_str()),
-        Some("ended by itself: exit code 1")
+        Some("ended unexpectedly: exit code 1")
     );
     bench.see(gate(StartGate::Open));
     bench.check("start 3, STARTING");

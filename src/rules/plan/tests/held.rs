@@ -54,7 +54,7 @@ fn unit_ended_while_held_is_not_restarted() {
     let observed = &bench.unit.observed;
     assert_eq!(
         (observed.retry_ms(), observed.error.as_ref().map(|error| error.cause.as_str())),
-        (None, Some("ended by itself: exit code 3"))
+        (None, Some("ended unexpectedly: exit code 3"))
     );
     bench.see(wants(a(3, Run::Running)));
     bench.check("start 0, STARTING");

@@ -83,7 +83,7 @@ fn crashing_trial_rolls_back_after_immediate_restarts() {
     bench.check("STARTING");
     bench.end(1);
     bench.check("Install, INSTALLING");
-    check_back(&mut bench, "ended by itself: exit code 1");
+    check_back(&mut bench, "ended unexpectedly: exit code 1");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn watchdog_timeout_rolls_back() {
     bench.check("Install, STARTING");
     bench.install();
     bench.end(0);
-    check_back(&mut bench, "silent for too long");
+    check_back(&mut bench, "watchdog was not answered");
 }
 
 #[test]

@@ -123,7 +123,7 @@ type Case = (&'static str, fn(&mut Bench));
 fn failed_candidate_leaves_old_instance_running() {
     // It ends for good, is not up in time, cannot be started.
     let cases: [Case; 4] = [
-        ("ended by itself: exit code 3", |bench| bench.second_ends(3)),
+        ("ended unexpectedly: exit code 3", |bench| bench.second_ends(3)),
         ("it did not come up within 20 s", |bench| {
             // It begins anew again and again.
             for count in 1..=21 {
@@ -131,7 +131,7 @@ fn failed_candidate_leaves_old_instance_running() {
                 bench.second_reports(99 + count, 1, false);
             }
         }),
-        ("ended by itself: exit code 3, after it was silent for too long", |bench| {
+        ("ended unexpectedly: exit code 3, because its watchdog was not answered", |bench| {
             let last = Some(InstanceExit { silent: true, ..bench.ended(Exit::Code(3), 0) });
             bench.beside(UnitEvent::Told(ShimReport { restarts: 1, last, ..alive(100, bench.now_ms) }));
         }),
@@ -178,7 +178,7 @@ fn failed_candidate_without_verified_revision_fails_unit() {
     assert_eq!((bench.runs(), bench.reached()), ((Some(1), Some(&revision("a"))), 2));
     let error = bench.unit.observed.error.clone().unwrap();
     assert!(
-        error.cause.starts_with("ended by itself: exit code 3; revision") && error.cause.ends_with("goes on running"),
+        error.cause.starts_with("ended unexpectedly: exit code 3; revision") && error.cause.ends_with("keeps running"),
         "{error}"
     );
     assert_eq!(bench.unit.plan(bench.now_ms), None);

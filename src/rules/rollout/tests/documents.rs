@@ -30,7 +30,7 @@ fn check_faults(policy: Value, wanted: &[(&str, &str)]) {
 #[test]
 fn all_faults_of_a_policy_are_reported_at_once() {
     check_faults(json!({}), &[]);
-    check_faults(json!("slow"), &[("", "a policy is wanted")]);
+    check_faults(json!("slow"), &[("", "expected a policy")]);
     check_faults(
         json!({
             "waves": [0, "0%", "-1%", "110%", "1O%", 2.5, true, "10 %"], "max_in_flite": 3, "max_in_flight": "0%",
@@ -43,8 +43,8 @@ fn all_faults_of_a_policy_are_reported_at_once() {
         }),
         &[
             ("max_in_flite", "`max_in_flight`"),
-            ("waves.0", "a wave of nobody"),
-            ("waves.1", "a wave of nobody"),
+            ("waves.0", "the wave has no hosts"),
+            ("waves.1", "the wave has no hosts"),
             ("waves.2", "such as 10%"),
             ("waves.3", "such as 10%"),
             ("waves.4", "such as 10%"),
@@ -75,19 +75,19 @@ fn all_faults_of_a_policy_are_reported_at_once() {
     check_faults(
         json!({"waves": [], "approve": "first", "budget": {}, "retries": {}, "check": {}, "authority": {}, "windows": 3}),
         &[
-            ("budget.group_by", "has to be there"),
-            ("budget.max_unavailable", "has to be there"),
+            ("budget.group_by", "is required"),
+            ("budget.max_unavailable", "is required"),
             ("windows", "a list"),
-            ("retries.attempts", "has to be there"),
-            ("check.query", "has to be there"),
-            ("check.worse_than_rest_by", "has to be there"),
-            ("authority.url", "has to be there"),
-            ("approve", "one wave only"),
+            ("retries.attempts", "is required"),
+            ("check.query", "is required"),
+            ("check.worse_than_rest_by", "is required"),
+            ("authority.url", "is required"),
+            ("approve", "only one wave"),
         ],
     );
     check_faults(
         json!({"windows": ["02:00-05:00 host", "02:00-05:00 UTC"], "authority": {"url": "https://me:secret@a.example"}}),
-        &[("windows", "do not go together"), ("authority.url", "no password")],
+        &[("windows", "cannot be combined"), ("authority.url", "no password")],
     );
     check_faults(json!({"windows": ["02:00-02:05 host"]}), &[("windows.0", "less than 10 minutes")]);
     check_faults(json!({"waves": vec![1; 21]}), &[("waves", "20 may be")]);

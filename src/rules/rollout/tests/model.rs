@@ -369,7 +369,7 @@ impl World {
             // An operator may have accepted that all have failed.
             let is_accepted = outcomes.is_empty() || self.state.accepted.wave > 0;
             let is_well = outcomes.contains(&Some(HostOutcome::Verified)) || (is_accepted && nobody_is_left);
-            self.check(is_well, "a wave without success has ended well");
+            self.check(is_well, "a wave without success has succeeded");
         }
         if matches!(decision.step, Some(RolloutStep::Complete | RolloutStep::Fail { .. })) {
             let open = self.state.hosts.keys().filter(|host| self.outcome(version, **host).is_none()).count();

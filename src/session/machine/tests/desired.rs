@@ -231,7 +231,7 @@ fn stored_document_is_handed_in_on_request() {
     bench.desired(BODY, 6);
     assert_eq!(ask(&mut bench, HostId(Uuid::from_u128(9))), 0);
     assert_eq!(ask(&mut bench, own), 1);
-    assert_eq!(ask(&mut bench, own), 0, "it is on its way");
+    assert_eq!(ask(&mut bench, own), 0, "it is starting");
     bench.handle(Input::DocumentHandedIn);
     assert_eq!(ask(&mut bench, own), 1);
     // So are labels alone.

@@ -157,7 +157,7 @@ fn only_the_program_itself_is_let_in() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    assert!(stranger().contains("no part of the unit"));
+    assert!(stranger().contains("not belong to the unit"));
     mark(&rig, "a");
     let state = rig.state_where(is_connected);
     assert_eq!(channel(&state).connections, 1, "of those that were let in");

@@ -88,7 +88,7 @@ fn one_that_names_nothing_of_its_own_has_failed() {
     assert_eq!(rig.start(&launch, false), StartReport::Started);
     let last = rig.over().last.unwrap();
     assert_eq!((last.exit, last.silent), (ProcessExit::Code(7), true));
-    assert!(!is_alive(pids_in(&rig, "pids", 1)[0]), "nothing is left of it");
+    assert!(!is_alive(pids_in(&rig, "pids", 1)[0]), "program is gone");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn an_agent_and_a_shim_that_are_gone_leave_it_running_and_find_it() {
     let state = rig.state();
     assert_eq!((main_pid(&state), is_up(&state)), (pid, true));
     rig.stop(10_000);
-    assert_eq!(rig.exit(), ProcessExit::Unknown, "nobody saw how");
+    assert_eq!(rig.exit(), ProcessExit::Unknown, "how it ended");
     eventually("it ends", || !is_alive(pid));
 }
 
@@ -121,7 +121,7 @@ fn one_that_ends_without_leaving_anything_or_badly_has_ended() {
         assert_eq!(rig.start(&launch, false), StartReport::Started);
         assert_eq!(rig.exit(), ProcessExit::Code(code));
         for pid in rig.text("pids").lines().filter_map(|line| line.parse().ok()) {
-            assert!(process_identity::stat(pid).is_none_or(|stat| stat.is_dead()), "nothing is left of it");
+            assert!(process_identity::stat(pid).is_none_or(|stat| stat.is_dead()), "program is gone");
         }
     }
 }

@@ -66,7 +66,7 @@ fn status_and_readiness_are_reported() {
     fs::write(rig.path("f"), "").unwrap();
     let over = rig.over();
     assert_eq!((over.last.unwrap().exit, over.notified.is_nothing()), (ProcessExit::Code(3), true));
-    assert_eq!(rig.text("log").matches("MAINPID is not taken").count(), 1);
+    assert_eq!(rig.text("log").matches("MAINPID is ignored").count(), 1);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) fn is_plain(path: &Path) -> bool {
 }
 
 fn odd(path: &Path) -> String {
-    format!("the folder {} has letters that mean something to a shell", path.display())
+    format!("the folder {} has characters that a shell would interpret", path.display())
 }
 
 /// Where changes of a container are written, once its file system is mounted.
@@ -67,7 +67,7 @@ pub(super) fn mount(folder: &Path) -> Result<String, Failure> {
 
 /// Creates one in a container's folder, with its mount point.
 pub(super) async fn make(folder: &Path, bytes: u64) -> Result<(), Failure> {
-    let failed = |why: String| may_heal(format!("a file system of {bytes} bytes cannot be made: {why}"));
+    let failed = |why: String| may_heal(format!("cannot create a file system of {bytes} bytes: {why}"));
     let (disk, room) = (folder.join(DISK), folder.join(ROOM));
     let create = || {
         let file = File::options().write(true).create(true).truncate(true).mode(files::SECRET_MODE).open(&disk)?;
@@ -99,7 +99,7 @@ mod tests {
             "{line}"
         );
         for path in ["/a b", "/a;b", "/$(id)", "/a'b", "/a\nb", "/ä", "/a*"] {
-            assert!(mount(Path::new(path)).unwrap_err().error.cause.contains("mean something to a shell"), "{path}");
+            assert!(mount(Path::new(path)).unwrap_err().error.cause.contains("a shell would interpret"), "{path}");
             assert!(cannot(Path::new(path)).unwrap().cause.starts_with("disk_bytes: the folder"), "{path}");
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn exit(log: &str, lxc_start: muster_shim::ProcessExit) -> Exit {
 pub(super) fn why_not(log: &str) -> String {
     let errors = log.lines().filter(|line| level(line) == Some("ERROR")).filter_map(message);
     let words = errors.take(2).collect::<Vec<_>>().join("; ");
-    if words.is_empty() { "it does not say why".to_owned() } else { words.chars().take(WHY_MAX_CHARS).collect() }
+    if words.is_empty() { "it gave no reason".to_owned() } else { words.chars().take(WHY_MAX_CHARS).collect() }
 }
 
 fn ended_on(message: &str) -> Option<Exit> {
@@ -96,6 +96,6 @@ mod tests {
         ];
         let wanted = "No such file or directory - Failed to exec \"/bin/x\"; An error occurred in another process";
         assert_eq!(why_not(&log.concat()), wanted);
-        assert_eq!(why_not(STARTED), "it does not say why");
+        assert_eq!(why_not(STARTED), "it gave no reason");
     }
 }

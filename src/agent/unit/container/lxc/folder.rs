@@ -127,7 +127,7 @@ impl ContainerFolder {
     /// Creates it, if it does not exist.
     pub(super) async fn create(self, path: &Path, recipe: Recipe) -> Result<(), Failure> {
         let Some(sha256) = recipe.image.artifact().map(|artifact| artifact.sha256.clone()) else {
-            return Err(never("LXC makes containers of root file systems alone"));
+            return Err(never("LXC creates containers only from root file systems"));
         };
         let image = image::root(path, &sha256);
         make_folder(path, PRIVATE_FOLDER).map_err(|error| self.failure("made", &error))?;
@@ -140,7 +140,7 @@ impl ContainerFolder {
         let overlay = overlay(&image, &upper(&self.0));
         match (&overlay, recipe.disk_bytes) {
             (None, None) => copy(&image, &beside.path().join(ROOTFS)).await?,
-            (None, Some(_)) => return Err(never("unsupported by lxc: disk_bytes: there is no overlayfs where it is")),
+            (None, Some(_)) => return Err(never("unsupported by lxc: disk_bytes: the kernel has no overlayfs")),
             (Some(_), limit) => {
                 delta(&image, &upper(beside.path())).map_err(|error| self.failure("made", &error))?;
                 if let Some(bytes) = limit {

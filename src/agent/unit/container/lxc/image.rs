@@ -80,7 +80,7 @@ pub(super) async fn bring(path: &Path, sha256: &Digest, file: &Path) -> Result<(
         if left_out > 0 {
             tracing::info!(left_out, "devices in a root file system are left out");
         }
-        keep(beside, &at).map_err(|error| may_heal(format!("{} cannot be made: {error}", at.display())))
+        keep(beside, &at).map_err(|error| may_heal(format!("cannot create {}: {error}", at.display())))
     })
     .await
 }
@@ -88,7 +88,7 @@ pub(super) async fn bring(path: &Path, sha256: &Digest, file: &Path) -> Result<(
 async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
     let version = tool::run("tar", &["--version".as_ref()], UNPACK_MAX).await?;
     if !version.stdout.contains("GNU tar") {
-        return Err(never("root file systems are unpacked by GNU tar, which this host does not have"));
+        return Err(never("unpacking a root file system needs GNU tar, which this host does not have"));
     }
     let options = [
         "--extract",
@@ -114,10 +114,10 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
     if ran.says(&DISK_IS_FULL) {
         return Err(may_heal(
             Diagnostic::new(format_args!("the disk is too full for the root file system: {why}"))
-                .with_hint("make room on it"),
+                .with_hint("free space on it"),
         ));
     }
-    Err(never(format!("it cannot be unpacked as a root file system: {why}")))
+    Err(never(format!("it is not a valid root file system: {why}")))
 }
 
 /// Removes device files and creates LXC's mount points; returns how many devices there were.
@@ -168,7 +168,7 @@ pub(super) fn sweep(path: &Path, needed: &BTreeSet<Digest>) -> io::Result<()> {
         if name.parse().is_ok_and(|sha256| needed.contains(&sha256)) {
             File::open(&at)?.set_modified(now)?;
         } else if now.duration_since(fs::metadata(&at)?.modified()?).unwrap_or_default() > UNUSED_KEPT {
-            tracing::info!(image = name, "a root file system that no container needs is deleted");
+            tracing::info!(image = name, "an unused root file system is deleted");
             remove_folder(&at)?;
         }
     }

@@ -45,7 +45,7 @@ impl ToolOutput {
     /// The same, without lines that contain these words, which accompany normal work.
     pub(super) fn why_but(&self, words: &str) -> String {
         let counts = |line: &&str| !line.trim().is_empty() && (words.is_empty() || !line.contains(words));
-        let line = self.stderr.lines().find(counts).unwrap_or("it does not say why");
+        let line = self.stderr.lines().find(counts).unwrap_or("it gave no reason");
         line.trim().chars().take(WHY_MAX_CHARS).collect()
     }
 
@@ -70,7 +70,7 @@ pub(super) fn missing(program: &str) -> Failure {
         _ => "lxc",
     };
     may_heal(
-        Diagnostic::new(format_args!("{program} is not on this host"))
+        Diagnostic::new(format_args!("{program} is not installed on this host"))
             .with_hint(format_args!("install it (in Debian the package {package})")),
     )
 }
@@ -79,7 +79,7 @@ pub(super) fn missing(program: &str) -> Failure {
 pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Result<ToolOutput, Failure> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => missing(program),
-        _ => may_heal(format!("{program} cannot be run: {error}")),
+        _ => may_heal(format!("cannot run {program}: {error}")),
     };
     let mut child = Command::new(program)
         .args(args)
@@ -100,7 +100,7 @@ pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Resu
     };
     match timeout(limit, ended).await {
         Ok(ran) => ran.map_err(failed),
-        Err(_) => Err(may_heal(format!("{program} has not ended within {} s, and was killed", limit.as_secs()))),
+        Err(_) => Err(may_heal(format!("{program} did not end within {} s and was killed", limit.as_secs()))),
     }
 }
 
@@ -125,9 +125,9 @@ mod tests {
         let ran = run("sh", &args, LIMIT).await.unwrap();
         assert_eq!((ran.ok, ran.stdout.as_str(), ran.why().as_str()), (false, "a 'b'\n$(c)\n", "it is so"));
         let failure = run("sleep", &["1000".as_ref()], Duration::from_millis(20)).await.unwrap_err();
-        assert!(failure.error.cause.contains("has not ended within"), "{}", failure.error);
+        assert!(failure.error.cause.contains("did not end within"), "{}", failure.error);
         let failure = run("lxc-no-such", &[], LIMIT).await.unwrap_err();
-        assert_eq!(failure.error.cause, "lxc-no-such is not on this host");
+        assert_eq!(failure.error.cause, "lxc-no-such is not installed on this host");
         assert_eq!(failure.error.hint.as_deref(), Some("install it (in Debian the package lxc)"));
         assert!(missing("tar").error.hint.unwrap().contains("the package tar)"));
     }

@@ -32,7 +32,7 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, Diagnostic
     let account = ContainerUser::find(passwd, user);
     let uid = account.as_ref().map(|account| account.uid).or_else(|| user.parse().ok()).ok_or_else(|| {
         Diagnostic::new(format_args!("user {user:?} is not in the image's /etc/passwd"))
-            .with_hint("a number needs no entry there")
+            .with_hint("or use a number, which needs no entry")
     })?;
     let (gid, groups) = match (of_group, &account) {
         // An explicit group is the only one.
@@ -47,7 +47,7 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, Diagnostic
 fn group_of(group: &str, name: &str) -> Result<u32, Diagnostic> {
     rootfs::group(group, name).ok_or_else(|| {
         Diagnostic::new(format_args!("group {name:?} is not in the image's /etc/group"))
-            .with_hint("a number needs no entry there")
+            .with_hint("or use a number, which needs no entry")
     })
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn bring(http: &SocketClient, image: &Image, file: Option<&Path
     if is_there(http, image).await? {
         return Ok(());
     }
-    Err(may_heal(format!("the image {} was brought, and is not there", self::name(image))))
+    Err(may_heal(format!("the image {} was pulled and is missing", self::name(image))))
 }
 
 /// Whether the name of an image has neither a tag nor a digest. (A colon may also precede a port.)
@@ -91,7 +91,7 @@ async fn load(http: &SocketClient, ours: (&str, &str), file: &Path) -> Result<()
     let loaded = loaded_names(&words);
     let named = match &loaded[..] {
         [loaded] => tag(http, loaded, ours).await,
-        _ => Err(never(format!("the archive is not of one image: {}", words.join(" ").trim()))),
+        _ => Err(never(format!("the archive does not have exactly one image: {}", words.join(" ").trim()))),
     };
     for name in loaded {
         match (before.get(&name), name.rsplit_once(':')) {
@@ -113,8 +113,8 @@ async fn tag(http: &SocketClient, image: &str, (repo, tag): (&str, &str)) -> Res
 fn not_imported(failure: Failure) -> Failure {
     if ["unexpected EOF", "invalid tar header"].iter().any(|words| failure.error.cause.contains(words)) {
         return never(
-            Diagnostic::new("the artifact is no root file system that can be imported here")
-                .with_hint("a tarball of one, packed or not"),
+            Diagnostic::new("the artifact is not a root file system that can be imported")
+                .with_hint("use a tarball of a root file system, compressed or not"),
         );
     }
     failure
@@ -122,11 +122,11 @@ fn not_imported(failure: Failure) -> Failure {
 
 /// Explains why an archive was not loaded.
 fn not_loaded(failure: Failure) -> Failure {
-    let hint = "an archive of one image, as `podman save` or `docker save` writes it; Docker before 25 takes none of OCI's form";
+    let hint = "use an archive of one image, as `podman save` or `docker save` writes it; Docker before version 25 does not load archives in OCI's format";
     // Podman lists each format that it has tried; Docker the file that it missed.
     let is_none = ["does not match any of the supported image formats", "/json: no such file", "unexpected EOF"];
     if is_none.iter().any(|words| failure.error.cause.contains(words)) {
-        let told = Diagnostic::new("the artifact is no archive of an image that can be loaded here");
+        let told = Diagnostic::new("the artifact is not an archive of an image that can be loaded");
         return never(told.with_hint(hint));
     }
     Failure { error: failure.error.with_hint(hint), ..failure }
@@ -202,7 +202,7 @@ fn said(body: &[u8]) -> Result<Vec<String>, Failure> {
     let mut words = Vec::new();
     for line in serde_json::Deserializer::from_slice(body).into_iter::<ProgressLine>().map_while(Result::ok) {
         if let Some(error) = line.error.filter(|error| !error.is_empty()) {
-            return Err(may_heal(format!("the image cannot be had: {}", error.trim())));
+            return Err(may_heal(format!("cannot get the image: {}", error.trim())));
         }
         words.extend(line.stream);
     }

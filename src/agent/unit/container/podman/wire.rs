@@ -158,11 +158,13 @@ impl InspectedContainer {
                 Diagnostic::new(format_args!(
                     "its own restart policy ({policy}) would start it again when it is stopped"
                 ))
-                .with_hint("`update --restart no` where its runtime can, or make it anew without one")
+                .with_hint(
+                    "use `update --restart no` if its runtime supports it, or create it again without a restart policy",
+                )
             })
             .or_else(|| {
                 auto_remove
-                    .then(|| Diagnostic::new("it is removed as soon as it ends").with_hint("make it without --rm"))
+                    .then(|| Diagnostic::new("it is removed as soon as it ends").with_hint("create it without --rm"))
             })
     }
 
@@ -193,9 +195,7 @@ fn own_stop_signal(said: Value, container: &str) -> Option<Signal> {
         return None;
     }
     serde_json::from_value(said)
-        .inspect_err(
-            |error| tracing::warn!(container, %error, "its stop signal is not known here, and SIGTERM is sent"),
-        )
+        .inspect_err(|error| tracing::warn!(container, %error, "its stop signal is unknown, and SIGTERM is sent"))
         .ok()
 }
 

@@ -180,7 +180,7 @@ async fn content_is_left_if_drift_is_reported_and_after_a_fight() {
     let bench = Bench::start(json!({"drift": "report"})).await;
     let (right, path) = (bench.content(), bench.config("config.json"));
     flip(&path);
-    bench.until("nothing is reported", |state| changed(state, "config.json: its content is another")).await;
+    bench.until("nothing is reported", |state| changed(state, "config.json: its content differs")).await;
     assert_ne!(bench.content(), right);
     fs::write(&path, CONFIG).unwrap();
     bench.until("it is as it should be", |state| state.observed.instance().drift.is_empty()).await;

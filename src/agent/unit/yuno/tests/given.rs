@@ -81,7 +81,7 @@ async fn missing_working_folder_is_waited_for() {
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({"cwd": late}))).await.unwrap();
     let state = host.until_phase(&unit, Phase::Backoff).await;
     let hint = state.observed.error.as_ref().unwrap().hint.as_deref().unwrap_or_default();
-    assert!(hint.contains("not mounted yet"), "{state:?}");
+    assert!(hint.contains("disk is mounted"), "{state:?}");
     fs::create_dir(&late).unwrap();
     host.until_phase(&unit, Phase::Running).await;
     host.stop(&unit).await;
@@ -242,8 +242,5 @@ async fn unit_that_never_comes_up_fails() {
     let fields = json!({"channel": "notify", "start_timeout_ms": 300, "restart": "never"});
     host.verb(&unit, &host.apply(&unit, SPEAKER, fields)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;
-    assert!(
-        state.observed.error.as_ref().unwrap().cause.contains("did not say within its start timeout that it is up"),
-        "{state:?}"
-    );
+    assert!(state.observed.error.as_ref().unwrap().cause.contains("was not up within its start timeout"), "{state:?}");
 }

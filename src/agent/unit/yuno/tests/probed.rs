@@ -72,7 +72,7 @@ async fn failing_live_probe_ends_unit_and_probe_children() {
     assert_ne!(next.process, first.process);
     let error = next.observed.error.unwrap();
     assert!(
-        error.cause.contains("hangs: live probe: it had not ended after 1000 ms; ended for that: signal 15"),
+        error.cause.contains("hangs: live probe: it did not end within 1000 ms; ended for that: signal 15"),
         "{error}"
     );
     let forked = fs::read_to_string(host.unit_folder().join("work/forked")).unwrap();
@@ -97,7 +97,7 @@ async fn start_timeout_fails_the_unit() {
     let wanted = format!("did not come up within 0.5 s: start probe: {to}: Connection refused");
     assert!(error.cause.starts_with(&wanted), "{error}");
     assert!(
-        error.cause.contains("ended for that: signal 15") && error.cause.contains("does not have it started again"),
+        error.cause.contains("ended for that: signal 15") && error.cause.contains("does not restart it"),
         "{error}"
     );
     assert!(!host.unit_folder().join("work/asked").exists(), "no other runs before the start probe has succeeded");

@@ -393,7 +393,7 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("backups-empty", &|| frame().page(&BackupsView { backups: backup::none() }));
     add("manifest", &|| frame().page(&ManifestView { sha256: Digest::of(b"manifest"), manifest: manifest() }));
     add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
-    add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));
+    add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("unknown page") }));
     add("failed", &|| frame().page(&ProblemView { status: 500, problem: problem(HOSTILE) }));
     pages
 }

@@ -47,7 +47,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
         generation: 4,
         revision: Digest::of(b"new"),
         to: Digest::of(b"old"),
-        error: Diagnostic::new(text("ended by itself: exit code 2")),
+        error: Diagnostic::new(text("ended unexpectedly: exit code 2")),
         at_ms: ago(300),
         last_lines: Some(text("no such table: till")),
     };
@@ -186,7 +186,7 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
         action: text("restart shop/till"),
         since_ms: ago(40),
         attempts: 2,
-        error: Some(Diagnostic::new(text("there is no unit shop/till on this host (yet)"))),
+        error: Some(Diagnostic::new(text("there is no unit shop/till on this host yet"))),
         failed_ms: None,
     };
     view.unit.observed.owed = vec![OwedReport { attempts: 0, error: None, ..owed.clone() }, owed];
@@ -211,7 +211,7 @@ pub(super) fn files_view(hostname: &str) -> UnitView {
     let log = TaskLogText { text: text("writing /etc/till.conf\n"), end: 23, is_over: false };
     let verb = Verb::UnitTasks { unit: name(1), log: Some(9), from: 0 };
     let asked = Command { verb, ..command("tasks", hostname, 1) };
-    let answer = UnitTasks { tasks, owed: vec![text("restart shop/till is to be done")], log: Some(log) };
+    let answer = UnitTasks { tasks, owed: vec![text("restart shop/till is pending")], log: Some(log) };
     view.tasks = ShownTasks { asked: Some(asked.clone()), answer: Some(answer) };
     UnitView { asked: Some(asked), log: None, ..view }
 }
