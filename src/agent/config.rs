@@ -324,14 +324,14 @@ impl Config {
         let mut problems = Vec::new();
         let mut wrong = |problem: Diagnostic| problems.push(problem);
         if self.labels.len() > LABELS_MAX {
-            wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()).into());
+            wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are allowed", self.labels.len()).into());
         }
         let realms = self.all_realms().len();
         if realms > REALMS_MAX {
-            wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible").into());
+            wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are allowed").into());
         }
         for (name, value) in self.labels.iter().filter(|(_, value)| value.len() > LABEL_MAX_BYTES) {
-            wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()).into());
+            wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are allowed", value.len()).into());
         }
         for (key, is_zero) in [
             ("heartbeat_ms", self.heartbeat_ms == 0),
@@ -355,7 +355,7 @@ impl Config {
         }
         let rules = self.alerts.rules.len();
         if rules > RULES_MAX {
-            wrong(format!("`alerts.rules` has {rules} entries; at most {RULES_MAX} are possible").into());
+            wrong(format!("`alerts.rules` has {rules} entries; at most {RULES_MAX} are allowed").into());
         }
         for (name, rule) in &self.alerts.rules {
             if let Err(fault) = rule.check() {

@@ -44,7 +44,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A key is not known.
-    #[error("the configuration {path}, line {line}: there is no key `{key}`")]
+    #[error("the configuration {path}, line {line}: unknown key `{key}`")]
     UnknownKey {
         /// Its path.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum ConfigError {
         hint: String,
     },
     /// A variable of the environment is not known.
-    #[error("there is no variable {name}")]
+    #[error("unknown variable {name}")]
     UnknownVariable {
         /// Its name.
         name: String,

@@ -83,11 +83,12 @@ pub fn check_templates(document: &Value) -> Vec<String> {
         let at = if pointer.is_empty() { "the whole document" } else { pointer };
         match object.get(TEMPLATE) {
             Some(_) if object.len() > 1 => {
-                mistakes.push(format!("{at}: beside \"{TEMPLATE}\" there may be no other key"));
+                mistakes.push(format!("{at}: \"{TEMPLATE}\" must be the only key"));
             }
             Some(Value::String(_)) | None => {}
             Some(_) => {
-                mistakes.push(format!("{at}: a template is a text, such as {{\"{TEMPLATE}\": \"{{{{ realm }}}}\"}}"));
+                mistakes
+                    .push(format!("{at}: a template must be a text, such as {{\"{TEMPLATE}\": \"{{{{ realm }}}}\"}}"));
             }
         }
     });
@@ -126,11 +127,11 @@ pub fn check_secrets(document: &Value) -> Vec<Diagnostic> {
         let at = if pointer.is_empty() { "the whole document" } else { pointer };
         match secret.get(SECRET) {
             _ if secret.len() > 1 => {
-                mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key").into());
+                mistakes.push(format!("{at}: \"{SECRET}\" must be the only key").into());
             }
             Some(Value::String(text)) if text == MASK => mistakes.push(
-                Diagnostic::new(format_args!("{at}: {MASK} is what is shown in place of a secret, not the secret"))
-                    .with_hint("put the secret itself there"),
+                Diagnostic::new(format_args!("{at}: {MASK} is the mask of a secret, not its value"))
+                    .with_hint("write the secret's value"),
             ),
             Some(Value::Object(reference)) => {
                 mistakes.extend(check_reference(reference).map(|what| format!("{at}: {what}").into()));
@@ -150,7 +151,7 @@ fn check_reference(reference: &Map<String, Value>) -> Option<String> {
     match (reference.get(NAME).and_then(Value::as_str), reference.len()) {
         (Some(name), 1) => name.parse::<Name>().err().map(|error| format!("the secret's name: {error}")),
         _ => Some(format!(
-            "a reference to a secret has the key \"{NAME}\" and no other, such as {{\"{NAME}\": \"db-password\"}}"
+            "a reference to a secret has only the key \"{NAME}\", such as {{\"{NAME}\": \"db-password\"}}"
         )),
     }
 }

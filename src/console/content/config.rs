@@ -37,7 +37,7 @@ impl Console {
         let shared = &self.shared;
         check_room(&shared.store)?;
         if new.content.len() > CONFIG_MAX_BYTES {
-            let message = format!("the config has {} bytes, and {CONFIG_MAX_BYTES} are allowed", new.content.len());
+            let message = format!("the config has {} bytes; at most {CONFIG_MAX_BYTES} are allowed", new.content.len());
             return Err(
                 Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).hint("an artifact can be larger")
             );
@@ -75,8 +75,7 @@ impl Console {
         }
         let versions = content::versions(shared.store.read(), LabelKind::Config, config.id.as_str()).await?;
         let next = next_version(config.version.as_str(), &versions);
-        let other =
-            if was_other { "was other content, which was removed" } else { "is there already, with other content" };
+        let other = if was_other { "had other content, which was removed" } else { "exists with other content" };
         Err(Error::conflict("version_taken", format!("config {}@{} {other}", config.id, config.version))
             .hint(format!("add it as {}@{next}", config.id)))
     }
@@ -119,7 +118,7 @@ impl Console {
         let bad = |message: String| Error::invalid("bad_manifest", message);
         let (sha256, text) = canonical_text(manifest).map_err(|error| bad(error.to_string()))?;
         if text.len() > MANIFEST_MAX_BYTES {
-            let message = format!("the manifest has {} bytes, and {MANIFEST_MAX_BYTES} are allowed", text.len());
+            let message = format!("the manifest has {} bytes; at most {MANIFEST_MAX_BYTES} are allowed", text.len());
             return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
         }
         if let Some(wanted) = &manifest.config_schema {

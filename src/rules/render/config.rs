@@ -41,7 +41,7 @@ pub fn check(config: &ConfigId, version: &str, document: &Value) -> Vec<Diagnost
     let templates = config::templates(document);
     if templates.len() > CONFIG_TEMPLATES_MAX {
         let count = templates.len();
-        mistakes.push(format!("it has {count} templates, and may have at most {CONFIG_TEMPLATES_MAX}").into());
+        mistakes.push(format!("it has {count} templates; at most {CONFIG_TEMPLATES_MAX} are allowed").into());
         return mistakes;
     }
     let faults = templates

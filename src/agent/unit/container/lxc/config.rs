@@ -125,7 +125,7 @@ struct ConfigLines(String);
 impl ConfigLines {
     fn add(&mut self, key: &str, value: &str) -> Result<(), String> {
         if value.contains(['\n', '\0']) {
-            return Err(format!("LXC takes no line breaks: {key} would be {value:?}"));
+            return Err(format!("LXC does not support line breaks: {key} is {value:?}"));
         }
         writeln!(self.0, "{key} = \"{value}\"").map_err(|error| error.to_string())
     }
@@ -276,7 +276,7 @@ mod tests {
         for recipe in
             [Recipe { cwd: Some(line.clone()), ..recipe() }, env("A", &line), env(&line, "b"), env("A", "a\0")]
         {
-            assert!(write(&recipe).unwrap_err().contains("no line breaks"));
+            assert!(write(&recipe).unwrap_err().contains("does not support line breaks"));
         }
         // Special characters in paths are escaped.
         let mount = Mount { host: line.clone(), inside: line, read_only: false };
