@@ -95,14 +95,14 @@ fn take_apart(words: &[String], json: Option<&str>) -> Result<Question, Failure>
         return Err(wrong("there is no name of a command after the units".to_owned()));
     };
     if units.is_empty() {
-        return Err(wrong(format!("{name:?} is no unit; REALM/NAME or HOST:REALM/NAME is wanted")));
+        return Err(wrong(format!("{name:?} is not a unit: expected REALM/NAME or HOST:REALM/NAME")));
     }
     let units = units.iter().map(|word| word.parse().map_err(|why: String| wrong(format!("{word:?}: {why}"))));
     let mut args = match json {
         None => Map::new(),
         Some(text) => match canonical::parse_value(text.as_bytes()) {
             Ok(Value::Object(args)) => args,
-            Ok(_) => return Err(wrong("--json: an object is wanted".to_owned())),
+            Ok(_) => return Err(wrong("--json: expected an object".to_owned())),
             Err(error) => return Err(wrong(format!("--json: {error}"))),
         },
     };
@@ -205,7 +205,7 @@ async fn ask_host(
     match line.status() {
         Some(Status::Completed) => match serde_json::from_slice(&output) {
             Ok(answers) => Ok(answers),
-            Err(error) => nobody("invalid", format!("its host's answer is not understood: {error}").into()),
+            Err(error) => nobody("invalid", format!("its host's answer is not valid: {error}").into()),
         },
         None => nobody("unit_unreachable", "its host has not answered in time".into()),
         Some(Status::Refused { code, diagnostic }) => {

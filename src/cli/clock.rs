@@ -42,7 +42,9 @@ pub async fn run(verb: ClockVerb, session: &CliSession) -> Result<(), Failure> {
         ClockVerb::Confirm(ConfirmArgs { yes }) => {
             let question = format!("confirm that it is {} now?", rfc3339_ms(clock.clock_ms));
             if !yes && !print::confirm(&question) {
-                return Err(Failure::new(FailureKind::Usage, "to confirm the clock needs a yes").hint("say --yes"));
+                return Err(
+                    Failure::new(FailureKind::Usage, "to confirm the clock needs confirmation").hint("pass --yes")
+                );
             }
             session.client.post("clock", &ConfirmClock { clock_ms: clock.clock_ms }).await?
         }
@@ -56,8 +58,8 @@ fn words(clock: &ConsoleClock) -> String {
         0 => format!("the console's clock shows {at}, and is confirmed"),
         ahead_ms => {
             let cause = format!(
-                "the console's clock shows {at}, {} min ahead of the time that has certainly passed: nothing ends or is removed \
-                 by it",
+                "the console's clock shows {at}, {} min ahead of the time that is confirmed: nothing expires \
+                 or is removed by it",
                 ahead_ms / 60_000
             );
             format!("{:#}", Diagnostic::new(cause).with_hint("`muster clock confirm`, if it is right"))

@@ -72,7 +72,7 @@ pub(super) async fn follow_into(
 ) -> Result<Vec<CommandHost>, Failure> {
     let goes_on = |failure: Failure| match failure.kind {
         FailureKind::Unreachable => {
-            failure.hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id))
+            failure.hint(format!("the command continues; `muster command show {}` shows its outcome", command.id))
         }
         _ => failure,
     };
@@ -170,7 +170,7 @@ pub fn waits(command: &Command) -> String {
 /// How to look at a command later.
 #[must_use]
 pub fn look(command: &Command) -> String {
-    format!("`muster command show {}` tells what became of it", command.id)
+    format!("`muster command show {}` shows its outcome", command.id)
 }
 
 /// The first few of some names.
@@ -191,6 +191,6 @@ pub(super) fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
     print::say(format_args!("waiting for {named}; the command expires {until} (Ctrl-C leaves it to wait)"));
     let reasons = hosts.iter().filter_map(|host| Some((&host.hostname, host.reason()?)));
     for (hostname, reason) in reasons.take(NAMED_MAX) {
-        print::say(format_args!("{hostname} tells: {reason}"));
+        print::say(format_args!("{hostname}: {reason}"));
     }
 }

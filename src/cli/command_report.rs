@@ -11,7 +11,7 @@ use super::command_verdict;
 pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
     let away = format!("there is no answer after {}", humantime::format_duration(limit));
     Failure::new(FailureKind::Failed, away).hint(format!(
-        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {command}` tells what became of it"
+        "the command still waits for the host (`muster host ls` shows whether it is online); `muster command show {command}` shows its outcome"
     ))
 }
 
@@ -25,7 +25,7 @@ pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
     match (verdict, complaint) {
         (Err(failure), Some((host, words))) => {
             let mut diagnostic = words.within(&host.hostname);
-            let hint = diagnostic.hint.unwrap_or_else(|| "`muster command show` tells more".to_owned());
+            let hint = diagnostic.hint.unwrap_or_else(|| "`muster command show` shows more".to_owned());
             diagnostic.hint = Some(hint.replace("command show`", &format!("command show {}`", command.id)));
             Err(Failure { kind: failure.kind, diagnostic: Some(diagnostic) })
         }

@@ -73,7 +73,7 @@ pub fn path() -> Result<PathBuf, Failure> {
     let folder = UserFolders::from_environment().config().ok_or_else(|| {
         Failure::new(
             FailureKind::Usage,
-            "neither HOME nor XDG_CONFIG_HOME says by an absolute path where the context file is",
+            "neither HOME nor XDG_CONFIG_HOME is an absolute path, so the context file has no place",
         )
         .hint("set HOME")
     })?;
@@ -129,7 +129,7 @@ impl Contexts {
         let name = name.or(self.current.as_deref()).ok_or_else(|| missing("no console is known here".to_owned()))?;
         self.contexts.get(name).cloned().ok_or_else(|| {
             let known = self.contexts.keys().cloned().collect::<Vec<_>>().join(", ");
-            missing(format!("there is no context {name:?}; known are: {known}"))
+            missing(format!("unknown context {name:?}; use one of {known}"))
         })
     }
 

@@ -47,10 +47,10 @@ pub async fn run(wanted: Config, session: &CliSession) -> Result<(), Failure> {
 fn show(session: &CliSession, hosts: &[CommandHost], output: &[u8]) -> Result<(), Failure> {
     let effective: Effective = serde_json::from_slice(output).map_err(|error| {
         let host = hosts.first().map(|host| host.hostname.as_str()).unwrap_or_default();
-        Failure::new(FailureKind::Failed, format!("what {host} answers is not understood: {error}"))
+        Failure::new(FailureKind::Failed, format!("the answer of {host} is not valid: {error}"))
     })?;
     for file in &effective.changed {
-        print::say(format_args!("{file} is not as the agent wrote it: somebody has changed it since"));
+        print::say(format_args!("{file} was changed after the agent wrote it"));
     }
     session.printer.one(&effective, || {
         let configs = effective.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
@@ -59,7 +59,10 @@ fn show(session: &CliSession, hosts: &[CommandHost], output: &[u8]) -> Result<()
             ("revision", effective.revision.short().to_owned()),
             ("file", effective.path.clone()),
             ("configs", configs.collect::<Vec<_>>().join(", ")),
-            ("config", effective.config.as_ref().map(pretty).unwrap_or_else(|| "it is no JSON any more".to_owned())),
+            (
+                "config",
+                effective.config.as_ref().map(pretty).unwrap_or_else(|| "it is no longer valid JSON".to_owned()),
+            ),
         ]
     })
 }

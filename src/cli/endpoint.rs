@@ -40,14 +40,14 @@ fn parse_provided(text: &str) -> Result<Provided, String> {
     let named = parts.next().unwrap_or_default();
     let (name, port) = named.split_once('=').map_or((named, None), |(name, port)| (name, Some(port)));
     let name = name.parse().map_err(|error: muster_topics::name::NameError| error.to_string())?;
-    let port = port.map(|port| port.parse().map_err(|_| format!("{port:?} is no port")));
+    let port = port.map(|port| port.parse().map_err(|_| format!("{port:?} is not a port")));
     let mut provided = Provided { name, port: port.transpose()?, protocol: Protocol::Tcp, global: false };
     for part in parts {
         match part {
             "udp" => provided.protocol = Protocol::Udp,
             "tcp" => provided.protocol = Protocol::Tcp,
             "global" => provided.global = true,
-            other => return Err(format!("/{other} is not known: /udp or /global is wanted")),
+            other => return Err(format!("unknown /{other}: use /udp or /global")),
         }
     }
     Ok(provided)

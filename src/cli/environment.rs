@@ -55,7 +55,7 @@ impl EnvironmentArgs {
 pub fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("NAME=VALUE is wanted".to_owned()),
+        _ => Err("expected NAME=VALUE".to_owned()),
     }
 }
 
@@ -76,7 +76,8 @@ fn read(path: &Path) -> Result<Vec<(String, String)>, Failure> {
         Failure::told(FailureKind::Usage, told)
     })?;
     parse(&text).map_err(|line| {
-        failed(format!("line {line} is no variable")).hint("K=V in each line; lines that begin with # are left out")
+        failed(format!("line {line} is not a variable"))
+            .hint("write K=V in each line; lines that begin with # are ignored")
     })
 }
 
@@ -108,8 +109,8 @@ mod tests {
         let found = args.variables().unwrap();
         assert_eq!(found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect::<Vec<_>>(), wanted);
         for (path, words) in [
-            (file("wrong", "A=1\nhunter2\n"), "line 2 is no variable"),
-            (file("nameless", "=hunter2"), "line 1 is no variable"),
+            (file("wrong", "A=1\nhunter2\n"), "line 2 is not a variable"),
+            (file("nameless", "=hunter2"), "line 1 is not a variable"),
             (file("large", &"#hunter2\n".repeat(40_000)), "more than 262144 bytes"),
             (folder.path().join("none"), "none"),
         ] {

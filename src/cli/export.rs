@@ -63,7 +63,7 @@ pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failur
     for unit in pick(session, &all, &which, Noun::Unit)? {
         let deviation = unit.deviation().map(|what| format!("{} on {}: it {what}", unit.unit, unit.hostname));
         if let Some(deviation) = &deviation {
-            print::say(format_args!("{deviation}; the document has what is wanted"));
+            print::say(format_args!("{deviation}; the document has the desired state"));
         }
         deviations.push(deviation);
         let path = format!("hosts/{}/units/{}/document", unit.host, unit.unit);

@@ -81,7 +81,7 @@ impl LabelChanges {
             }
         }
         match parsed.set.keys().find(|name| parsed.remove.contains(*name)) {
-            Some(both) => Err(format!("label {both} is to be set and to be removed")),
+            Some(both) => Err(format!("label {both} is both set and removed")),
             None => Ok(parsed),
         }
     }
@@ -111,7 +111,7 @@ pub async fn run(label: LabelArgs, session: &CliSession) -> Result<(), Failure> 
         let hosts = ask(session, &look).await?.len();
         let what = format!("change labels of all {hosts} hosts");
         if hosts > 1 && !print::confirm(&format!("{what}?")) {
-            return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+            return Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation")).hint("pass --yes"));
         }
     }
     let wanted = LabelHosts { set, remove, replace: label.replace, ..look };
@@ -182,7 +182,7 @@ fn tell(hosts: &[LabelledHost], wanted: &LabelHosts) {
         }
     }
     if let Some(more @ 1..) = hosts.len().checked_sub(TOLD_MAX) {
-        print::say(format_args!("and {more} more hosts"));
+        print::say(format_args!("and {more} more"));
     }
 }
 
@@ -201,7 +201,7 @@ pub(super) fn labels(labels: &[HostLabel]) -> String {
 fn standing(host: &LabelledHost) -> &'static str {
     match (host.confirmed, host.away_since_ms) {
         (true, _) => "",
-        (false, Some(_)) => " (it is away, and hears of this when it is back)",
+        (false, Some(_)) => " (it is away, and is told when it is back)",
         (false, None) => " (it has not confirmed this yet)",
     }
 }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(parsed.remove.iter().map(Name::as_str).collect::<Vec<_>>(), ["tier"]);
         for (typed, wrong) in [
             ("a x=1 x=2", "twice"),
-            ("a x=1 x-", "to be set and to be removed"),
+            ("a x=1 x-", "both set and removed"),
             ("a x=", "label value"),
             ("a Ä=1", "name"),
             ("a Ä-", "name"),

@@ -121,12 +121,12 @@ async fn pick(session: &CliSession, wanted: &Logs, noun: Noun) -> Result<Vec<Uni
     let picked: Vec<Unit> = target::select(&all, wanted.select.as_ref()).cloned().collect();
     let words = wanted.select.as_ref().map(ToString::to_string).unwrap_or_default();
     match picked.len() {
-        0 => Err(Failure::new(FailureKind::Failed, format!("no {} is picked by {words}", noun.word()))
-            .hint("`muster unit ls --select …` shows what an expression picks")),
+        0 => Err(Failure::new(FailureKind::Failed, format!("no {} matches {words}", noun.word()))
+            .hint("`muster unit ls --select …` shows what an expression selects")),
         1..=LOGS_MAX => Ok(picked),
         count => Err(Failure::new(
             FailureKind::Usage,
-            format!("{words} picks {count} {}s, and {LOGS_MAX} logs can be read at once", noun.word()),
+            format!("{words} selects {count} {}s; at most {LOGS_MAX} logs can be read at once", noun.word()),
         )),
     }
 }

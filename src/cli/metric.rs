@@ -274,7 +274,7 @@ fn series(data: PrometheusData) -> Result<Vec<Series>, Failure> {
 
 fn point((at, value): &(f64, String)) -> Result<(Millis, f64), Failure> {
     let value = value.parse().map_err(|_| {
-        Failure::new(FailureKind::Failed, format!("the console's answer is not understood: {value:?} is no number"))
+        Failure::new(FailureKind::Failed, format!("the console's answer is not valid: {value:?} is not a number"))
     })?;
     let at_ms = (at * 1000.0).round() as Millis;
     Ok((at_ms, value))

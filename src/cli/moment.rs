@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Moment, String> {
     }
     let whole = if text.len() == "2026-01-31".len() { format!("{text} 00:00:00") } else { text.to_owned() };
     let time = humantime::parse_rfc3339_weak(&whole).map_err(|_| {
-        "such as 7d, 2026-01-31, '2026-01-31 12:00:00' or 2026-01-31T12:00:00+01:00 is wanted".to_owned()
+        "expected a time such as 7d, 2026-01-31, '2026-01-31 12:00:00' or 2026-01-31T12:00:00+01:00".to_owned()
     })?;
     let since = time.duration_since(std::time::UNIX_EPOCH).map_err(|_| "it is before 1970".to_owned())?;
     Ok(Moment::At(Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)))

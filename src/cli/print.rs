@@ -221,7 +221,7 @@ pub fn say_failure(failure: &Failure) {
 pub fn say_if_limited(count: usize, limit: u32) {
     if count > 0 && count >= usize::try_from(limit).unwrap_or(usize::MAX) {
         let are = if count == 1 { "is" } else { "are" };
-        say(format_args!("{count} {are} listed, as many as were asked for; --limit N lists more"));
+        say(format_args!("{count} {are} listed, the limit; --limit N lists more"));
     }
 }
 

@@ -104,13 +104,14 @@ fn parse_port(text: &str) -> Result<(Port, Option<IpAddr>), String> {
         None => (None, text),
         Some((address, port)) => {
             let plain = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
-            let address = plain.parse().map_err(|_| format!("{address:?} is no address, such as 10.0.0.1 or [::1]"))?;
+            let address =
+                plain.parse().map_err(|_| format!("{address:?} is not an address such as 10.0.0.1 or [::1]"))?;
             (Some(address), port)
         }
     };
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let port = match is_number {
-        true => port.parse().map(Port::Number).map_err(|_| format!("{port} is no port: they go from 1 to 65535")),
+        true => port.parse().map(Port::Number).map_err(|_| format!("{port} is not a port: use 1 to 65535")),
         false => port
             .parse()
             .map(Port::Endpoint)

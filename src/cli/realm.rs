@@ -61,7 +61,7 @@ pub enum RealmVerb {
     /// What is not given stays as it is.
     #[command(
         after_long_help = "A realm that is disabled keeps its units, and those of the realms below it, from being \
-                    started; what runs goes on until it is stopped. Units keep the ports that they have: another \
+                    started; running units continue until they are stopped. Units keep the ports that they have: another \
                     range is for new endpoints. With another bind address, units with global endpoints, and \
                     units that connect to these, are restarted."
     )]
@@ -262,12 +262,12 @@ async fn told(
             if !heard.is_empty() {
                 report(&command, &heard)?;
             }
-            let later = if away.is_empty() { "" } else { "; those that are away hear of it when they are back" };
+            let later = if away.is_empty() { "" } else { "; those that are away are told when they are back" };
             let hosts = if heard.len() == 1 { "host" } else { "hosts" };
             print::say(format_args!("{what}, on {} {hosts}{later}", heard.len()));
             return Ok(());
         }
     }
-    print::say(format_args!("{what}; hosts that have not heard yet will (`muster command show {id}` tells which)"));
+    print::say(format_args!("{what}; some hosts have not confirmed yet (`muster command show {id}` shows which)"));
     Ok(())
 }

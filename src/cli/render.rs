@@ -134,9 +134,8 @@ async fn ask(session: &CliSession, host: &str, asked: &UnitTemplates) -> Result<
     let command = submit(session, vec![host.to_owned()], asked, Some(ANSWER_MAX_MS)).await?;
     let (hosts, output) = command_follower::collect(session, &command).await?;
     report(&command, &hosts)?;
-    let found: RenderedTexts = serde_json::from_slice(&output).map_err(|error| {
-        Failure::new(FailureKind::Failed, format!("what {host} answers is not understood: {error}"))
-    })?;
+    let found: RenderedTexts = serde_json::from_slice(&output)
+        .map_err(|error| Failure::new(FailureKind::Failed, format!("the answer of {host} is not valid: {error}")))?;
     Ok(found.texts)
 }
 

@@ -101,7 +101,8 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
     let revision = unit.observed.trial.verified().map(|revision| format!("revision {}", revision.short()));
     let verified = ("verified", revision.unwrap_or_default());
     let Some(back) = unit.observed.rolled_back() else {
-        let trial = if unit.observed.trial.is_on() { "until it is verified; if it fails it goes back" } else { "" };
+        let trial =
+            if unit.observed.trial.is_on() { "until it is verified; if it fails it is rolled back" } else { "" };
         return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
     };
     let (name, kind) = (format!("{}:{}", unit.host, unit.unit), unit.desired.spec.kind());
@@ -183,8 +184,8 @@ mod tests {
         unit.observed.trial = TrialReport::RolledBack(rolled_back());
         unit.observed.revision = Some(rolled_back().to);
         for goal in [WaitGoal::Reached, WaitGoal::Proven] {
-            let WaitProgress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
-            assert!(why.cause.contains("it went back to revision") && why.cause.contains("exit code 1"), "{why}");
+            let WaitProgress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it rolled back") };
+            assert!(why.cause.contains("it rolled back to revision") && why.cause.contains("exit code 1"), "{why}");
         }
         assert_eq!(progress(&unit, 2, WaitGoal::Proven), WaitProgress::Going, "that was another generation");
         // The desired revision is temporarily not available; the running one continues.
@@ -192,7 +193,7 @@ mod tests {
         unit.observed.trial = TrialReport::Verified(rolled_back().to);
         unit.observed.error = Some(Diagnostic::new("nobody answers"));
         let WaitProgress::Stuck { why, .. } = progress(&unit, 2, WaitGoal::Reached) else { panic!("nobody hears why") };
-        assert_eq!(why, Diagnostic::new("it is not there yet: nobody answers"));
+        assert_eq!(why, Diagnostic::new("it does not exist yet: nobody answers"));
         assert_eq!(progress(&unit, 2, WaitGoal::Seen), WaitProgress::Going);
         unit.observed.error = None;
         assert_eq!(progress(&unit, 2, WaitGoal::Reached), WaitProgress::Going);

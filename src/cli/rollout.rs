@@ -121,7 +121,7 @@ pub struct CancelRolloutArgs {
 fn parse_outcome(text: &str) -> Result<HostOutcome, String> {
     words::OUTCOMES.into_iter().find(|outcome| outcome_word(*outcome) == text).ok_or_else(|| {
         let known: Vec<&str> = words::OUTCOMES.into_iter().map(outcome_word).collect();
-        format!("there is no such outcome; known are {}", known.join(", "))
+        format!("unknown outcome; use one of {}", known.join(", "))
     })
 }
 
@@ -206,7 +206,7 @@ fn lines(detail: &RolloutDetail, now_ms: i64) -> Vec<(&'static str, String)> {
     let of = &detail.rollout;
     let mut lines = vec![
         ("deployment", of.deployment.to_string()),
-        ("version", format!("{}{}", of.version, if of.is_rollback { ", which goes back" } else { "" })),
+        ("version", format!("{}{}", of.version, if of.is_rollback { ", which rolls back" } else { "" })),
         ("phase", phase(&of.phase, now_ms)),
         ("wave", format!("{} of {}", of.wave, of.waves)),
         ("hosts", format!("{}: {}", of.hosts, follow::counts(of))),
@@ -214,7 +214,7 @@ fn lines(detail: &RolloutDetail, now_ms: i64) -> Vec<(&'static str, String)> {
         ("began", print::age(of.begun_ms, now_ms)),
         ("ended", of.ended_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
         ("deadline", detail.deadline_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
-        ("goes back to", detail.goes_back_to.map(|number| format!("version {number}")).unwrap_or_default()),
+        ("rolls back to", detail.goes_back_to.map(|number| format!("version {number}")).unwrap_or_default()),
     ];
     let verbs: Vec<&str> = detail.verbs.iter().map(|verb| verb.word()).collect();
     lines.push(("verbs", verbs.join(", ")));
@@ -301,11 +301,11 @@ fn tell(session: &CliSession, rollout: &Rollout) -> Result<(), Failure> {
 async fn cancel(session: &CliSession, args: &CancelRolloutArgs) -> Result<(), Failure> {
     let RolloutArgs { deployment, version } = &args.rollout;
     let what = match args.rollback {
-        true => format!("cancel the rollout of {deployment}, and have its hosts go back"),
-        false => format!("cancel the rollout of {deployment}, and leave its hosts as they are"),
+        true => format!("cancel the rollout of {deployment}, and roll its hosts back"),
+        false => format!("cancel the rollout of {deployment}; its hosts keep what they have"),
     };
     if !args.yes && !print::confirm(&format!("{what}?")) {
-        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation")).hint("pass --yes"));
     }
     let asked = CancelRollout { version: *version, rollback: args.rollback };
     let rollout: Rollout = session.client.post(&format!("{}/cancel", path(deployment)), &asked).await?;

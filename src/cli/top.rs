@@ -34,8 +34,7 @@ pub use super::top_subject::TopSubject;
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "Keys: c cpu, m memory, d disk, n network, h name set the order; space updates now; q quits.\n\n\
-                    --select takes what `muster exec --select` takes; with `units`, it selects their hosts. If \
-                    the output is no terminal, it is printed once."
+                    --select takes what `muster exec --select` takes; with `units`, it selects their hosts. If the output is not a terminal, it is printed once."
 )]
 pub struct TopArgs {
     /// Hosts or units

@@ -442,9 +442,9 @@ pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun)
     };
     let header = ["HOST", "UNIT", "KIND", "VERSION", "DEPLOYMENT", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
     let empty = match noun {
-        Noun::Container => "no containers that agents keep; `muster unit apply --help` tells how to make one",
-        Noun::Yuno => "no yunos; `muster yuno create --help` tells how to make one",
-        Noun::Unit => "no units; `muster yuno create --help` tells how to make one",
+        Noun::Container => "no containers that agents keep; `muster unit apply --help` describes one",
+        Noun::Yuno => "no yunos; `muster yuno create --help` describes one",
+        Noun::Unit => "no units; `muster yuno create --help` describes one",
     };
     session.printer.list(&units, &header, row, empty)?;
     if let Some(limit) = limit {
@@ -511,10 +511,7 @@ pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> 
             ("host", format!("{} ({})", unit.hostname, unit.host)),
             ("kind", desired.spec.kind().to_owned()),
             ("deployment", unit.owner.as_ref().map(deployment::owner).unwrap_or_default()),
-            (
-                "differs",
-                unit.deviation().map(|what| format!("{what}; what follows is what is wanted")).unwrap_or_default(),
-            ),
+            ("differs", unit.deviation().map(|what| format!("{what}; the desired state follows")).unwrap_or_default()),
             ("artifact", spec.artifact().map(artifact).unwrap_or_default()),
             ("files", files(spec)),
             image,

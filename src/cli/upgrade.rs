@@ -27,8 +27,7 @@ use muster_api::host_names::HostNames;
 /// Bring yunos to the newest artifact of their role and the newest version of their configs and secrets.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_long_help = "The newest is the one with the highest number by semantic versioning; where a version is no \
-                    number, such as a hash, it is the one that was added last. A pre-release (1.3.0-rc.1) is \
+    after_long_help = "The newest is the one with the highest number by semantic versioning; where a version is not a number, such as a hash, it is the one that was added last. A pre-release (1.3.0-rc.1) is \
                     only taken if it is named, or if there is no release. A version older than the present one \
                     is only taken with --force."
 )]
@@ -160,7 +159,7 @@ fn row(plan: &UnitUpgrade, names: &HostNames<'_>) -> Vec<String> {
 
 fn show(session: &CliSession, plans: &[UnitUpgrade]) -> Result<(), Failure> {
     let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
-    session.printer.list(plans, &HEADER, |plan| row(plan, &names), "there is nothing newer than what is there")
+    session.printer.list(plans, &HEADER, |plan| row(plan, &names), "there is nothing newer")
 }
 
 /// Shows the plan to people before it is carried out; the data for programs are its results.
@@ -172,8 +171,8 @@ fn show_table(plans: &[UnitUpgrade]) {
 /// The newest versions, or the named ones.
 async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], force: bool) -> Result<Offer, Failure> {
     if named.is_none() && configs.is_empty() && force {
-        let nothing = Failure::new(FailureKind::Usage, "--force takes what is named, and nothing is named");
-        return Err(nothing.hint("say --artifact ROLE@VERSION or --config ID@VERSION"));
+        let nothing = Failure::new(FailureKind::Usage, "--force needs a named artifact or config");
+        return Err(nothing.hint("pass --artifact ROLE@VERSION or --config ID@VERSION"));
     }
     let all: (Vec<Artifact>, Vec<Config>) =
         (session.client.get("artifacts", &[]).await?, session.client.get("configs", &[]).await?);

@@ -139,7 +139,7 @@ fn layer(var: &Var, names: &HostNames<'_>) -> String {
 fn parse_json(text: &str) -> Result<Value, Failure> {
     canonical::parse_value(text.as_bytes()).map_err(|error| {
         Failure::new(FailureKind::Usage, format!("the value: {error}"))
-            .hint("without --json the value is text as it is")
+            .hint("without --json the value is taken as text")
     })
 }
 

@@ -38,7 +38,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "agent install",
         &[
             ("muster agent install --now --join TOKEN", "with a token of `muster token create`"),
-            ("muster agent install --now", "upgrade program and service; yunos go on"),
+            ("muster agent install --now", "upgrade program and service; yunos keep running"),
             ("muster agent install --dry-run", ""),
         ],
     ),
@@ -384,7 +384,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("muster deployment rm shop/till --dry-run", ""),
             ("muster deployment rm shop/till", "stop and remove its units everywhere"),
-            ("muster deployment rm shop/till --keep", "leave its units as they are"),
+            ("muster deployment rm shop/till --keep", "keep its units running"),
         ],
     ),
     (
@@ -429,8 +429,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster rollout watch shop/till --timeout 1h -o json", "the whole rollout in each line"),
         ],
     ),
-    ("rollout pause", &[("muster rollout pause shop/till", "hosts that change now go on")]),
-    ("rollout resume", &[("muster rollout resume shop/till", "in spite of the failures until now")]),
+    ("rollout pause", &[("muster rollout pause shop/till", "hosts that change now finish")]),
+    ("rollout resume", &[("muster rollout resume shop/till", "in spite of the failures so far")]),
     (
         "rollout promote",
         &[
@@ -442,7 +442,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "rollout cancel",
         &[
-            ("muster rollout cancel shop/till", "hosts stay as they are"),
+            ("muster rollout cancel shop/till", "hosts keep what they have"),
             ("muster rollout cancel shop/till --rollback --yes", "hosts go back"),
         ],
     ),

@@ -21,7 +21,7 @@ use crate::{
 /// Keep a container that somebody else has made, as it is.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_long_help = "One that runs goes on, and one that does not run is started. From then on it is kept as any \
+    after_long_help = "A running container keeps running, and a stopped one is started. From then on it is kept as any \
                     unit is: restarted, probed, limited (`quota`), entered (`exec --container`). It is not made \
                     again if somebody removes it, and `rm` releases it without removing it."
 )]

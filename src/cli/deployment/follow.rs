@@ -189,7 +189,7 @@ impl FollowedHosts {
             (if count == 1 { "is" } else { "are" }, if wrong.is_empty() { "not there yet" } else { "not as desired" });
         let message = format!("{count} of {of} hosts of {name} {is} {not}:{list}{more}");
         let hint = match wrong.first().map(|host| host.state) {
-            None => format!("it goes on; `muster deployment watch {name}` follows it"),
+            None => format!("it continues; `muster deployment watch {name}` follows it"),
             Some(DeploymentState::Conflict) => {
                 "remove the unit from one of both deployments, or select other hosts".to_owned()
             }
@@ -198,13 +198,12 @@ impl FollowedHosts {
                     .to_owned()
             }
             Some(DeploymentState::Cannot) => {
-                "`muster host show HOST` says what a host can do; give it what it lacks, or select other hosts"
-                    .to_owned()
+                "`muster host show HOST` shows what a host can do; add what it lacks, or select other hosts".to_owned()
             }
             Some(DeploymentState::Held) => "`muster unit unhold` ends a hold".to_owned(),
             Some(_) => format!(
-                "`muster unit show HOST:UNIT` tells more of a unit; `muster deployment rollback {name}` goes back to the \
-                 version before"
+                "`muster unit show HOST:UNIT` shows more of a unit; `muster deployment rollback {name}` \
+                 rolls back to the version before"
             ),
         };
         Err(Failure::new(FailureKind::Failed, message).hint(hint))
@@ -281,7 +280,7 @@ pub(super) async fn follow(
 ) -> Result<FollowedHosts, Failure> {
     let goes_on = |failure: Failure| match failure.kind {
         FailureKind::Unreachable => {
-            failure.hint(format!("it goes on; `muster deployment watch {deployment}` follows it"))
+            failure.hint(format!("it continues; `muster deployment watch {deployment}` follows it"))
         }
         _ => failure,
     };
@@ -384,7 +383,7 @@ mod tests {
         let mut slow = followed(FollowGoal::Online, &[host(1, Changing, None), host(2, Away, None)]);
         slow.timed_out = true;
         let failure = slow.verdict().unwrap_err();
-        assert_eq!(failure.cause(), Some("1 of 2 hosts of shop/till is not there yet:\n  till-1: changing"));
+        assert_eq!(failure.cause(), Some("1 of 2 hosts of shop/till does not exist yet:\n  till-1: changing"));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
     })?;
     let documents = document_file::parse(&text).map_err(|message| wrong(format!("{name}: {message}")))?;
     let [Value::Array(listed)] = &documents[..] else {
-        return Err(wrong(format!("{name}: one list of steps is wanted")));
+        return Err(wrong(format!("{name}: expected one list of steps")));
     };
     if !(1..=BATCH_MAX).contains(&listed.len()) {
         return Err(wrong(format!("{name}: it has {} steps, and a batch has from 1 to {BATCH_MAX}", listed.len())));
@@ -72,7 +72,7 @@ pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
 }
 
 fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
-    let Value::Object(_) = step else { return Err(vec!["an object with `argv` or `shell` is wanted".to_owned()]) };
+    let Value::Object(_) = step else { return Err(vec!["expected an object with `argv` or `shell`".to_owned()]) };
     let (mut known, mut faults) = (step.clone(), Vec::new());
     for key in unknown_keys::take_unknown(&mut known, &schemars::schema_for!(BatchStep).to_value()) {
         faults.push(format!("{}: there is no such key; {}", key.at, key.hint));

@@ -80,12 +80,12 @@ impl FollowedRollout {
         let Rollout { version, phase, .. } = &last.rollout;
         if let Some(wanted) = self.goal.version.filter(|wanted| wanted != version) {
             let message = match last.rollout.is_rollback {
-                true => format!("version {wanted} of {name} did not go well: version {version} goes back"),
-                false => format!("version {version} has taken the place of version {wanted} of {name}"),
+                true => format!("version {wanted} of {name} failed: version {version} rolls it back"),
+                false => format!("version {version} of {name} has replaced version {wanted}"),
             };
-            return Err(failed(message).hint(format!("`muster rollout show {name} --version {wanted}` tells why")));
+            return Err(failed(message).hint(format!("`muster rollout show {name} --version {wanted}` shows why")));
         }
-        let why = format!("`muster rollout hosts {name}` tells more");
+        let why = format!("`muster rollout hosts {name}` shows more");
         Err(match phase {
             RolloutPhase::Completed => return Ok(()),
             RolloutPhase::Running if self.away() > 0 && !self.timed_out => return Ok(()),
@@ -109,7 +109,7 @@ impl FollowedRollout {
                 .hint(format!("`muster rollout promote {name}` has the next wave begin")),
             RolloutPhase::Running | RolloutPhase::Soaking { .. } => {
                 failed(format!("version {version} of {name} has not reached all its hosts yet"))
-                    .hint(format!("it goes on; `muster rollout watch {name}` follows it"))
+                    .hint(format!("it continues; `muster rollout watch {name}` follows it"))
             }
         })
     }
@@ -118,14 +118,15 @@ impl FollowedRollout {
 /// What an operator may do with a paused rollout.
 fn paused_hint(detail: &RolloutDetail) -> String {
     let name = &detail.rollout.deployment;
-    let mut hint = format!("`muster rollout hosts {name}` tells more; `muster rollout resume {name}` goes on");
+    let mut hint =
+        format!("`muster rollout hosts {name}` shows more; `muster rollout resume {name}` resumes it");
     if detail.verbs.contains(&RolloutVerb::Retry) {
-        hint.push_str(", `retry` has failed hosts try again");
+        hint.push_str(", `retry` retries failed hosts");
     }
     hint.push_str(if detail.goes_back_to.is_some() {
-        ", `cancel --rollback` goes back, and `cancel` leaves hosts as they are"
+        ", `cancel --rollback` rolls back, and `cancel` leaves hosts unchanged"
     } else {
-        ", and `cancel` leaves hosts as they are"
+        ", and `cancel` leaves hosts unchanged"
     });
     hint
 }
@@ -216,7 +217,9 @@ pub(crate) async fn follow(
     each: impl Fn(&RolloutEvent) -> Result<(), Failure>,
 ) -> Result<FollowedRollout, Failure> {
     let goes_on = |failure: Failure| match failure.kind {
-        FailureKind::Unreachable => failure.hint(format!("it goes on; `muster rollout watch {deployment}` follows it")),
+        FailureKind::Unreachable => {
+            failure.hint(format!("it continues; `muster rollout watch {deployment}` follows it"))
+        }
         _ => failure,
     };
     let until = limit.map(|limit| Instant::now() + limit);

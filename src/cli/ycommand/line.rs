@@ -36,14 +36,14 @@ impl YunetaLine {
         let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
         let mut line = Self { verb: rest[..end].to_owned(), parameters: BTreeMap::new() };
         if line.verb.is_empty() || line.verb.contains('=') {
-            return Err("a verb is wanted first, such as `list-yunos`".to_owned());
+            return Err("expected a verb first, such as `list-yunos`".to_owned());
         }
         rest = rest[end..].trim_start();
         while !rest.is_empty() {
-            let (key, after) = rest.split_once('=').ok_or_else(|| format!("{rest:?} is no KEY=VALUE"))?;
+            let (key, after) = rest.split_once('=').ok_or_else(|| format!("{rest:?} is not KEY=VALUE"))?;
             let key = key.trim_end();
             if key.is_empty() || key.contains(char::is_whitespace) {
-                return Err(format!("{key:?} is no key; KEY=VALUE is wanted"));
+                return Err(format!("{key:?} is not a key: expected KEY=VALUE"));
             }
             let (value, left) = value(after).map_err(|why| format!("{key}: {why}"))?;
             if line.parameters.insert(key.to_owned(), value).is_some() {
@@ -65,7 +65,7 @@ impl YunetaLine {
 
     /// The file that one of these parameters names.
     pub(super) fn file(&self, keys: &[&str]) -> Result<&str, String> {
-        let wanted = || format!("{}=$$(FILE) is wanted", keys[0]);
+        let wanted = || format!("expected {}=$$(FILE)", keys[0]);
         match keys.iter().find_map(|key| self.parameters.get(*key)) {
             Some(ParameterValue::File(path)) => Ok(path),
             Some(ParameterValue::Text(_)) => Err(format!("{}: contents come from a file here", wanted())),

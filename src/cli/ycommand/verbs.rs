@@ -115,7 +115,7 @@ const REALM: &[&str] =
     &["id", "realm_owner", "realm_name", "realm_role", "realm_env", "bind_ip", "parent_realm_id", "realm_disabled"];
 const SNAP: &[&str] = &["name", "host"];
 const STAYS: &[(&str, &str)] = &[("force", "what a yuno or a snapshot needs stays")];
-const NO_SERVICE: &[(&str, &str)] = &[("service", "a yuno tells the numbers of all that is in it")];
+const NO_SERVICE: &[(&str, &str)] = &[("service", "a yuno reports the numbers of all its parts")];
 
 const CERTIFICATES: &str =
     "each yuno watches the files it reads (`muster yuno create --on-change FILE=signal`), by their content, every 30 s";
@@ -127,8 +127,8 @@ const KILLING: &str = "how a yuno ends is its own (`muster yuno create --stop-si
 const LEASES: &str = "hosts lease ports to yunos: `muster yuno create --provide` says which a yuno has, \
                       `muster realm set --bind --ports` where a realm's are, and they go with the yuno";
 const NODES: &str = "`muster unit export > FILE` and `muster unit apply FILE` bring units to other hosts";
-const OPERATORS: &str = "whoever is signed in as an operator may do everything (`muster login ls`), and the broker's \
-                         rules say what hosts and observers may (`muster broker render`)";
+const OPERATORS: &str = "every signed-in operator may do everything (`muster login ls`), and the \
+                         broker's rules limit hosts and observers (`muster broker render`)";
 
 /// All verbs, by name.
 pub(super) const VERBS: &[YunetaVerb] = &[
@@ -159,7 +159,7 @@ pub(super) const VERBS: &[YunetaVerb] = &[
     verb(
         "create-yuno",
         &["id", "realm_id", "yuno_role", "yuno_name", "role_version", "name_version", "yuno_tag", "host"],
-        "make a yuno of a realm, a binary and a config, which have to be there",
+        "create a yuno of a realm, a binary and a config, which must exist",
         to::create,
     ),
     verb("deactivate-snap", SNAP, "undo the activation of a snapshot", to::deactivate_snap),
@@ -179,9 +179,12 @@ pub(super) const VERBS: &[YunetaVerb] = &[
     instead("dir-repos", FOLDERS),
     instead("dir-store", FOLDERS),
     instead("dir-yuneta", FOLDERS),
-    yunos("disable-yuno", &[], "hold yunos as they are: what does not run is not started", |line, world| {
-        to::on(line, world, &["unit", "hold"], &[])
-    }),
+    yunos(
+        "disable-yuno",
+        &[],
+        "hold yunos in their present state: those that do not run are not started",
+        |line, world| to::on(line, world, &["unit", "hold"], &[]),
+    ),
     instead(
         "edit-config",
         "a version of a config never changes: `view-config`, then `update-config` with another version",
@@ -237,7 +240,7 @@ pub(super) const VERBS: &[YunetaVerb] = &[
     yunos(
         "run-yuno",
         &["play"],
-        "start yunos that are enabled, with their newest configs; play=1 has them play",
+        "start yunos that are enabled, with their newest configs; play=1 makes them play",
         to::run,
     ),
     yunos("running-bin", &[], "show what one yuno runs", to::show_one),
@@ -271,7 +274,7 @@ pub(super) const VERBS: &[YunetaVerb] = &[
     instead("update-public-service", LEASES),
     verb("update-realm", REALM, "change a realm", to::update_realm),
     instead("upgrade-node", NODES),
-    verb("view-config", &["id", "version"], "print a config as it was created", to::view_config),
+    verb("view-config", &["id", "version"], "print a config unchanged", to::view_config),
     yunos("view-yuno-config", &[], "print the configs of yunos as they were created", to::view_yuno_config),
     instead("write-tty", CONSOLES),
 ];
