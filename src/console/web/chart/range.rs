@@ -90,7 +90,7 @@ impl TimeRange {
         html! {
             nav.ranges aria-label="Range of the charts" {
                 @for range in Self::ALL {
-                    a href={ (url) (joint) "range=" (range.word()) } aria-current=[(range == self).then_some("true")] { (range.word()) }
+                    a href={ (url) (joint) "range=" (range.word()) } aria-current=[(range == self).then_some("true")] { (range.word()) } " "
                 }
             }
         }

@@ -201,9 +201,9 @@ impl CommandView {
             }
             @if pages > 1 {
                 nav.pages aria-label="Pages of hosts" {
-                    @if page > 1 { a href={ (base) "?page=" (page - 1) } rel="prev" { "← previous" } }
+                    @if page > 1 { a href={ (base) "?page=" (page - 1) } rel="prev" { "← previous" } } " "
                     span { "page " (page) " of " (pages) }
-                    @if page < pages { a href={ (base) "?page=" (page + 1) } rel="next" { "next →" } }
+                    " " @if page < pages { a href={ (base) "?page=" (page + 1) } rel="next" { "next →" } }
                 }
             }
         }

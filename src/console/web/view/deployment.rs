@@ -58,7 +58,7 @@ pub(in crate::web) fn tone(state: DeploymentState) -> Tone {
 pub(super) fn states(counts: &BTreeMap<DeploymentState, u64>) -> Markup {
     html! {
         span.summary {
-            @for (of, number) in counts { (state(tone(*of), &format!("{} {}", grouped(*number), of.word()))) }
+            @for (of, number) in counts { (state(tone(*of), &format!("{} {}", grouped(*number), of.word()))) " " }
         }
     }
 }
@@ -114,7 +114,7 @@ impl PageView for DeploymentView {
             div.head {
                 h1 { (of.deployment) }
                 div.actions {
-                    @if self.versions.len() > 1 { a.button href={ (url(&of.deployment)) "/rollback" } { "Roll back…" } }
+                    @if self.versions.len() > 1 { a.button href={ (url(&of.deployment)) "/rollback" } { "Roll back…" } " " }
                     a.button href={ (url(&of.deployment)) "/removal" } { "Remove…" }
                 }
             }
@@ -187,7 +187,7 @@ impl DeploymentView {
             @if let Some(rollout) = &self.rollout { (rollout::line(rollout, frame)) }
             (self.tiles())
             @if all.is_empty() {
-                div.empty { p { strong { "No host is selected by the target." } " A host gets labels on its page, or so:" }
+                div.empty { p { strong { "No host is selected by the target." } " Set labels on a host's page, or with:" }
                     (cli("muster host label till-7 role=till")) }
             } @else if page.is_empty() {
                 p { "No host is in this state. " a href=(url(self.name())) { "Show all" } }
@@ -225,9 +225,9 @@ impl DeploymentView {
         html! {
             @if found > shown {
                 nav.pages aria-label="Pages of hosts" {
-                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } } " "
                     span { (grouped(first as u64 + 1)) "–" (grouped((first + shown) as u64)) " of " (grouped(found as u64)) }
-                    @if first + shown < found { a href=(to(page + 1)) rel="next" { "next →" } }
+                    " " @if first + shown < found { a href=(to(page + 1)) rel="next" { "next →" } }
                 }
             }
         }
@@ -238,8 +238,8 @@ impl DeploymentView {
         html! {
             details {
                 summary { "Adopt or detach a unit on some hosts" }
-                p.note { "Adopting takes over a unit of this name that a verb has made, or one that was detached. A detached unit goes on as it is, \
-                    and is changed by verbs alone." }
+                p.note { "Adopting takes over a unit of this name that a verb has created, or one that was detached. A detached unit keeps \
+                    running, and only verbs change it." }
                 (frame.form(&format!("{}/unit", url(self.name())), html! {
                     div.options {
                         div.field {
@@ -551,9 +551,9 @@ impl PageView for RemovalView {
                     legend { "Units" }
                     label.choice { input type="radio" name="units" value="remove" checked; " Stop and remove them; their data stays" }
                     label.choice { input type="radio" name="units" value="purge"; " Stop and remove them, with their data" }
-                    label.choice { input type="radio" name="units" value="keep"; " Leave them as they are, without an owner" }
+                    label.choice { input type="radio" name="units" value="keep"; " Keep them running, without an owner" }
                 }
-                p.note { "Each host removes units as its own policy says, one after the other. What waits is shown on its page." }
+                p.note { "Each host removes units one after the other, as its policy allows. Its page shows which wait." }
                 button.danger type="submit" { "Remove " (deployment) }
             }))
         }

@@ -4,6 +4,7 @@
 
 use maud::{Markup, html};
 use muster_api::{CommandHost, CommandState, Cordon, CordonInfo, HostConnection, HostPresence, Unit};
+use muster_topics::count::counted;
 use muster_topics::{
     Millis,
     diagnostic::Diagnostic,
@@ -214,13 +215,13 @@ pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
         _ => Tone::Bad,
     };
     let words = match status {
-        Status::Refused { code: RefusalCode::NotSelected, .. } => "not selected any more".to_owned(),
+        Status::Refused { code: RefusalCode::NotSelected, .. } => "no longer selected".to_owned(),
         Status::Exited(end) => end.to_string(),
         Status::TimedOut => "timed out".to_owned(),
         Status::Cancelled => "cancelled".to_owned(),
         Status::Batch { steps } => batch_words(steps),
         Status::Applied { generation, .. } => format!("applied (generation {generation})"),
-        Status::AppliedSet { units } => format!("applied ({} units)", units.len()),
+        Status::AppliedSet { units } => format!("applied ({})", counted(units.len(), "unit")),
         Status::Completed => "done".to_owned(),
         Status::Refused { .. } => "refused".to_owned(),
         Status::Failed(_) => "failed".to_owned(),
@@ -233,7 +234,7 @@ pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
 fn batch_words(steps: &[StepOutcome]) -> String {
     match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
         Some((number, step)) => format!("step {number}: {}", outcome_words(&step.status).1),
-        None => format!("{} steps done", steps.len()),
+        None => format!("{} done", counted(steps.len(), "step")),
     }
 }
 

@@ -57,8 +57,8 @@ impl FleetGlance {
                     li { a href="/?show=away" { span.number { (grouped(never)) } " " (state(Tone::Busy, "never connected")) } }
                 }
                 li { a href="/alerts" {
-                    span.number { (grouped(critical)) (more) } " " (state(tone(critical, Tone::Bad), "critical"))
-                    span.number { (grouped(warning)) (more) } " " (state(tone(warning, Tone::Busy), "warnings"))
+                    span.number { (grouped(critical)) (more) } " " (state(tone(critical, Tone::Bad), "critical")) " "
+                    span.number { (grouped(warning)) (more) } " " (state(tone(warning, Tone::Busy), "warnings")) " "
                     @if info > 0 { span.number { (grouped(info)) (more) } " " (state(Tone::Idle, "info")) }
                 } }
                 li {

@@ -197,9 +197,9 @@ impl HostsView {
         let to = |page: u64| ShownHosts { page, ..self.shown.clone() }.url();
         html! {
             nav.pages aria-label="Pages of hosts" {
-                @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } } " "
                 span { (grouped(first)) "–" (grouped(last)) " of " (grouped(self.found)) }
-                @if last < self.found { a href=(to(page + 1)) rel="next" { "next →" } }
+                " " @if last < self.found { a href=(to(page + 1)) rel="next" { "next →" } }
             }
         }
     }

@@ -112,13 +112,13 @@ pub(super) fn phase_words(of: &Rollout, frame: &PageFrame) -> Markup {
         @match &of.phase {
             RolloutPhase::Running if of.wave >= of.waves => { "the last wave" @if of.waves > 1 { " of " (of.waves) } " admits hosts" }
             RolloutPhase::Running => { "wave " (of.wave) " of " (of.waves) " admits hosts" }
-            RolloutPhase::Soaking { until_ms } => { "wave " (of.wave) " has ended well; the next one begins " (due(*until_ms, frame.now_ms)) }
-            RolloutPhase::Approval => { "wave " (of.wave) " has ended well; an operator has to approve the next one" }
+            RolloutPhase::Soaking { until_ms } => { "wave " (of.wave) " has succeeded; the next one begins " (due(*until_ms, frame.now_ms)) }
+            RolloutPhase::Approval => { "wave " (of.wave) " has succeeded; an operator must approve the next one" }
             RolloutPhase::Paused { since_ms, reason } => { (reason) ", " (ago(*since_ms, frame.now_ms)) }
             RolloutPhase::Completed => "every host has an outcome",
-            RolloutPhase::Cancelled => "hosts stay as they are",
+            RolloutPhase::Cancelled => "hosts keep what they have",
             RolloutPhase::RolledBack { by } => { (other(*by)) " goes back" }
-            RolloutPhase::Superseded { by } => { (other(*by)) " took its place" }
+            RolloutPhase::Superseded { by } => { (other(*by)) " has replaced it" }
             RolloutPhase::Failed { reason } => (reason),
         }
     }
@@ -141,7 +141,7 @@ pub(super) fn outcomes(counts: &BTreeMap<HostOutcome, u64>) -> Markup {
     html! {
         span.summary {
             @for (of, number) in counts {
-                (state(outcome_tone(*of), &format!("{} {}", grouped(*number), outcome_words(*of))))
+                (state(outcome_tone(*of), &format!("{} {}", grouped(*number), outcome_words(*of)))) " "
             }
         }
     }
@@ -227,7 +227,7 @@ impl PageView for RolloutView {
             }
             section {
                 h2 { "Policy" }
-                p.note { "It stands in the deployment's document, below " code { "rollout" } ". What the document leaves out is shown as it is by default." }
+                p.note { "It is in the deployment's document, below " code { "rollout" } ". Defaults are shown for what the document leaves out." }
                 (deployment::json("Policy", &serde_json::Value::Object(self.detail.policy.clone())))
             }
             section {
@@ -285,7 +285,7 @@ impl RolloutView {
     fn verbs(&self) -> Markup {
         html! {
             @for verb in &self.detail.verbs {
-                a.button href=(verb_url(self.name(), *verb)) { (verb_words(*verb)) "…" }
+                a.button href=(verb_url(self.name(), *verb)) { (verb_words(*verb)) "…" } " "
             }
         }
     }
@@ -296,7 +296,7 @@ impl RolloutView {
             dl.facts {
                 div { dt { "Version" } dd {
                     a href=(deployment::version_url(self.name(), of.version)) { (of.version) }
-                    @if of.is_rollback { ", which goes back to an earlier one" }
+                    @if of.is_rollback { ", which rolls back to an earlier one" }
                 } }
                 div { dt { "Hosts" } dd { (grouped(of.hosts)) ", " (grouped(of.ended())) " have ended" } }
                 div { dt { "Changing now" } dd { (grouped(of.in_flight)) } }
@@ -390,7 +390,7 @@ impl RolloutView {
             @if self.hosts.hosts.is_empty() {
                 p {
                     @if self.shown.is_all() && self.shown.page <= 1 { "This rollout has no hosts." } @else {
-                        "No host is like that. " a href=(self.shown.all().url(self.name())) { "Show all" }
+                        "No host matches. " a href=(self.shown.all().url(self.name())) { "Show all" }
                     }
                 }
             } @else {
@@ -476,9 +476,9 @@ impl RolloutView {
         html! {
             @if found > shown {
                 nav.pages aria-label="Pages of hosts" {
-                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } } " "
                     span { (grouped(first + 1)) "–" (grouped(first + shown)) " of " (grouped(found)) }
-                    @if first + shown < found { a href=(to(page + 1)) rel="next" { "next →" } }
+                    " " @if first + shown < found { a href=(to(page + 1)) rel="next" { "next →" } }
                 }
             }
         }
@@ -571,7 +571,7 @@ impl PageView for RolloutVerbView {
                     @else { button.primary type="submit" { (verb_words(self.verb)) } }
                 }))
             } @else {
-                p { "That is not possible as the rollout is now. " a href=(url(&of.deployment)) { "Show the rollout" } }
+                p { "The present state of the rollout does not allow that. " a href=(url(&of.deployment)) { "Show the rollout" } }
             }
         }
     }
@@ -586,7 +586,7 @@ impl RolloutVerbView {
         html! {
             @match self.verb {
                 RolloutVerb::Pause => {
-                    "No further host begins until an operator resumes. " (self.changing()) " The deadline for hosts that are away stands still."
+                    "No further host begins until an operator resumes the rollout. " (self.changing()) " The deadline for offline hosts stops."
                 }
                 RolloutVerb::Resume => {
                     "Hosts begin again. " @if failed > 0 { "The failures of the present wave are accepted: only further ones count." }
@@ -598,7 +598,7 @@ impl RolloutVerbView {
                     @if open > 0 {
                         (count(open, "host that has not begun keeps its version. ", "hosts that have not begun keep their version. "))
                     }
-                    "Hosts that have changed stay as they are. " (self.changing())
+                    "Hosts that have changed keep the version. " (self.changing())
                 }
                 RolloutVerb::CancelWithRollback => {
                     "It ends now. A new version is made" @if let Some(number) = self.detail.goes_back_to { ", with the content of "
@@ -645,16 +645,16 @@ impl PageView for ReleaseView {
             }
             @if is_releasable(&self.host) {
                 p {
-                    "The host counts as available again, and takes no more of the budget"
+                    "The host counts as available again and no longer uses the budget"
                     @if let Some(group) = group { " of " (group) }
-                    ": other hosts may begin in its place. Its outcome stays, and nothing on it is changed."
+                    ": other hosts may begin instead. Its outcome stays, and nothing on it changes."
                 }
                 (frame.form(&format!("{rollout}/release"), html! {
                     input type="hidden" name="host" value=(host);
                     button.primary type="submit" { "Release " (hostname) }
                 }))
             } @else {
-                p { "It takes nothing of the budget, or is changing now. " a href=(&rollout) { "Show the rollout" } }
+                p { "It does not use the budget, or is changing now. " a href=(&rollout) { "Show the rollout" } }
             }
         }
     }

@@ -208,9 +208,9 @@ impl UnitsView {
         let to = |page| ShownUnits { page, ..self.shown.clone() }.url();
         html! {
             nav.pages aria-label="Pages of units" {
-                @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } } " "
                 span { (grouped(first.saturating_add(1))) "–" (grouped(last)) " of " (grouped(found)) }
-                @if last < found { a href=(to(page + 1)) rel="next" { "next →" } }
+                " " @if last < found { a href=(to(page + 1)) rel="next" { "next →" } }
             }
         }
     }

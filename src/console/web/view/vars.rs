@@ -107,8 +107,8 @@ impl PageView for VarsView {
                 (self.search())
             }
             @if let Some(problem) = &self.problem { (notice(problem)) }
-            p { "Variables are values for hosts. One of a host stands before one of the same name of a label, that before one of a realm, and that \
-                before one of all hosts. Everybody who may use this console sees them." }
+            p { "Variables are values for hosts. Of variables with one name, one of a host wins over one of a label, that over one of a \
+                realm, and that over one of all hosts. Everybody who may use this console sees them." }
             @if self.vars.is_empty() { (self.nothing()) } @else {
                 (self.table(frame))
                 (self.pages())
@@ -178,9 +178,9 @@ impl VarsView {
         html! {
             @if self.found > self.vars.len() {
                 nav.pages aria-label="Pages of variables" {
-                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                    @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } } " "
                     span { (grouped(first as u64 + 1)) "–" (grouped(last as u64)) " of " (grouped(self.found as u64)) }
-                    @if last < self.found { a href=(to(page + 1)) rel="next" { "next →" } }
+                    " " @if last < self.found { a href=(to(page + 1)) rel="next" { "next →" } }
                 }
             }
         }
