@@ -99,7 +99,7 @@ impl MemberIdentity {
 
     /// Checks that the certificate is under one of these roots.
     fn check_under(&self, roots: RootCertStore) -> Result<(), PkiError> {
-        let what = "the own certificate";
+        let what = "this host's certificate";
         let chain = pki::certificates(what, &self.membership.certificate)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), pki::provider()).build();
         let verifier =
@@ -168,9 +168,9 @@ impl MemberIdentity {
         if let Err(error) = new.check() {
             tracing::error!(
                 %error,
-                consequence = "this host goes on with those that it has",
-                hint = "on the console, see that this host's certificate was renewed before its root is retired",
-                "the console's root certificates are not those that this host's certificate is under",
+                consequence = "this host keeps the root certificates that it has",
+                hint = "renew this host's certificate before its root is retired",
+                "this host's certificate is not under the console's root certificates",
             );
             new.membership.authority = kept;
         }
@@ -190,7 +190,7 @@ impl MemberIdentity {
     /// If it cannot be read.
     pub fn validity_ms(&self) -> Result<(Millis, Millis), JoinError> {
         let unreadable = || JoinError::Answer("the certificate cannot be read".to_owned());
-        let chain = pki::certificates("the own certificate", &self.membership.certificate)?;
+        let chain = pki::certificates("this host's certificate", &self.membership.certificate)?;
         let (_, certificate) =
             chain.first().and_then(|der| x509_parser::parse_x509_certificate(der).ok()).ok_or_else(unreadable)?;
         let validity = certificate.validity();
@@ -215,15 +215,15 @@ pub enum JoinError {
     /// The server is not of the fleet that the token names.
     #[error("the server at {url} is not of the fleet that the token was made for")]
     #[diagnostic(help(
-        "make a new token (`muster token create`) and check the address in its place; do not go \
-                 on if nobody has changed the console, or replaced the fleet's root certificate"
+        "check the console's address and make a new token (`muster token create`); \
+                 if neither the console nor the fleet's root certificate has changed, do not continue"
     ))]
     Stranger {
         /// The console's address, from the token.
         url: String,
     },
     /// There was no usable answer. A retry may help.
-    #[error("the console at {url} cannot be reached: {reason}")]
+    #[error("cannot reach the console at {url}: {reason}")]
     Unreachable {
         /// The console's address.
         url: String,
@@ -234,7 +234,7 @@ pub enum JoinError {
     #[error("the console's answer cannot be used: {0}")]
     Answer(String),
     /// A key or certificate request could not be generated.
-    #[error("no key can be made: {0}")]
+    #[error("cannot create a key: {0}")]
     Key(#[from] rcgen::Error),
     /// A certificate or key cannot be used.
     #[error(transparent)]
@@ -251,8 +251,7 @@ pub enum JoinError {
     /// A file has invalid content.
     #[error("{path} cannot be read: {reason}")]
     #[diagnostic(help(
-        "bring it back from a backup; without one, remove it and join again, with a token of \
-                 `muster token create --replace HOST`"
+        "restore it from a backup; without one, remove it and join again, with a token of `muster token create --replace HOST`"
     ))]
     Content {
         /// The file.
@@ -266,8 +265,7 @@ pub enum JoinError {
     OtherForm(#[from] OtherForm),
     /// The key is a credential, and cannot be used.
     #[error("the key of this host is a credential of systemd ({KEY_CREDENTIAL}), and {reason}")]
-    #[diagnostic(help("hand it in as before (`LoadCredential=`); with another key remove {} and join again, with a token of \
-         `muster token create --replace HOST`",
+    #[diagnostic(help("provide it as before (`LoadCredential=`); with another key remove {} and join again, with a token of `muster token create --replace HOST`",
         path.display()
     ))]
     Credential {
@@ -277,9 +275,9 @@ pub enum JoinError {
         reason: String,
     },
     /// The file is missing, although this host had one.
-    #[error("{path} is missing, which has the certificate and the key of this host")]
+    #[error("{path}, with the certificate and the key of this host, is missing")]
     #[diagnostic(help(
-        "bring it back from a backup; without one, join again, with a token of `muster token create --replace {host}`"
+        "restore it from a backup; without one, join again, with a token of `muster token create --replace {host}`"
     ))]
     Lost {
         /// The file.
@@ -333,7 +331,7 @@ pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
         (_, Some(certified)) => {
             tracing::error!(
                 host.id = %certified, file = %folder.join(HOST_FILE).display(),
-                consequence = "it is written anew from the host's certificate",
+                consequence = "the file is written again from the host's certificate",
                 hint = "check this host's disk",
                 "the file with this host's id is gone or damaged",
             );
@@ -408,7 +406,7 @@ fn load_with(folder: &Path, credentials: Option<&Path>) -> Result<Option<MemberI
             let mut identity = MemberIdentity { membership, key };
             if identity.key.is_empty() {
                 let unusable = |reason: &str| JoinError::Credential { path: path.clone(), reason: reason.to_owned() };
-                identity.key = handed_in(credentials)?.ok_or_else(|| unusable("it is not handed in"))?;
+                identity.key = handed_in(credentials)?.ok_or_else(|| unusable("it is not provided"))?;
                 identity.check().map_err(|_| unusable("it is not the one that the certificate is for"))?;
             }
             identity.check().map_err(|error| damaged(muster_base::failure::with_causes(&error)))?;
@@ -655,8 +653,8 @@ fn unreached_hint(url: &str) -> &'static str {
     let host = url.as_ref().and_then(reqwest::Url::host_str).map(|host| host.trim_matches(['[', ']']));
     match host.is_some_and(|host| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())) {
         true => {
-            "the token leads to this very machine; for a console on another one, start that with an address \
-             (`muster up --listen ADDRESS`), and make a new token there"
+            "the token's address is this machine; if the console is on another machine, start it with \
+             its address (`muster up --listen ADDRESS`) and make a new token there"
         }
         false => "the console must run, and let this host through its firewall to the port for hosts",
     }
@@ -667,7 +665,7 @@ pub(super) fn https(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Cli
 }
 
 fn unreachable(url: &str, error: &(dyn std::error::Error + 'static)) -> JoinError {
-    JoinError::Unreachable { url: url.to_owned(), reason: causes(error) }
+    JoinError::Unreachable { url: url.to_owned(), reason: http::cause(error) }
 }
 
 /// Formats an error with all its causes, since an HTTP client's own message says little.
@@ -702,7 +700,7 @@ pub(super) async fn exchange(
     let mut answer = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(url, &error))? {
         if answer.len() + chunk.len() > max_bytes {
-            return Err(JoinError::Answer(format!("it is longer than {max_bytes} bytes")));
+            return Err(JoinError::Answer(format!("the answer is longer than {max_bytes} bytes")));
         }
         answer.extend_from_slice(&chunk);
     }
@@ -895,7 +893,7 @@ mod tests {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
         assert_eq!(load_with(folder.path(), handed_in).unwrap().unwrap().key, identity.key);
         for (damage, reason) in
-            [(None, "not handed in"), (Some(KeyPair::generate().unwrap().serialize_pem()), "not the one")]
+            [(None, "not sent"), (Some(KeyPair::generate().unwrap().serialize_pem()), "not the one")]
         {
             fs::remove_file(&path).unwrap();
             fs::write(&path, damage.clone().unwrap_or_default()).unwrap();

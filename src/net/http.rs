@@ -22,7 +22,7 @@ impl std::fmt::Debug for Proxy {
 /// A proxy's address cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 #[error("the proxy's address {0}")]
-#[diagnostic(help("http://HOST:PORT, with http://USER:PASSWORD@HOST:PORT for one that asks who is there"))]
+#[diagnostic(help("use http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT for a proxy with authentication"))]
 pub struct ProxyError(String);
 
 impl std::str::FromStr for Proxy {
@@ -30,11 +30,12 @@ impl std::str::FromStr for Proxy {
 
     fn from_str(text: &str) -> Result<Self, ProxyError> {
         // The text is not part of the message, because it may contain a password.
-        let url: Url = text.trim().parse().map_err(|error| ProxyError(format!("is no URL: {error}")))?;
+        let url: Url =
+            text.trim().parse().map_err(|error| ProxyError(format!("is not a URL: {}", url_fault(&error))))?;
         match (url.scheme(), url.path()) {
             ("http", "" | "/") if url.has_host() && url.query().is_none() && url.fragment().is_none() => Ok(Self(url)),
-            ("http", _) => Err(ProxyError("ends with more than a port".to_owned())),
-            (other, _) => Err(ProxyError(format!("begins with {other}:, and only http: is known"))),
+            ("http", _) => Err(ProxyError("has more than a port".to_owned())),
+            (other, _) => Err(ProxyError(format!("begins with {other}:, and only http: is supported"))),
         }
     }
 }
@@ -92,6 +93,53 @@ pub fn direct(tls: rustls::ClientConfig) -> ClientBuilder {
     reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().redirect(Policy::none())
 }
 
+/// Why a URL cannot be parsed.
+pub type UrlError = <Url as std::str::FromStr>::Err;
+
+/// What is wrong with a URL, for people.
+#[must_use]
+pub fn url_fault(error: &UrlError) -> String {
+    match error {
+        UrlError::RelativeUrlWithoutBase => "it does not begin with a scheme such as https://".to_owned(),
+        UrlError::EmptyHost => "it has no host".to_owned(),
+        UrlError::InvalidPort => "its port is not a number up to 65535".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What the library says of a step, whose cause says what went wrong.
+const STEPS: [&str; 8] = [
+    "error sending request",
+    "client error (",
+    "tcp connect error",
+    "dns error",
+    "error trying to connect",
+    "error decoding response body",
+    "error reading a body from connection",
+    "request or response body error",
+];
+
+/// Why a request failed, in one clause: without the library's steps and the address, which whoever reports it names.
+#[must_use]
+pub fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<String> = chain.map(ToString::to_string).collect();
+    let is_step = |text: &str| STEPS.iter().any(|step| text.starts_with(step));
+    let mut clause = String::new();
+    for text in texts.iter().filter(|text| !is_step(text)) {
+        match text.strip_prefix("operation timed out").or_else(|| text.strip_prefix("deadline has elapsed")) {
+            Some(_) => "no answer in time".clone_into(&mut clause),
+            None if clause.is_empty() => clause.clone_from(text),
+            None if !clause.contains(text.as_str()) => clause.extend([": ", text]),
+            None => {}
+        }
+    }
+    match texts.last() {
+        Some(last) if clause.is_empty() => last.clone(),
+        _ => clause,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -141,6 +189,21 @@ mod tests {
         }
         assert_eq!(Proxy::of(Some("  ")), Ok(None));
         assert_eq!(Proxy::of(None), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn cause_of_a_failed_request_is_one_clause() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = direct(tls()).timeout(std::time::Duration::from_millis(50)).build().unwrap();
+        // It accepts and never answers.
+        let silent = client.get(format!("http://{address}")).send().await.unwrap_err();
+        assert_eq!(cause(&silent), "no answer in time");
+        drop(listener);
+        let refused = client.get(format!("http://{address}")).send().await.unwrap_err();
+        assert_eq!(cause(&refused), "Connection refused (os error 111)");
+        let unknown = client.get("http://no.such.host.invalid").send().await.unwrap_err();
+        assert!(!cause(&unknown).contains("error sending") && !cause(&unknown).contains("dns error"), "{unknown:?}");
     }
 
     fn tls() -> rustls::ClientConfig {

@@ -14,7 +14,7 @@ use reqwest::StatusCode;
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     /// The connection failed, or the server sent less than it should.
-    #[error("{what} cannot be fetched from the console: {source}")]
+    #[error("cannot fetch {what} from the console: {source}")]
     Transport {
         /// What was to be fetched.
         what: String,
@@ -22,7 +22,7 @@ pub enum ArtifactError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server had another answer than the content.
-    #[error("{what} cannot be fetched: the console answers {status}{}", Reason(said.as_ref()))]
+    #[error("cannot fetch {what}: the console answers {status}{}", Reason(said.as_ref()))]
     Status {
         /// What was to be fetched.
         what: String,
@@ -32,7 +32,7 @@ pub enum ArtifactError {
         said: Option<Diagnostic>,
     },
     /// What came has not the SHA-256 that it should have.
-    #[error("{what} is not what it should be: its SHA-256 is {found}. It was not installed")]
+    #[error("{what} has the wrong SHA-256 {found} and was not installed")]
     WrongHash {
         /// What was to be fetched.
         what: String,
@@ -40,7 +40,7 @@ pub enum ArtifactError {
         found: Digest,
     },
     /// What came is longer than it should be.
-    #[error("{what} is not what it should be: it is longer than its {size_bytes} bytes. It was not installed")]
+    #[error("{what} is longer than its {size_bytes} bytes and was not installed")]
     TooLong {
         /// What was to be fetched.
         what: String,
@@ -48,7 +48,7 @@ pub enum ArtifactError {
         size_bytes: u64,
     },
     /// It could not be written down.
-    #[error("{what} cannot be written to {path}: {source}")]
+    #[error("cannot write {what} to {path}: {source}")]
     Write {
         /// What was fetched.
         what: String,
@@ -58,7 +58,7 @@ pub enum ArtifactError {
         source: io::Error,
     },
     /// The agent's own certificate or the console's address cannot be used.
-    #[error("the console cannot be asked for anything: {0}")]
+    #[error("cannot connect to the console: {0}")]
     Client(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -67,13 +67,13 @@ impl miette::Diagnostic for ArtifactError {
         let hint = match self {
             Self::Status { said: Some(Diagnostic { hint: Some(hint), .. }), .. } => hint,
             Self::Status { status: StatusCode::NOT_FOUND, .. } => {
-                "it is not there (any more); create it on the console"
+                "the console does not have it; create it on the console"
             }
             Self::Status { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, .. } => {
                 "is this host still a member of the fleet?"
             }
             Self::WrongHash { .. } | Self::TooLong { .. } => "create it on the console again",
-            Self::Write { source, .. } if is_full(source) => "make room on this host's disk",
+            Self::Write { source, .. } if is_full(source) => "free space on this host's disk",
             Self::Transport { .. } | Self::Status { .. } | Self::Write { .. } | Self::Client(_) => return None,
         };
         Some(Box::new(hint))
@@ -95,16 +95,7 @@ fn is_full(error: &io::Error) -> bool {
 
 pub(super) fn transport(what: &str) -> impl Fn(reqwest::Error) -> ArtifactError {
     let what = what.to_owned();
-    move |error| {
-        // reqwest's own words name the address and leave the reason to their sources.
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        ArtifactError::Transport { what: what.clone(), source: text.into() }
-    }
+    move |error| ArtifactError::Transport { what: what.clone(), source: muster_net::http::cause(&error).into() }
 }
 
 pub(super) fn write_error(what: &str, path: &Path) -> impl Fn(io::Error) -> ArtifactError {

@@ -81,7 +81,7 @@ pub struct OutletError {
 impl OutletError {
     fn new(url: &str, Diagnostic { cause, hint, .. }: Diagnostic) -> Self {
         let hint = hint
-            .unwrap_or_else(|| "alert_outlets in the console's configuration says who is told of alerts".to_owned());
+            .unwrap_or_else(|| "alert_outlets in the console's configuration sets where alerts are sent".to_owned());
         Self { url: url.to_owned(), reason: cause, hint }
     }
 }
@@ -114,7 +114,7 @@ enum OutletFailure {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Store(#[from] StoreError),
-    #[error("it cannot be reached: {0}")]
+    #[error("cannot reach it: {0}")]
     Unreachable(String),
     #[error("it answers {0}")]
     Answer(StatusCode),
@@ -126,16 +126,15 @@ impl AlertOutlet {
         let told = |diagnostic| OutletError::new(&config.url, diagnostic);
         let failed = |reason: String| told(Diagnostic::new(reason));
         if has_user_information(&config.url) {
-            let problem = Diagnostic::new("there is a user or a password in its URL, which every listing would show")
-                .with_hint("leave it out; a webhook is sent a signature with the secret in `secret_file`");
+            let problem = Diagnostic::new("its URL has a user or a password, which every listing would show")
+                .with_hint("leave it out; requests to a webhook are signed with the secret in `secret_file`");
             return Err(OutletError::new(&format!("of the kind {}", config.kind.as_str()), problem));
         }
-        let url: reqwest::Url = config
-            .url
-            .parse()
-            .map_err(|error| told(Diagnostic::new(format!("that is no URL: {error}")).with_hint("https://…")))?;
+        let url: reqwest::Url = config.url.parse().map_err(|error| {
+            told(Diagnostic::new(format!("not a URL: {}", http::url_fault(&error))).with_hint("https://…"))
+        })?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(failed("its URL has to begin with http:// or https://".to_owned()));
+            return Err(failed("its URL must begin with http:// or https://".to_owned()));
         }
         let read = |path: &std::path::Path| {
             let failed = |error| told(Diagnostic::of_error(&error).within(path.display()));
@@ -152,8 +151,8 @@ impl AlertOutlet {
             // The system's certificate authorities are trusted only if configured.
             None if url.scheme() == "https" => {
                 return Err(told(Diagnostic::new("it has no `authority_file`").with_hint(
-                    "a PEM file with the authorities that its certificate may be of; Debian has the public ones in \
-                     /etc/ssl/certs/ca-certificates.crt",
+                    "set it to a PEM file with the authorities of its certificate; Debian's \
+                     public ones are in /etc/ssl/certs/ca-certificates.crt",
                 )));
             }
             None => rustls::RootCertStore::empty(),
@@ -277,7 +276,7 @@ impl AlertOutlet {
             request = request.header("x-muster-timestamp", seconds);
         }
         let answer =
-            request.body(body).send().await.map_err(|error| OutletFailure::Unreachable(with_causes(&error)))?;
+            request.body(body).send().await.map_err(|error| OutletFailure::Unreachable(http::cause(&error)))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
@@ -285,7 +284,7 @@ impl AlertOutlet {
         if status.is_server_error() || matches!(status.as_u16(), 408 | 429) {
             return Err(OutletFailure::Answer(status));
         }
-        tracing::error!(outlet = self.name, %status, "an alert outlet refuses what it is told, and is not told again");
+        tracing::error!(outlet = self.name, %status, "an alert outlet refuses a notification, which is not repeated");
         Ok(())
     }
 }
@@ -300,7 +299,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
                 Ok(true) => {}
                 Ok(false) => {
                     if attempts > 0 {
-                        tracing::info!(outlet = outlet.name, "an alert outlet is told again");
+                        tracing::info!(outlet = outlet.name, "an alert outlet accepts notifications again");
                         attempts = 0;
                     }
                     let something = async {
@@ -315,7 +314,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
                 }
                 Err(error) => {
                     let wait_ms = RETRY.jittered_ms(attempts, chance::random());
-                    tracing::warn!(outlet = outlet.name, %error, hint = Diagnostic::of(&error).hint, wait_ms, "an alert outlet is not told; again in a while");
+                    tracing::warn!(outlet = outlet.name, %error, hint = Diagnostic::of(&error).hint, wait_ms, "a notification cannot be delivered to an alert outlet and is retried");
                     attempts = attempts.saturating_add(1);
                     tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
                 }

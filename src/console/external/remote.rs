@@ -8,6 +8,7 @@
 mod http;
 mod influxdb2;
 
+use muster_net::http::url_fault;
 use muster_topics::address::has_user_information;
 use reqwest::Url;
 
@@ -20,18 +21,18 @@ pub(super) use super::remote_error::Remote;
 pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, ExternalError> {
     let failed = |key, reason: String, hint| ExternalError::new(config, key, reason, hint);
     let url: Url = config.url.parse().map_err(|error| {
-        failed("url", format!("{:?} is no URL: {error}", config.url), "http://HOST:PORT or https://…")
+        failed("url", format!("{:?} is not a URL: {}", config.url, url_fault(&error)), "http://HOST:PORT or https://…")
     })?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(failed("url", "it has to begin with http:// or https://".to_owned(), "http://HOST:PORT"));
+        return Err(failed("url", "it must begin with http:// or https://".to_owned(), "http://HOST:PORT"));
     }
     if has_user_information(&config.url) {
-        let reason = "there is a password in it, which every listing would show".to_owned();
+        let reason = "it has a password, which every listing would show".to_owned();
         return Err(failed("url", reason, "secret_file, with `user` for a password"));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        let reason = "it ends with more than a path".to_owned();
-        return Err(failed("url", reason, "only what stands before the path of the API: http://HOST:PORT"));
+        let reason = "it has more than a path".to_owned();
+        return Err(failed("url", reason, "use only the part before the path of the API: http://HOST:PORT"));
     }
     check_keys(config)?;
     match config.kind {
@@ -52,7 +53,7 @@ fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
         _ => None,
     };
     if let Some(key) = missing {
-        let reason = format!("a store of kind {kind} has to have it");
+        let reason = format!("a store of kind {kind} needs it");
         return Err(ExternalError::new(
             config,
             key,
@@ -68,7 +69,7 @@ fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
     for (key, is_given, kinds) in given {
         if is_given && !kinds.contains(&config.kind) {
             let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
-            let reason = format!("it means nothing to a store of kind {kind}");
+            let reason = format!("a store of kind {kind} does not use it");
             return Err(ExternalError::new(
                 config,
                 key,

@@ -97,14 +97,14 @@ async fn ask_for(
         labels: labels.get(host).map(store::label::values).unwrap_or_default(),
     };
     let body = AskedHosts { deployment, version, hosts: hosts.iter().map(asked).collect() };
-    let answer = client.post(url).json(&body).send().await.map_err(|error| with_causes(&error))?;
+    let answer = client.post(url).json(&body).send().await.map_err(|error| http::cause(&error))?;
     let status = answer.status();
     if !status.is_success() {
         return Err(format!("it answers {status}"));
     }
     let (mut bytes, mut stream) = (Vec::new(), answer.bytes_stream());
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|error| with_causes(&error))?;
+        let piece = piece.map_err(|error| http::cause(&error))?;
         if bytes.len() + piece.len() > ANSWER_MAX_BYTES {
             return Err(format!("its answer is longer than {ANSWER_MAX_BYTES} bytes"));
         }
@@ -116,7 +116,7 @@ async fn ask_for(
 /// Reads an answer.
 fn read(bytes: &[u8]) -> Result<(BTreeSet<HostId>, Arc<str>), String> {
     let answer: AdmittedHosts =
-        serde_json::from_slice(bytes).map_err(|error| format!("its answer is not understood: {error}"))?;
+        serde_json::from_slice(bytes).map_err(|error| format!("its answer is not valid: {error}"))?;
     let mut reason = answer.reason.unwrap_or_else(|| "it does not name the host".to_owned());
     reason.retain(|c| !c.is_control());
     reason.truncate(reason.floor_char_boundary(REASON_MAX_BYTES / 2));
@@ -126,13 +126,14 @@ fn read(bytes: &[u8]) -> Result<(BTreeSet<HostId>, Arc<str>), String> {
 /// Why the console cannot ask an authority: without authorities to trust it would believe anybody.
 pub(crate) fn fault(config: &RolloutConfig) -> Option<&'static str> {
     config.authority_file.is_none().then_some(
-        "the console's configuration does not say whom to trust there: set `authority_file` in its [rollouts], a PEM file \
-         with the authorities that the certificate of this address may be of",
+        "the console's configuration has no authority for this address: set `authority_file` in its \
+         [rollouts] to a PEM file with the authorities of its certificate",
     )
 }
 
 fn client(config: &RolloutConfig, url: &str) -> Result<reqwest::Client, String> {
-    let url: reqwest::Url = url.parse().map_err(|error| format!("its address is none: {error}"))?;
+    let url: reqwest::Url =
+        url.parse().map_err(|error| format!("its address is not a URL: {}", http::url_fault(&error)))?;
     let Some(path) = &config.authority_file else {
         return Err(fault(config).unwrap_or_default().to_owned());
     };
@@ -162,7 +163,7 @@ mod tests {
         assert!(admitted.contains(&host) && &*reason == "one at a time");
         assert!(read(br#"{"admit": [], "reason": null, "more": 1}"#).unwrap().0.is_empty());
         for garbage in ["", "yes", "{}", r#"{"admit": ["till-7"]}"#, r#"{"admit": true}"#, "[]"] {
-            assert!(read(garbage.as_bytes()).unwrap_err().contains("not understood"), "{garbage}");
+            assert!(read(garbage.as_bytes()).unwrap_err().contains("not valid"), "{garbage}");
         }
     }
 

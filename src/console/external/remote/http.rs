@@ -76,7 +76,7 @@ fn access(config: &MetricStoreConfig) -> Result<RemoteAccess, ExternalError> {
     }
     if let Some(token) = secret {
         let mut value = HeaderValue::try_from(format!("Token {token}")).map_err(|_| {
-            let reason = "its token has letters that no token has".to_owned();
+            let reason = "its token has invalid characters".to_owned();
             ExternalError::new(config, "secret_file", reason, "one line: the token, and nothing else")
         })?;
         value.set_sensitive(true);
@@ -87,8 +87,8 @@ fn access(config: &MetricStoreConfig) -> Result<RemoteAccess, ExternalError> {
 
 /// The TLS configuration of a server. The system's certificate authorities are trusted only if configured.
 fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, ExternalError> {
-    const HINT: &str = "a PEM file with the authorities that its certificate may be of; Debian has the public ones in \
-                        /etc/ssl/certs/ca-certificates.crt";
+    const HINT: &str = "set it to a PEM file with the authorities of its certificate; Debian's \
+                        public ones are in /etc/ssl/certs/ca-certificates.crt";
     let failed = |reason: String| ExternalError::new(config, "authority_file", reason, HINT);
     let roots = match &config.authority_file {
         Some(path) => {
@@ -113,7 +113,7 @@ impl RemoteServer {
             RemoteAccess::Token(value) => request.header(reqwest::header::AUTHORIZATION, value),
             RemoteAccess::User { name, password } => request.basic_auth(name, Some(password)),
         };
-        let answer = request.send().await.map_err(unreachable)?;
+        let answer = request.send().await.map_err(|error| unreachable(&error))?;
         if answer.status().is_success() {
             return Ok(());
         }
@@ -133,9 +133,8 @@ async fn said(mut answer: Response) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn unreachable(error: reqwest::Error) -> SendError {
-    // The address is in every list beside it.
-    SendError::Unreachable(with_causes(&error.without_url()))
+fn unreachable(error: &reqwest::Error) -> SendError {
+    SendError::Unreachable(http::cause(error))
 }
 
 impl Remote for RemoteServer {

@@ -32,7 +32,7 @@ impl std::fmt::Debug for InfluxDb2 {
 pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<InfluxDb2, ExternalError> {
     // The crate would replace the path.
     if !matches!(url.path(), "" | "/") {
-        let reason = format!("over http:// a store of kind {} cannot lie below a path", config.kind.as_str());
+        let reason = format!("over http:// a store of kind {} cannot be below a path", config.kind.as_str());
         return Err(ExternalError::new(config, "url", reason, "http://HOST:PORT; https:// may have a path"));
     }
     let token = secret(config, "secret_file", config.secret_file.as_deref())?.unwrap_or_default();
@@ -72,8 +72,8 @@ impl Remote for InfluxDb2 {
 fn failed(error: RequestError) -> SendError {
     match error {
         RequestError::Http { status, text } => SendError::answer(status.as_u16(), &text),
-        RequestError::ReqwestProcessing { source } => SendError::Unreachable(with_causes(&source)),
-        other => SendError::Unreachable(with_causes(&other)),
+        RequestError::ReqwestProcessing { source } => SendError::Unreachable(http::cause(&source)),
+        other => SendError::Unreachable(http::cause(&other)),
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// The failure for an answer that is not as documented.
 fn strange(what: &str, error: impl std::fmt::Display) -> Failure {
-    may_heal(format!("Podman's or Docker's answer is not understood: {what}: {error}"))
+    may_heal(format!("Podman's or Docker's answer is not valid: {what}: {error}"))
 }
 
 /// The longest answer that is read, longer than the longest log.
@@ -105,20 +105,20 @@ impl SocketClient {
         let socket = self.socket.display();
         match limit {
             Some(limit) if error.is_timeout() && !error.is_connect() => {
-                may_heal(format!("what keeps containers does not answer at {socket} within {} s", limit.as_secs()))
+                may_heal(format!("the container runtime did not answer at {socket} within {} s", limit.as_secs()))
             }
             _ if !error.is_connect() => may_heal(
                 Diagnostic::new(format_args!(
-                    "what keeps containers ended the connection at {socket} before it had answered: {}",
-                    cause(error)
+                    "the container runtime closed the connection at {socket} before it answered: {}",
+                    http::cause(error)
                 ))
-                .with_hint("if it has crashed, its log says why"),
+                .with_hint("if it has crashed, its log shows why"),
             ),
             _ => may_heal(
-                Diagnostic::new(format_args!("what keeps containers cannot be reached at {socket}: {}", cause(error)))
+                Diagnostic::new(format_args!("cannot reach the container runtime at {socket}: {}", http::cause(error)))
                     .with_hint(
-                        "does Podman's service run (`podman system service`), or Docker? \
-                 `containers.podman_socket` in the agent's configuration says where",
+                        "start Podman's service (`podman system service`) or \
+                 Docker; `containers.podman_socket` in the agent's configuration sets the socket",
                     ),
             ),
         }
@@ -128,15 +128,6 @@ impl SocketClient {
 /// Builds the URL; the host is ignored on a socket. Without a version in the path, the newest is used.
 fn url(path: &str) -> String {
     format!("http://localhost{path}")
-}
-
-/// Returns the innermost cause, which is the useful one.
-fn cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 impl HttpAnswer {
