@@ -14,6 +14,10 @@ use time::OffsetDateTime;
 
 use crate::{assignment::AssignmentConflict, capability::MissingCapability};
 
+/// A removal that is allowed within this time is under way. Times are shown to the minute, so it would be said to wait
+/// for the present one.
+const SOON_MS: Millis = 60_000;
+
 /// How far a deployment is on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -129,6 +133,8 @@ pub struct DeploymentOnHost<'a> {
     pub report: Option<&'a DesiredReport>,
     /// Whether the host is away.
     pub is_away: bool,
+    /// The present time.
+    pub now_ms: Millis,
     /// The units of the host.
     pub units: &'a [HostUnit<'a>],
 }
@@ -145,7 +151,7 @@ pub fn state(one: &DeploymentOnHost<'_>) -> Option<(DeploymentState, Option<Diag
     let found = match (one.wanted, one.conflict) {
         (None, None) if !one.removes && one.lacks.is_none() => {
             let unit = orphan()?;
-            return Some((Orphan, Some(format!("unit {} goes on without being desired", unit.unit).into())));
+            return Some((Orphan, Some(format!("unit {} keeps running without being desired", unit.unit).into())));
         }
         _ if one.is_unconfirmed => {
             let why =
@@ -179,10 +185,14 @@ fn removing(one: &DeploymentOnHost<'_>) -> (DeploymentState, Option<Diagnostic>)
         let there = one.units.iter().find(|there| there.unit == unit);
         there.is_none_or(|there| there.owner.is_some_and(|owner| owner.deployment == *one.deployment))
     };
-    let waits = one.report.iter().flat_map(|report| &report.removals).filter(|(unit, _)| is_of(unit));
+    let is_later = |from_ms: Option<Millis>| from_ms.is_none_or(|from_ms| from_ms > one.now_ms.saturating_add(SOON_MS));
+    let removals = one.report.iter().flat_map(|report| &report.removals);
+    let waits = removals.filter(|(unit, time)| is_of(unit) && is_later(time.from_ms));
     let mut why = waits.map(|(unit, time)| match time.from_ms {
-        None => format!("{unit} waits for an operator's word (`muster unit rm`)"),
-        Some(from_ms) => format!("{unit} waits for the host's policy, which lets it go from {}", minute(from_ms)),
+        None => format!("{unit} waits for an operator (`muster unit rm`)"),
+        Some(from_ms) => {
+            format!("{unit} waits for the host's policy, which allows its removal from {}", minute(from_ms))
+        }
     });
     (DeploymentState::Removing, why.next().map(Diagnostic::from))
 }
@@ -211,7 +221,7 @@ fn carried(one: &DeploymentOnHost<'_>, version: u32, units: &[UnitName]) -> (Dep
     }
     let of = |name: &UnitName| match one.units.iter().find(|unit| unit.unit == name) {
         Some(unit) if unit.owner.is_some_and(|owner| owner.deployment == *one.deployment) => unit_state(unit),
-        _ => (DeploymentState::Changing, Some(format!("{name} is not there yet").into())),
+        _ => (DeploymentState::Changing, Some(format!("{name} does not exist yet").into())),
     };
     // The worst is the first.
     let worst = units.iter().map(of).min_by_key(|(state, _)| *state);

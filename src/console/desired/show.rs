@@ -7,6 +7,7 @@ use muster_api::{
     DeploymentHost, DeploymentState, DeploymentUnitChange, DeploymentVersionDetail, DeploymentVersionInfo,
     FieldDifference, HostOutcome, UnitChange,
 };
+use muster_base::clock::now_ms;
 use muster_rules::{
     assignment::AssignmentConflict,
     cost,
@@ -48,9 +49,8 @@ pub(super) fn unknown(name: &DeploymentName) -> Error {
 
 /// The problem that a deployment has nothing to go back to.
 pub(crate) fn no_earlier_version(name: &DeploymentName, present: u32) -> Error {
-    let message = format!("there is no version of {name} before {present} to go back to");
-    Error::conflict("no_earlier_version", message)
-        .hint(format!("`muster deployment history {name}` lists those that there are"))
+    let message = format!("{name} has no version before {present}");
+    Error::conflict("no_earlier_version", message).hint(format!("`muster deployment history {name}` lists them"))
 }
 
 /// What deployments have to do with a unit of a host, beside its owner.
@@ -312,6 +312,7 @@ fn state(
         is_unconfirmed: entry.is_open(),
         report: entry.report.as_ref(),
         is_away: away_since_ms.is_some(),
+        now_ms: now_ms(),
         units: &on_host,
     })
 }
@@ -328,7 +329,7 @@ fn told(
         }
         (DeploymentState::Waiting, Some(HostAdmission::Ended(outcome))) => match outcome {
             HostOutcome::Verified => {
-                (DeploymentState::Changing, because("it has verified the version; its report comes"))
+                (DeploymentState::Changing, because("it has verified the version and has not reported yet"))
             }
             HostOutcome::Failed | HostOutcome::RolledBack => {
                 (DeploymentState::Failed, because("its units have failed"))

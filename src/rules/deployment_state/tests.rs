@@ -9,6 +9,9 @@ use muster_topics::{
 
 use super::*;
 
+/// A time before the removals that wait.
+const NOW_MS: Millis = 1_764_321_000_000;
+
 fn mark(generation: u64) -> DesiredMark {
     DesiredMark { epoch: 1, generation }
 }
@@ -72,6 +75,7 @@ fn found(
         is_unconfirmed: false,
         report,
         is_away: false,
+        now_ms: NOW_MS,
         units: &units,
     };
     change(&mut one);
@@ -154,7 +158,20 @@ fn removal_says_what_it_waits_for() {
         found(gone, Some(&report), (&desired, &observed, None)).unwrap().1.unwrap()
     };
     let until = why(&[("shop/till", Some(1_764_321_120_000))]);
-    assert_eq!(until.cause, "shop/till waits for the host's policy, which lets it go from 2025-11-28 09:12 UTC");
+    assert_eq!(
+        until.cause,
+        "shop/till waits for the host's policy, which allows its removal from 2025-11-28 09:12 UTC"
+    );
+    // One that is due is under way, and waits for nothing.
+    for due_ms in [NOW_MS - 1, NOW_MS, NOW_MS + SOON_MS] {
+        let report = DesiredReport {
+            removals: [("shop/till".parse().unwrap(), RemovalTime { from_ms: Some(due_ms) })].into(),
+            ..stored(0)
+        };
+        let gone = |one: &mut DeploymentOnHost<'_>| (one.wanted, one.removes) = (None, true);
+        let found = found(gone, Some(&report), (&desired, &observed, None));
+        assert_eq!(found, Some((DeploymentState::Removing, None)), "{due_ms}");
+    }
     assert!(why(&[("shop/till", None)]).cause.contains("`muster unit rm`"));
     assert!(why(&[("shop/till", Some(Millis::MAX))]).cause.contains(&Millis::MAX.to_string()));
     // Units of other deployments wait, too.
@@ -174,6 +191,7 @@ fn removal_says_what_it_waits_for() {
         is_unconfirmed: false,
         report: Some(&report),
         is_away: false,
+        now_ms: NOW_MS,
         units: &units,
     };
     assert_eq!(state(&one), Some((DeploymentState::Removing, None)));
