@@ -7,7 +7,8 @@ use axum::{
 };
 use muster_api::Problem;
 use muster_series::SeriesError;
-use muster_topics::diagnostic::Diagnostic;
+use muster_topics::{Millis, diagnostic::Diagnostic};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::store::StoreError;
 
@@ -94,7 +95,7 @@ impl Error {
 
     fn failed(what: &'static str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what} failed"))
-            .hint("the console's log says more")
+            .hint("the console's log has the cause")
     }
 }
 
@@ -120,7 +121,7 @@ impl From<StoreError> for Error {
             return Self::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "store_full",
-                "the console's store cannot be written: its disk is full or read-only",
+                "the console's store is not writable: its disk is full or read-only",
             )
             .consequence("nothing of this was done")
             .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::STORE_HINT));
@@ -129,15 +130,21 @@ impl From<StoreError> for Error {
             tracing::error!(%error, hint = Diagnostic::of(&error).hint, "the console's store is damaged");
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store_damaged", "the console's store is damaged")
                 .consequence("this cannot be read or written")
-                .hint("start the console again, which says what can be done about it; check its machine's disk");
+                .hint("restart the console, whose error says how to repair it; check its machine's disk");
         }
         match error {
             StoreError::Altered { what, .. } => {
-                Self::conflict("content_damaged", format!("{what} is not what was stored")).hint("create it again")
+                Self::conflict("content_damaged", format!("{what} is damaged")).hint("create it again")
             }
             error => Self::internal_of("the console's store", &error),
         }
     }
+}
+
+/// A time, for people.
+fn utc(at_ms: Millis) -> String {
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000);
+    at.ok().and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{at_ms} ms"))
 }
 
 impl From<SeriesError> for Error {
@@ -145,12 +152,15 @@ impl From<SeriesError> for Error {
         match error {
             SeriesError::Selector(problem) => Self::invalid("bad_selector", problem.to_string())
                 .hint("such as muster_host_cpu_busy_ratio{host=\"…\"}"),
-            SeriesError::Range { .. } => Self::of(StatusCode::BAD_REQUEST, "bad_range", &error),
+            SeriesError::Range { start_ms, end_ms } => {
+                let message = format!("the range ends at {}, before it starts at {}", utc(end_ms), utc(start_ms));
+                Self::invalid("bad_range", message)
+            }
             SeriesError::TooMany { .. } => Self::of(StatusCode::BAD_REQUEST, "too_many_series", &error),
             SeriesError::Deadline(_) => Self::of(StatusCode::BAD_REQUEST, "too_much", &error),
             SeriesError::LeftOut { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "series_left_out", error.to_string())
-                    .hint("what hosts measure waits with them; the console's log and `muster alert ls` say what to do")
+                    .hint("hosts keep their measurements; the console's log and `muster alert ls` show what to do")
             }
             other => Self::internal_of("the time-series store", &other),
         }
@@ -175,7 +185,6 @@ mod tests {
     #[test]
     fn invalid_query_is_a_client_error() {
         for (error, code, has_hint) in [
-            (SeriesError::Range { start_ms: 2, end_ms: 1 }, "bad_range", false),
             (SeriesError::TooMany { series_max: 5 }, "too_many_series", true),
             (SeriesError::Deadline(std::time::Duration::from_secs(5)), "too_much", true),
         ] {
@@ -184,5 +193,9 @@ mod tests {
             assert_eq!((refusal.problem.diagnostic.cause, refusal.problem.diagnostic.hint.is_some()), (text, has_hint));
         }
         assert_eq!(Error::from(SeriesError::Stopped).status, 500);
+        let reversed = Error::from(SeriesError::Range { start_ms: 2_000, end_ms: 1_000 }).problem;
+        assert_eq!(reversed.code, "bad_range");
+        let expected = "the range ends at 1970-01-01T00:00:01Z, before it starts at 1970-01-01T00:00:02Z";
+        assert_eq!(reversed.diagnostic.cause, expected);
     }
 }
