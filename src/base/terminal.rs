@@ -7,11 +7,22 @@
 use std::{
     borrow::Cow,
     io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
 use crate::failure::{Failure, FailureContext, FailureKind};
+
+/// Whether the last line that readers of standard error see is a program's, and has not ended. A message of muster's own then
+/// begins on a line of its own.
+static LINE_IS_OPEN: AtomicBool = AtomicBool::new(false);
+
+fn note_line(bytes: &[u8]) {
+    if let Some(last) = bytes.last() {
+        LINE_IS_OPEN.store(*last != b'\n', Ordering::Relaxed);
+    }
+}
 
 /// Writes to standard output at once: as it is, or shown as text where that is a terminal.
 ///
@@ -20,6 +31,9 @@ use crate::failure::{Failure, FailureContext, FailureKind};
 /// has seen enough.
 pub fn out(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        note_line(bytes);
+    }
     let shown = if out.is_terminal() { shown(bytes) } else { Cow::Borrowed(bytes) };
     match out.write_all(&shown).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(FailureKind::Failed)),
@@ -39,13 +53,21 @@ pub fn out_in_colours(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The same to standard error. It is the last resort: if it is gone there is nobody to tell.
+/// The same to standard error, on a line of its own. It is the last resort: if it is gone there is nobody to tell.
 pub fn err(text: &str) {
-    err_bytes(text.as_bytes());
+    if LINE_IS_OPEN.swap(false, Ordering::Relaxed) {
+        write_err(b"\n");
+    }
+    write_err(text.as_bytes());
 }
 
-/// The same of bytes.
+/// The same of what a program has written, which may end within a line.
 pub fn err_bytes(bytes: &[u8]) {
+    note_line(bytes);
+    write_err(bytes);
+}
+
+fn write_err(bytes: &[u8]) {
     let mut err = io::stderr().lock();
     let shown = if err.is_terminal() { shown(bytes) } else { Cow::Borrowed(bytes) };
     let _ = err.write_all(&shown);
