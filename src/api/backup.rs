@@ -1,5 +1,6 @@
 //! Backups of the console.
 
+use muster_topics::count::counted;
 use muster_topics::{Millis, diagnostic::Diagnostic, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,7 @@ pub struct Backup {
     pub kind: BackupKind,
     /// The name of its file.
     pub name: String,
-    /// Where it is on the console's machine; left out if it is not there (any more).
+    /// Where it is on the console's machine; left out if it does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Who asked for it.
@@ -90,12 +91,12 @@ impl Backup {
     /// What is in it, in words: "3 hosts, authority, store (1.2 MiB), 4 artifacts (80 MiB)".
     #[must_use]
     pub fn contents(&self) -> String {
-        let hosts = if self.hosts == 1 { "1 host".to_owned() } else { format!("{} hosts", self.hosts) };
+        let hosts = counted(self.hosts, "host");
         let part = |part: &BackupPart| {
             let bytes = muster_topics::size::print(part.bytes);
             match part.name.as_str() {
                 "authority" | "configuration" => part.name.clone(),
-                "artifacts" => format!("{} artifacts ({bytes})", part.files),
+                "artifacts" => format!("{} ({bytes})", counted(part.files, "artifact")),
                 name => format!("{name} ({bytes})"),
             }
         };

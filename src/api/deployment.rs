@@ -24,6 +24,7 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use muster_rules::{cost::ChangeCost, deployment_state::DeploymentState, spec_comparison::FieldDifference};
+use muster_topics::count::counted;
 use muster_topics::{
     Millis,
     desired::{DeploymentName, DeploymentUnit, DesiredMark},
@@ -127,10 +128,7 @@ impl UnitPlacement {
     /// Says why instances wait, for people: `3 hosts: cordoned; 40 hosts: away`.
     #[must_use]
     pub fn why(&self) -> String {
-        let words = |one: &PlacementObstacleCount| {
-            let hosts = if one.hosts == 1 { "1 host".to_owned() } else { format!("{} hosts", one.hosts) };
-            format!("{hosts}: {}", one.why)
-        };
+        let words = |one: &PlacementObstacleCount| format!("{}: {}", counted(one.hosts, "host"), one.why);
         match self.obstacles.is_empty() {
             true => "the target selects no host".to_owned(),
             false => self.obstacles.iter().map(words).collect::<Vec<_>>().join("; "),
@@ -206,7 +204,7 @@ pub enum UnitChange {
     Create,
     /// It changes.
     Change,
-    /// It stays as it is.
+    /// It stays unchanged.
     Unchanged,
     /// It is removed from all hosts.
     Remove,
@@ -347,7 +345,7 @@ pub struct CompareVersions {
 /// The result of [`CompareVersions`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeploymentDifferences {
-    /// The number of one version; 0 for none, which has no units.
+    /// The number of one version; 0 stands for no version, which has no units.
     pub from: u32,
     /// The number of the other version.
     pub to: u32,
@@ -377,7 +375,7 @@ pub struct RemoveDeployment {
     /// Remove the data of its units, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purge: bool,
-    /// Leave its units on their hosts, where they go on without an owner that could change them.
+    /// Leave its units on their hosts, where they keep running without an owner that could change them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
     /// Only report what would be removed.
@@ -407,7 +405,7 @@ pub struct UnitOnHosts {
     pub target: NewTarget,
 }
 
-/// `POST /api/v1/deployments/confirm`: goes on with hosts that have a document or labels which this console never made,
+/// `POST /api/v1/deployments/confirm`: confirms hosts that have a document or labels which this console never made,
 /// because its store was lost or restored from a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -429,7 +427,7 @@ pub struct ConfirmDocuments {
 pub struct ConfirmedDocuments {
     /// Hosts that are confirmed, or would be.
     pub hosts: Vec<UnconfirmedHost>,
-    /// Hosts that have not handed in their documents or labels yet, and stay unconfirmed: they are away, or just asked.
+    /// Hosts that have not sent their documents or labels yet, and stay unconfirmed: they are away, or just asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<NamedHost>,
 }
@@ -489,11 +487,11 @@ pub enum ConfirmAction {
     Replace,
     /// The host does not have it, and gets it.
     Add,
-    /// The console does not have it for this host: its units go on there as orphans.
+    /// The console does not have it for this host: its units keep running there as orphans.
     Orphan,
     /// Both have this version, with different content.
     Conflict,
-    /// By the labels that hold then, the host is not to have it any more, and removes its units.
+    /// By the labels that hold then, the host no longer carries it, and removes its units.
     Remove,
 }
 
@@ -566,7 +564,7 @@ pub struct SyncFinding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SyncFindingKind {
-    /// Its deployments were not those that it should carry, and were assigned anew.
+    /// Its deployments were not those that it should carry, and were assigned again.
     Assigned,
     /// It has an earlier document than the present one, which was sent again.
     Behind,
@@ -605,7 +603,7 @@ impl SyncFindingKind {
 pub enum DeploymentEvent {
     /// The state on a host.
     Host(DeploymentHost),
-    /// A host has nothing of the deployment any more.
+    /// A host no longer has any of the deployment.
     Gone(NamedHost),
     /// No host is pending, changing, removing or away.
     End,
@@ -648,8 +646,7 @@ impl Cordon {
     #[must_use]
     pub fn words(self, leaving: u64) -> String {
         match (self, leaving) {
-            (Self::Drained, 1) => "draining, 1 unit to go".to_owned(),
-            (Self::Drained, many @ 2..) => format!("draining, {many} units to go"),
+            (Self::Drained, many @ 1..) => format!("draining, {} to go", counted(many, "unit")),
             (cordon, _) => cordon.word().to_owned(),
         }
     }
@@ -751,11 +748,13 @@ impl FromStr for VarLayer {
             None if text == "fleet" => Ok(Self::Fleet),
             Some(("realm", name)) => name.parse().map(Self::Realm).map_err(wrong),
             Some(("label", label)) => {
-                let (name, value) = label.split_once('=').ok_or("a layer of a label is label:NAME=VALUE")?;
+                let (name, value) = label.split_once('=').ok_or("expected label:NAME=VALUE")?;
                 Ok(Self::Label(name.parse().map_err(wrong)?, value.parse().map_err(wrong)?))
             }
             Some(("host", host)) if !host.is_empty() => Ok(Self::Host(host.to_owned())),
-            _ => Err(format!("{text:?} is no layer of variables: fleet, realm:NAME, label:NAME=VALUE or host:HOST")),
+            _ => Err(format!(
+                "{text:?} is not a layer of variables: use fleet, realm:NAME, label:NAME=VALUE or host:HOST"
+            )),
         }
     }
 }

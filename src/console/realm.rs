@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use muster_api::{NewCommand, NewTarget, RealmFields};
 use muster_base::clock::now_ms;
 use muster_rules::realm::Realms;
+use muster_topics::count::counted;
 use muster_topics::{
     command::{LIFETIME_MAX_MS, Verb},
     diagnostic::Diagnostic,
@@ -82,19 +83,19 @@ impl Console {
         match before {
             None if !create => return Err(unknown(name)),
             None if realms.iter().count() >= REALMS_MAX => {
-                return Err(Error::conflict("too_many_realms", format!("there are {REALMS_MAX} realms already")));
+                return Err(Error::conflict("too_many_realms", format!("there are {REALMS_MAX} realms, the maximum")));
             }
             Some(before) if *before == after => {
                 let realm = self.realm(name).await?;
                 return Ok(muster_api::RealmChanged { realm, command: None });
             }
             Some(_) if create => {
-                return Err(Error::conflict("realm_exists", format!("there is a realm {name}, and it is another one"))
+                return Err(Error::conflict("realm_exists", format!("realm {name} exists with other fields"))
                     .hint(format!("`muster realm set {name}` changes it")));
             }
             Some(before) if if_generation.is_some_and(|wanted| wanted != before.generation) => {
-                return Err(Error::conflict("changed_meanwhile", format!("realm {name} has changed meanwhile"))
-                    .hint("look at it again, and then change it"));
+                return Err(Error::conflict("changed_meanwhile", format!("realm {name} has changed since"))
+                    .hint("read it again, then change it"));
             }
             _ => {}
         }
@@ -104,7 +105,7 @@ impl Console {
         }
         realm::set(&mut transaction, &mut after, now_ms()).await?;
         transaction.commit().await.map_err(StoreError::from)?;
-        tracing::info!(realm = %name, %operator, "a realm is something else");
+        tracing::info!(realm = %name, %operator, "a realm was changed");
         self.shared.hosts.desired.realm_changed(&all(&self.shared.store).await?, name);
         let command = self.tell_all(operator, Verb::RealmSet { realm: name.clone() }).await?;
         Ok(muster_api::RealmChanged { realm: self.realm(name).await?, command })
@@ -115,10 +116,11 @@ impl Console {
         self.shared.check_operator(operator).await?;
         let shown = self.realm(name).await?;
         if *name == Name::default_realm() {
-            return Err(Error::conflict("default_realm", "the realm default always exists"));
+            return Err(Error::conflict("default_realm", "the realm default cannot be removed")
+                .hint("remove its units, or use another realm (`muster realm create`)"));
         }
         if shown.units > 0 {
-            return Err(Error::conflict("realm_in_use", format!("realm {name} has {} units", shown.units))
+            return Err(Error::conflict("realm_in_use", format!("realm {name} has {}", counted(shown.units, "unit")))
                 .hint("remove them first; `muster unit ls` lists them"));
         }
         if let Some(deployment) = self.shared.hosts.desired.deployment_in(name) {
@@ -140,7 +142,7 @@ impl Console {
         let mut transaction = self.shared.store.begin().await?;
         realm::remove(&mut transaction, name).await?;
         transaction.commit().await.map_err(StoreError::from)?;
-        tracing::info!(realm = %name, %operator, "a realm is forgotten");
+        tracing::info!(realm = %name, %operator, "a realm was removed");
         let command = self.tell_all(operator, Verb::RealmRm { realm: name.clone() }).await?;
         Ok(muster_api::RealmRemoved { command })
     }
@@ -201,8 +203,9 @@ fn shown(realms: &Realms, realm: &Realm, units: u64) -> muster_api::Realm {
 }
 
 fn unknown(name: &Name) -> Error {
-    Error::not_found("unknown_realm", format!("there is no realm {name}"))
-        .hint(format!("`muster realm ls`, or GET /api/v1/realms, lists those that there are, and `muster realm create {name}` makes it"))
+    Error::not_found("unknown_realm", format!("there is no realm {name}")).hint(format!(
+        "`muster realm ls`, or GET /api/v1/realms, lists them, and `muster realm create {name}` makes it"
+    ))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use axum::http::StatusCode;
 use muster_api::authority::{AuthorityStatus, BeginRotation, FinishRotation, RotatedKey};
 use muster_base::clock::now_ms;
 use muster_rules::rotation::{self, HostNeed, KeyStanding, KeyState, RotationStage};
+use muster_topics::count::counted;
 use muster_topics::{
     Millis, V1,
     command::Refresh,
@@ -197,27 +198,27 @@ async fn check_members(shared: &ConsoleState, need: HostNeed<'_>, without: &BTre
         HostNeed::Key(_) => (
             "hosts_lack_key",
             "lack the new key",
-            "the present key goes on signing",
-            "hosts that shall get the new key by a renewal later",
+            "the present key keeps signing",
+            "hosts that get the new key later, by a renewal",
         ),
         HostNeed::Trust(_) => (
             "hosts_lack_root",
             "do not trust the new root certificate",
             "certificates are still made under the present root",
-            "hosts that shall get to know it by a renewal later",
+            "hosts that get it later, by a renewal",
         ),
         HostNeed::Certificate(_) => (
             "hosts_lack_root",
             "have no certificate under the new root",
             "the old root is still trusted",
-            "hosts that have to join anew when they are back",
+            "hosts that must join again when they are back",
         ),
     };
     let hint = format!(
         "wait until they are back, or name {later} (`--without HOST`, `without` in the API); \
-                 `muster authority show` says why each lacks it"
+                 `muster authority show` shows why each lacks it"
     );
-    Err(Error::conflict(code, format!("{} of {} hosts {lack}: {named}", blocking.len(), members.len()))
+    Err(Error::conflict(code, format!("{} of {} {lack}: {named}", blocking.len(), counted(members.len(), "host")))
         .consequence(consequence)
         .hint(hint))
 }
@@ -259,14 +260,18 @@ fn unusable(error: AuthorityError) -> Error {
 fn no_new_key(error: NewKeyError) -> Error {
     let message = error.to_string();
     match error {
-        NewKeyError::Credential(_) => Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(
-            format!("put a new key beside it as the credential {NEXT_KEY} (`openssl genpkey -algorithm ed25519`), start the console again, \
-             and begin then"),
-        ),
-        NewKeyError::RootCredential(_) => Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(
-            format!("put a new key beside it as the credential {NEXT_ROOT_KEY} (`openssl genpkey -algorithm EC -pkeyopt \
-             ec_paramgen_curve:P-256`), start the console again, and begin then"),
-        ),
+        NewKeyError::Credential(_) => {
+            Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(format!(
+                "provide a new key as the credential {NEXT_KEY} (`openssl genpkey -algorithm ed25519`), restart the \
+             console, and begin then"
+            ))
+        }
+        NewKeyError::RootCredential(_) => {
+            Error::conflict("key_is_credential", message).consequence("no rotation begins").hint(format!(
+                "provide a new key as the credential {NEXT_ROOT_KEY} (`openssl genpkey -algorithm EC -pkeyopt \
+             ec_paramgen_curve:P-256`), restart the console, and begin then"
+            ))
+        }
         NewKeyError::SignerHasOne(_) => Error::conflict("signer_has_one_key", message)
             .consequence("no rotation begins")
             .hint("give the signer a second key beside the present one, and begin then"),

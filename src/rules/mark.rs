@@ -5,6 +5,7 @@
 //! cause: a deleted write-ahead log, a restored backup, a replaced file.
 
 use muster_topics::Millis;
+use muster_topics::count::counted;
 
 /// How far a store has advanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,11 +48,15 @@ impl std::fmt::Display for StoreLoss {
         match self {
             Self::Damaged => write!(f, "it was damaged, and a new one was made"),
             Self::Gone => write!(f, "it was deleted or emptied, and a new one was made"),
-            Self::Swapped => write!(f, "another store was put in its place"),
+            Self::Swapped => write!(f, "it was replaced by another store"),
             Self::SetBack { steps } => {
-                write!(f, "it went back by {steps} steps: an older copy, or without its last writes")
+                write!(
+                    f,
+                    "it was set back by {}: it is an older copy, or lacks its last writes",
+                    counted(steps, "step")
+                )
             }
-            Self::Unmarked => write!(f, "its mark was deleted or damaged, so that nothing shows whether it went back"),
+            Self::Unmarked => write!(f, "its mark was deleted or damaged, so nothing shows whether it was set back"),
             Self::Rows { rows } => write!(f, "{rows} damaged rows in it were set aside"),
         }
     }

@@ -69,7 +69,7 @@ impl Diagnostic {
         self
     }
 
-    /// Adds what the reader can do about it, if that is known and it says nothing of it itself.
+    /// Adds what the reader can do about it, if that is known and it has none itself.
     #[must_use]
     pub fn or_hint(self, hint: Option<impl Into<String>>) -> Self {
         Self { hint: self.hint.or_else(|| hint.map(Into::into)), ..self }
@@ -101,6 +101,24 @@ impl Diagnostic {
     #[must_use]
     pub fn all(each: impl IntoIterator<Item = Self>) -> Option<Self> {
         each.into_iter().reduce(Self::and)
+    }
+
+    /// Makes one of all, if there is any: each cause on a line of its own below `title`, after a `-`; the hints stand apart.
+    #[must_use]
+    pub fn listed(title: impl fmt::Display, each: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut hints: Vec<String> = Vec::new();
+        let mut lines = String::new();
+        for one in each {
+            lines.push_str("\n- ");
+            lines.push_str(&one.cause);
+            lines.extend(one.consequence.iter().flat_map(|consequence| ["; ", consequence]));
+            hints.extend(one.hint.filter(|hint| !hints.contains(hint)));
+        }
+        (!lines.is_empty()).then(|| Self {
+            cause: format!("{title}:{lines}"),
+            consequence: None,
+            hint: Some(hints.join("; ")).filter(|hints| !hints.is_empty()),
+        })
     }
 
     /// Returns its texts.
@@ -190,15 +208,15 @@ mod tests {
     use super::*;
 
     fn full() -> Diagnostic {
-        Diagnostic::new("the disk is full").with_consequence("nothing was stored").with_hint("make room (`df -h`)")
+        Diagnostic::new("the disk is full").with_consequence("nothing was stored").with_hint("free space (`df -h`)")
     }
 
     #[test]
     fn parts_stand_on_lines_of_their_own_or_in_one() {
-        assert_eq!(full().to_string(), "the disk is full\nconsequence: nothing was stored\nhint: make room (`df -h`)");
+        assert_eq!(full().to_string(), "the disk is full\nconsequence: nothing was stored\nhint: free space (`df -h`)");
         assert_eq!(
             format!("{:#}", full()),
-            "the disk is full. consequence: nothing was stored. hint: make room (`df -h`)"
+            "the disk is full. consequence: nothing was stored. hint: free space (`df -h`)"
         );
         assert_eq!(Diagnostic::new("no").to_string(), "no");
     }
@@ -230,11 +248,11 @@ mod tests {
 
     #[test]
     fn hint_within_an_io_error_is_found() {
-        let inner = Diagnostic::new("full").with_hint("make room");
+        let inner = Diagnostic::new("full").with_hint("free space");
         let disk = || io::Error::other(inner.clone().into_error());
         assert_eq!(Diagnostic::of_error(&disk()), inner);
         let told = Diagnostic::of(&Problem::Disk(disk()));
-        assert_eq!(told, Diagnostic::new("the disk: full").with_hint("make room"));
+        assert_eq!(told, Diagnostic::new("the disk: full").with_hint("free space"));
     }
 
     #[test]
@@ -242,7 +260,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(full()).unwrap(),
             serde_json::json!({
-                "message": "the disk is full", "consequence": "nothing was stored", "hint": "make room (`df -h`)",
+                "message": "the disk is full", "consequence": "nothing was stored", "hint": "free space (`df -h`)",
             })
         );
         assert_eq!(serde_json::to_value(Diagnostic::new("no")).unwrap(), serde_json::json!({"message": "no"}));

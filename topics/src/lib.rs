@@ -55,6 +55,7 @@ pub mod command;
 pub mod command_keys;
 pub mod common;
 pub mod container;
+pub mod count;
 pub mod desired;
 pub mod diagnostic;
 pub mod effective;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::count::counted;
 use crate::{
     argv,
     command::{Batch, Exec, Forward, LogView, OUTPUT_MAX_BYTES, UnitSet},
@@ -418,7 +419,7 @@ impl Verb {
                 let inside = exec.container.as_ref().map(|unit| format!("in {unit}: ")).unwrap_or_default();
                 inside + &argv::join(&exec.shown()).replace('\n', "⏎")
             }
-            Self::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
+            Self::Batch(batch) => format!("batch of {}", counted(batch.steps.len(), "step")),
             Self::UnitApply { unit, .. } => format!("apply {unit}"),
             Self::UnitsApply(set) => {
                 let units = set.units.iter().map(|wish| &wish.unit);

@@ -22,6 +22,7 @@ use muster_rules::{
     document::{DocumentFault, WantedUnit},
     edit, start_order,
 };
+use muster_topics::count::counted;
 use muster_topics::{
     command::Verb,
     desired::{DeploymentName, DeploymentTarget, DeploymentUnit, DeploymentVersion, Placement, PlanRequest},
@@ -159,7 +160,7 @@ impl Console {
             wrong.into_iter().for_each(|DocumentFault { at, diagnostic }| faults.add(&given.source, &at, diagnostic));
             let Some(wanted) = wanted else { continue };
             if !names.insert(wanted.deployment.clone()) {
-                faults.add(&given.source, wanted.deployment.as_str(), "it is described twice");
+                faults.add(&given.source, wanted.deployment.as_str(), "it is listed twice");
             }
             for (at, message) in rollout::faults(&shared.current().rollouts, &wanted.rollout) {
                 faults.add(&given.source, at, &message);
@@ -221,8 +222,8 @@ impl Console {
         instances(source, &units, faults);
         self.rival_instances(source, &wanted.deployment, &units, faults);
         if has_secrets && !wanted.select.requires_label() {
-            let message = "its units have secrets, so it has to require a label that the console gives its hosts, such as \
-                           label.role=till; what a host says of itself earns it no secret";
+            let message = "its units have secrets, so it must require a label that the console gives its \
+                           hosts, such as label.role=till; facts and the host's own labels do not count";
             faults.add(source, &format!("{}: target.select", wanted.deployment), message);
         }
         Ok((units.len() == wanted.units.len()).then_some(units))
@@ -273,7 +274,7 @@ impl Console {
         let _changing = shared.hosts.desired.changing.lock().await;
         let present = shared.hosts.desired.table().deployment(name).map(|entry| entry.number());
         if present != Some(version) {
-            let message = format!("version {version} of {name} is not the present one any more");
+            let message = format!("version {version} of {name} is no longer the present one");
             return Err(Error::conflict("not_present", message).consequence("nothing was changed"));
         }
         self.roll_back_locked(operator, name, wanted).await
@@ -296,7 +297,7 @@ impl Console {
         };
         let earlier = self.repaired(self.version_row(name, number).await?).await?;
         if earlier.is_damaged {
-            let problem = "it is not what was stored".to_owned();
+            let problem = "it is damaged".to_owned();
             return Err(StoreError::Row { what: "version", problem }.into());
         }
         let mut faults = DocumentFaults::default();
@@ -402,7 +403,7 @@ impl Console {
             faults.add(
                 "",
                 "",
-                format!("there would be {} deployments, and {DEPLOYMENTS_ALL_MAX} are allowed", deployments.len()),
+                format!("there would be {} deployments; at most {DEPLOYMENTS_ALL_MAX} are allowed", deployments.len()),
             );
         }
         let (looks, errors) = self.look(None, &deployments).await?;
@@ -496,7 +497,7 @@ impl Console {
             hosts.sort();
             let source = drafts.get(place).map_or("", |draft| draft.source.as_str());
             let message = format!(
-                "a unit of this name was made by a verb on {}; --adopt takes it over (`adopt` in the API)",
+                "a unit of this name was created by a verb on {}; --adopt takes it over (`adopt` in the API)",
                 first_names(&hosts, NAMED_MAX)
             );
             faults.add(source, unit.as_str(), &message);
@@ -789,12 +790,12 @@ fn check_seen(draft: &VersionDraft, seen: &SeenPlan, faults: &mut DocumentFaults
     match seen.content(&draft.deployment) {
         None => faults.add(&draft.source, name, "the plan is of other deployments"),
         Some(content) if !is_same(content) => {
-            let message = "the document is not the one that the plan was made of (`muster plan` makes another plan)";
+            let message = "the plan was made of another document (`muster plan` makes a new plan)";
             faults.add(&draft.source, name, message);
         }
         Some(_) if draft.rollout.is_empty() => {
-            let message = "it has no `rollout`, so its hosts change at once and compare nothing with a plan \
-                           (`rollout: {}` has them ask first)";
+            let message = "it has no `rollout`, so its hosts change at once without \
+                           comparing the plan (`rollout: {}` has them compare first)";
             faults.add(&draft.source, name, message);
         }
         Some(_) => {}
@@ -818,7 +819,7 @@ fn applied_change<'a>(operator: &'a Name, applied: &AppliedDeployment, repeats: 
 }
 
 pub(super) fn hosts_words(hosts: usize) -> String {
-    if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") }
+    counted(hosts, "host")
 }
 
 /// Returns the policy of a version that goes back: it keeps the budget and the pace of the version that it replaces, and hosts
@@ -855,7 +856,7 @@ fn circles(source: &str, units: &[DeploymentUnit], faults: &mut DocumentFaults) 
     for unit in units {
         if let Some(circle) = start_order::cycle(&unit.unit, &unit.spec, &all) {
             let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
-            let message = format!("after, requires: units would wait for each other in a circle: {circle}");
+            let message = format!("after, requires: units would wait for each other in a cycle: {circle}");
             faults.add(source, unit.unit.as_str(), &message);
         }
     }

@@ -17,6 +17,7 @@ use muster_api::{
 };
 use muster_base::clock::now_ms;
 use muster_rules::deployment as documents;
+use muster_topics::count::counted;
 use muster_topics::{
     desired::{DeploymentName, DeploymentVersion, DesiredBody, DesiredMark},
     name::{Digest, HostId, LabelValue, Name},
@@ -161,10 +162,8 @@ impl Console {
         if !held.conflicts.is_empty() {
             let named: Vec<String> =
                 held.conflicts.iter().map(|(name, number)| format!("version {number} of {name}")).collect();
-            let message = format!(
-                "hosts have other content than the console, or than each other: {}",
-                first_names(&named, NAMED_MAX)
-            );
+            let message =
+                format!("hosts have other content than the console or each other: {}", first_names(&named, NAMED_MAX));
             return Err(Error::conflict("document_conflict", message)
                 .consequence("nothing was confirmed")
                 .hint("`--dry-run` shows which hosts; `--replace` gives them what the console has"));
@@ -208,8 +207,7 @@ impl Console {
         let names: Vec<&str> = open.iter().map(|host| host.hostname.as_str()).collect();
         let detail = match (wanted.replace, rows.len()) {
             (true, _) => "hosts take what the console has".to_owned(),
-            (false, 1) => "the console takes 1 version".to_owned(),
-            (false, versions) => format!("the console takes {versions} versions"),
+            (false, versions) => format!("the console takes {}", counted(versions, "version")),
         };
         let (kind, subject) = (ChangeKind::DocumentsConfirmed, first_names(&names, NAMED_MAX));
         change::note(&mut transaction, &NewChange { operator, kind, subject, detail }, now).await?;

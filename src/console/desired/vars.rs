@@ -132,7 +132,8 @@ impl Console {
         }
         transaction.commit().await.map_err(StoreError::from)?;
         if !is_gone {
-            return Err(Error::not_found("unknown_var", format!("layer {layer} has no variable {}", var.name)));
+            return Err(Error::not_found("unknown_var", format!("layer {layer} has no variable {}", var.name))
+                .hint(format!("`muster var ls {}` lists the layers that have it", var.name)));
         }
         tracing::info!(%operator, %layer, var = %var.name, "a variable is removed");
         self.vars_changed().await

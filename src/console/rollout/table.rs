@@ -13,6 +13,7 @@ use muster_rules::rollout::{
     state::{HostProgress, RolloutState},
     transition::TargetHost,
 };
+use muster_topics::count::counted;
 use muster_topics::{
     Millis,
     ack::Numbered,
@@ -274,8 +275,8 @@ impl RolloutTable {
         let count = state.hosts.values().filter(is_of_it).count();
         self.supersede(name, before, version, is_rollback, now);
         self.rollouts.insert(name.clone(), RolloutEntry::begin(begun.digest, policy, state, now));
-        let what = if is_rollback { "it goes back" } else { "it begins" };
-        let hosts = if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
+        let what = if is_rollback { "it is rolled back" } else { "it begins" };
+        let hosts = counted(count, "host");
         self.step(name, version, operator, format!("{what}, with {hosts}"), now);
     }
 

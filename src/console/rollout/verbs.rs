@@ -2,6 +2,7 @@
 
 use muster_api::{CancelRollout, ReleaseHost, RollBack, Rollout, RolloutHost, RolloutVersion};
 use muster_rules::rollout::state::RolloutPhase;
+use muster_topics::count::counted;
 use muster_topics::{Millis, desired::DeploymentName, name::Name};
 
 use super::{
@@ -14,7 +15,7 @@ use crate::{
 
 pub(super) fn unknown(name: &DeploymentName) -> Error {
     Error::not_found("unknown_rollout", format!("deployment {name} has no rollout"))
-        .hint("one whose document has `rollout` has one for each version; `muster rollout ls` lists them")
+        .hint("a deployment whose document has `rollout` has one for each version; `muster rollout ls` lists them")
 }
 
 impl Console {
@@ -81,13 +82,10 @@ impl Console {
             let entry = table.rollouts.get_mut(name).ok_or_else(|| unknown(name))?;
             let hosts = entry.state.retry(None, now);
             if hosts.is_empty() {
-                return Err(refused(name, &entry.state.phase, "be tried again: no host has failed that could"));
+                return Err(refused(name, &entry.state.phase, "be retried: no failed host can retry"));
             }
             entry.retried.retain(|host, _| !hosts.contains(host));
-            Ok(match hosts.len() {
-                1 => "1 host tries again".to_owned(),
-                count => format!("{count} hosts try again"),
-            })
+            Ok(format!("retries {}", counted(hosts.len(), "host")))
         })
         .await
     }
@@ -136,9 +134,9 @@ impl Console {
                 return Err(Error::conflict("not_carried", message));
             }
             if !entry.state.release(host) {
-                let message = format!("{hostname} is not unavailable in {name}, or in the middle of a change");
+                let message = format!("{hostname} is available in {name}, or is changing");
                 return Err(Error::conflict("not_unavailable", message)
-                    .hint(format!("`muster rollout hosts {name}` tells how far it is")));
+                    .hint(format!("`muster rollout hosts {name}` shows its state")));
             }
             Ok(format!("{hostname} counts as available"))
         })
@@ -204,7 +202,7 @@ impl Console {
         let Some(operator) = self.applied_by(name, version) else { return Ok(()) };
         let why = match self.roll_back_rollout(&operator, name, version).await {
             Ok(()) => {
-                tracing::warn!(deployment = %name, version, reason, "a version goes back by itself");
+                tracing::warn!(deployment = %name, version, reason, "a version is rolled back automatically");
                 return Ok(());
             }
             Err(error) if error.status >= 500 => return Err(error),
@@ -212,7 +210,7 @@ impl Console {
         };
         let paused = self.change_rollout(None, name, Some(version), |table, now| {
             let entry = open(table, name, "be paused")?;
-            let reason = format!("{reason}; it cannot go back: {why}");
+            let reason = format!("{reason}; it cannot be rolled back: {why}");
             entry.failure = None;
             entry.state.pause(reason.clone(), now);
             Ok(format!("it is paused: {reason}"))
@@ -259,6 +257,10 @@ fn refused(name: &DeploymentName, phase: &RolloutPhase, what: &str) -> Error {
         "rollout_phase",
         format!("the rollout of {name} cannot {what}: it is {}", phase.word().replace('_', " ")),
     )
+    .hint(match phase.is_end() {
+        true => format!("`muster deployment apply` or `muster deployment rollback {name}` begins another one"),
+        false => format!("`muster rollout show {name}` shows what it waits for"),
+    })
 }
 
 fn check_version(name: &DeploymentName, entry: &RolloutEntry, version: Option<u32>) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! Alerts as text for people.
 
+use muster_topics::count::counted;
 use muster_topics::{
     alert::{Alert, Metric, Rule},
     catalogue::Measure,
@@ -16,40 +17,40 @@ pub fn raised(rule: &Rule, reading: &Reading) -> Diagnostic {
     match reading.subject.metric {
         Metric::UnitBroken => format!("{subject} ended too often and is held as broken").into(),
         Metric::UnitFailed => {
-            Diagnostic::new(format_args!("{subject} should run, and does not")).with_hint("`muster unit show` says why")
+            Diagnostic::new(format_args!("{subject} should run and does not")).with_hint("`muster unit show` shows why")
         }
         Metric::UnitRolledBack => {
-            format!("{subject} went back to its last verified revision, for a later one failed").into()
+            format!("{subject} was rolled back to its last verified revision because a later one failed").into()
         }
-        Metric::UnitRestarts => format!("{subject} was started again {value} times").into(),
+        Metric::UnitRestarts => format!("{subject} was restarted {}", counted(value, "time")).into(),
         Metric::DiskUnresponsive => Diagnostic::new(format_args!("{subject} does not answer")).with_hint(
-            "what reads or writes there hangs; is its server or device gone? `umount -l` lets go of \
-                 it",
+            "programs that read or write there hang; check its server or device, or unmount \
+                 it with `umount -l`",
         ),
         Metric::StoreLost => Diagnostic::new(
-            "the agent's store went back, was lost or was damaged; commands from before that it does \
-                 not know any more are refused",
+            "the agent's store was set back, lost or damaged; earlier \
+                 commands that it no longer knows are refused",
         )
         .with_hint(
-            "the agent's log says which; was a backup put back? Otherwise check the host's disk, and \
-                 its units",
+            "the agent's log shows which; if no backup was restored, check the \
+                 host's disk and its units",
         ),
         Metric::StoreUnwritable => Diagnostic::new(
-            "nothing can be written in the agent's folder; units go on from what was read, commands \
-                 are refused, and desired changes wait",
+            "the agent's folder is not writable; units keep running, \
+                 commands are refused, and desired changes wait",
         )
         .with_hint(
-            "is its file system full, without free inodes, or read-only after an error (`df -h`, `df \
-                 -i`, `dmesg` on the host)?",
+            "check whether its file system is full, without free inodes, or read-only after an \
+                 error (`df -h`, `df -i`, `dmesg` on the host)",
         ),
         Metric::DocumentRefused => {
-            Diagnostic::new("this host refuses its document of desired state; the one before it holds")
-                .with_hint("`muster host show` says why")
+            Diagnostic::new("this host refuses its document of desired state; the previous one stays in force")
+                .with_hint("`muster host show` shows why")
         }
         Metric::Duplicate => Diagnostic::new("another agent claims to be this host")
-            .with_hint("was its disk cloned? Remove the agent's folder on the copy, and join it with a new token"),
+            .with_hint("if its disk was cloned, remove the agent's folder on the copy and join it with a new token"),
         Metric::LaterProtocol => Diagnostic::new(
-            "the console speaks a later protocol than this agent, which does nothing that it is told; units go on",
+            "the console's protocol is newer than this agent's, which ignores its commands; units keep running",
         )
         .with_hint("upgrade the agent"),
         metric => {
@@ -68,7 +69,7 @@ pub fn raised(rule: &Rule, reading: &Reading) -> Diagnostic {
 #[must_use]
 pub fn rule(rule: &Rule) -> String {
     if rule.disabled {
-        return format!("{}: never, it is switched off", rule.metric.as_str());
+        return format!("{}: off", rule.metric.as_str());
     }
     let of = rule.of.as_ref().map(|of| format!(" of {of}")).unwrap_or_default();
     let metric = format!("{}{of}", rule.metric.as_str());
@@ -93,7 +94,7 @@ pub fn ended(alert: &Alert, value: Option<f64>) -> Diagnostic {
     match (value, alert.metric.measure()) {
         (Some(_), Measure::Flag) => alert.diagnostic.clone().within("over"),
         (Some(value), measure) => format!("{} {} again", about(&subject), said(measure, value)).into(),
-        (None, _) => alert.diagnostic.clone().within("over, for it is not measured any more, or nobody asks for it"),
+        (None, _) => alert.diagnostic.clone().within("ended: it is no longer measured, or its rule was removed"),
     }
 }
 
@@ -106,15 +107,15 @@ fn about(subject: &ReadingSubject) -> String {
         Metric::DiskUsed => format!("file system {} used:", subject.mount.as_deref().unwrap_or("?")),
         Metric::InodesUsed => format!("inodes of file system {} used:", subject.mount.as_deref().unwrap_or("?")),
         Metric::DiskUnresponsive => format!("file system {}", subject.mount.as_deref().unwrap_or("?")),
-        Metric::FilesUsed => "open files, of what the host can have:".to_owned(),
-        Metric::PidsUsed => "processes and threads, of what the host can have:".to_owned(),
+        Metric::FilesUsed => "open files, of the host's limit:".to_owned(),
+        Metric::PidsUsed => "processes and threads, of the host's limit:".to_owned(),
         Metric::PortsUsed => "local TCP ports used:".to_owned(),
-        Metric::ConntrackUsed => "connections tracked by the firewall, of what it can:".to_owned(),
+        Metric::ConntrackUsed => "connections tracked by the firewall, of its limit:".to_owned(),
         Metric::LoadPerCore => "load for each processor:".to_owned(),
         Metric::Temperature => "temperature:".to_owned(),
         Metric::UnitCpuBusy => format!("unit {unit} uses of all processors:"),
         Metric::UnitMemory => format!("unit {unit} uses memory:"),
-        Metric::UnitDiskUsed => format!("unit {unit} has written, of what it may:"),
+        Metric::UnitDiskUsed => format!("unit {unit} has written, of its limit:"),
         Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitFailed | Metric::UnitRolledBack => {
             format!("unit {unit}")
         }
@@ -122,10 +123,10 @@ fn about(subject: &ReadingSubject) -> String {
         Metric::StoreUsed => "file system of the agent's folder used:".to_owned(),
         Metric::ClockOff => "clock off by".to_owned(),
         Metric::StoreLost => "losses of the agent's store:".to_owned(),
-        Metric::StoreUnwritable => "agent's folders that cannot be written:".to_owned(),
+        Metric::StoreUnwritable => "agent's folders that are not writable:".to_owned(),
         Metric::Duplicate => "twins of this host:".to_owned(),
         Metric::DocumentRefused => "documents refused:".to_owned(),
-        Metric::LaterProtocol => "later protocols of the console:".to_owned(),
+        Metric::LaterProtocol => "newer protocols of the console:".to_owned(),
         Metric::Other => "something:".to_owned(),
     }
 }
@@ -161,11 +162,11 @@ pub fn level(text: &str) -> Result<f64, String> {
     };
     let read = factor.and_then(|factor| Some((number.trim().parse::<f64>().ok()?, factor)));
     let (number, factor) = read.ok_or_else(|| {
-        format!("{text:?} is no level: a number is wanted, with %, s, KiB, MiB or GiB behind it where that fits")
+        format!("{text:?} is not a level: expected a number, with %, s, KiB, MiB or GiB after it if the metric has such a unit")
     })?;
     let level = number * factor;
     // 80 % is 0.8, not 0.8000000000000000444.
-    if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is no finite number")) }
+    if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is not a finite number")) }
 }
 
 /// Formats a level so that [`level`] reads the same value, without rounding.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_topics::count::counted;
 use muster_topics::{
     Millis,
     diagnostic::Diagnostic,
@@ -19,7 +20,7 @@ use crate::backoff::{GOOD_AFTER_MS, RETRY_MAX_MS};
 pub(super) enum NextStart {
     /// As soon as nothing else prevents it.
     Now,
-    /// At this time, because it ended by itself.
+    /// At this time, because it ended unexpectedly.
     At(Millis),
     /// Never, because it cannot work; the reported error has the reason.
     Failed,
@@ -127,7 +128,7 @@ impl PlannedUnit {
             self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
             self.next_start = NextStart::Failed;
-            self.fail(how.and("its spec does not have it started again"));
+            self.fail(how.and("its spec does not restart it"));
         }
     }
 
@@ -141,8 +142,9 @@ impl PlannedUnit {
             None => {
                 self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
                 let last = self.observed.error.take().unwrap_or_default();
-                let end = Diagnostic::new(format_args!("started again {attempts} times in a row, and no more"));
-                self.fail(last.and(end.with_hint("to run it is a new try")));
+                let end =
+                    Diagnostic::new(format_args!("restarted {} in a row, the maximum", counted(attempts, "time")));
+                self.fail(last.and(end.with_hint("running it is a new attempt")));
             }
         }
     }

@@ -14,6 +14,7 @@ use std::{
 
 use jiff::tz::TimeZoneDatabase;
 use muster_fault::planted;
+use muster_topics::count::counted;
 use muster_topics::{Millis, ack::Numbered, name::HostId};
 
 use super::{
@@ -359,12 +360,17 @@ impl<'a> Decider<'a> {
         let (wave, share) = (self.state.wave, self.policy.max_failures);
         if failed > share.of(size) && failed > self.state.accepted.wave as usize {
             return Some(format!(
-                "{failed} of {size} hosts of wave {wave} have failed, and {} may",
+                "{failed} of {} of wave {wave} failed; at most {} may fail",
+                counted(size, "host"),
                 limit_words(share, size)
             ));
         }
         if refused > share.of(able) && refused > self.state.accepted.refusals as usize {
-            return Some(format!("{refused} of {able} hosts have refused it, and {} may", limit_words(share, able)));
+            return Some(format!(
+                "{refused} of {} refused it; at most {} may refuse",
+                counted(able, "host"),
+                limit_words(share, able)
+            ));
         }
         None
     }

@@ -16,6 +16,7 @@ use muster_rules::{
     files::plan::{Content, Step},
     plan::Failure,
 };
+use muster_topics::count::counted;
 use muster_topics::{
     diagnostic::Diagnostic,
     name::{Digest, UnitName},
@@ -187,11 +188,11 @@ impl FilesState {
         if self.blobs.has(sha256) {
             return Ok(());
         }
-        let failed = |why: Diagnostic| may_heal(why.within(format_args!("{path}: what is there cannot be kept")));
+        let failed = |why: Diagnostic| may_heal(why.within(format_args!("{path}: cannot keep the present file")));
         let place = place(&mut Ways::new(&self.confinement), path)?;
         let (kept, _) =
             open_file(&place).and_then(|file| self.blobs.put(file, u64::MAX)).map_err(|error| failed(words(&error)))?;
-        if kept == *sha256 { Ok(()) } else { Err(failed("somebody is changing it".into())) }
+        if kept == *sha256 { Ok(()) } else { Err(failed("another program is changing it".into())) }
     }
 
     /// Performs all steps: first what goes, then what comes, each as a task.
@@ -205,7 +206,7 @@ impl FilesState {
         let (mut applied, packed) = (Applied::default(), Arc::new(packed));
         for one in &paths {
             if let PathRole::Left(why) = &one.role {
-                applied.left.push(why.clone().within(format_args!("{} is left as it is", one.path)));
+                applied.left.push(why.clone().within(format_args!("{} is left unchanged", one.path)));
             }
         }
         let (goes, mut comes): (Vec<_>, Vec<_>) = paths
@@ -236,7 +237,7 @@ impl FilesState {
             })
             .await?;
             let end = match &done {
-                Ok(()) => Ok(TaskEnd { is_changed: count > 0, message: Some(counted(count)) }),
+                Ok(()) => Ok(TaskEnd { is_changed: count > 0, message: Some(counted(count, "path")) }),
                 Err(failure) => Err(failure.error.clone()),
             };
             task.end(end).await.map_err(|error| may_heal(Diagnostic::of(&error)))?;
@@ -269,7 +270,7 @@ impl FilesState {
             if let Some(mount) = one.mount
                 && lies_in(&place).map_err(|error| failed(&error))?.is_some_and(|found| found != mount)
             {
-                return Err(may_heal(format!("{}: something has just been mounted over it, so it is left", one.path)));
+                return Err(may_heal(format!("{}: it is now a mount point and is left unchanged", one.path)));
             }
             if one.is_pending() {
                 remove_leftover(&place).map_err(|error| failed(&error))?;
@@ -353,7 +354,7 @@ fn lies_in(place: &Place) -> io::Result<Option<MountId>> {
 fn place(ways: &mut Ways<'_>, path: &str) -> Result<Place, Failure> {
     ways.open(Path::new(path)).map_err(|error| {
         may_heal(match error {
-            NoWay::Missing(folder) => format!("{path}: its folder {} is not there any more", folder.display()).into(),
+            NoWay::Missing(folder) => format!("{path}: its folder {} no longer exists", folder.display()).into(),
             NoWay::Barred(why) => why.within(path),
             NoWay::Io(error) => words(&error).within(path),
         })
@@ -373,11 +374,7 @@ fn about(paths: &[SurveyedPath]) -> String {
     if paths.len() > NAMED_MAX {
         named.push("…");
     }
-    format!("{}: {}", counted(paths.len()), named.join(", "))
-}
-
-fn counted(number: usize) -> String {
-    format!("{number} path{}", if number == 1 { "" } else { "s" })
+    format!("{}: {}", counted(paths.len(), "path"), named.join(", "))
 }
 
 /// The lines between the common beginning and end of two texts.

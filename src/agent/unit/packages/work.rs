@@ -16,6 +16,7 @@ use muster_rules::{
     },
     plan::Failure,
 };
+use muster_topics::count::counted;
 use muster_topics::{
     diagnostic::Diagnostic,
     name::{Digest, UnitName},
@@ -89,10 +90,7 @@ impl Host {
             return Ok(());
         }
         self.wait_for_others(unit, revision).await?;
-        let about = match goal.targets.len() {
-            1 => "1 package of the revision".to_owned(),
-            count => format!("{count} packages of the revision"),
-        };
+        let about = format!("{} of the revision", counted(goal.targets.len(), "package"));
         let task = self.begin(unit, revision, TaskAction::Validate, about).await?;
         let checked = self.check_and_download(of, goal, staged.folders.as_ref(), &task).await;
         let end = checked.as_ref().map(|message| TaskEnd { is_changed: false, message: Some(message.clone()) });
@@ -121,11 +119,7 @@ impl Host {
             }
         }
         self.keep_files(&changes, task).await?;
-        Ok(if changes.is_empty() {
-            "nothing is to be changed".to_owned()
-        } else {
-            format!("would {}", listed(&changes))
-        })
+        Ok(if changes.is_empty() { "nothing to change".to_owned() } else { format!("would {}", listed(&changes)) })
     }
 
     /// Decides with lists of repositories that are fetched again if they are old, or something is missing.
@@ -217,12 +211,12 @@ impl Host {
         self.set_holds(of).await?;
         let found = self.found(spec).await?;
         if !found.drift.is_empty() {
-            return Err(may_heal(format!("the package manager has ended well, but {}", found.drift.join(", "))));
+            return Err(may_heal(format!("the package manager succeeded, but {}", found.drift.join(", "))));
         }
         let runs = stored(self.store.package_runs(unit).await)?;
         let (undone, mut kept): (Vec<PackageRun>, Vec<PackageRun>) =
             runs.into_iter().partition(|run| undone.contains(&run.number));
-        let Some(mut last) = kept.pop() else { return Err(may_heal("the record of what was done is gone")) };
+        let Some(mut last) = kept.pop() else { return Err(may_heal("the record of the changes is missing")) };
         // What an interrupted attempt has changed counts as well.
         while let Some(before) = kept.pop().filter(|run| !run.is_done && run.revision == *revision) {
             last.changes = folded(&[before, last.clone()]);
@@ -345,10 +339,10 @@ impl Host {
     /// Follows a run that was begun before the agent was started, or by a step that was given up.
     async fn follow_left(&self) -> Result<(), Failure> {
         let Some(RunNote { unit, revision, action, about }) = self.transactions.left() else { return Ok(()) };
-        let task = self.begin(&unit, &revision, action, format!("{about} (begun before)")).await?;
+        let task = self.begin(&unit, &revision, action, format!("{about} (interrupted)")).await?;
         let tell = |line: &str| task.line(line);
         let end = match self.transactions.follow_left(&tell).await? {
-            None => Ok(TaskEnd { is_changed: false, message: Some("it had not begun".to_owned()) }),
+            None => Ok(TaskEnd { is_changed: false, message: Some("it did not begin".to_owned()) }),
             Some(end) if end.is_ok() => Ok(TaskEnd { is_changed: true, message: Some(about) }),
             Some(end) => Err(self.adapter.explain(&end.tail).diagnostic),
         };
@@ -551,7 +545,7 @@ impl Host {
             let needed = needed_by(&self.simulate(&removal(purge, &free)).await?, &free);
             if !needed.is_empty() {
                 let stays = free.pop().unwrap_or_default();
-                tell(&format!("{stays} stays: {} needs it", needed.join(", ")));
+                tell(&format!("{stays} is kept: {} needs it", needed.join(", ")));
             }
         }
         Ok(free)
