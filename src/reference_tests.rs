@@ -326,12 +326,13 @@ fn reference_of_errors_is_current() {
     page.heading(2, "Problems of the API");
     page.paragraph(
         "An answer of the API that is not a success is a problem: `code` for programs; `message`, and perhaps \
-         `consequence` and `hint`, for people. The number is the HTTP status.",
+         `consequence` and `hint`, for people. In parentheses are the HTTP status and the exit code of the command line.",
     );
     page.gap();
-    for &ProblemCode { code, statuses, about } in PROBLEM_CODES {
+    for &ProblemCode { code, kind, statuses, about } in PROBLEM_CODES {
         let statuses: Vec<String> = statuses.iter().map(u16::to_string).collect();
-        page.item(&format!("`{code}` ({}): {about}", statuses.join(", ")));
+        let exit = muster_cli::client::failure_kind_of(kind).code();
+        page.item(&format!("`{code}` ({}; exit {exit}): {about}", statuses.join(", ")));
     }
     check("exit-codes.md", page);
 }
@@ -342,12 +343,16 @@ fn exit_codes(page: &mut Page) {
     page.item("0: The work is done.");
     // Each kind of failure: the compiler asks for a new one here.
     let about = |kind| match kind {
-        FailureKind::Failed => "The work failed, or something does not exist.",
-        FailureKind::Usage => "The arguments or the configuration make no sense; nothing was done.",
-        FailureKind::Refused => {
-            "The other side refused: the sign-in, the join token or the certificate is not accepted (API: 401, 403)."
+        FailureKind::Failed => "The work failed.",
+        FailureKind::Usage => {
+            "What was given is wrong: an argument, a configuration, a file that is missing or cannot be parsed; nothing \
+             was done."
         }
-        FailureKind::Unreachable => "The console, or what it needs, cannot be reached (API: 502, 503, 504).",
+        FailureKind::Refused | FailureKind::NotFound => {
+            "The console or the host refuses: there is no such thing, the state or the permissions do not allow it, or \
+             the sign-in, the join token or the certificate is not accepted."
+        }
+        FailureKind::Unreachable => "The console, or what it needs, cannot be reached.",
         FailureKind::Code(_) => "of `muster exec --passthrough`: The exit code of the one host's program.",
     };
     use FailureKind::{Code, Failed, Refused, Unreachable, Usage};

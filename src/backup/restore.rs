@@ -68,10 +68,20 @@ pub struct Restored {
     pub manifest: Manifest,
     /// Its files; `None` if an earlier run had restored them all.
     pub sums: Option<Sums>,
+    /// Whether an earlier run of the same restore was interrupted, and is finished now.
+    pub was_interrupted: bool,
     /// Where the folder is now that was replaced.
     pub aside: Option<PathBuf>,
     /// Whether it had a register of revocations, which the console merges at its start.
     pub merges_register: bool,
+}
+
+/// A restore of the same backup that an earlier run began.
+struct EarlierRestore {
+    /// Where the folder is now that was replaced.
+    aside: Option<PathBuf>,
+    /// Whether it was interrupted, and is finished now.
+    was_interrupted: bool,
 }
 
 /// Restores a backup. `progress` is told how many bytes of the file were read, and how many it has.
@@ -81,9 +91,9 @@ pub struct Restored {
 pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Restored, BackupError> {
     let places = Places::of(wanted.folder)?;
     let manifest = manifest_of(wanted.file, wanted.keys)?;
-    if let Some(aside) = places.finish_earlier(&manifest, wanted)? {
+    if let Some(EarlierRestore { aside, was_interrupted }) = places.finish_earlier(&manifest, wanted)? {
         let merges_register = restored_mark::replaced_register(&places.folder).exists();
-        return Ok(Restored { manifest, sums: None, aside, merges_register });
+        return Ok(Restored { manifest, sums: None, was_interrupted, aside, merges_register });
     }
     let _held = places.lock_folder(wanted.replace)?;
     let _staging = places.make_staging(&manifest)?;
@@ -96,7 +106,7 @@ pub fn restore(wanted: &RestoreRequest<'_>, progress: &mut dyn FnMut(u64, u64)) 
         }
     };
     let aside = places.put_in_place(wanted.now)?;
-    Ok(Restored { manifest, sums: Some(sums), aside, merges_register })
+    Ok(Restored { manifest, sums: Some(sums), was_interrupted: false, aside, merges_register })
 }
 
 /// Reads the manifest of a backup alone.
@@ -139,7 +149,7 @@ pub fn verify(
 fn open(path: &Path) -> Result<BufReader<File>, BackupError> {
     let file = File::open(path).map_err(BackupError::file(path))?;
     if !file.metadata().map_err(BackupError::file(path))?.is_file() {
-        return Err(BackupError::NotABackup("it is not a plain file"));
+        return Err(BackupError::NotABackup("it is not a regular file"));
     }
     Ok(BufReader::with_capacity(PIECE_BYTES, file))
 }
@@ -184,14 +194,14 @@ impl Places {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let absolute = std::path::absolute(folder).map_err(BackupError::file(folder))?;
                 let name = absolute.file_name().ok_or_else(|| target("it has no name"))?.to_owned();
-                let parent = absolute.parent().ok_or_else(|| target("it is in no folder"))?;
+                let parent = absolute.parent().ok_or_else(|| target("it has no parent folder"))?;
                 files::make_folder(parent, PRIVATE_FOLDER).map_err(BackupError::file(parent))?;
                 fs::canonicalize(parent).map_err(BackupError::file(parent))?.join(name)
             }
             Err(source) => return Err(BackupError::file(folder)(source)),
         };
         let name = absolute.file_name().ok_or_else(|| target("it has no name"))?.to_owned();
-        let parent = absolute.parent().ok_or_else(|| target("it is in no folder"))?.to_owned();
+        let parent = absolute.parent().ok_or_else(|| target("it has no parent folder"))?.to_owned();
         if absolute.exists() {
             if !absolute.is_dir() {
                 return Err(target("it is not a folder"));
@@ -212,12 +222,11 @@ impl Places {
     /// Finishes a restore of the same backup that was interrupted after it had put the folder in place. Another backup
     /// is then restored as into any other folder. A folder that may not be replaced, and that no console was started with since the same
     /// backup was restored into it, is as it is wanted.
-    #[expect(clippy::option_option, reason = "whether one was finished, and whether it replaced a folder")]
     fn finish_earlier(
         &self,
         manifest: &Manifest,
         wanted: &RestoreRequest<'_>,
-    ) -> Result<Option<Option<PathBuf>>, BackupError> {
+    ) -> Result<Option<EarlierRestore>, BackupError> {
         let is_unfinished = restored_mark::is_unfinished(&self.folder);
         if !is_unfinished && wanted.replace {
             return Ok(None);
@@ -226,7 +235,7 @@ impl Places {
             .map_err(BackupError::file(&self.folder))?
             .is_some_and(|mark| mark.fleet == manifest.fleet && mark.taken_ms == manifest.taken_ms);
         let aside = if is_unfinished { self.finish(wanted.now)? } else { None };
-        Ok(is_same.then_some(aside))
+        Ok(is_same.then_some(EarlierRestore { aside, was_interrupted: is_unfinished }))
     }
 
     /// Gives the folder that was replaced its name, and marks the restore as finished.
@@ -284,7 +293,7 @@ impl Places {
             if !is_ours {
                 return Err(BackupError::Target {
                     path: self.folder.clone(),
-                    problem: "the folder beside it whose name ends with .restoring is not of a restore",
+                    problem: "the folder beside it whose name ends with .restoring was not made by a restore",
                 });
             }
             // Another restore that is at work holds the lock of its folder.
@@ -346,11 +355,11 @@ impl Places {
         crash::point("restore", "after all files");
         let has = |path: &str| sums.files.iter().any(|file| file.path == path);
         if !has("console.db") || !sums.files.iter().any(|file| file.path.starts_with("authority/")) {
-            return Err(BackupError::Damaged("it has no authority or no store".to_owned()));
+            return Err(BackupError::Damaged("it lacks the authority or the store".to_owned()));
         }
         let restored = fleets(&self.staging)?;
         if !restored.contains(&manifest.fleet) {
-            return Err(BackupError::Damaged("its root certificate is not that of the fleet that it names".to_owned()));
+            return Err(BackupError::Damaged("its root certificate does not match its fleet".to_owned()));
         }
         let present = fleets(&self.folder)?;
         if let Some(found) = present.first()

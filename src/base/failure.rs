@@ -1,6 +1,6 @@
 //! The failure of a verb: what went wrong, and its kind. Only `main` turns the kind into an exit code.
 
-use std::fmt;
+use std::{fmt, io, path::Path};
 
 use muster_topics::diagnostic::Diagnostic;
 
@@ -13,6 +13,8 @@ pub enum FailureKind {
     Usage,
     /// The other side refused: 3.
     Refused,
+    /// The other side does not have what was named: 3, as any other refusal.
+    NotFound,
     /// The other side cannot be reached: 4.
     Unreachable,
     /// A program ran elsewhere; its exit code is passed through.
@@ -26,7 +28,7 @@ impl FailureKind {
         match self {
             Self::Failed => 1,
             Self::Usage => 2,
-            Self::Refused => 3,
+            Self::Refused | Self::NotFound => 3,
             Self::Unreachable => 4,
             Self::Code(code) => code,
         }
@@ -63,6 +65,24 @@ impl Failure {
     /// Makes a failure of an error, with what was being tried, its causes and its hint.
     pub fn trying<E: miette::Diagnostic>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |error| Self::told(FailureKind::Failed, Diagnostic::of(&error).within(what))
+    }
+
+    /// The failure of a lookup: the other side does not have what was named.
+    pub fn not_found(message: impl fmt::Display) -> Self {
+        Self::new(FailureKind::NotFound, message)
+    }
+
+    /// The failure to read or write a file or folder that an argument names: the argument is wrong.
+    #[must_use]
+    pub fn of_file(path: &Path, error: &io::Error) -> Self {
+        let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+        let diagnostic = Diagnostic::of_error(error).within(name);
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => Some("check the path; a relative one begins in the present folder"),
+            io::ErrorKind::PermissionDenied => Some("run this command as a user with permission for it"),
+            _ => None,
+        };
+        Self::told(FailureKind::Usage, diagnostic.or_hint(hint))
     }
 
     /// A failure that has already been printed.
@@ -139,10 +159,19 @@ mod tests {
 
     #[test]
     fn parts_are_printed_on_lines_of_their_own() {
-        let failure = Failure::new(FailureKind::Failed, "no room").consequence("nothing was stored").hint("make room");
-        assert_eq!(failure.lines(), "error: no room\nconsequence: nothing was stored\nhint: make room\n");
+        let failure = Failure::new(FailureKind::Failed, "no room").consequence("nothing was stored").hint("free space");
+        assert_eq!(failure.lines(), "error: no room\nconsequence: nothing was stored\nhint: free space\n");
         assert_eq!(Failure::new(FailureKind::Failed, "no room").lines(), "error: no room\n");
-        assert_eq!(Failure::silent(FailureKind::Failed).hint("make room").lines(), "");
+        assert_eq!(Failure::silent(FailureKind::Failed).hint("free space").lines(), "");
+    }
+
+    #[test]
+    fn failure_of_a_file_is_one_of_usage_and_names_the_file() {
+        let missing = Failure::of_file(Path::new("a/b"), &io::ErrorKind::NotFound.into());
+        assert_eq!(missing.kind.code(), 2);
+        assert!(missing.cause().unwrap().starts_with("a/b: ") && missing.given_hint().is_some(), "{missing:?}");
+        let damaged = Failure::of_file(Path::new("-"), &io::Error::other("damaged"));
+        assert_eq!(damaged.lines(), "error: standard input: damaged\n");
     }
 
     #[test]

@@ -98,7 +98,7 @@ async fn list(session: &CliSession, path: &str, which: AlertFilterOptions, limit
     match limit {
         Some(limit) => print::say_if_limited(alerts.len(), limit),
         None if alerts.len() >= ALERTS_MAX => {
-            print::say(format_args!("{ALERTS_MAX} are listed, as many as may be; --host and --rule pick others"));
+            print::say(format_args!("{ALERTS_MAX} are listed, the maximum; --host and --rule select others"));
         }
         None => {}
     }

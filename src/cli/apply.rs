@@ -15,6 +15,7 @@ use futures_util::{
 };
 use muster_api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ChangeCost, Command, CommandEvent, CommandHost};
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::{
     name::{CommandId, UnitName},
     outcome::Status,
@@ -42,7 +43,7 @@ const FOLLOWED: usize = 16;
 #[command(after_long_help = "A document is a unit: `unit` (REALM/NAME) and `artifact` (ROLE@VERSION), and as wanted \
                     `hosts`, `run` (stopped, running or playing), `configs` (ID@VERSION) and whatever else a \
                     spec has; or a list of them under `units`. A file is YAML or JSON and may have several \
-                    documents. What is left out has its default; without `run` it stays as it is. Nothing is \
+                    documents. What is left out has its default; without `run` it stays unchanged. Nothing is \
                     changed if anything is wrong, such as a host that has no room for a unit or has given its \
                     port to another: online hosts are asked before, also by --dry-run, and each does all of it \
                     or nothing.")]
@@ -173,7 +174,7 @@ fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
 }
 
 /// The index of a unit in the result, and why it failed.
@@ -360,8 +361,8 @@ fn conclude(
     session.printer.data(&done.collect::<Vec<_>>())?;
     let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
     print::say(format_args!(
-        "{} units: {} created, {} changed, {} unchanged{}{}",
-        units.len(),
+        "{}: {} created, {} changed, {} unchanged{}{}",
+        counted(units.len(), "unit"),
         count(ApplyAction::Create),
         count(ApplyAction::Change),
         count(ApplyAction::Unchanged),

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use muster_api::{Artifact, Collect, Collected, StoredManifest};
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext, FailureKind},
+    failure::{Failure, FailureKind},
     files, terminal,
 };
 use muster_rules::id;
@@ -117,7 +117,7 @@ pub async fn run(verb: ArtifactVerb, session: &CliSession) -> Result<(), Failure
         ArtifactVerb::Show { artifact } => show(session, find(session, &artifact).await?).await,
         ArtifactVerb::Rm { artifact } => {
             let (role, version) = artifact.split_once('@').ok_or_else(|| {
-                Failure::new(FailureKind::Usage, format!("{artifact:?} is no ROLE@VERSION"))
+                Failure::new(FailureKind::Usage, format!("{artifact:?} is not ROLE@VERSION"))
                     .hint("`muster artifact ls` lists them")
             })?;
             let (role, version): (Name, Version) = (role.parse().map_err(usage)?, version.parse().map_err(usage)?);
@@ -155,8 +155,11 @@ async fn collect(session: &CliSession, dry_run: bool, yes: bool) -> Result<(), F
     if !dry_run && found.freed_bytes > 0 {
         let names: String = found.artifacts.iter().map(|one| format!("\n  {}@{}", one.role, one.version)).collect();
         if count > 1 && !yes && !print::confirm(&format!("remove {count} artifacts?{names}\n")) {
-            return Err(Failure::new(FailureKind::Usage, format!("to remove {count} artifacts needs a yes:{names}"))
-                .hint("say --yes, or --dry-run to only see which"));
+            return Err(Failure::new(
+                FailureKind::Usage,
+                format!("to remove {count} artifacts needs confirmation:{names}"),
+            )
+            .hint("pass --yes, or --dry-run to only list them"));
         }
         found = ask(false).await?;
     }
@@ -236,7 +239,7 @@ async fn read_manifest(wanted: &CreateArgs) -> Result<Option<Manifest>, Failure>
             beside
         }
     };
-    let text = files::read_text(&path).trying(format_args!("the manifest {}", path.display()))?;
+    let text = files::read_text(&path).map_err(|error| Failure::of_file(&path, &error))?;
     let manifest = serde_json::from_str(&text).map_err(|error| {
         Failure::new(FailureKind::Usage, format!("the manifest {}: {error}", path.display()))
             .hint("`muster artifact create --help` shows one")
@@ -257,17 +260,17 @@ fn label<T: PartialEq + std::fmt::Display + Clone>(
         }
         (Some(label), _) | (None, Some(label)) => Ok(label.clone()),
         (None, None) => Err(Failure::new(FailureKind::Usage, format!("--{what} is missing, and no manifest says it"))
-            .hint("`muster artifact create --help` tells what a manifest is")),
+            .hint("`muster artifact create --help` describes a manifest")),
     }
 }
 
 async fn create(session: &CliSession, wanted: &CreateArgs) -> Result<Artifact, Failure> {
     let path: &Path = &wanted.file;
-    let what = format!("the file {}", path.display());
-    let file = File::open(path).await.trying(&what)?;
-    let metadata = file.metadata().await.trying(&what)?;
+    let unreadable = |error: std::io::Error| Failure::of_file(path, &error);
+    let file = File::open(path).await.map_err(unreadable)?;
+    let metadata = file.metadata().await.map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(Failure::new(FailureKind::Usage, format!("{what} is not a plain file")));
+        return Err(Failure::new(FailureKind::Usage, format!("{} is not a regular file", path.display())));
     }
     let manifest = read_manifest(wanted).await?;
     let says = manifest.as_ref();
@@ -326,7 +329,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Artifact, Failure>
         return session.client.get(&format!("artifacts/{text}"), &[]).await;
     }
     version_order::newest(&found, |artifact| (&artifact.version, artifact.created_ms)).cloned().ok_or_else(|| {
-        Failure::new(FailureKind::Failed, format!("there is no artifact {text}"))
+        Failure::not_found(format_args!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact create` creates one")
     })
 }

@@ -12,6 +12,7 @@ use muster_api::{
 };
 use muster_base::{clock, failure::Failure};
 use muster_net::pki;
+use muster_topics::count::counted;
 use muster_topics::name::Digest;
 
 use super::{
@@ -34,15 +35,10 @@ pub enum AuthorityVerb {
     /// A new one is made, and all hosts are told of it. If that has begun already, it goes on.
     #[command(
         after_long_help = "A rotation has two steps. `muster authority rotate signing` makes a new key and tells all \
-                    hosts of it; the present key goes on signing. Once every host has the new key, `muster \
-                    authority finish` has it sign from then on: the old key is deleted, and hosts drop it. \
-                    A host that is away can be named with `--without`: it gets the new key when it is back, with \
+                    hosts of it; the present key keeps signing. Once every host has the new key, `muster authority finish` has it sign from then on: the old key is deleted, and hosts drop it.                     A host that is away can be named with `--without`: it gets the new key when it is back, with \
                     a renewal of its certificate.\n\n\
                     That of the root certificate has three. `muster authority rotate root` makes a new root, and \
-                    tells all hosts to trust it beside the present one. Once they do, `muster authority finish` has \
-                    all hosts renew their certificates under the new root. Once they have, it ends all trust in the \
-                    old one. A host that is named then has to join anew. A broker that runs by itself needs its files \
-                    again before each of both: `muster console issue --role broker`."
+                    tells all hosts to trust it beside the present one. Once they do, `muster authority finish` has all hosts renew their certificates under the new root. Once they have, it ends all trust in the old one. A host that is named then has to join again. A broker that runs by itself needs its files again before each of both: `muster console issue --role broker`."
     )]
     Rotate {
         /// What to replace
@@ -182,8 +178,8 @@ async fn finish(without: Vec<String>, wait: RotationWait, session: &CliSession) 
     report(session, &confirmed)?;
     if confirmed.rotation.is_none() && confirmed.last_rotation.is_some_and(|last| last.what == RotatedKey::Root) {
         print::say(
-            "make a backup now: one of before has a root that hosts do not trust; and make the files of a broker that runs by \
-             itself once more, so that it does not trust the old root either",
+            "make a backup now: earlier ones have a root that hosts do not trust; and make the files of a separate \
+             broker again, so that it does not trust the old root either",
         );
     }
     Ok(())
@@ -259,11 +255,15 @@ fn tell(session: &CliSession, status: &AuthorityStatus) -> Result<(), Failure> {
             let all = last.having + hosts.len() as u64;
             print::say(match last.what {
                 RotatedKey::Signing => {
-                    format!("{} signs: {} of {all} hosts accept it alone", status.signing_key, last.having)
+                    format!("{} signs: {} of {} accept it alone", status.signing_key, last.having, counted(all, "host"))
                 }
                 RotatedKey::Root => {
                     let root = status.fingerprint.as_str().get(..16).unwrap_or_default();
-                    format!("all certificates are under the root {root}: {} of {all} hosts trust it alone", last.having)
+                    format!(
+                        "all certificates are under the root {root}: {} of {} trust it alone",
+                        last.having,
+                        counted(all, "host")
+                    )
                 }
             });
         }
@@ -290,7 +290,7 @@ fn progress(rotation: &RotationStatus, status: &AuthorityStatus) -> String {
     let all = having + rotation.lacking.len() as u64;
     match rotation.stage {
         None => format!(
-            "hosts are told of the new key {new_key}: {having} of {all} have it, and {} goes on signing",
+            "hosts are told of the new key {new_key}: {having} of {all} have it, and {} keeps signing",
             status.signing_key
         ),
         Some(RootStage::Trust) => format!(
@@ -315,7 +315,7 @@ fn next_step(rotation: &RotationStatus) {
     }
     if !rotation.by_hand.is_empty() {
         print::say(format_args!(
-            "made by hand under the old root, and of no use after `muster authority finish`: {}; `muster console issue` makes others",
+            "made by hand under the old root, and invalid after `muster authority finish`: {}; `muster console issue` makes new ones",
             rotation.by_hand.join(", ")
         ));
     }
@@ -332,7 +332,7 @@ fn next_step(rotation: &RotationStatus) {
         }
         (Some(RootStage::Certificates), true) => "`muster authority finish` ends all trust in the old root",
         (Some(RootStage::Certificates), false) => {
-            "`muster authority finish` once all have one, or with `--without HOST` for those that have to join anew then"
+            "`muster authority finish` once all have one, or with `--without HOST` for those that must join again then"
         }
     });
 }

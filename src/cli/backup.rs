@@ -17,10 +17,10 @@ use muster_backup::{
 };
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext as _, FailureKind},
+    failure::{Failure, FailureKind},
     files, terminal,
 };
-use muster_topics::{Millis, name::Digest, size};
+use muster_topics::{Millis, diagnostic::Diagnostic, name::Digest, size};
 use serde::Serialize;
 
 use super::{
@@ -155,8 +155,17 @@ pub async fn run(verb: BackupVerb, session: &CliSession) -> Result<(), Failure> 
     }
 }
 
+/// Whether an error of a file comes from its path, rather than from the disk.
+fn is_wrong_path(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    matches!(kind, IsADirectory | NotADirectory | NotFound | PermissionDenied)
+}
+
 fn failure(error: &BackupError) -> Failure {
     let kind = match error {
+        // The file or the folder that an argument names.
+        BackupError::File { source, .. } if is_wrong_path(source.kind()) => FailureKind::Usage,
+        BackupError::NotABackup(_) => FailureKind::Usage,
         BackupError::Key { .. } | BackupError::NoKey | BackupError::NotEmpty { .. } | BackupError::Target { .. } => {
             FailureKind::Usage
         }
@@ -180,7 +189,7 @@ fn make_key(wanted: &CreateKeyArgs, printer: Printer) -> Result<(), Failure> {
     let line = format!("[backup]\nrecipients = [\"{public_key}\"]");
     match &wanted.out {
         Some(path) => {
-            write_new(path, file.as_bytes()).trying(format_args!("the file {}", path.display()))?;
+            write_new(path, file.as_bytes()).map_err(|error| Failure::of_file(path, &error))?;
             printer.line(&KeyPair { public_key, private_key: None }, &line)?;
             print::say(format_args!(
                 "the lines above are for the console's configuration; the private key is in {}: move it to another machine",
@@ -218,8 +227,9 @@ fn read_identity(path: &Path) -> Result<Vec<PrivateKey>, Failure> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(IDENTITY_MAX_BYTES).read_to_end(&mut bytes))
     };
-    read.trying(format_args!("the private key {}", path.display()))?;
-    let text = files::text(bytes).trying(format_args!("the private key {}", path.display()))?;
+    let unreadable = |error: std::io::Error| Failure::of_file(path, &error);
+    read.map_err(unreadable)?;
+    let text = files::text(bytes).map_err(unreadable)?;
     PrivateKey::all_of(&text).map_err(|error| failure(&error))
 }
 
@@ -276,23 +286,25 @@ async fn create(wanted: &CreateArgs, session: &CliSession) -> Result<(), Failure
     };
     refuse_existing(&path)?;
     let part = with_suffix(&path, PART);
-    let what = format!("the file {}", part.display());
+    let unwritable = |error: std::io::Error| Failure::of_file(&path, &error);
     let _ = std::fs::remove_file(&part);
-    let mut file = new_file(&part).trying(&what)?;
+    let mut file = new_file(&part).map_err(unwritable)?;
+    let full =
+        |error: std::io::Error| Failure::told(FailureKind::Failed, Diagnostic::of_error(&error).within(path.display()));
     let (mut bytes, mut progress) = (0_u64, ProgressLine::new("backup"));
     let taken = session
         .client
         .take(response, |piece| {
             bytes += piece.len() as u64;
             progress.show(bytes, all_bytes.max(bytes));
-            file.write_all(piece).trying(&what)
+            file.write_all(piece).map_err(full)
         })
         .await;
     progress.end();
-    let kept = taken.and_then(|()| file.sync_all().and_then(|()| std::fs::rename(&part, &path)).trying(&what));
+    let kept = taken.and_then(|()| file.sync_all().and_then(|()| std::fs::rename(&part, &path)).map_err(full));
     if let Err(failure) = kept {
         let _ = std::fs::remove_file(&part);
-        return Err(failure.consequence("there is no backup"));
+        return Err(failure.consequence("no backup"));
     }
     let text = format!("{}", path.display());
     session.printer.line(&CreatedBackup { file: path, bytes }, &text)?;
@@ -320,7 +332,7 @@ fn given_name(disposition: &str) -> Result<PathBuf, Failure> {
     let name = disposition.split("filename=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     if !is_plain || name.starts_with('.') || !name.ends_with(SUFFIX) {
-        return Err(Failure::new(FailureKind::Failed, "the console gives no name for the file")
+        return Err(Failure::new(FailureKind::Failed, "the console sent no name for the file")
             .hint("name a file: `muster backup create --out FILE`"));
     }
     Ok(PathBuf::from(name))
@@ -342,7 +354,7 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
         let place = match (&backup.path, &backup.operator) {
             (Some(path), _) => path.clone(),
             (None, Some(operator)) => format!("given to {operator}"),
-            (None, None) => "no longer there".to_owned(),
+            (None, None) => "removed".to_owned(),
         };
         vec![print::age(backup.taken_ms, now_ms), size::print(backup.bytes), backup.contents(), place]
     };
@@ -357,7 +369,7 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
         (0, _) => {
             print::say("no public key is configured, so no backups are made; `muster backup create-key` creates a pair")
         }
-        (_, 0) => print::say("none is made by itself: every_hours is 0"),
+        (_, 0) => print::say("no automatic backups: every_hours is 0"),
         (_, hours) => print::say(format_args!("one every {hours} hours, of which {keep} are kept in {dir}")),
     }
     Ok(())
@@ -423,9 +435,9 @@ async fn restore(wanted: RestoreArgs, printer: Printer) -> Result<(), Failure> {
     let folder = wanted.data_dir.clone();
     // Easily confused: the console's folder is in it.
     if folder.join("console/authority").is_dir() && !folder.join("authority").exists() {
-        let message = format!("{} is the folder of `muster up`, and the console's is in it", folder.display());
+        let message = format!("{} is the folder of `muster up`, which contains the console's folder", folder.display());
         return Err(Failure::new(FailureKind::Usage, message)
-            .hint(format!("say --data-dir {}", folder.join("console").display())));
+            .hint(format!("pass --data-dir {}", folder.join("console").display())));
     }
     let keys = read_identity(&wanted.identity)?;
     let restored = in_background(move || {
@@ -437,20 +449,22 @@ async fn restore(wanted: RestoreArgs, printer: Printer) -> Result<(), Failure> {
         restored
     })
     .await?;
-    let Restored { manifest, sums, aside, merges_register } = &restored;
+    let Restored { manifest, sums, was_interrupted, aside, merges_register } = &restored;
     let mut described = DescribedBackup::of(manifest, sums.as_ref());
     described.folder = Some(&folder);
     described.replaced = aside.as_deref();
     printer.one(&described, || described.lines())?;
-    if sums.is_none() {
-        print::say("an earlier restore of this backup was interrupted, and is finished");
+    match sums {
+        Some(_) => {}
+        None if *was_interrupted => print::say("an interrupted restore of this backup is finished"),
+        None => print::say("the folder has this backup already; nothing was changed"),
     }
     print::say(match merges_register {
         true => {
             "start the console: it takes over who was revoked in the folder that was replaced, and hosts come back by themselves"
         }
         false => {
-            "start the console: hosts come back by themselves. Nothing here tells who was revoked since the backup: revoke them again"
+            "start the console: hosts connect again by themselves. Revocations since the backup are not known: repeat them"
         }
     });
     Ok(())

@@ -7,6 +7,7 @@ use futures_util::{StreamExt, stream};
 use muster_api::{Command, CommandHost, CompareUnit, FieldDifference, HostUnit, NewCommand, NewTarget, Unit};
 use muster_base::failure::{Failure, FailureKind};
 use muster_rules::start_order;
+use muster_topics::count::counted;
 use muster_topics::{
     command::{UnitSet, UnitWish, Verb as Asked},
     diagnostic::Diagnostic,
@@ -322,7 +323,7 @@ async fn tell_how(session: &CliSession, before: &Unit) {
     let Ok(now) = session.client.get::<Unit>(&format!("hosts/{host}/units/{unit}"), &[]).await else { return };
     match (before.observed.instance().pid, now.observed.instance().pid) {
         (Some(old), Some(new)) if old == new => print::say(format_args!("{unit} on {hostname}: changed in place")),
-        (Some(_), Some(_)) => print::say(format_args!("{unit} on {hostname}: it was started anew for that")),
+        (Some(_), Some(_)) => print::say(format_args!("{unit} on {hostname}: it was restarted for that")),
         _ => {}
     }
 }
@@ -430,12 +431,12 @@ pub fn pick<'a>(
         picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
     }
     if let (true, Some(select)) = (picked.is_empty(), &which.select) {
-        return Err(Failure::new(FailureKind::Failed, format!("no {} is picked by {select}", noun.word()))
-            .hint("`muster unit ls --select …` shows what an expression picks"));
+        return Err(Failure::not_found(format_args!("no {} matches {select}", noun.word()))
+            .hint("`muster unit ls --select …` shows what an expression selects"));
     }
     if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::new(FailureKind::Failed, format!("there is no {} on {host}", noun.word()))
-            .hint("`muster unit ls` lists what there is"));
+        return Err(Failure::not_found(format_args!("there is no {} on {host}", noun.word()))
+            .hint("`muster unit ls` lists the units"));
     }
     Ok(picked)
 }
@@ -452,7 +453,7 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
 }
 
 /// Reports the result for each unit, and the overall result.
@@ -480,7 +481,8 @@ fn conclude(session: &CliSession, results: Vec<(&Unit, Result<ChangeProgress, Fa
     }
     let some = |count: usize, words: &str| if count == 0 { String::new() } else { format!(", {count} {words}") };
     print::say(format_args!(
-        "{total} units: {} done, {failed} failed{}{}",
+        "{}: {} done, {failed} failed{}{}",
+        counted(total, "unit"),
         total - failed - waiting - stored,
         some(waiting, "waiting for hosts that are away"),
         some(stored, "ordered"),
@@ -521,9 +523,10 @@ async fn send(session: &CliSession, wanted: NewCommand) -> Result<Command, Failu
         let cause = format!(
             "{unit} on {name}: changed without its configs and secrets, because the console has not given it to {name}"
         );
-        print::say(Diagnostic::new(cause).with_hint(
-            "if it is yours, `muster unit apply` a document that names the host: from then on it counts as given",
-        ));
+        print::say(
+            Diagnostic::new(cause)
+                .with_hint("apply a document that names the host (`muster unit apply`): the console then sends them"),
+        );
     }
     Ok(command)
 }
@@ -582,7 +585,7 @@ async fn differences(
 fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
     let lines: String = differences.iter().map(|one| format!("\n  {one}")).collect();
     let Unit { unit, hostname, .. } = there;
-    Failure::new(FailureKind::Failed, format!("there is {unit} on {hostname} already, and it would become another:{lines}")).hint(
+    Failure::new(FailureKind::Refused, format!("{unit} exists on {hostname} and differs:{lines}")).hint(
         "--overwrite makes it that, with the defaults of all that is not said; `muster unit apply` does so with a document, \
          `muster unit label`, `muster yuno upgrade` and `muster container quota` change one thing and leave the rest",
     )
@@ -629,7 +632,7 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
         match (&command.verb, status) {
             (Asked::UnitRm { unit }, Some(Status::Completed)) => {
                 wait::until_gone(session, host.host, unit, limit).await?;
-                print::say(format_args!("{unit} on {}: forgotten", host.hostname));
+                print::say(format_args!("{unit} on {}: removed", host.hostname));
             }
             (Asked::UnitSignal { unit, signal }, Some(Status::Completed)) => {
                 print::say(format_args!("{unit} on {}: it got {signal}", host.hostname));
@@ -686,7 +689,7 @@ pub(super) async fn applied(
 ) -> Result<(), Failure> {
     let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
     if let Some(hold) = hold.as_ref().filter(|_| !holds) {
-        print::say(format_args!("{unit} on {}: that is wanted now; it stays held, though: {hold}", host.hostname));
+        print::say(format_args!("{unit} on {}: its desired state is changed; it stays held: {hold}", host.hostname));
     }
     let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
     let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitsApply(_) | Asked::UnitUpgrade { .. });

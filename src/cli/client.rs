@@ -11,7 +11,10 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt};
-use muster_api::{NOTICE_HEADER, Problem};
+use muster_api::{
+    NOTICE_HEADER, Problem,
+    problem_codes::{self, ProblemKind},
+};
 use muster_base::failure::{Failure, FailureKind, with_causes};
 use muster_net::{
     http::{self, Proxy},
@@ -61,7 +64,7 @@ impl ConsoleClient {
         let usage =
             |error: &dyn std::fmt::Display, hint: &str| Failure::new(FailureKind::Usage, error.to_string()).hint(hint);
         let target: Url = base.parse().map_err(|error| {
-            let message = format!("the context's address {base:?} is no URL: {error}");
+            let message = format!("the context's address {base:?} is not a URL: {}", http::url_fault(&error));
             usage(&message, "sign in again with `muster login LINK`")
         })?;
         let proxy = Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::of(FailureKind::Usage, &error))?;
@@ -92,26 +95,23 @@ impl ConsoleClient {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let reason = with_causes(error);
+        let reason = http::cause(error);
         let hint = match (pki::clock_hint(&reason), pki::is_of_unknown_root(&reason)) {
             (Some(hint), _) => hint,
             (None, true) => {
                 "the console's certificate is not under the root certificate that this context knows. If that was replaced (`muster \
                  authority rotate root`), sign in again: `muster login LINK --authority FILE`, with authority.pem of the console"
             }
-            (None, false) => "is `muster up` running? `--context NAME` chooses another console",
+            (None, false) => "check that `muster up` is running; `--context NAME` chooses another console",
         };
-        let message = format!("the console at {} cannot be reached: {reason}", self.base);
+        let message = format!("cannot reach the console at {}: {reason}", self.base);
         Failure::new(FailureKind::Unreachable, message).hint(hint)
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         response.json().await.map_err(|error| {
-            Failure::new(
-                FailureKind::Failed,
-                format!("the console's answer is not understood: {}", with_causes(&error)),
-            )
-            .hint("command line and console may be of different versions")
+            Failure::new(FailureKind::Failed, format!("the console's answer is not valid: {}", http::cause(&error)))
+                .hint("command line and console may be of different versions")
         })
     }
 
@@ -227,8 +227,8 @@ impl ConsoleClient {
         let mut pieces = response.bytes_stream();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|error| {
-                Failure::new(FailureKind::Failed, format!("the console's answer broke off: {}", with_causes(&error)))
-                    .hint("the console's log says why, if it was the console's fault")
+                Failure::new(FailureKind::Failed, format!("the console's answer broke off: {}", http::cause(&error)))
+                    .hint("if the console failed, its log shows why")
             })?;
             take(&piece)?;
         }
@@ -272,46 +272,45 @@ async fn unanswered(response: Response) -> Failure {
 async fn refusal(response: Response) -> Failure {
     let status = response.status();
     if status.is_redirection() {
-        let message = format!("the console answered {status}, and its token goes nowhere else");
+        let message = format!("the console answered {status}; the token is not sent to another address");
         let to = response.headers().get("location").and_then(|to| to.to_str().ok()).unwrap_or("another address");
         return Failure::new(FailureKind::Failed, message)
-            .hint(format!("it wants to be asked at {to}; sign in there with `muster login LINK`"));
+            .hint(format!("it redirects to {to}; sign in there with `muster login LINK`"));
     }
     let problem = response
         .json::<Problem>()
         .await
         .unwrap_or_else(|_| Problem::new("unknown", format_args!("the console answered {status}")));
-    let (kind, hint) = match status {
-        _ if is_usage(&problem.code) => (FailureKind::Usage, None),
-        StatusCode::UNAUTHORIZED => (FailureKind::Refused, Some("sign in with `muster login LINK`".to_owned())),
-        StatusCode::FORBIDDEN => (FailureKind::Refused, None),
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-            (FailureKind::Unreachable, None)
-        }
-        _ => (FailureKind::Failed, None),
-    };
+    let kind = failure_kind(&problem.code, status);
+    let hint = (status == StatusCode::UNAUTHORIZED).then(|| "sign in with `muster login LINK`".to_owned());
     let Diagnostic { cause, consequence, hint: given } = problem.diagnostic;
     Failure { kind, diagnostic: Some(Diagnostic { cause, consequence, hint: given.or(hint) }) }
 }
 
-/// Whether the error code refers to a command-line option, and not to its consequences.
-fn is_usage(code: &str) -> bool {
-    matches!(
-        code,
-        "ambiguous_host"
-            | "bad_count"
-            | "bad_documents"
-            | "bad_endpoints"
-            | "bad_expiry"
-            | "bad_lines"
-            | "bad_note"
-            | "bad_realm"
-            | "bad_time"
-            | "bad_timeout"
-            | "bad_lifetime"
-            | "env_in_broadcast"
-            | "too_many_hosts"
-    )
+/// The kind of a refusal: that of its code, or of its status if a newer console has made it.
+fn failure_kind(code: &str, status: StatusCode) -> FailureKind {
+    let of_status = || match status {
+        StatusCode::BAD_REQUEST => ProblemKind::Usage,
+        StatusCode::NOT_FOUND => ProblemKind::NotFound,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::CONFLICT => ProblemKind::Refused,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            ProblemKind::Unreachable
+        }
+        _ => ProblemKind::Failed,
+    };
+    failure_kind_of(problem_codes::kind_of(code).unwrap_or_else(of_status))
+}
+
+/// The kind of failure that a problem of the API is.
+#[must_use]
+pub fn failure_kind_of(problem: ProblemKind) -> FailureKind {
+    match problem {
+        ProblemKind::Usage => FailureKind::Usage,
+        ProblemKind::Refused => FailureKind::Refused,
+        ProblemKind::NotFound => FailureKind::NotFound,
+        ProblemKind::Unreachable => FailureKind::Unreachable,
+        ProblemKind::Failed => FailureKind::Failed,
+    }
 }
 
 /// The server-sent events of a command or a deployment.
@@ -341,7 +340,7 @@ impl<T: DeserializeOwned> EventStream<T> {
                 }
                 Some(Ok(_)) => return Err(Failure::new(FailureKind::Failed, "an event from the console is too long")),
                 Some(Err(error)) => {
-                    let message = format!("the connection to the console broke: {}", with_causes(&error));
+                    let message = format!("the connection to the console broke: {}", http::cause(&error));
                     return Err(Failure::new(FailureKind::Unreachable, message));
                 }
             }
@@ -352,7 +351,7 @@ impl<T: DeserializeOwned> EventStream<T> {
 /// The event of a `data:` line. Other lines (comments, event names, empty lines) are not needed.
 fn event<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, Failure> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
-    serde_json::from_slice(data.trim_ascii()).map(Some).map_err(|error| {
-        Failure::new(FailureKind::Failed, format!("an event from the console is not understood: {error}"))
-    })
+    serde_json::from_slice(data.trim_ascii())
+        .map(Some)
+        .map_err(|error| Failure::new(FailureKind::Failed, format!("an event from the console is not valid: {error}")))
 }

@@ -6,6 +6,7 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
+use muster_topics::count::counted;
 use muster_topics::{Millis, command::Target};
 
 use super::{command_follower, command_report::report, command_verdict, print, session::CliSession};
@@ -101,13 +102,10 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
 /// The target of a command, as text.
 fn describe_target(command: &Command) -> String {
     match &command.target {
-        None | Some(Target::Hosts(_)) => match command.hosts.len() {
-            1 => "1 host by name".to_owned(),
-            several => format!("{several} hosts by name"),
-        },
+        None | Some(Target::Hosts(_)) => format!("{} by name", counted(command.hosts.len(), "host")),
         Some(Target::All) => "all hosts".to_owned(),
         Some(Target::Group(label)) => format!("hosts with the label {label}"),
-        Some(Target::Select(select)) => format!("hosts that are picked by {select}"),
+        Some(Target::Select(select)) => format!("hosts that match {select}"),
     }
 }
 
@@ -130,11 +128,11 @@ fn state(host: &CommandHost, now_ms: Millis) -> String {
         HostProgress::Waiting { away_since_ms: Some(since_ms), .. } => {
             format!("waiting for the host, away since {}", print::age(*since_ms, now_ms))
         }
-        HostProgress::Waiting { reason: Some(reason), .. } => format!("waiting for the host, which tells: {reason}"),
+        HostProgress::Waiting { reason: Some(reason), .. } => format!("waiting for the host: {reason}"),
         HostProgress::Waiting { .. } => "waiting for the host".to_owned(),
         HostProgress::Accepted => "queued on the host".to_owned(),
         HostProgress::Running => "running".to_owned(),
-        HostProgress::Done { outcome } => format!("{:#}", command_verdict::status(&outcome.value.status)),
+        HostProgress::Done { outcome } => command_verdict::status(&outcome.value.status).cause,
         HostProgress::Missing => "missing: it expired without an answer".to_owned(),
     }
 }

@@ -5,9 +5,10 @@ use muster_api::{
     summary::{Class, Summary},
 };
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::{
     diagnostic::Diagnostic,
-    outcome::{RefusalCode, Status},
+    outcome::Status,
     unit::{Exit, ProcessEnd},
 };
 
@@ -17,7 +18,7 @@ use crate::print;
 pub(super) fn summarise(hosts: &[CommandHost]) {
     for host in hosts {
         if let Some(words) = complaint(host) {
-            print::say(format_args!("{}: {words:#}", host.hostname));
+            print::say(words.within(&host.hostname));
         }
     }
     if hosts.len() > 1 {
@@ -43,7 +44,7 @@ pub fn complaint(host: &CommandHost) -> Option<Diagnostic> {
         return Some("no answer before the command expired".into());
     };
     if Class::of(host) == Class::NotSelected {
-        return Some("not selected any more: it has changed since the command was given, and did nothing".into());
+        return Some("no longer selected: it has changed since the command was issued, and did nothing".into());
     }
     let outcome = &received.value;
     let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
@@ -70,20 +71,20 @@ pub fn complaint(host: &CommandHost) -> Option<Diagnostic> {
 #[must_use]
 pub fn status(status: &Status) -> Diagnostic {
     let text = match status {
-        Status::Exited(ProcessEnd { exit: Exit::Unknown, .. }) => "ended, and nobody saw how".to_owned(),
+        Status::Exited(ProcessEnd { exit: Exit::Unknown, .. }) => "ended, and how is unknown".to_owned(),
         Status::Exited(end) => format!("ended with {end}"),
         Status::TimedOut => "timed out and was ended".to_owned(),
         Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
             Some((number, step)) => return self::status(&step.status).within(format_args!("step {number}")),
-            None => format!("{} steps done", steps.len()),
+            None => format!("{} done", counted(steps.len(), "step")),
         },
         Status::Cancelled => "cancelled".to_owned(),
         Status::Applied { generation, .. } => format!("generation {generation} is desired"),
-        Status::AppliedSet { units } => format!("what is desired of {} units was changed", units.len()),
+        Status::AppliedSet { units } => format!("the desired state of {} was changed", counted(units.len(), "unit")),
         Status::Completed => "done".to_owned(),
         Status::Refused { diagnostic, .. } => return diagnostic.clone().within("refused"),
         Status::Failed(diagnostic) => return diagnostic.clone().within("failed"),
-        Status::Lost => "lost: what became of it cannot be known; it is not run again".to_owned(),
+        Status::Lost => "lost: its outcome is unknown; it is not run again".to_owned(),
     };
     Diagnostic::new(text)
 }
@@ -106,18 +107,16 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
             _ => {}
         }
     }
-    let denied = |host: &CommandHost| matches!(host.status(), Some(Status::Refused { code: RefusalCode::Denied, .. }));
+    let is_refused = |host: &CommandHost| matches!(host.status(), Some(Status::Refused { .. }));
     // A host that is no longer selected has done what was requested: nothing.
     let mut meant = hosts.iter().filter(|host| Class::of(host) != Class::NotSelected).peekable();
     if meant.peek().is_none() {
-        return Err(
-            Failure::new(FailureKind::Failed, "no host is picked any more").consequence("nothing was done anywhere")
-        );
+        return Err(Failure::not_found("no host is selected any longer").consequence("nothing was done anywhere"));
     }
     if meant.clone().all(is_success) {
         return Ok(());
     }
-    Err(Failure::silent(if meant.all(denied) { FailureKind::Refused } else { FailureKind::Failed }))
+    Err(Failure::silent(if meant.all(is_refused) { FailureKind::Refused } else { FailureKind::Failed }))
 }
 
 #[cfg(test)]
@@ -125,7 +124,7 @@ mod tests {
     use muster_api::{HostProgress, Received};
     use muster_topics::{
         name::HostId,
-        outcome::{Outcome, Output},
+        outcome::{Outcome, Output, RefusalCode},
     };
 
     use super::*;
@@ -164,11 +163,12 @@ mod tests {
         check(vec![Some(Status::exited(Exit::Signal(9)))], true, 137);
         check(vec![Some(Status::TimedOut)], true, 1);
         check(vec![refused(RefusalCode::Denied)], false, 3);
-        check(vec![refused(RefusalCode::NotFound)], false, 1);
+        check(vec![refused(RefusalCode::NotFound)], false, 3);
+        check(vec![refused(RefusalCode::NotFound), exited(7)], false, 1);
         check(vec![exited(0), None], false, 1);
         check(vec![exited(0), refused(RefusalCode::NotSelected)], false, 0);
         check(vec![exited(7), refused(RefusalCode::NotSelected)], false, 1);
         check(vec![refused(RefusalCode::Denied), refused(RefusalCode::NotSelected)], false, 3);
-        check(vec![refused(RefusalCode::NotSelected)], false, 1);
+        check(vec![refused(RefusalCode::NotSelected)], false, 3);
     }
 }

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use muster_api::{Config, ConfigDifference, NewConfig};
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext, FailureKind},
+    failure::{Failure, FailureKind},
 };
 use muster_topics::{
     name::{ConfigId, Version},
@@ -68,7 +68,10 @@ pub enum ConfigVerb {
 pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         ConfigVerb::Create { id, version, file } => {
-            let content = muster_base::files::read_text(&file).trying(format_args!("the file {}", file.display()))?;
+            let content = muster_base::files::read_text(&file).map_err(|error| Failure::of_file(&file, &error))?;
+            // What does not parse is told with the name of its file, and not sent.
+            let parsed = muster_topics::canonical::parse(content.as_bytes());
+            parsed.map_err(|error| Failure::new(FailureKind::Usage, format!("{}: {error}", file.display())))?;
             let config: Config = session.client.post("configs", &NewConfig { id, version, content }).await?;
             show(session, &config)
         }
@@ -103,7 +106,7 @@ pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> 
         }
         ConfigVerb::Rm { config } => {
             if !config.contains('@') {
-                return Err(Failure::new(FailureKind::Usage, format!("{config:?} is no ID@VERSION"))
+                return Err(Failure::new(FailureKind::Usage, format!("{config:?} is not ID@VERSION"))
                     .hint("to remove something, say which version"));
             }
             let found = find(session, &config).await?;
@@ -142,7 +145,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Config, Failure> {
         |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
     let found = configs.iter().filter(|config| matches(config));
     version_order::newest(found, |config| (&config.version, config.created_ms)).cloned().ok_or_else(|| {
-        Failure::new(FailureKind::Failed, format!("there is no config {text}"))
+        Failure::not_found(format_args!("there is no config {text}"))
             .hint("`muster config ls` lists them; `muster config create` creates one")
     })
 }

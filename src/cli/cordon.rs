@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use clap::Args;
-use muster_api::{Cordon, CordonHosts, HostCordon, LeavingUnit, NewTarget, host_names::HostNames};
+use muster_api::{Cordon, CordonHosts, Host, HostCordon, LeavingUnit, NewTarget, host_names::HostNames};
 use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
+use muster_topics::count::counted;
 use muster_topics::name::HostId;
 use tokio::time::Instant;
 
@@ -66,9 +67,17 @@ pub async fn drain(args: DrainArgs, session: &CliSession) -> Result<(), Failure>
         NewTarget::Group(label) => format!("the hosts with the label {label}"),
         NewTarget::Select(select) => format!("the hosts that {select} selects"),
     };
+    if let NewTarget::Hosts(hosts) = &target
+        && !yes
+    {
+        // There is nothing to confirm about a host that does not exist.
+        for host in hosts {
+            session.client.get::<Host>(&format!("hosts/{host}"), &[]).await?;
+        }
+    }
     let what = format!("remove the units of all deployments from {which}");
     if !yes && !print::confirm(&format!("{what}?")) {
-        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation")).hint("pass --yes"));
     }
     let mut hosts = set(session, target, Cordon::Drained).await?;
     if no_wait {
@@ -116,8 +125,7 @@ fn tell_gone(before: &[HostCordon], present: &[HostCordon]) {
 fn left(units: usize) -> String {
     match units {
         0 => "nothing is left".to_owned(),
-        1 => "1 unit is left".to_owned(),
-        many => format!("{many} units are left"),
+        left => format!("{} left", counted(left, "unit")),
     }
 }
 
@@ -140,21 +148,21 @@ fn verdict(hosts: &[HostCordon]) -> Result<(), Failure> {
     };
     let list: String = leaving.iter().take(TOLD_MAX).map(line).collect();
     let more = leaving.len().checked_sub(TOLD_MAX).filter(|more| *more > 0);
-    let more = more.map(|more| format!("\n  and {more} more hosts")).unwrap_or_default();
-    let message = format!("{} of {} hosts have units left:{list}{more}", leaving.len(), hosts.len());
+    let more = more.map(|more| format!("\n  and {more} more")).unwrap_or_default();
+    let message = format!("{} of {} have units left:{list}{more}", leaving.len(), counted(hosts.len(), "host"));
     let hint = match leaving.iter().flat_map(|host| &host.leaving).find(|unit| unit.is_kept) {
         Some(kept) => format!(
-            "a hold or a snapshot keeps a unit: `muster unit show {}` tells which; `muster unit rm` removes it",
+            "a hold or a snapshot keeps a unit: `muster unit show {}` shows which; `muster unit rm` removes it",
             kept.unit
         ),
-        None => "it goes on; `muster host cordon` lists what is left".to_owned(),
+        None => "it continues; `muster host cordon` lists what is left".to_owned(),
     };
     Err(Failure::new(FailureKind::Failed, message).hint(hint))
 }
 
 fn nobody() -> Failure {
     Failure::new(FailureKind::Usage, "no host is named")
-        .hint("name hosts, or say --select EXPRESSION or --all; `muster host cordon` lists those that are not open")
+        .hint("name hosts, or pass --select EXPRESSION or --all; `muster host cordon` lists those that are not open")
 }
 
 /// Sets it, and tells what the hosts have.
@@ -179,7 +187,7 @@ fn carries(host: &HostCordon) -> String {
     let carried = match host.deployments {
         0 => "carries no deployment".to_owned(),
         1 => "carries 1 deployment".to_owned(),
-        many => format!("carries {many} deployments"),
+        many => format!("carries {}", counted(many, "deployment")),
     };
     format!("{}, {carried}", host.cordon.words(host.leaving.len() as u64))
 }

@@ -6,11 +6,9 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueEnum};
-use muster_base::{
-    failure::{Failure, FailureContext as _},
-    files as disk,
-};
+use muster_base::{failure::Failure, files as disk};
 use muster_dashboards::files::{self, DashboardFile, FileReader};
+use muster_topics::count::counted;
 use serde::Serialize;
 
 use super::{
@@ -107,18 +105,18 @@ pub fn run(verb: &DashboardVerb, options: &GlobalOptions) -> Result<(), Failure>
         written.push(WrittenFile { file: path.display().to_string() });
     }
     print::say(format_args!(
-        "{} files are in {}; README.md there says what to do with them",
-        written.len(),
+        "wrote {} to {}; README.md there describes their use",
+        counted(written.len(), "file"),
         export.out.display()
     ));
-    Printer::new(options.output).list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was asked for")
+    Printer::new(options.output).list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was requested")
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, &error))?;
     }
-    disk::write_atomically(path, text.as_bytes(), disk::PUBLIC_MODE).trying(format_args!("the file {}", path.display()))
+    disk::write_atomically(path, text.as_bytes(), disk::PUBLIC_MODE).map_err(|error| Failure::of_file(path, &error))
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ pub struct AdoptUnits {
 fn parse_state(text: &str) -> Result<DeploymentState, String> {
     DeploymentState::ALL.into_iter().find(|state| state.word() == text).ok_or_else(|| {
         let known: Vec<&str> = DeploymentState::ALL.iter().map(|state| state.word()).collect();
-        format!("there is no such state; known are {}", known.join(", "))
+        format!("unknown state; use one of {}", known.join(", "))
     })
 }
 
@@ -190,7 +190,7 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
         ]
     };
     let header = ["DEPLOYMENT", "VERSION", "UNITS", "HOSTS", "STATES", "CHANGED", "BY"];
-    let empty = "no deployments; `muster deployment apply --help` tells how to make one";
+    let empty = "no deployments; `muster deployment apply --help` describes one";
     session.printer.list(&deployments, &header, row, empty)
 }
 
@@ -412,7 +412,7 @@ pub async fn detach(session: &CliSession, units: &[&muster_api::Unit]) -> Result
     if let Some(unit) = units.iter().find(|unit| unit.owner.is_none()) {
         let message = format!("{} on {} belongs to no deployment", unit.unit, unit.hostname);
         return Err(
-            Failure::new(FailureKind::Failed, message).hint("`muster unit apply` and `muster yuno create` change it")
+            Failure::new(FailureKind::Refused, message).hint("`muster unit apply` and `muster yuno create` change it")
         );
     }
     let mut groups: BTreeMap<(DeploymentName, UnitName), Vec<String>> = BTreeMap::new();

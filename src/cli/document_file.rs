@@ -7,6 +7,7 @@ use std::{
 
 use muster_api::ApplyDocument;
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::{
     canonical::{self, CanonicalError},
     diagnostic::Diagnostic,
@@ -45,18 +46,18 @@ pub fn read_all(given: &[PathBuf], noun: &str) -> Result<Vec<ApplyDocument>, Fai
     }
     if documents.is_empty() {
         return Err(Failure::new(FailureKind::Usage, "there is no document")
-            .hint(format!("`muster {noun} apply --help` says what one is")));
+            .hint(format!("`muster {noun} apply --help` describes one")));
     }
     Ok(documents)
 }
 
-/// Tells all that is wrong, line by line. The hint of what is wrong alone stands apart.
+/// Tells all that is wrong, line by line; the hints stand apart.
 fn together(mut wrong: Vec<Diagnostic>) -> Diagnostic {
     match wrong.pop() {
         Some(one) if wrong.is_empty() => one,
         last => {
-            let lines: Vec<String> = wrong.into_iter().chain(last).map(|one| format!("{one:#}")).collect();
-            Diagnostic::new(lines.join("\n"))
+            let title = format!("{} are wrong", counted(wrong.len() + 1, "document"));
+            Diagnostic::listed(title, wrong.into_iter().chain(last)).unwrap_or_default()
         }
     }
 }

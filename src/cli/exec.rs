@@ -217,7 +217,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
         hosts = follow_into(session, &command, &mut output, leaves) => hosts?,
         _ = tokio::signal::ctrl_c() => {
             output.end()?;
-            return Err(Failure::new(FailureKind::Failed, "interrupted; the command goes on").hint(look(&command)));
+            return Err(Failure::new(FailureKind::Failed, "interrupted; the command continues").hint(look(&command)));
         }
     };
     let hosts = tell_apart(hosts);
@@ -282,8 +282,7 @@ fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
 
 /// Reads standard input for a program: never more than a command can carry, however long the file is.
 fn stdin(path: &Path) -> Result<Data, Failure> {
-    let failed =
-        |error: io::Error| Failure::new(FailureKind::Usage, format!("{} cannot be read: {error}", path.display()));
+    let failed = |error: io::Error| Failure::of_file(path, &error);
     let source: Box<dyn Read> = match path.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => Box::new(File::open(path).map_err(failed)?),

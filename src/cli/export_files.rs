@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use muster_api::{Command, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::{
     command::{Exec, Keep, Verb},
     diagnostic::Diagnostic,
@@ -47,7 +48,7 @@ done
 /// Asks a host, and returns the document.
 pub(super) async fn document(session: &CliSession, host: &str, paths: &[String]) -> Result<Value, Failure> {
     if let Some(path) = paths.iter().find(|path| !path.starts_with('/')) {
-        return Err(Failure::new(FailureKind::Usage, format!("{path:?} is no absolute path of a host")));
+        return Err(Failure::new(FailureKind::Usage, format!("{path:?} is not an absolute path of a host")));
     }
     let max = (FILES_MAX + 1).to_string();
     let words = ["/bin/sh", "-c", SCRIPT, "export", &max].map(str::to_owned);
@@ -65,15 +66,10 @@ pub(super) async fn document(session: &CliSession, host: &str, paths: &[String])
     report(&command, &hosts)?;
     let hostname = hosts.first().map_or(host, |host| host.hostname.as_str());
     let files = entries(&String::from_utf8_lossy(&output)).map_err(|faults| {
-        let faults: Vec<String> = faults.iter().map(|fault| format!("{fault:#}")).collect();
-        let text = format!("{} cannot be exported:\n- {}", counted(faults.len()), faults.join("\n- "));
-        Failure::told(FailureKind::Failed, Diagnostic::new(text))
+        let title = format!("{} cannot be exported", counted(faults.len(), "path"));
+        Failure::told(FailureKind::Failed, Diagnostic::listed(title, faults).unwrap_or_default())
     })?;
     Ok(json!({ "unit": "default/files", "kind": "files", "hosts": [hostname], "run": "running", "files": files }))
-}
-
-fn counted(number: usize) -> String {
-    format!("{number} path{}", if number == 1 { "" } else { "s" })
 }
 
 /// Reads what the host has printed; the error is everything that cannot be part of a document.
@@ -82,12 +78,12 @@ fn entries(output: &str) -> Result<Map<String, Value>, Vec<Diagnostic>> {
     for line in output.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [kind, owner, group, mode, size, path, value] = words[..] else {
-            let problem = Diagnostic::new("the host's answer is too long, or is not understood");
+            let problem = Diagnostic::new("the host's answer is too long or not valid");
             faults.push(problem.with_hint("name fewer paths"));
             break;
         };
         let (Some(path), Some(value)) = (decoded(path), decoded(value)) else {
-            faults.push(Diagnostic::new("a path that is no UTF-8 cannot be named in a document"));
+            faults.push(Diagnostic::new("a path that is not UTF-8 cannot be written in a document"));
             continue;
         };
         let path = String::from_utf8_lossy(&path).into_owned();
@@ -106,10 +102,10 @@ fn entries(output: &str) -> Result<Map<String, Value>, Vec<Diagnostic>> {
                 texts_bytes += text.len();
                 Ok(owned(json!({ "text": text })))
             }
-            ("file", _) => Err(Diagnostic::new("it is no text").with_hint(ARTIFACT_HINT)),
+            ("file", _) => Err(Diagnostic::new("it is not text").with_hint(ARTIFACT_HINT)),
             ("folder", _) => Ok(owned(json!({ "directory": {} }))),
             ("link", Ok(to)) => Ok(json!({ "link": to, "owner": owner, "group": group })),
-            _ => Err(Diagnostic::new("it is neither file, folder nor link")),
+            _ => Err(Diagnostic::new("it is not a file, folder or link")),
         };
         match entry {
             Ok(entry) => drop(entries.insert(path, entry)),
@@ -121,7 +117,7 @@ fn entries(output: &str) -> Result<Map<String, Value>, Vec<Diagnostic>> {
         faults.push(Diagnostic::new(problem).with_hint("pack the folder, and make it an artifact"));
     }
     if texts_bytes > TEXTS_MAX_BYTES {
-        let problem = format!("the texts have {texts_bytes} bytes together, and {TEXTS_MAX_BYTES} are possible");
+        let problem = format!("the texts have {texts_bytes} bytes together; at most {TEXTS_MAX_BYTES} are allowed");
         faults.push(Diagnostic::new(problem).with_hint("make large ones artifacts"));
     }
     if faults.is_empty() { Ok(entries.into_iter().collect()) } else { Err(faults) }
@@ -165,6 +161,6 @@ mod tests {
                 && faults[2].cause.contains("nothing"),
             "{faults:?}"
         );
-        assert!(entries("file too short").unwrap_err()[0].cause.contains("not understood"));
+        assert!(entries("file too short").unwrap_err()[0].cause.contains("not valid"));
     }
 }

@@ -6,6 +6,7 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
+use muster_topics::count::counted;
 use muster_topics::select::HostSelect;
 use reqwest::Method;
 
@@ -89,7 +90,7 @@ pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
         HostVerb::Refresh { host } => {
             let host = one(session, host).await?;
             session.client.order(Method::POST, &format!("hosts/{host}/refresh")).await?;
-            print::say(format_args!("asked {host} to say everything anew"));
+            print::say(format_args!("asked {host} for its whole state"));
             Ok(())
         }
         HostVerb::Label(wanted) => label::run(wanted, session).await,
@@ -100,7 +101,7 @@ pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
             let host = sure(session, "revoke", &host, yes).await?;
             session.client.order(Method::POST, &format!("hosts/{}/revoke", host.id)).await?;
             print::say(format_args!(
-                "{} is revoked; what it runs goes on until somebody stops it there",
+                "{} is revoked; its units keep running until they are stopped there",
                 host.hostname
             ));
             Ok(())
@@ -122,11 +123,11 @@ async fn sure(session: &CliSession, what: &str, host: &str, yes: bool) -> Result
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let (name, id) = (&host.hostname, host.id);
     let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
-    let told = format!("{name}\n  {id}, {}, {units} units", standing(&host, clock::now_ms()));
+    let told = format!("{name}\n  {id}, {}, {}", standing(&host, clock::now_ms()), counted(units, "unit"));
     if yes || print::confirm(&format!("{what} {told}?\n")) {
         return Ok(host);
     }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} a host needs a yes: {told}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} a host needs confirmation: {told}")).hint("pass --yes"))
 }
 
 async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure> {
@@ -144,7 +145,7 @@ async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure>
     let header = ["HOSTNAME", "ID", "PRESENCE", "UNITS", "LAST HEARTBEAT"];
     let empty = match is_all {
         true => "no host has joined yet; `muster token create` makes a token for one",
-        false => "no host is picked by this; `muster host show` tells what labels and facts one has",
+        false => "no host matches; `muster host show` shows a host's labels and facts",
     };
     session.printer.list(&hosts, &header, row, empty)?;
     if let Some(limit) = wanted.limit {

@@ -16,7 +16,7 @@ pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, 
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     match hosts.as_slice() {
         [host] => Ok(host.id.to_string()),
-        [] => Err(Failure::new(FailureKind::Failed, "no host has joined yet")
+        [] => Err(Failure::not_found("no host has joined yet")
             .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")),
         several => {
             let list: String = several.iter().map(|host| format!("\n  {}  {}", host.id, host.hostname)).collect();
@@ -35,9 +35,8 @@ pub async fn only(session: &CliSession) -> Result<String, Failure> {
     match hosts.as_slice() {
         [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
         several => {
-            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts, and none is named", several.len())).hint(
-                "say which: --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them",
-            ))
+            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts, and none is named", several.len()))
+                .hint("pass --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them"))
         }
     }
 }

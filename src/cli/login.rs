@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use muster_api::{LoggedIn, Login as Request, SignIn, SignInKind};
 use muster_base::{
     clock,
-    failure::{Failure, FailureContext as _, FailureKind},
+    failure::{Failure, FailureKind},
 };
 use reqwest::Method;
 
@@ -81,7 +81,7 @@ pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure
                 &sign_ins,
                 &["ID", "KIND", "OPERATOR", "SINCE", "USED", "ENDS"],
                 row,
-                "nobody is signed in",
+                "there are no sign-ins",
             )
         }
         LoginVerb::Revoke { id } => {
@@ -129,10 +129,10 @@ pub async fn run(login: &LoginArgs, options: &GlobalOptions, new_link: Option<Ne
             .hint("it looks like http://127.0.0.1:7080/sign-in?code=…; `muster login --new-link`, on the console's machine, prints one")
     })?;
     let authority = match &login.authority {
-        Some(path) => Some(muster_base::files::read_text(path).trying(format_args!("the file {}", path.display()))?),
+        Some(path) => Some(muster_base::files::read_text(path).map_err(|error| Failure::of_file(path, &error))?),
         None if url.starts_with("https:") => {
             return Err(Failure::new(FailureKind::Usage, "this link needs its console's authority")
-                .hint("copy authority.pem from the console's data folder, and say --authority FILE"));
+                .hint("copy authority.pem from the console's data folder, and pass --authority FILE"));
         }
         None => None,
     };

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use muster_api::{DeploymentPlan, NewPlan, Plan, PlanGroup, PlannedDeployment, UnitAction, UnitPlan};
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 
 use super::{command_follower::named, document_file, print, session::CliSession};
 
@@ -64,7 +65,7 @@ pub async fn run(args: PlanArgs, session: &CliSession) -> Result<(), Failure> {
 }
 
 fn hosts(count: u64) -> String {
-    if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") }
+    counted(count, "host")
 }
 
 /// Returns a plan, for people.
@@ -97,11 +98,7 @@ fn deployment(one: &PlannedDeployment) -> String {
     }
     if !one.unheard.is_empty() {
         let names: Vec<String> = one.unheard.iter().map(|host| host.hostname.clone()).collect();
-        text.push_str(&format!(
-            "\n{} not asked, for they have not reported yet: {}\n",
-            hosts(names.len() as u64),
-            named(&names)
-        ));
+        text.push_str(&format!("\n{} not asked (no report yet): {}\n", hosts(names.len() as u64), named(&names)));
     }
     for failure in &one.failed {
         text.push_str(&format!(

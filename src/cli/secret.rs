@@ -12,6 +12,7 @@ use muster_base::{
     failure::{Failure, FailureContext, FailureKind},
     terminal::{self, SilentTerminal},
 };
+use muster_topics::count::counted;
 use muster_topics::{
     diagnostic::Diagnostic,
     name::Name,
@@ -159,13 +160,13 @@ pub async fn run(verb: SecretVerb, session: &CliSession) -> Result<(), Failure> 
             let rotation: KeyRotation = session.client.post("secrets/rotate-key", &()).await?;
             if rotation.unreadable > 0 {
                 print::say(format_args!(
-                    "{} values cannot be read, because the key that they were encrypted with is lost; \
+                    "{} cannot be read, because the key that they were encrypted with is lost; \
                      `muster secret ls` shows which to set again",
-                    rotation.unreadable
+                    counted(rotation.unreadable, "value")
                 ));
             }
             session.printer.one(&rotation, || {
-                vec![("key", rotation.key.to_string()), ("values encrypted anew", rotation.encrypted.to_string())]
+                vec![("key", rotation.key.to_string()), ("values encrypted again", rotation.encrypted.to_string())]
             })
         }
     }
@@ -174,7 +175,7 @@ pub async fn run(verb: SecretVerb, session: &CliSession) -> Result<(), Failure> 
 async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
     let SetArgs { secret: SecretName { name, realm }, file, exact, store_only, yes, wait } = wanted;
     let value = match &file {
-        Some(file) => read(std::fs::File::open(file).trying(format_args!("the file {}", file.display()))?, file)?,
+        Some(file) => read(std::fs::File::open(file).map_err(|error| Failure::of_file(file, &error))?, file)?,
         None if stdin().is_terminal() => ask(&realm, &name)?,
         None => read(stdin().lock(), Path::new("standard input"))?,
     };
@@ -217,10 +218,7 @@ async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
 
 /// Says how many units use a secret, and how many have an earlier version.
 fn users(secret: &Secret) -> String {
-    let units = match secret.units {
-        1 => "1 unit".to_owned(),
-        many => format!("{many} units"),
-    };
+    let units = counted(secret.units, "unit");
     match (secret.readable, secret.behind) {
         (false, _) => format!("{units}; unreadable: set it again"),
         (true, 0) => units,

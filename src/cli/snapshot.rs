@@ -8,6 +8,7 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
+use muster_topics::count::counted;
 use muster_topics::{
     command::Verb as Asked,
     name::Name,
@@ -137,7 +138,7 @@ pub async fn run(verb: SnapshotVerb, session: &CliSession) -> Result<(), Failure
         }
         SnapshotVerb::Rm { named: NamedSnapshot { snapshot, at }, wait } => {
             let asked = Asked::SnapshotRm { snapshot: snapshot.clone() };
-            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is forgotten")).await
+            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is removed")).await
         }
     }
 }
@@ -147,7 +148,7 @@ fn forecast(diff: &SnapshotDiff) -> String {
     let count = |is: fn(&Difference) -> bool| diff.units.iter().filter(|unit| is(&unit.difference)).count();
     let changes = count(|difference| matches!(difference, Difference::Changed { .. } | Difference::Missing));
     let restarts = count(|difference| matches!(difference, Difference::Changed { restarts: true, .. }));
-    format!("{changes} units would change, {restarts} of them with another revision; nothing was done")
+    format!("{} would change, {restarts} of them with another revision; nothing was done", counted(changes, "unit"))
 }
 
 /// The ids of the selected hosts.
@@ -207,7 +208,7 @@ async fn each<T: Serialize + DeserializeOwned>(
     let (answers, verdict) = ask(session, at, &verb, wait).await?;
     let answer = |(host, output): (CommandHost, Vec<u8>)| {
         let answer = serde_json::from_slice(&output).map_err(|error| {
-            Failure::new(FailureKind::Failed, format!("what {} answers is not understood: {error}", host.hostname))
+            Failure::new(FailureKind::Failed, format!("the answer of {} is not valid: {error}", host.hostname))
         })?;
         Ok(HostAnswer { host: host.host, hostname: host.hostname, answer })
     };
@@ -240,7 +241,7 @@ async fn gather(session: &CliSession, command: &Command, leaves: bool) -> Result
             CommandEvent::End => break,
         }
     }
-    let host = last.ok_or_else(|| Failure::new(FailureKind::Failed, "the command is for no host"))?;
+    let host = last.ok_or_else(|| Failure::new(FailureKind::Failed, "the command has no host"))?;
     let mut output: Vec<u8> = pieces.into_values().flatten().collect();
     let rest = host.outcome().and_then(|outcome| outcome.value.stdout.rest.as_ref());
     output.extend(rest.and_then(|rest: &Data| rest.to_bytes().ok()).unwrap_or_default());
@@ -324,7 +325,7 @@ fn words(difference: &Difference) -> (&'static str, String) {
     match difference {
         Difference::Same => ("same", String::new()),
         Difference::Missing => ("missing", "it is in the snapshot alone".to_owned()),
-        Difference::Extra => ("extra", "it is not in the snapshot, and stays as it is".to_owned()),
+        Difference::Extra => ("extra", "it is not in the snapshot, and stays unchanged".to_owned()),
         Difference::Later => ("later", "something else was desired of it since, and that stays".to_owned()),
         Difference::Changed { fields, run, restarts } => {
             let mut more = fields.clone();
@@ -347,9 +348,9 @@ async fn switch(
     for HostAnswer { host, hostname, answer } in &done {
         let changed: Vec<(&UnitDiff, u64)> =
             answer.units.iter().filter_map(|unit| Some((unit, unit.generation?))).collect();
-        print::say(format_args!("{hostname}: {} units were changed", changed.len()));
+        print::say(format_args!("{hostname}: changed {}", counted(changed.len(), "unit")));
         for later in answer.units.iter().filter(|unit| unit.difference == Difference::Later) {
-            print::say(format_args!("{hostname}: {} stays, for something else was desired of it since", later.unit));
+            print::say(format_args!("{hostname}: {} stays, because its desired state was changed since", later.unit));
         }
         for (unit, generation) in changed {
             wait::until_reached(session, *host, &unit.unit, (generation, wait::WaitGoal::Proven), limit).await?;

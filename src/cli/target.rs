@@ -27,7 +27,7 @@ impl FromStr for UnitRef {
     fn from_str(text: &str) -> Result<Self, String> {
         let (host, unit) = match text.rsplit_once(':') {
             Some((host, unit)) if !host.is_empty() => (Some(host.to_owned()), unit),
-            Some(_) => return Err("HOST:REALM/NAME or REALM/NAME is wanted".to_owned()),
+            Some(_) => return Err("expected HOST:REALM/NAME or REALM/NAME".to_owned()),
             None => (None, text),
         };
         let unit = unit.parse().map_err(|error: muster_topics::name::NameError| error.to_string())?;
@@ -125,8 +125,8 @@ pub async fn picked(session: &CliSession, wanted: &HostSelect) -> Result<Vec<Str
     let picked: Vec<String> =
         members.filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
     if picked.is_empty() {
-        return Err(Failure::new(FailureKind::Failed, format!("no host is picked by {wanted}"))
-            .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
+        return Err(Failure::not_found(format_args!("no host matches {wanted}"))
+            .hint("`muster host ls` lists them, and `muster host show` shows the labels and facts of one"));
     }
     Ok(picked)
 }
@@ -187,10 +187,10 @@ pub fn pick<'a>(
 
 fn missing(wanted: &UnitRef, host: Option<&String>, elsewhere: &[&Unit]) -> Failure {
     let at = host.map(|host| format!(" on {host}")).unwrap_or_default();
-    let failure = Failure::new(FailureKind::Failed, format!("there is no unit {}{at}", wanted.unit));
+    let failure = Failure::not_found(format_args!("there is no unit {}{at}", wanted.unit));
     match elsewhere.first() {
         Some(unit) => failure.hint(format!("there is one on {} ({})", unit.hostname, unit.host)),
-        None => failure.hint("`muster unit ls` lists what there is"),
+        None => failure.hint("`muster unit ls` lists the units"),
     }
 }
 
@@ -198,7 +198,7 @@ fn ambiguous(wanted: &UnitRef, several: &[&Unit]) -> Failure {
     let list: String =
         several.iter().map(|unit| format!("\n  {}:{}  ({})", unit.host, unit.unit, unit.hostname)).collect();
     Failure::new(FailureKind::Usage, format!("{} hosts have a unit {}:{list}", several.len(), wanted.unit))
-        .hint("name one as HOST:REALM/NAME, or say --host HOST or --all")
+        .hint("name one as HOST:REALM/NAME, or pass --host HOST or --all")
 }
 
 #[cfg(test)]
@@ -254,8 +254,8 @@ mod tests {
         // Both ids begin like this.
         check("00000000:a/x", &[], false, None, Err(FailureKind::Usage));
         check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(FailureKind::Usage));
-        check("anna:a/y", &[], false, None, Err(FailureKind::Failed));
-        check("a/z", &[], true, None, Err(FailureKind::Failed));
+        check("anna:a/y", &[], false, None, Err(FailureKind::NotFound));
+        check("a/z", &[], true, None, Err(FailureKind::NotFound));
     }
 
     #[test]

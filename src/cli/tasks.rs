@@ -55,7 +55,7 @@ pub async fn run(wanted: TaskArgs, session: &CliSession) -> Result<(), Failure> 
         number = found.tasks.first().map(|task| task.number);
     }
     let Some(number) = number else {
-        return Err(Failure::new(FailureKind::Failed, format!("{} has no tasks (yet)", unit.unit)));
+        return Err(Failure::not_found(format_args!("{} has no tasks yet", unit.unit)));
     };
     let mut from = 0;
     loop {
@@ -79,7 +79,7 @@ async fn ask(session: &CliSession, unit: &Unit, log: Option<u64>, from: u64) -> 
     let (hosts, output) = command_follower::collect(session, &command).await?;
     report(&command, &hosts)?;
     serde_json::from_slice(&output).map_err(|error| {
-        Failure::new(FailureKind::Failed, format!("what {} answers is not understood: {error}", unit.hostname))
+        Failure::new(FailureKind::Failed, format!("the answer of {} is not valid: {error}", unit.hostname))
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use muster_api::Unit;
-use muster_base::failure::{Failure, FailureKind};
+use muster_base::failure::Failure;
 use muster_topics::name::UnitName;
 
 use super::{
@@ -36,5 +36,5 @@ pub(super) async fn one(session: &CliSession, wanted: &UnitRef, host: Option<Str
     picked
         .first()
         .map(|unit| (*unit).clone())
-        .ok_or_else(|| Failure::new(FailureKind::Failed, format!("there is no unit {}", wanted.unit)))
+        .ok_or_else(|| Failure::not_found(format_args!("there is no unit {}", wanted.unit)))
 }

@@ -70,7 +70,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
             .as_ref()
             .filter(|_| goes_on && goal != WaitGoal::Seen && unit.desired.generation >= generation);
         return why.map_or(WaitProgress::Going, |why| WaitProgress::Stuck {
-            why: why.clone().within("it is not there yet"),
+            why: why.clone().within("it does not exist yet"),
             verb: SHOW,
         });
     }
@@ -134,9 +134,9 @@ fn has_finished(unit: &Unit) -> bool {
 
 fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
     let use_ = match verb {
-        "unit unhold" => "lets it go on",
-        SHOW => "tells more, with the last lines of what failed",
-        _ => "may tell more",
+        "unit unhold" => "resumes it",
+        SHOW => "shows more, with the last lines of the failed process",
+        _ => "may show more",
     };
     format!("`muster {verb} {host}:{unit}` {use_}")
 }
@@ -191,7 +191,7 @@ pub async fn until_reached(
                 }
             },
             // Its first report may not have arrived yet.
-            Err(failure) if failure.kind == FailureKind::Failed => None,
+            Err(failure) if failure.kind == FailureKind::NotFound => None,
             Err(failure) => return Err(failure),
         };
         if going.is_some() && going != told {
@@ -204,7 +204,7 @@ pub async fn until_reached(
                 FailureKind::Failed,
                 format!("{unit} is not there yet after {}", humantime::format_duration(limit)),
             )
-            .hint(format!("it goes on; `muster unit show {host}:{unit}` tells how far it is")));
+            .hint(format!("it continues; `muster unit show {host}:{unit}` shows its state")));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -236,9 +236,8 @@ pub async fn until_gone(session: &CliSession, host: HostId, unit: &UnitName, lim
                 Some(why) => Diagnostic::new(why.within(late).cause),
                 None => Diagnostic::new(late),
             };
-            return Err(Failure::told(FailureKind::Failed, late).hint(
-                "it is wanted no more, and its host tries again and again: it is listed until nothing is left of it",
-            ));
+            return Err(Failure::told(FailureKind::Failed, late)
+                .hint("its host keeps trying to remove it; it is listed until it is gone"));
         }
         tokio::time::sleep(POLL).await;
     }

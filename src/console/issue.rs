@@ -62,8 +62,8 @@ impl ConsoleFolder {
     fn known_path(self) -> Result<Option<PathBuf>, Failure> {
         match self.path()? {
             Some(path) if !Authority::exists(&path.join(AUTHORITY)) => {
-                Err(Failure::new(FailureKind::Failed, format!("no fleet's authority is in {}", path.display())).hint(format!(
-                    "say --data-dir DIR; below the folder of `muster up` it is `console`. For a new fleet, `muster console init \
+                Err(Failure::new(FailureKind::Failed, format!("{} has no fleet's authority", path.display())).hint(format!(
+                    "pass --data-dir DIR; below the folder of `muster up` it is `console`. For a new fleet, `muster console init \
                      --data-dir {}` makes one there",
                     path.display()
                 )))
@@ -86,9 +86,9 @@ pub async fn new_sign_in_link(folders: &[PathBuf]) -> Result<String, Failure> {
         let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         return Err(Failure::new(
             FailureKind::Failed,
-            format!("no console's folder that you may read is at {}", names.join(", ")),
+            format!("{} is not a console's folder, or is not readable", names.join(", ")),
         )
-        .hint("do this on the console's machine, as the user that it runs as, and say --data-dir DIR"));
+        .hint("run this on the console's machine, as the console's user, and pass --data-dir DIR"));
     };
     let url = fs::read_to_string(folder.join(WEB_URL))
         .trying(format_args!("the console's address in {}", folder.display()))?;
@@ -115,9 +115,9 @@ pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     };
     check_form(&folder).map_err(|other| Failure::of(FailureKind::Failed, &other))?;
     let was_there = Authority::exists(&folder.join(AUTHORITY));
-    files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
+    files::make_folder(&folder, files::PRIVATE_FOLDER).map_err(|error| Failure::of_file(&folder, &error))?;
     let authority = open_authority(&folder, signer).map_err(|error| Failure::of(FailureKind::Failed, &error))?;
-    let state = if was_there { "is there already, and stays" } else { "is made" };
+    let state = if was_there { "exists already and is kept" } else { "is made" };
     let at = folder.join(AUTHORITY);
     print(&format!(
         "the authority in {} {state}; SHA-256 of its certificate: {}\n",
@@ -209,7 +209,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
             FailureKind::Usage,
             "a broker's certificate needs the names that it is reached under",
         )
-        .hint("say --san ADDRESS, once for each name and address"));
+        .hint("pass --san ADDRESS, once for each name and address"));
     }
     let (authority, store) = open(&folder).await?;
     let name = wanted.name.clone();
@@ -226,7 +226,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
     };
     let (certificate, key) = made.map_err(Failure::trying("the certificate"))?;
     let (serial, expires_ms) = serial_and_end(&certificate)
-        .ok_or_else(|| Failure::new(FailureKind::Failed, "the certificate that was made cannot be read"))?;
+        .ok_or_else(|| Failure::new(FailureKind::Failed, "the new certificate cannot be read"))?;
     let row = issued::IssuedCertificate {
         serial,
         role,
@@ -273,7 +273,7 @@ fn write(
     key: &str,
     revoked: Option<&str>,
 ) -> Result<Vec<PathBuf>, Failure> {
-    fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, &error))?;
     let own = [
         ("authority.pem", authority, files::PUBLIC_MODE),
         ("certificate.pem", certificate, files::PUBLIC_MODE),
@@ -283,7 +283,7 @@ fn write(
     let mut written = Vec::new();
     for (name, text, mode) in own.into_iter().chain(list) {
         let path = folder.join(name);
-        files::write_atomically(&path, text.as_bytes(), mode).trying(format_args!("the file {}", path.display()))?;
+        files::write_atomically(&path, text.as_bytes(), mode).map_err(|error| Failure::of_file(&path, &error))?;
         written.push(path);
     }
     Ok(written)
@@ -343,8 +343,8 @@ pub async fn revoke(wanted: RevokeArgs) -> Result<(), Failure> {
     }
     store.close().await;
     if revoked.is_empty() {
-        return Err(Failure::new(FailureKind::Failed, format!("there is no good certificate {which:?}"))
-            .hint("`muster console certificates` lists those made by hand; of a host, give the id"));
+        return Err(Failure::new(FailureKind::Failed, format!("there is no valid certificate {which:?}"))
+            .hint("`muster console certificates` lists the certificates that were made with `muster console issue`; for a host, give its id"));
     }
     print(&revoked.concat())
 }

@@ -23,7 +23,7 @@ use muster_base::{
     service_manager::ServiceManager,
 };
 use muster_doctor::config_files::{FileUse, NamedFile};
-use muster_topics::diagnostic::Diagnostic;
+use muster_topics::{count::counted, diagnostic::Diagnostic};
 use nix::unistd::geteuid;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +36,7 @@ const START_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_long_help = "Yunos and commands go on when the agent stops. On its host it answers at agent.sock in its \
+    after_long_help = "Yunos and commands keep running when the agent stops. On its host it answers at agent.sock in its \
                     folder:\n\
                     \x20 curl --unix-socket /var/lib/muster/agent/agent.sock http://agent/ping"
 )]
@@ -70,10 +70,8 @@ enum AgentVerb {
 
 /// Arguments of `muster agent detach`.
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_long_help = "For a host whose console is lost for good. Stop the agent before: systemctl stop muster-agent. \
-                       Units go on as they are; verbs change them from then on, and no document does."
-)]
+#[command(after_long_help = "For a host whose console is lost for good. Stop the agent first: systemctl stop \
+                       muster-agent. Units keep running; from then on verbs change them, and documents do not.")]
 struct DetachArgs {
     /// Data folder
     ///
@@ -200,8 +198,9 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
 
 async fn detach(wanted: DetachArgs) -> Result<(), Failure> {
     let folder = wanted.data_dir.unwrap_or_else(own_folder);
+    std::fs::metadata(&folder).map_err(|error| Failure::of_file(&folder, &error))?;
     let count = muster_agent::detach(&folder).await.map_err(|error| start_failure(&error))?;
-    muster_base::terminal::err(&format!("{count} units belong to no deployment any more\n"));
+    muster_base::terminal::err(&format!("detached {} from deployments\n", counted(count, "unit")));
     Ok(())
 }
 
@@ -274,10 +273,11 @@ fn ask_for_folder(config: &Config) -> Result<(), Failure> {
         return Ok(());
     }
     let path = folder.display();
-    Err(Failure::new(FailureKind::Usage, format!("there is an agent in {path}, which is a member of a fleet already"))
-        .hint(format!(
-            "to have that one join with this token, say --data-dir {path}; for another host, name another folder"
-        )))
+    Err(Failure::new(FailureKind::Usage, format!("{path} has an agent that is a member of a fleet already")).hint(
+        format!(
+            "to join that agent again with this token, pass --data-dir {path}; for another host, use another folder"
+        ),
+    ))
 }
 
 fn start_failure(error: &AgentError) -> Failure {

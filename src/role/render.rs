@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use muster_base::{
-    failure::{Failure, FailureContext as _, FailureKind as Failed},
+    failure::{Failure, FailureKind as Failed},
     files,
 };
 use muster_broker::render::{self, BrokerKind, RenderInputs, RenderedFile};
@@ -72,8 +72,8 @@ pub(crate) fn run(wanted: &RenderArgs) -> Result<(), Failure> {
         observers: wanted.observers.clone(),
     };
     if fleet.consoles.is_empty() {
-        return Err(Failure::new(Failed::Usage, "a broker without a console is of no use to a fleet")
-            .hint("say --console main, or what `id` is in the console's configuration"));
+        return Err(Failure::new(Failed::Usage, "a fleet's broker needs a console")
+            .hint("pass --console main, or the `id` of the console's configuration"));
     }
     let files = render::render(wanted.kind, &fleet).map_err(|error| Failure::new(Failed::Usage, error))?;
     match &wanted.out {
@@ -83,11 +83,11 @@ pub(crate) fn run(wanted: &RenderArgs) -> Result<(), Failure> {
 }
 
 fn write(folder: &Path, all: &[RenderedFile]) -> Result<(), Failure> {
-    fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, &error))?;
     for file in all {
         let path = folder.join(file.name);
         files::write_atomically(&path, file.text.as_bytes(), files::PUBLIC_MODE)
-            .trying(format_args!("the file {}", path.display()))?;
+            .map_err(|error| Failure::of_file(&path, &error))?;
     }
     Ok(())
 }

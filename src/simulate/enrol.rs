@@ -62,7 +62,7 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
                 .and_then(|_| files::text(bytes))
                 .trying("the tokens on standard input")?
         }
-        false => files::read_text(path).trying(what())?,
+        false => files::read_text(path).map_err(|error| Failure::of_file(path, &error))?,
     };
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     lines

@@ -50,6 +50,7 @@ use muster_cli::{
     token,
 };
 use muster_rules::authorise::LocalPolicy;
+use muster_topics::count::counted;
 use muster_topics::{
     command_keys::KnownKeys, desired::DesiredReport, heartbeat::HostState, join::JoinToken, name::Name,
     numbered::Numbers,
@@ -158,10 +159,14 @@ pub struct Simulate {
 
 /// Parses a share as people write it: `5%`, `0.5%`, with or without `/min`.
 fn share(text: &str) -> Result<f64, String> {
-    let wrong = || "a share such as 5% is wanted".to_owned();
+    let wrong = || "expected a share such as 5%".to_owned();
     let number = text.strip_suffix("/min").unwrap_or(text).strip_suffix('%').ok_or_else(wrong)?;
     let percent: f64 = number.parse().map_err(|_| wrong())?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err("from 0% to 100% are possible".to_owned()) }
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent / 100.0)
+    } else {
+        Err("expected a share from 0% to 100%".to_owned())
+    }
 }
 
 /// Simulates until `shutdown`, or for the given time.
@@ -324,7 +329,7 @@ async fn watch(
         }
         if all_online.is_none() && tally.online() >= hosts {
             all_online = Some(began.elapsed());
-            print::say(format_args!("all {hosts} hosts are online after {:.1} s", began.elapsed().as_secs_f64()));
+            print::say(format_args!("{} online after {:.1} s", counted(hosts, "host"), began.elapsed().as_secs_f64()));
         }
         if began.elapsed() >= tell_at {
             let summary = tally.summary(hosts, began, all_online);
@@ -359,14 +364,15 @@ async fn enrolled(
         (None, None) => Vec::new(),
     };
     if tokens.len() < count {
-        let message = format!("{count} hosts have to join, and there are {} tokens", tokens.len());
+        let message = format!("{} must join, with {}", counted(count, "host"), counted(tokens.len(), "token"));
         return Err(Failure::new(FailureKind::Usage, message).hint(format!("`muster token create --count {count}`")));
     }
     let began = Instant::now();
-    print::say(format_args!("{count} hosts join; they are kept, so this is needed once"));
+    print::say(format_args!("joining {}; they are kept, so this is needed once", counted(count, "host")));
     let joining = JoinInputs { store, rows: &rows, membership, facts: facts::facts(), shutdown };
-    let told =
-        |done| print::say(format_args!("{:>6} s  {done} of {count} hosts have joined", began.elapsed().as_secs()));
+    let told = |done| {
+        print::say(format_args!("{:>6} s  {done} of {} joined", began.elapsed().as_secs(), counted(count, "host")))
+    };
     joining.join(&missing, tokens, told).await?;
     Ok(!shutdown.is_cancelled())
 }
@@ -382,8 +388,9 @@ async fn ask_for_tokens(
     let others = status.hosts.saturating_sub(rows.len() as u64);
     if others > OTHERS_MAX && !wanted.yes {
         let message = format!("the fleet has {others} other hosts, and {count} simulated ones would join it for good");
-        return Err(Failure::new(FailureKind::Refused, message)
-            .hint("choose a fleet to try things with (`--context`), or say --yes"));
+        return Err(
+            Failure::new(FailureKind::Refused, message).hint("choose a test fleet (`--context`), or pass --yes")
+        );
     }
     let made = token::make(client, u32::try_from(count).unwrap_or(u32::MAX), None).await?;
     made.iter().map(|made| made.token.parse().trying("the console's token")).collect()
@@ -397,7 +404,7 @@ fn default_data() -> Result<PathBuf, Failure> {
 /// Locks the folder for this process.
 fn hold(data: &Path) -> Result<File, Failure> {
     let what = || format!("the folder {}", data.display());
-    files::make_folder(data, files::PRIVATE_FOLDER).trying(what())?;
+    files::make_folder(data, files::PRIVATE_FOLDER).map_err(|error| Failure::of_file(data, &error))?;
     files::take_lock(&data.join("lock")).trying(what())?.ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("another simulation runs in {}", what()))
             .hint("stop it, or choose another folder with --data-dir DIR")
@@ -412,7 +419,10 @@ fn files_for(hosts: u32) -> Result<(), Failure> {
         return Ok(());
     }
     if hard < wanted {
-        let message = format!("{hosts} hosts need {wanted} open files, and this process may have {hard}");
+        let message = format!(
+            "{} need {wanted} open files; this process may have at most {hard}",
+            counted(hosts, "simulated host")
+        );
         return Err(
             Failure::new(FailureKind::Failed, message).hint("raise the limit (`ulimit -Hn`), or simulate fewer hosts")
         );

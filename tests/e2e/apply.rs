@@ -47,7 +47,7 @@ fn applied_unit_is_created_then_unchanged() {
     assert_eq!(told(&planned), [["default/till", "create", "start"], ["default/spare", "create", "in_place"]]);
     let shown = fleet.ok(&["unit", "apply", &path, "--dry-run"]);
     assert!(shown.contains("till@1") && shown.contains("***") && !shown.contains("hunter2"), "{shown}");
-    fleet.muster(&["unit", "show", "default/till"]).expect_code(1);
+    fleet.muster(&["unit", "show", "default/till"]).expect_code(3);
 
     let done = apply(&[]);
     assert!(done.as_array().unwrap().iter().all(|unit| unit["done"] == true), "{done}");
@@ -181,7 +181,7 @@ fn all_faults_are_reported_and_nothing_changed() {
     );
     let run = fleet.muster(&["unit", "apply", &path]).expect_code(2);
     for words in [
-        "bad.yaml, document 1: default/a: limits.memroy_bytes: there is no such key; did you mean `memory_bytes`?",
+        "bad.yaml, document 1: default/a: limits.memroy_bytes: unknown key; did you mean `memory_bytes`?",
         "document 1: default/a: artifact: there is no artifact \"till@9\"; there are till@",
         "document 1: default/a: configs.0: there is no config \"bsae@1\"; did you mean `base`?",
         "document 2: default/b: grace_ms: invalid type",
@@ -190,7 +190,7 @@ fn all_faults_are_reported_and_nothing_changed() {
         "document 3: defualt/c: artifact: there is no artifact \"tlil@1\"; did you mean `till`?",
         "document 4: default/d: grace_ms",
         "document 5: default/e: env.A: ***",
-        "document 7: default/good: it is wanted twice",
+        "document 7: default/good: it is listed twice",
         "document 8: default/f: after, requires: units would wait",
         "nothing was changed",
     ] {
@@ -252,9 +252,9 @@ fn existing_name_needs_overwrite() {
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"]);
     let before = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
     let create = ["yuno", "create", "default/till", "--artifact", "till@2"];
-    let run = fleet.muster(&create).expect_code(1);
+    let run = fleet.muster(&create).expect_code(3);
     for words in [
-        "there is default/till on",
+        "default/till exists on",
         "artifact: till@1 → till@2",
         "configs: [\"base@1\"] → nothing",
         "labels: {\"tier\":\"gold\"} → nothing",
@@ -270,7 +270,7 @@ fn existing_name_needs_overwrite() {
     let config = file(&fleet.home, "x.json", "{}");
     fleet.ok(&["config", "create", "till.x", "1", &config]);
     let line = "create-yuno realm_id=default id=till yuno_role=till yuno_name=x";
-    fleet.muster(&["ycommand", "--command", line]).expect_code(1).expect_stderr("there is default/till on");
+    fleet.muster(&["ycommand", "--command", line]).expect_code(3).expect_stderr("default/till exists on");
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
     fleet.ok(&[&create[..], &["--overwrite"]].concat());
     let after = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
@@ -321,7 +321,7 @@ fn revision_of_a_unit_with_an_environment_confirms_no_guess() {
         let planned = fleet.json(&["unit", "apply", &write(&fleet, pin, ""), "--dry-run"])[0].clone();
         assert_eq!(planned["action"], action, "{pin}");
     }
-    let other = fleet.muster(&create).expect_code(1);
+    let other = fleet.muster(&create).expect_code(3);
     assert!(other.stderr.contains("env (values)") && !other.stderr.contains("grace"), "{}", other.stderr);
     fleet.ok(&["unit", "apply", &write(&fleet, "4712", "")]);
     assert_eq!(same(&fleet.unit_in_phase("default/till", "running")), same(&keyed));

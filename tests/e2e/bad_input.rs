@@ -87,14 +87,14 @@ fn invalid_documents_and_artifacts_are_refused() {
     let fleet = Fleet::start();
     for (content, words) in [("{", "line 1"), (r#"{"a":1,"a":2}"#, "twice"), ("[99999999999999999999]", "2^53")] {
         let path = file(&fleet.home, "config.json", content);
-        fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(1).expect_stderr(words);
+        fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(2).expect_stderr(words);
     }
     assert_eq!(fleet.json(&["config", "ls"]), serde_json::json!([]));
     let path = file(&fleet.home, "config.json", "{}");
     fleet.ok(&["config", "create", "a.b", "1", &path]);
     fleet.ok(&["config", "create", "a.b", "1", &path]);
     fs::write(&path, r#"{"other": true}"#).unwrap();
-    fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(1).expect_stderr("2");
+    fleet.muster(&["config", "create", "a.b", "1", &path]).expect_code(3).expect_stderr("2");
     fleet.muster(&["config", "create", "A.b", "1", &path]).expect_code(2);
 
     fleet
@@ -104,7 +104,7 @@ fn invalid_documents_and_artifacts_are_refused() {
     fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);
     fleet.ok(&["artifact", "create", &one, "--role", "a", "--version", "1"]);
     let two = file(&fleet.home, "two", "#!/bin/sh\necho\n");
-    fleet.muster(&["artifact", "create", &two, "--role", "a", "--version", "1"]).expect_code(1).expect_stderr("hint:");
+    fleet.muster(&["artifact", "create", &two, "--role", "a", "--version", "1"]).expect_code(3).expect_stderr("hint:");
     assert_eq!(fleet.json(&["artifact", "ls"]).as_array().unwrap().len(), 1);
 }
 
@@ -115,7 +115,7 @@ fn unknown_names_are_reported() {
     fleet.muster(&["yuno", "run", "default/x"]).expect_stderr("default/x");
     fleet.muster(&["yuno", "logs", "default/x"]).expect_stderr("default/x");
     fleet.muster(&["unit", "show", "not a name"]).expect_code(2);
-    fleet.muster(&["command", "show", "0"]).expect_code(1).expect_stderr("there is no command 0");
+    fleet.muster(&["command", "show", "0"]).expect_code(3).expect_stderr("there is no command 0");
     fleet.muster(&["no-such-verb"]).expect_code(2);
 }
 
@@ -206,7 +206,7 @@ fn full_disk_is_reported_and_heals_with_room() {
     });
     let error = &shown["observed"]["error"];
     let (message, hint) = (error["message"].as_str().unwrap(), error["hint"].as_str().unwrap());
-    assert!(message.contains("server@1") && hint.starts_with("make room"), "{error}");
+    assert!(message.contains("server@1") && hint.starts_with("free space"), "{error}");
     // Nothing of it is left to keep the disk full, so the agent goes on.
     roles.ok(&["exec", "--", "true"]);
     disk.make_room(&roles.home);

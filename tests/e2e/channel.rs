@@ -120,7 +120,7 @@ fn samples_play_and_answer() {
     // Nobody named a signal: with a channel it is SIGQUIT, which the one in Rust does not catch.
     let exit = |unit: &str| fleet.json(&["unit", "show", unit])["observed"]["exit"].clone();
     assert_eq!(units.map(exit), [json!({"signal": 3}), json!({"code": 0}), json!({"code": 0})]);
-    fleet.muster(&["yuno", "play", "default/rust"]).expect_code(1).expect_stderr("run --play");
+    fleet.muster(&["yuno", "play", "default/rust"]).expect_code(3).expect_stderr("run --play");
     fleet.ok(&["yuno", "run", "--play", "default/rust"]);
     fleet.unit_in_phase("default/rust", "playing");
 }
@@ -164,7 +164,7 @@ fn refused_play_is_reported() {
     let plain = file(&fleet.home, "plain", "#!/bin/sh\nexec sleep 1000\n");
     add(&fleet, "plain", &plain);
     fleet.ok(&["yuno", "create", "default/plain", "--artifact", "plain", "--run"]);
-    fleet.muster(&["yuno", "play", "default/plain"]).expect_code(1).expect_stderr("its channel is not `lines`");
+    fleet.muster(&["yuno", "play", "default/plain"]).expect_code(3).expect_stderr("its channel is not `lines`");
     let mute = fs::read_to_string(sample("yuno.py")).unwrap().replace(r#"["play", "command", "stats"]"#, "[]");
     add(&fleet, "mute", &file(&fleet.home, "mute", &mute));
     fleet.ok(&["yuno", "create", "default/mute", "--artifact", "mute", "--lines", "--run"]);
@@ -229,7 +229,7 @@ fn strangers_are_refused_on_the_channel() {
     let _ = stream.write_all(format!("{}\n", json!({"hello": {"token": token, "protocol": 1}})).as_bytes());
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
-    assert!(answer.contains("refused") && answer.contains("no part of the unit"), "{answer}");
+    assert!(answer.contains("refused") && answer.contains("not belong to the unit"), "{answer}");
     fleet.ok(&["yuno", "stats", "default/sample"]);
 
     // One that is part of a unit, with a token of its own making.

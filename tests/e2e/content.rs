@@ -71,7 +71,7 @@ fn layered_configs_merge_and_secrets_stay_hidden() {
                 .collect();
         fleet.muster(&args)
     };
-    create(&["base@1"]).expect_code(1).expect_stderr("colour");
+    create(&["base@1"]).expect_code(2).expect_stderr("colour");
     create(&["base@1", "shop"]).expect_code(0);
     let unit = fleet.unit_in_phase("default/till", "running");
     assert_eq!(unit["desired"]["spec"]["configs"].as_array().unwrap().len(), 2);
@@ -106,8 +106,8 @@ fn used_content_is_kept_and_unused_removed() {
     config(&fleet, "base", "1", &json!({}));
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@2", "--config", "base@1"]);
     fleet.unit_in_phase("default/till", "stopped");
-    fleet.muster(&["artifact", "rm", "till@2"]).expect_code(1).expect_stderr("default/till on ");
-    fleet.muster(&["config", "rm", "base@1"]).expect_code(1).expect_stderr("default/till on ");
+    fleet.muster(&["artifact", "rm", "till@2"]).expect_code(3).expect_stderr("default/till on ");
+    fleet.muster(&["config", "rm", "base@1"]).expect_code(3).expect_stderr("default/till on ");
     // The sample of the fleet's own may be there as well.
     let versions = || -> Vec<Value> {
         let all = fleet.json(&["artifact", "ls"]);
@@ -126,7 +126,7 @@ fn used_content_is_kept_and_unused_removed() {
     let path = file(&fleet.home, "till", "#!/bin/sh\n");
     fleet
         .muster(&["artifact", "create", &path, "--role", "till", "--version", "2"])
-        .expect_code(1)
+        .expect_code(3)
         .expect_stderr("such as 4");
 }
 

@@ -235,7 +235,7 @@ impl Operator {
             0 => assert!(run.stdout.contains("carries it"), "{run:?}"),
             _ => assert!(run.stderr.contains("lost"), "{run:?}"),
         }
-        self.roles.home.muster(&["exec", "--group", &before, "--", "true"]).expect_code(1).expect_stderr("no host");
+        self.roles.home.muster(&["exec", "--group", &before, "--", "true"]).expect_code(3).expect_stderr("no host");
     }
 
     /// Replaces the key that commands are signed with.

@@ -20,8 +20,8 @@ fn output_and_exit_code_come_back() {
     assert!(fleet.ok(&["exec", "--select", &picked, "--", "echo", "picked"]).contains("picked"));
     fleet
         .muster(&["exec", "--select", "label.tier=gold", "--", "true"])
-        .expect_code(1)
-        .expect_stderr("no host is picked");
+        .expect_code(3)
+        .expect_stderr("no host matches");
     let of_units = fleet.muster(&["exec", "--select", "phase=running", "--", "true"]);
     of_units.expect_code(2).expect_stderr("`phase` is a field of units");
     fleet.muster(&["exec", "--", "sh", "-c", "exit 7"]).expect_code(1);
@@ -78,10 +78,10 @@ fn impossible_program_has_one_outcome() {
         (vec![plain.as_str()], "not-a-program"),
     ] {
         let args = [&["exec", "--"], argv.as_slice()].concat();
-        fleet.muster(&args).expect_code(1).expect_stderr(words);
+        fleet.muster(&args).expect_code(3).expect_stderr(words);
     }
-    fleet.muster(&["exec", "--user", "no-such-user", "--", "true"]).expect_code(1).expect_stderr("no-such-user");
-    fleet.muster(&["exec", "--cwd", "/no/such/folder", "--", "true"]).expect_code(1).expect_stderr("/no/such/folder");
+    fleet.muster(&["exec", "--user", "no-such-user", "--", "true"]).expect_code(3).expect_stderr("no-such-user");
+    fleet.muster(&["exec", "--cwd", "/no/such/folder", "--", "true"]).expect_code(3).expect_stderr("/no/such/folder");
     fleet.muster(&["exec", "--", "true"]).expect_code(0);
 }
 

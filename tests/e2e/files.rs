@@ -214,7 +214,7 @@ fn fight_over_a_file_is_given_up_visibly() {
     });
     let unit = bench.fleet.unit("default/config", |unit| {
         unit["observed"]["phase"] == "backoff"
-            && unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains("again and again"))
+            && unit["observed"]["error"]["message"].as_str().is_some_and(|error| error.contains("keeps changing it"))
     });
     assert!(unit["observed"]["retry_ms"].is_number(), "{unit}");
     // Each time it waits longer.
@@ -294,7 +294,7 @@ fn full_and_read_only_file_systems_leave_the_old_file_whole() {
             ["message", "hint"].iter().any(|part| error[*part].as_str().is_some_and(|text| text.contains(words)))
         }
     };
-    bench.fleet.unit("default/config", said("make room on its file system"));
+    bench.fleet.unit("default/config", said("free space on its file system"));
     assert_eq!(bench.text("small/motd"), "before\n");
     let at = bench.at("small");
     let at = at.to_str().unwrap();
@@ -323,10 +323,10 @@ fn tree_comes_from_an_artifact_and_files_are_exported() {
     assert_eq!(bench.text("tree/conf.d/a"), "a\n");
     fs::remove_dir_all(bench.at("tree/conf.d")).unwrap();
     bench.text_becomes("tree/conf.d/a", "a\n");
-    bench.fleet.muster(&["artifact", "rm", "tree@1"]).expect_code(1).expect_stderr("default/config");
+    bench.fleet.muster(&["artifact", "rm", "tree@1"]).expect_code(3).expect_stderr("default/config");
     let exported = bench.fleet.json(&["unit", "export", "--files", bench.at("tree").to_str().unwrap()]);
     assert_eq!(exported["files"][bench.at("tree/conf.d/a").to_str().unwrap()]["text"], "a\n", "{exported}");
     fs::write(bench.at("binary"), [0, 1, 2]).unwrap();
     let export = bench.fleet.muster(&["unit", "export", "--files", bench.at("binary").to_str().unwrap()]);
-    export.expect_code(1).expect_stderr("it is no text");
+    export.expect_code(1).expect_stderr("it is not a text");
 }

@@ -42,7 +42,7 @@ fn sign_ins_are_listed_and_ended() {
     fleet.ok(&["login", "revoke", newest["id"].as_str().unwrap()]);
     other.muster(&["host", "ls"]).expect_code(3);
     fleet.ok(&["host", "ls"]);
-    fleet.muster(&["login", "revoke", newest["id"].as_str().unwrap()]).expect_code(1).expect_stderr("muster login ls");
+    fleet.muster(&["login", "revoke", newest["id"].as_str().unwrap()]).expect_code(3).expect_stderr("muster login ls");
     let empty = other.path().to_str().unwrap();
     other.muster(&["login", "--new-link", "--data-dir", empty]).expect_code(1).expect_stderr("--data-dir DIR");
 }
@@ -259,7 +259,7 @@ fn context_of_another_console_stays_current() {
         "--data-dir",
         data.to_str().unwrap(),
     ]));
-    second.wait_for("what it says", |printed| printed.contains("--context second exec").then_some(()));
+    second.wait_for("the wrong name", |printed| printed.contains("--context second exec").then_some(()));
     let contexts = fs::read_to_string(&path).unwrap();
     assert!(contexts.contains("current = \"local\"") && contexts.contains("[contexts.second]"), "{contexts}");
     let (_, printed) = second.stop();

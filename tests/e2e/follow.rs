@@ -78,7 +78,7 @@ fn logs_of_several_have_their_units_before_each_line() {
     follower.wait_for("lines of both", both);
     follower.signal(Signal::SIGINT);
     follower.wait_for_end(0, "line ");
-    fleet.muster(&["yuno", "logs", "--select", "role=none"]).expect_code(1).expect_stderr("no yuno is picked");
+    fleet.muster(&["yuno", "logs", "--select", "role=none"]).expect_code(3).expect_stderr("no yuno matches");
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn logs_show_when_lines_were_written_and_those_of_a_time() {
     fs::remove_file(run_folder(&fleet, "default/a").join("times")).unwrap();
     let run = fleet.muster(&["yuno", "logs", "default/a", "-t"]).expect_code(0);
     assert_eq!(run.stdout, "- first\n- second\n");
-    run.expect_stderr("before times were kept");
+    run.expect_stderr("before times were recorded");
     let run = fleet.muster(&["yuno", "logs", "default/a", "--since", "1h"]).expect_code(0);
     assert_eq!(run.stdout, "");
-    run.expect_stderr("before times were kept is left out");
+    run.expect_stderr("before times were recorded are left out");
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn truncated_or_moved_log_is_followed_from_its_start() {
     follower.wait_for("lines", |text| (text.matches("line ").count() > 3).then_some(()));
     let log = run_folder(&fleet, "default/a").join("log");
     fs::File::create(&log).unwrap();
-    follower.wait_for("lines after it was cut", |text| after(text, "somebody has cut the log"));
+    follower.wait_for("lines after it was cut", |text| after(text, "the log was truncated"));
     fs::rename(&log, log.with_file_name("elsewhere")).unwrap();
-    follower.wait_for("lines after it was moved away", |text| after(text, "is gone: it goes on"));
+    follower.wait_for("lines after it was moved away", |text| after(text, "was removed: the log continues"));
     follower.signal(Signal::SIGINT);
     follower.wait_for_end(0, "line ");
     // Times are those of what is there now.

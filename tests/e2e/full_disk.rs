@@ -66,7 +66,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
             .cloned()
             .ok_or_else(|| alerts.to_string())
     });
-    assert!(alert["alert"]["hint"].as_str().unwrap().starts_with("make room"), "{alert}");
+    assert!(alert["alert"]["hint"].as_str().unwrap().starts_with("free space"), "{alert}");
     // The reserve is not for uploads.
     let config = file(&fleet.home, "small.json", "{}");
     for upload in [
@@ -76,7 +76,7 @@ fn full_disk_accepts_commands_and_starts_roles() {
         fleet
             .muster(upload)
             .expect_code(1)
-            .expect_stderr("not for uploads")
+            .expect_stderr("nothing of this upload was stored")
             .expect_stderr("hint: of the console's folder");
     }
     // Every verb says so, beside its answer.
@@ -125,7 +125,7 @@ fn up_without_reserve_can_be_read_and_runs_units() {
     fleet.again();
     fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("is full");
     fleet.unit_in_phase("default/hello", "running");
-    fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("make room");
+    fleet.muster(&["exec", "--", "echo", "one"]).expect_code(3).expect_stderr("free space");
     disk.empty();
     eventually("a command", || {
         let run = fleet.muster(&["exec", "--", "echo", "two"]);
@@ -142,7 +142,7 @@ fn console_on_a_read_only_disk_says_so_and_can_be_read() {
     fleet.unit_in_phase("default/hello", "running");
     disk.abort();
     for _ in 0..2 {
-        fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("read-only").expect_stderr("hint: ");
+        fleet.muster(&["exec", "--", "echo", "one"]).expect_code(3).expect_stderr("read-only").expect_stderr("hint: ");
     }
     eventually("an alert of the console", || {
         let alerts = fleet.json(&["alert", "ls"]);
@@ -257,9 +257,9 @@ impl DiskSite {
             alerts => Err(alerts),
         });
         let is_read_only = matches!(self.fault, Fault::Aborted | Fault::ReadOnly);
-        let hint = if is_read_only { "mounted read-only" } else { "make room" };
+        let hint = if is_read_only { "mounted read-only" } else { "free space" };
         for refused in [&["exec", "--", "echo", "one"][..], &["yuno", "stop", "default/keeps"]] {
-            let run = self.roles.home.muster(refused).expect_code(1).expect_stderr("nothing can be written in");
+            let run = self.roles.home.muster(refused).expect_code(3).expect_stderr("cannot write to");
             run.expect_stderr(hint);
         }
         // What only reads is answered.
@@ -392,8 +392,8 @@ fn exhausted_reserve_is_reported_to_the_caller() {
         fs::remove_file(data.join("reserve")).unwrap();
         disk.fill();
     }
-    let why = "nothing can be written in";
-    roles.home.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr(why).expect_stderr("make room");
+    let why = "cannot write to";
+    roles.home.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr(why).expect_stderr("free space");
     // With room it is done.
     disk.empty();
     eventually("no alert", || match roles.ok(&["alert", "ls"]) {

@@ -46,7 +46,7 @@ fn hold_keeps_unit_and_survives_restarts() {
 #[test]
 fn retired_unit_stays_down_until_unhold() {
     let fleet = teller();
-    fleet.muster(&["unit", "rm", "default/a"]).expect_code(1).expect_stderr("muster unit retire default/a");
+    fleet.muster(&["unit", "rm", "default/a"]).expect_code(3).expect_stderr("muster unit retire default/a");
     fleet.ok(&["unit", "retire", "default/a"]);
     let unit = fleet.unit_in_phase("default/a", "stopped");
     assert_eq!((&unit["desired"]["run"], &unit["hold"]["reason"]), (&json!("stopped"), &json!("operator")));
@@ -57,7 +57,7 @@ fn retired_unit_stays_down_until_unhold() {
     fleet.unit_in_phase("default/a", "running");
     // Two at once ask first, and each has its result.
     fleet.ok(&["yuno", "create", "default/b", "--artifact", "teller", "--run"]);
-    fleet.muster(&["unit", "retire", "default/a", "default/b"]).expect_code(2).expect_stderr("needs a yes");
+    fleet.muster(&["unit", "retire", "default/a", "default/b"]).expect_code(2).expect_stderr("needs confirmation");
     let done = fleet.json(&["unit", "retire", "default/a", "default/b", "--yes"]);
     assert!(done.as_array().unwrap().iter().all(|result| result["done"] == true), "{done}");
     fleet.muster(&["unit", "rm", "--all", "--yes"]).expect_code(0).expect_stderr("2 units: 2 done, 0 failed");
@@ -86,7 +86,7 @@ fn frozen_unit_pauses_until_thaw_or_stop() {
     fleet.ok(&["yuno", "freeze", "default/a"]);
     fleet.ok(&["yuno", "stop", "default/a"]);
     fleet.unit_in_phase("default/a", "stopped");
-    fleet.muster(&["yuno", "freeze", "default/a"]).expect_code(1).expect_stderr("nothing to freeze");
+    fleet.muster(&["yuno", "freeze", "default/a"]).expect_code(3).expect_stderr("cannot be frozen");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn signal_keeps_desired_state() {
         unit["observed"]["phase"] == "running" && unit["observed"]["pid"] != before["observed"]["pid"]
     });
     fleet.ok(&["yuno", "stop", "default/a"]);
-    fleet.muster(&["yuno", "signal", "HUP", "default/a"]).expect_code(1).expect_stderr("has no process now");
+    fleet.muster(&["yuno", "signal", "HUP", "default/a"]).expect_code(3).expect_stderr("has no process");
     fleet.muster(&["yuno", "signal", "NONSENSE", "default/a"]).expect_code(2).expect_stderr("use a signal's name");
 }
 
@@ -129,10 +129,10 @@ fn selectors_choose_the_units_of_verbs() {
     fleet.ok(&["yuno", "stop", "--select", "label.tier=gold"]);
     fleet.unit_in_phase("default/b", "stopped");
     assert_eq!(names("phase=running"), [json!("default/a")]);
-    fleet.muster(&["yuno", "stop", "--select", "role=teller"]).expect_code(2).expect_stderr("needs a yes");
-    fleet.muster(&["yuno", "stop", "--select", "role=nothing"]).expect_code(1).expect_stderr("no yuno is picked by");
+    fleet.muster(&["yuno", "stop", "--select", "role=teller"]).expect_code(2).expect_stderr("needs confirmation");
+    fleet.muster(&["yuno", "stop", "--select", "role=nothing"]).expect_code(3).expect_stderr("no yuno matches by");
     let run = fleet.muster(&["unit", "ls", "--select", "realm=default adn role=x"]).expect_code(2);
-    run.expect_stderr("`and`, `or` or the end is wanted here").expect_stderr("             ^");
+    run.expect_stderr("expected `and`, `or` or the end").expect_stderr("             ^");
 }
 
 #[test]

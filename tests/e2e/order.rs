@@ -33,7 +33,7 @@ fn dependency_waits_visibly_and_cycle_is_refused() {
         "default/web",
         "--overwrite",
     ]);
-    refused.expect_code(1).expect_stderr("default/db → default/web → default/db");
+    refused.expect_code(3).expect_stderr("default/db → default/web → default/db");
     let unit = fleet.unit_in_phase("default/db", "running");
     assert_eq!(unit["desired"]["spec"]["priority"], 1);
 

@@ -259,7 +259,9 @@ fn instance_that_may_have_moved_does_not_start_before_the_console_says_so() {
     }
     bench.run_agent(0, &[]);
     let agent = bench.agents[0].as_mut().unwrap();
-    agent.wait_for("a question", |printed| printed.contains("instances are not confirmed").then_some(()));
+    agent.wait_for("a question", |printed| {
+        printed.contains("the console has not confirmed yet which instances").then_some(())
+    });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(bench.starts(), [pid]);
     bench.roles.start_console();

@@ -195,14 +195,14 @@ fn mixed_fleet_is_grouped_and_an_apply_does_what_its_plan_shows() {
     // A plan is of its own document, and of hosts that ask.
     let third = bench.write("three.json", "three\n", "two", &rollout);
     let refused = bench.roles.home.muster(&["deployment", "apply", &third, "--plan", digest, "--yes"]);
-    refused.expect_code(2).expect_stderr("not the one that the plan was made of");
+    refused.expect_code(2).expect_stderr("the plan was made of another document");
     let free = bench.write("free.json", "three\n", "two", &Value::Null);
     let digest = bench.roles.json(&["plan", &free])["digest"].as_str().unwrap().to_owned();
     let refused = bench.roles.home.muster(&["deployment", "apply", &free, "--plan", &digest, "--yes"]);
     refused.expect_code(2).expect_stderr("rollout");
     let other = "ab".repeat(32);
     let refused = bench.roles.home.muster(&["deployment", "apply", &third, "--plan", &other, "--yes"]);
-    refused.expect_code(1).expect_stderr("there is no plan");
+    refused.expect_code(3).expect_stderr("there is no plan");
     assert_eq!(bench.text(0), "two\nsame\n");
 }
 

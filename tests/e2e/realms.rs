@@ -123,8 +123,8 @@ fn exhausted_ports_refuse_and_leave_nothing() {
         fleet.muster(&["yuno", "create", unit, "--artifact", "server", "--provide", "http", "--arg", "{port:http}"])
     };
     create("shop/one").expect_code(0);
-    create("shop/two").expect_code(1).expect_stderr("no tcp port");
-    fleet.muster(&["unit", "show", "shop/two"]).expect_code(1);
+    create("shop/two").expect_code(3).expect_stderr("no tcp port");
+    fleet.muster(&["unit", "show", "shop/two"]).expect_code(3);
     // What is wrong with it is told at once, and all of it.
     let bad =
         ["yuno", "create", "shop/two", "--artifact", "server", "--provide", "a", "--provide", "a", "--arg", "{port:b}"];
@@ -157,8 +157,8 @@ fn disabled_realm_holds_its_units() {
     fleet.unit_in_phase("shop/a", "running");
 
     // A realm with units stays.
-    fleet.muster(&["realm", "rm", "shop"]).expect_code(1).expect_stderr("has 1 units");
-    fleet.muster(&["realm", "rm", "land"]).expect_code(1).expect_stderr("the parent of shop");
+    fleet.muster(&["realm", "rm", "shop"]).expect_code(3).expect_stderr("has 1 unit");
+    fleet.muster(&["realm", "rm", "land"]).expect_code(3).expect_stderr("the parent of shop");
     remove(&fleet, "shop/a");
     eventually("the console hears that the unit is gone", || {
         let run = fleet.muster(&["realm", "rm", "shop"]);
@@ -201,7 +201,7 @@ fn snapshot_is_activated_and_deactivated() {
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
     fleet.ok(&["snapshot", "create", "four"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--overwrite"]);
-    fleet.muster(&["artifact", "rm", "other@1"]).expect_code(1).expect_stderr("a snapshot of default/d on ");
+    fleet.muster(&["artifact", "rm", "other@1"]).expect_code(3).expect_stderr("a snapshot of default/d on ");
     let gone = fleet.json(&["artifact", "gc", "--dry-run"]);
     assert!(!gone.to_string().contains("\"other\""), "{gone}");
     fleet.ok(&["snapshot", "rm", "four"]);
@@ -216,7 +216,7 @@ fn snapshot_is_activated_and_deactivated() {
     assert_eq!((words, &diff[0]["fields"]), (vec!["changed", "same", "extra"], &serde_json::json!(["args"])));
 
     // A dry run does nothing.
-    fleet.muster(&["snapshot", "activate", "good", "--dry-run"]).expect_code(0).expect_stderr("1 units would change");
+    fleet.muster(&["snapshot", "activate", "good", "--dry-run"]).expect_code(0).expect_stderr("1 unit would change");
     assert_eq!(pid(&fleet.unit_in_phase("default/a", "running")), pid(&new));
 
     // Only what differs is started anew.
@@ -233,7 +233,7 @@ fn snapshot_is_activated_and_deactivated() {
     let forth = fleet.unit_in_phase("default/a", "running");
     assert_eq!(forth["observed"]["revision"], new["observed"]["revision"]);
     fleet.ok(&["unit", "retire", "default/b"]);
-    fleet.muster(&["unit", "rm", "default/b"]).expect_code(1).expect_stderr("the snapshot good needs default/b");
+    fleet.muster(&["unit", "rm", "default/b"]).expect_code(3).expect_stderr("the snapshot good needs default/b");
     let listed = fleet.json(&["snapshot", "ls"]);
     assert_eq!((listed[0]["name"].as_str(), listed[0]["units"].as_array().unwrap().len()), (Some("good"), 2));
     fleet.ok(&["snapshot", "rm", "good"]);

@@ -193,7 +193,7 @@ fn host_that_was_away_for_the_whole_rotation_heals_by_renewal() {
     let (old, new) = bench.begin();
     bench.wait_for_status("one host with it", |status| status["rotation"]["having"] == 1);
     let run = |args: &[&str]| bench.roles.home.muster(args);
-    let refused = run(&["authority", "finish"]).expect_code(1).expect_stderr("1 of 2 hosts lack the new key");
+    let refused = run(&["authority", "finish"]).expect_code(3).expect_stderr("1 of 2 hosts lack the new key");
     let hostname = bench.roles.json(&["host", "show", &bench.hosts[1]])["hostname"].as_str().unwrap().to_owned();
     assert!(refused.stderr.contains(&hostname) && refused.stderr.contains("--without"), "{}", refused.stderr);
     assert_eq!(bench.status()["signing_key"], old.as_str(), "nothing has changed");
@@ -217,7 +217,7 @@ fn host_that_was_away_for_the_whole_rotation_heals_by_renewal() {
     bench.exec(1);
     bench.wait_for_status("all hosts", |status| status["last_rotation"]["having"] == 2);
     let printed = bench.printed(1);
-    assert!(printed.contains("a key or a root certificate of the fleet is not known here"), "{printed}");
+    assert!(printed.contains("a key or a root certificate of the fleet is unknown"), "{printed}");
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
 
     // It has no other key; then it has.
     let run = |args: &[&str]| bench.roles.home.muster(args);
-    run(&["authority", "rotate", "signing"]).expect_code(1).expect_stderr("no other key than the present one");
+    run(&["authority", "rotate", "signing"]).expect_code(3).expect_stderr("no other key than the present one");
     signers.start(&bench.roles.home, &["first.pem", "second.pem"]);
     let second = eventually("a rotation", || {
         let run = run(&["-o", "json", "authority", "rotate", "signing"]);
@@ -414,7 +414,7 @@ fn keys_that_are_credentials_are_read_and_never_written() {
     }
     let shown = bench.roles.ok(&["authority", "show"]);
     assert!(shown.contains(&format!("the credential {}", credentials.join("signing.key").display())), "{shown}");
-    let refused = bench.roles.home.muster(&["authority", "rotate", "signing"]).expect_code(1);
+    let refused = bench.roles.home.muster(&["authority", "rotate", "signing"]).expect_code(3);
     refused.expect_stderr("is a credential").expect_stderr("no rotation begins").expect_stderr("signing.next.key");
     for name in ["signing.key", "signing.next.key", "authority.key", "salt.key"] {
         assert!(!authority.join(name).exists(), "{name}");
@@ -424,7 +424,7 @@ fn keys_that_are_credentials_are_read_and_never_written() {
     fs::write(credentials.join("signing.key"), Signer::generate().unwrap()).unwrap();
     bench.roles.kill_console();
     let refused = bench.roles.try_console().unwrap_err();
-    assert!(refused.contains("is neither in") && refused.contains("hint:"), "{refused}");
+    assert!(refused.contains("which is not in") && refused.contains("hint:"), "{refused}");
     fs::rename(credentials.join("signing.key"), credentials.join("signing.next.key")).unwrap();
     fs::write(credentials.join("signing.key"), key).unwrap();
     bench.roles.start_console();
@@ -455,5 +455,5 @@ fn keys_that_are_credentials_are_read_and_never_written() {
     bench.online(3);
     second.kill();
     fs::remove_file(credentials.join("host.key")).unwrap();
-    agent(&[]).wait_for_end(1, "it is not handed in");
+    agent(&[]).wait_for_end(1, "it is not provided");
 }

@@ -70,7 +70,7 @@ fn recipes_run_as_written() {
     assert!(effective.contains("red"), "{effective}");
 
     // Retire a yuno.
-    ycommand(&fleet, &format!("delete-yuno  id={unit}")).expect_code(1).expect_stderr("hint:");
+    ycommand(&fleet, &format!("delete-yuno  id={unit}")).expect_code(3).expect_stderr("hint:");
     done(&fleet, &format!("kill-yuno    id={unit}"));
     assert!(done(&fleet, "list-yunos").contains("stopped"));
     done(&fleet, &format!("disable-yuno id={unit}"));
@@ -128,7 +128,7 @@ fn snapshot_realm_trace_and_tag_verbs_work() {
 
     // A snapshot, what differs from it, and back.
     done(&fleet, "shoot-snap name=rings");
-    ycommand(&fleet, "kill-yuno app=1").expect_code(1).expect_stderr("there is no yuno with app=1");
+    ycommand(&fleet, "kill-yuno app=1").expect_code(3).expect_stderr("there is no yuno with app=1");
     done(&fleet, "kill-yuno");
     phase("stopped");
     done(&fleet, "activate-snap name=rings");
@@ -152,7 +152,7 @@ fn snapshot_realm_trace_and_tag_verbs_work() {
     // A tag keeps what has it, and so does a snapshot.
     fleet.ok(&["snapshot", "rm", "rings"]);
     done(&fleet, &format!("disable-yuno id={unit}"));
-    ycommand(&fleet, &format!("delete-yuno id={unit}")).expect_code(1).expect_stderr("tagged yunos are not deleted");
+    ycommand(&fleet, &format!("delete-yuno id={unit}")).expect_code(3).expect_stderr("tagged yunos are not deleted");
     done(&fleet, &format!("delete-yuno id={unit} force=1"));
     done(&fleet, "delete-realm id=shop-prod");
 

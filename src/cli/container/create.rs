@@ -155,7 +155,7 @@ fn parse_mount(text: &str) -> Result<Mount, String> {
 fn parse_port(text: &str) -> Result<(Name, u16), String> {
     let (name, port) = text.split_once('=').ok_or("use ENDPOINT=PORT, such as http=80")?;
     let name = name.parse().map_err(|error: NameError| error.to_string())?;
-    Ok((name, port.parse().map_err(|_| format!("{port:?} is no port"))?))
+    Ok((name, port.parse().map_err(|_| format!("{port:?} is not a port"))?))
 }
 
 impl ContainerSource {
@@ -165,7 +165,7 @@ impl ContainerSource {
             (Some(name), _, _) => Ok(Image::Name(name)),
             (_, Some(rootfs), _) => found(rootfs).await.map(Image::Rootfs),
             (_, _, Some(archive)) => found(archive).await.map(Image::Archive),
-            (None, None, None) => Err(Failure::new(FailureKind::Usage, "--image, --rootfs or --archive is wanted")),
+            (None, None, None) => Err(Failure::new(FailureKind::Usage, "pass --image, --rootfs or --archive")),
         }
     }
 }
@@ -217,7 +217,7 @@ pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result
     let on = target::host_of(&all, &host)?;
     if let Some(there) = all.iter().find(|unit| unit.unit == clone.to.unit && Some(unit.host) == on) {
         return Err(Failure::new(
-            FailureKind::Failed,
+            FailureKind::Refused,
             format!("there is a unit {} on {} already", there.unit, there.hostname),
         )
         .hint("give the other one a name of its own"));
@@ -241,7 +241,7 @@ fn cloned(from: &Unit, given: BTreeMap<String, String>) -> Result<Spec, Failure>
             FailureKind::Usage,
             format!("{} is the container {name}, which was adopted", from.unit),
         )
-        .hint("nobody but its runtime knows what it was made of"));
+        .hint("only its runtime knows its settings"));
     }
     container.common.restart_epoch = 0;
     container.program.env.extend(given);
@@ -250,7 +250,7 @@ fn cloned(from: &Unit, given: BTreeMap<String, String>) -> Result<Spec, Failure>
         return Ok(spec);
     }
     let names = missing.join(", ");
-    Err(Failure::new(FailureKind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit)).hint(
+    Err(Failure::new(FailureKind::Usage, format!("the environment of {} is never shown: {names}", from.unit)).hint(
         format!(
             "give each, such as {}=…, in a file to --env-file, or to --env",
             missing.first().copied().unwrap_or_default()

@@ -9,6 +9,7 @@ use muster_api::{
     DeploymentState, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
 };
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::{desired::DeploymentName, name::Digest};
 use serde::Serialize;
 
@@ -37,8 +38,7 @@ use crate::{
                     `placement: {spread: LABEL, max_per_host: 1}` says how. A file is YAML or JSON and may have several documents. Nothing is changed if anything is \
                     wrong, and all that is wrong is reported at once.\n\n\
                     A document that differs from the present one is a new version, which every host of the target \
-                    gets at once, and a host that is away when it is back. A unit that is not in it any more is \
-                    removed from its hosts, when the policy of each host allows that. The verb ends when all online \
+                    gets at once, and a host that is away when it is back. A unit that is no longer in it is removed from its hosts, when the policy of each host allows that. The verb ends when all online \
                     hosts have verified it, with exit code 1 if one of them has not.\n\n\
                     With `rollout`, hosts change a few at a time, and the verb follows that to its end: `rollout: {}` is \
                     one host first, then a tenth, then the rest; `muster rollout` steers it. It ends with exit code 1 if \
@@ -99,7 +99,7 @@ pub struct RollBackArgs {
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "Each host stops the units, and removes them when its own policy allows it: one at a time and a \
-                    quarter of its units in a day by default. `muster deployment show` says which wait; `muster unit rm` \
+                    quarter of its units in a day by default. `muster deployment show` shows which wait; `muster unit rm` \
                     does not wait. Units whose hosts are away are removed when these are back."
 )]
 pub struct RemoveDeploymentArgs {
@@ -197,18 +197,18 @@ pub(super) async fn remove(args: RemoveDeploymentArgs, session: &CliSession) -> 
     }
     let (units, hosts) = (planned.units.len(), planned.hosts.len());
     let what = match (args.keep, args.purge) {
-        (true, _) => format!("remove {name}, and leave {} on {} as they are", units_(units), hosts_(hosts)),
+        (true, _) => format!("remove {name}, and keep {} on {} running", units_(units), hosts_(hosts)),
         (false, true) => format!("stop and remove {} on {}, with their data", units_(units), hosts_(hosts)),
         (false, false) => format!("stop and remove {} on {}", units_(units), hosts_(hosts)),
     };
     if !args.yes && hosts > 0 && !print::confirm(&format!("{what}?")) {
-        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation")).hint("pass --yes"));
     }
     let removed: RemovedDeployment = session.client.delete(&path(name), &query(false)).await?;
     let (units, hosts_left) = (units_(removed.units.len()), hosts_(removed.hosts.len()));
     print::say(match args.keep {
         true => format!("{name} is removed; {units} on {hosts_left} without an owner: orphans"),
-        false => format!("{name} is to go, with {units} on {hosts_left}"),
+        false => format!("{name} is being removed, with {units} on {hosts_left}"),
     });
     let followed = match args.wait.no_wait || args.keep || hosts == 0 {
         true => None,
@@ -232,7 +232,7 @@ async fn follow_removal(
 ) -> Result<Option<FollowedHosts>, Failure> {
     match follow_as(session, name, wait).await {
         Ok(followed) => Ok(Some(followed)),
-        Err(failure) if failure.kind == FailureKind::Failed => Ok(None),
+        Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -243,11 +243,11 @@ async fn follow_as(session: &CliSession, name: &DeploymentName, wait: FollowOpti
 }
 
 fn units_(count: usize) -> String {
-    if count == 1 { "1 unit".to_owned() } else { format!("{count} units") }
+    counted(count, "unit")
 }
 
 fn hosts_(count: usize) -> String {
-    if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") }
+    counted(count, "host")
 }
 
 fn removal_lines(removed: &RemovedDeployment) -> Vec<(&'static str, String)> {
@@ -362,7 +362,7 @@ async fn unplaced(session: &CliSession, name: &DeploymentName) -> Result<Option<
         .collect();
     Ok((!waiting.is_empty()).then(|| {
         let message = format!("instances of {name} cannot be placed:{}", waiting.concat());
-        let hint = "they are placed as soon as a host takes them; `muster deployment show` says which wait";
+        let hint = "they are placed as soon as a host has room for them; `muster deployment show` shows which wait";
         Failure::new(FailureKind::Failed, message).hint(hint)
     }))
 }
@@ -424,11 +424,11 @@ fn ask_first(planned: &[AppliedDeployment], yes: bool) -> Result<(), Failure> {
     if yes || count < 2 {
         return Ok(());
     }
-    let what = format!("interrupt {count} processes");
+    let what = format!("interrupt {}", if count == 1 { "1 process".to_owned() } else { format!("{count} processes") });
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
 }
 
 /// How many processes are stopped or restarted, and why.
@@ -510,7 +510,10 @@ mod tests {
         }
         let two = planned(3, 0, vec![(Change, Some(ChangeCost::Restart))]);
         let failure = ask_first(&[two], false).unwrap_err();
-        assert_eq!(failure.cause(), Some("to interrupt 2 processes needs a yes:\n  shop/u0 on 2 hosts: restart"));
+        assert_eq!(
+            failure.cause(),
+            Some("to interrupt 2 processes needs confirmation:\n  shop/u0 on 2 hosts: restart")
+        );
     }
 
     #[test]

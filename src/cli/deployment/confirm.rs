@@ -8,6 +8,7 @@ use muster_api::{
     UnconfirmedLabels, host_names::HostNames,
 };
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::count::counted;
 use muster_topics::name::{LabelValue, Name};
 
 use crate::{command_follower::named, host_target::HostWords, print, session::CliSession};
@@ -17,10 +18,10 @@ use crate::{command_follower::named, host_target::HostWords, print, session::Cli
 #[command(
     after_long_help = "After its store was lost or restored from a backup, a console meets hosts with documents, or \
                     labels of a console, that it does not know. It sends these hosts nothing until they are confirmed: \
-                    they go on as they are. By default it takes from hosts the deployments, versions and labels that \
+                    they keep running unchanged. By default it takes from hosts the deployments, versions and labels that \
                     it lacks; --replace has hosts take what the console has. Labels are taken from the message that \
                     the console had signed: what a host says of itself does not count. In both cases, units of deployments that the console does not have \
-                    for a host go on there as orphans."
+                    for a host keep running there as orphans."
 )]
 pub struct ConfirmArgs {
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub(super) async fn run(args: ConfirmArgs, session: &CliSession) -> Result<(), F
         None if args.dry_run => NewTarget::All,
         None => {
             return Err(Failure::new(FailureKind::Usage, "no host is named").hint(
-                "name hosts, or say --select EXPRESSION or --all; `muster deployment confirm --dry-run` shows all that wait",
+                "name hosts, or pass --select EXPRESSION or --all; `muster deployment confirm --dry-run` shows all that wait",
             ));
         }
     };
@@ -58,21 +59,20 @@ pub(super) async fn run(args: ConfirmArgs, session: &CliSession) -> Result<(), F
     let planned: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
     tell_waiting(&planned);
     if planned.hosts.is_empty() {
-        print::say("no host of these has to be confirmed");
+        print::say("none of these hosts waits for confirmation");
         return session.printer.data(&[planned]);
     }
     if args.dry_run {
         return session.printer.table(&planned, &HEADER, rows(&planned.hosts));
     }
     print::say(print::table(&HEADER, rows(&planned.hosts)).trim_end());
-    let hosts = |count: usize| if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") };
-    let what = format!("confirm {}", hosts(planned.hosts.len()));
+    let what = format!("confirm {}", counted(planned.hosts.len(), "host"));
     if !args.yes && !print::confirm(&format!("{what}?")) {
-        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+        return Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation")).hint("pass --yes"));
     }
     asked.dry_run = false;
     let done: ConfirmedDocuments = session.client.post("deployments/confirm", &asked).await?;
-    print::say(format_args!("confirmed {}", hosts(done.hosts.len())));
+    print::say(format_args!("confirmed {}", counted(done.hosts.len(), "host")));
     session.printer.data(&[done])
 }
 
@@ -80,7 +80,7 @@ fn tell_waiting(planned: &ConfirmedDocuments) {
     if !planned.waiting.is_empty() {
         let names: Vec<String> = planned.waiting.iter().map(|host| host.hostname.clone()).collect();
         print::say(format_args!(
-            "not handed in yet, and so not confirmed: the documents or labels of {}; they are away, or were just asked",
+            "not sent yet, and so not confirmed: the documents or labels of {}; these hosts are away, or were just asked",
             named(&names)
         ));
     }
@@ -97,7 +97,7 @@ fn rows(hosts: &[UnconfirmedHost]) -> impl Iterator<Item = Vec<String>> {
             [&words[..], &[action(one.action).to_owned()]].concat()
         };
         let of_labels = |one: &UnconfirmedLabels| {
-            let of_host = one.host.as_ref().map_or_else(|| "not handed in".to_owned(), labels);
+            let of_host = one.host.as_ref().map_or_else(|| "not sent".to_owned(), labels);
             ["labels", &of_host, &labels(&one.console), action(one.action)].map(str::to_owned).to_vec()
         };
         let rows: Vec<Vec<String>> =
@@ -123,7 +123,7 @@ fn action(action: ConfirmAction) -> &'static str {
         ConfirmAction::Rebuild => "console takes the host's",
         ConfirmAction::Replace => "host gets the console's",
         ConfirmAction::Add => "host gets it",
-        ConfirmAction::Orphan => "goes on as an orphan",
+        ConfirmAction::Orphan => "keeps running as an orphan",
         ConfirmAction::Conflict => "conflict: same version, other content",
         ConfirmAction::Remove => "host removes it",
     }

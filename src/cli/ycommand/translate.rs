@@ -115,7 +115,7 @@ pub(super) fn check(line: &YunetaLine) -> Result<&'static YunetaVerb, Failure> {
     let is_known = |key: &str| takes.contains(&key) || verb.ignores.iter().any(|(ignored, _)| *ignored == key);
     match line.parameters.keys().find(|key| !is_known(key)) {
         None => Ok(verb),
-        Some(key) => Err(Failure::new(FailureKind::Usage, format!("{}: {key} is not understood", line.verb))
+        Some(key) => Err(Failure::new(FailureKind::Usage, format!("{}: unknown key {key}", line.verb))
             .hint(format!("it takes {}", if takes.is_empty() { "nothing".to_owned() } else { takes.join(", ") }))),
     }
 }
@@ -178,7 +178,7 @@ pub(super) fn view_yuno_config(line: &YunetaLine, world: &TranslationContext) ->
     shown.sort();
     shown.dedup();
     if shown.is_empty() {
-        return Err(Failure::new(FailureKind::Failed, "none of them has a config"));
+        return Err(Failure::not_found("none of them has a config"));
     }
     Ok(shown.iter().map(|config| owned(&["config", "show", config])).collect())
 }
@@ -216,7 +216,7 @@ pub(super) fn delete(line: &YunetaLine, world: &TranslationContext) -> Result<Ve
     let tagged: Vec<String> =
         units(line, world)?.iter().filter_map(|unit| Some(format!("{} ({})", unit.unit, tag(unit)?))).collect();
     if !tagged.is_empty() && !is_on(line, "force") {
-        return Err(Failure::new(FailureKind::Failed, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
+        return Err(Failure::new(FailureKind::Refused, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
             .hint("with force=1 they are; `set-tag` gives them another tag"));
     }
     on(line, world, &["yuno", "rm"], &["--yes"])
@@ -279,7 +279,7 @@ pub(super) fn deactivate_snap(line: &YunetaLine, world: &TranslationContext) -> 
         return snap(line, &["snapshot", "deactivate", name]);
     }
     if world.active.is_empty() {
-        return Err(Failure::new(FailureKind::Failed, "no snapshot is active").hint("`list-snaps` lists them"));
+        return Err(Failure::not_found("no snapshot is active").hint("`list-snaps` lists them"));
     }
     let line = |(host, name): &(String, String)| owned(&["snapshot", "deactivate", name, "--host", host]);
     Ok(world.active.iter().map(line).collect())
@@ -305,7 +305,7 @@ fn realm(line: &YunetaLine) -> Result<String, Failure> {
         parts.extend(line.text(key).map_err(usage(line))?);
     }
     if parts.is_empty() {
-        return Err(usage(line)("id=… is wanted, or realm_name=… and what else makes it".to_owned()));
+        return Err(usage(line)("expected id=…, or realm_name=… and the other parts of its name".to_owned()));
     }
     Ok(dashed(&parts.join(".")))
 }
@@ -336,7 +336,7 @@ pub(super) fn update_realm(line: &YunetaLine, _: &TranslationContext) -> Result<
         words.extend(owned(&["--enabled", if is_on(line, "realm_disabled") { "no" } else { "yes" }]));
     }
     if words.len() == 3 {
-        return Err(usage(line)("bind_ip, parent_realm_id or realm_disabled is wanted".to_owned()));
+        return Err(usage(line)("expected bind_ip, parent_realm_id or realm_disabled".to_owned()));
     }
     Ok(vec![words])
 }
@@ -370,7 +370,7 @@ fn units<'a>(line: &YunetaLine, world: &'a TranslationContext) -> Result<Vec<&'a
     if picked.is_empty() {
         let asked: Vec<String> =
             SELECTORS.iter().filter_map(|key| Some(format!("{key}={}", line.text(key).ok()??))).collect();
-        return Err(Failure::new(FailureKind::Failed, format!("there is no yuno with {}", asked.join(" ")))
+        return Err(Failure::not_found(format_args!("there is no yuno with {}", asked.join(" ")))
             .hint("`list-yunos` shows what there is; an id is REALM/NAME"));
     }
     Ok(picked)
@@ -594,13 +594,13 @@ fn all_wanted<'a, const N: usize>(line: &'a YunetaLine, keys: [&str; N]) -> Resu
     }
     match &missing[..] {
         [] => Ok(values),
-        [one] => Err(format!("{one} is wanted")),
-        several => Err(format!("{} are wanted", several.join(" and "))),
+        [one] => Err(format!("expected {one}")),
+        several => Err(format!("expected {}", several.join(" and "))),
     }
 }
 
 fn wanted<'a>(line: &'a YunetaLine, key: &str) -> Result<&'a str, String> {
-    line.text(key)?.ok_or_else(|| format!("{key}=… is wanted"))
+    line.text(key)?.ok_or_else(|| format!("expected {key}=…"))
 }
 
 /// `ID@VERSION`, or `ID` for the newest.

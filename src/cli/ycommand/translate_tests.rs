@@ -157,7 +157,7 @@ fn disabled_yuno_runs_only_by_id() {
 fn impossible_verbs_are_refused_with_reason() {
     for (text, kind, words) in [
         ("kill-yunos", FailureKind::Usage, "kill-yuno"),
-        ("kill-yuno id=a/x", FailureKind::Failed, "id=a/x"),
+        ("kill-yuno id=a/x", FailureKind::NotFound, "id=a/x"),
         ("kill-yuno apps=1", FailureKind::Usage, "app"),
         ("kill-yuno signal2kill=nine", FailureKind::Usage, "signal2kill"),
         ("list-realms id=x", FailureKind::Usage, "nothing"),
@@ -195,16 +195,16 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
     assert_eq!(message("create-yuno id=x"), "create-yuno: yuno_role=… and yuno_name=… are wanted");
     assert_eq!(
         message("create-yuno realm_id=a yuno_role=till yuno_name=other"),
-        "a/till-other cannot be made: there is no config till.other (`update-config`)"
+        "cannot create a/till-other: there is no config till.other (`update-config`)"
     );
     assert_eq!(
         message("create-yuno realm_id=c.d yuno_role=scale yuno_name=main role_version=2"),
-        "c-d/scale-main cannot be made: there is no realm c-d (`create-realm`), no binary scale@2 (`install-binary`), no \
+        "cannot create c-d/scale-main: there is no realm c-d (`create-realm`), no binary scale@2 (`install-binary`), no \
          config scale.main (`update-config`)"
     );
     assert_eq!(
         message("create-yuno id=a/x yuno_role=till yuno_name=main role_version=1.0 name_version=7"),
-        "a/x cannot be made: there is no config till.main@7 (`update-config`)"
+        "cannot create a/x: there is no config till.main@7 (`update-config`)"
     );
     check(
         "create-yuno id=a/x yuno_role=till yuno_name=main role_version=1.0 name_version=1 yuno_tag=util",

@@ -22,12 +22,12 @@ fn bad_backups_keys_and_folders_are_named() {
         assert_eq!(run.stdout, "");
     };
     check(verify("one.tar.age", "other.txt"), 1, &["does not open"]);
-    verify("one.tar.age", "nowhere.txt").expect_code(1).expect_stderr("nowhere.txt");
-    verify("nowhere", "key.txt").expect_code(1).expect_stderr("nowhere");
+    verify("one.tar.age", "nowhere.txt").expect_code(2).expect_stderr("nowhere.txt");
+    verify("nowhere", "key.txt").expect_code(2).expect_stderr("nowhere");
     check(verify("one.tar.age", &file(home, "public", "age1qqqq\n")), 2, &["it is a public key"]);
     check(verify("one.tar.age", &file(home, "empty", "# nothing\n")), 2, &["AGE-SECRET-KEY-1"]);
-    check(verify(&file(home, "text", "nothing of this kind\n"), "key.txt"), 1, &["not a backup"]);
-    verify(".", "key.txt").expect_code(1).expect_stderr("not a plain file");
+    check(verify(&file(home, "text", "nothing of this kind\n"), "key.txt"), 2, &["not a backup"]);
+    verify(".", "key.txt").expect_code(1).expect_stderr("not a regular file");
 
     let whole = fs::read(home.path().join("one.tar.age")).unwrap();
     for cut in [1, 20, 1_000, whole.len() - 300] {
@@ -51,7 +51,7 @@ fn bad_backups_keys_and_folders_are_named() {
     let disk = Disk::new(1);
     fs::write(disk.path().join("filler"), vec![1; 900_000]).unwrap();
     let on_disk = disk.path().join("console").to_str().unwrap().to_owned();
-    check(restore(home, "one.tar.age", &on_disk, &[]), 1, &["make room"]);
+    check(restore(home, "one.tar.age", &on_disk, &[]), 1, &["free space"]);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1, "only the filler");
     check(restore(home, "one.tar.age", disk.path().to_str().unwrap(), &["--replace"]), 1, &["a mount of its own"]);
 
@@ -64,7 +64,7 @@ fn bad_backups_keys_and_folders_are_named() {
     roles
         .home
         .muster(&["backup", "create"])
-        .expect_code(1)
+        .expect_code(3)
         .expect_stderr("no public key")
         .expect_stderr("muster backup create-key");
     roles.kill_console();

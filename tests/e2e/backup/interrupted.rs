@@ -78,6 +78,6 @@ fn killed_restore_is_finished_by_the_next() {
     roles.ok(&["host", "ls"]);
     // Keys are made once for each name.
     make_key(&roles.home, "other.txt");
-    roles.home.muster(&["backup", "create-key", "--out", "other.txt"]).expect_code(1).expect_stderr("other.txt");
-    restore(&roles, &[]).expect_code(1).expect_stderr("a console works with");
+    roles.home.muster(&["backup", "create-key", "--out", "other.txt"]).expect_code(2).expect_stderr("other.txt");
+    restore(&roles, &[]).expect_code(1).expect_stderr("a console uses");
 }

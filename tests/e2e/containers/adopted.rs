@@ -58,9 +58,7 @@ fn adopted_container_is_kept_and_released() {
     let unit = fleet.unit("default/old", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
     assert_eq!((pid(&unit), memory_limit(first), &unit["observed"]["unsupported"]), (first, 64 << 20, &Value::Null));
     let quota = fleet.muster(&["container", "quota", "default/old", "--memory", "none"]);
-    quota
-        .expect_code(1)
-        .expect_stderr("limits.memory_bytes: to take a limit away makes a container anew, and old-web is");
+    quota.expect_code(3).expect_stderr("limits.memory_bytes: removing a limit needs a new container, and old-web is");
 
     // It is the same one that comes back, whatever it is called by then.
     podman.run(&["rename", "old-web", "older-web"]);
@@ -78,7 +76,7 @@ fn adopted_container_is_kept_and_released() {
     let other = fleet.muster(&["container", "adopt", "older-web", "--as", "default/other"]);
     other.expect_code(1).expect_stderr("older-web was adopted already, as default/old");
     let becomes = fleet.muster(&["unit", "apply", &write(&fleet, &shop(json!({"unit": "default/old"})))]);
-    becomes.expect_stderr("image: it is the existing container old-web, and cannot become one that is made");
+    becomes.expect_stderr("image: it is the existing container old-web, and cannot become a created one");
     fleet.muster(&["container", "clone", "default/old", "default/new"]).expect_code(2).expect_stderr("was adopted");
 
     fleet.ok(&["container", "stop", "default/old"]);
@@ -129,7 +127,7 @@ fn impossible_adoption_is_refused_with_reason() {
     refused("nobody", &[], "podman has no container nobody to adopt");
     refused("nobody", &["--runtime", "lxc"], "unsupported by lxc: image.existing");
     let runs = make(&podman, &image, "runs", &[]);
-    refused("runs", &["--stopped"], "runs runs, and is not to");
+    refused("runs", &["--stopped"], "runs is running, and `run` is stopped");
     // The beginning of an id is no name.
     let id = runs["Id"].as_str().unwrap();
     refused(&id[..12], &[], "podman has no container");
@@ -140,7 +138,7 @@ fn impossible_adoption_is_refused_with_reason() {
     apply(&fleet, &shop(json!({})));
     fleet.unit_in_phase("default/shop", "running");
     let made = fleet.muster(&["container", "adopt", "muster.default.shop", "--as", "default/mine"]);
-    made.expect_code(1).expect_stderr("was made by an agent");
+    made.expect_code(1).expect_stderr("was created by an agent");
     let fields = json!({"image": {"existing": "runs"}, "args": ["/bin/sh"]});
     let path = write(&fleet, &shop(fields));
     fleet.muster(&["unit", "apply", &path]).expect_code(2).expect_stderr("runs is adopted as it was made");

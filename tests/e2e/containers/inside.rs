@@ -145,7 +145,7 @@ fn the_limits_of_its_container_hold_and_its_own_lie_below() {
     let own = fleet
         .muster(&inside(&["--memory", "16M"], &["busybox", "dd", "if=/dev/zero", "of=/dev/null", "bs=40M", "count=1"]));
     if unified {
-        own.expect_code(3).expect_stderr("hands that on to nothing below it");
+        own.expect_code(3).expect_stderr("does not delegate it");
     } else {
         own.expect_code(1).expect_stderr("ended with signal 9 (SIGKILL), out of memory");
         assert_eq!(take(&[], "40M"), 0, "its container has room for it");
@@ -268,7 +268,7 @@ fn invalid_command_inside_is_refused() {
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     fleet.unit_in_phase("default/till", "running");
     let refused = |options: &[&str], argv: &[&str], code: &str, words: &str| {
-        fleet.muster(&[&["exec"], options, &["--"], argv].concat()).expect_code(1).expect_stderr(words);
+        fleet.muster(&[&["exec"], options, &["--"], argv].concat()).expect_code(3).expect_stderr(words);
         let id = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
         let shown = fleet.json(&["command", "show", &id]);
         assert_eq!(shown["hosts"][0]["outcome"]["value"]["code"], code, "{shown}");
@@ -300,5 +300,5 @@ fn invalid_command_inside_is_refused() {
     fleet.ok(&["container", "thaw", "default/shop"]);
     fleet.ok(&["container", "stop", "default/shop"]);
     fleet.unit_in_phase("default/shop", "stopped");
-    refused(&shop, &["true"], "conflict", "default/shop does not run: its phase is stopped");
+    refused(&shop, &["true"], "conflict", "default/shop is not running: its phase is stopped");
 }

@@ -226,7 +226,7 @@ fn exported_files_equal_committed_ones() {
     home.muster(&["dashboard", "export", "--out", folder.to_str().unwrap()]).expect_code(0);
     fs::write(home.path().join("file"), "").unwrap();
     home.muster(&["dashboard", "export", "--out", home.path().join("file").to_str().unwrap()])
-        .expect_code(1)
+        .expect_code(2)
         .expect_stderr("file");
     home.muster(&["dashboard", "export", "--out", "/tmp", "--language", "flux"])
         .expect_code(2)

@@ -35,7 +35,7 @@ fn a_revoked_host_is_neither_told_nor_heard_over(kind: Kind) {
     let second = stage.second();
     let (host, other) = (stage.host.to_string(), stage.other.to_string());
     let running = stage.exec("sleep 1000");
-    eventually("a command that runs", || match stage.progress(&running)["state"].as_str() {
+    eventually("a command is restored", || match stage.progress(&running)["state"].as_str() {
         Some("running") => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -46,7 +46,7 @@ fn a_revoked_host_is_neither_told_nor_heard_over(kind: Kind) {
     assert_eq!((&outcome["status"], &outcome["code"]), (&json!("refused"), &json!("revoked")), "{outcome}");
     let mut heard = listen(&stage);
     let refused =
-        |args: &[&str]| stage.home.muster(args).expect_code(1).expect_stderr("revoked, and so given no commands");
+        |args: &[&str]| stage.home.muster(args).expect_code(3).expect_stderr("revoked, so they get no commands");
     refused(&["exec", "--host", &host, "--", "true"]);
     refused(&["yuno", "stop", "default/till"]);
     // Its broker lets it in, as before: whatever it says of itself, it is away.

@@ -35,13 +35,13 @@ fn root_is_replaced_over(kind: Kind) {
     works(&stage, "before");
     stage.ok(&["authority", "rotate", "root"]);
     wait_until_ready(&stage, "trust");
-    let refused = stage.home.muster(&["authority", "finish"]).expect_code(1);
+    let refused = stage.home.muster(&["authority", "finish"]).expect_code(3);
     refused.expect_stderr("does not accept a certificate under the new root");
     stage.bus.renew(&stage.home);
     finish(&stage);
     wait_until_ready(&stage, "certificates");
     works(&stage, "between");
-    let refused = stage.home.muster(&["authority", "finish"]).expect_code(1);
+    let refused = stage.home.muster(&["authority", "finish"]).expect_code(3);
     refused.expect_stderr("has no certificate under the new root");
     stage.bus.renew(&stage.home);
     finish(&stage);

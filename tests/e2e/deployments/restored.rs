@@ -112,7 +112,7 @@ fn restored_console_takes_newer_versions_and_labels_from_hosts() {
     bench.states(&json!({"unconfirmed": 3}));
     // Nobody changes what decides what these hosts should have.
     let refused = bench.roles.home.muster(&["host", "label", "--all", "--yes", "frozen=yes"]);
-    refused.expect_code(1).expect_stderr("hosts have newer labels than this console");
+    refused.expect_code(3).expect_stderr("hosts have newer labels than this console");
     // A version that is made now is sent to none of them.
     let path = bench.write_units("default/other", &[("other", "x".to_owned())]);
     bench.roles.ok(&["deployment", "apply", &path, "--yes", "--no-wait"]);
