@@ -6,6 +6,7 @@ mod clock_uses;
 mod documents;
 mod file_writes;
 mod form;
+mod phrases;
 
 use std::{
     collections::BTreeMap,
@@ -352,7 +353,7 @@ fn sql_of_the_console_is_checked_or_says_why_not() {
     }
     assert!(
         found.is_empty(),
-        "a statement is one of sqlx's macros, or a comment above it says why not (`// Unchecked: …`):\n{}",
+        "a statement is one of sqlx's macros, or a comment above it shows why not (`// Unchecked: …`):\n{}",
         found.join("\n")
     );
 }
