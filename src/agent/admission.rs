@@ -324,8 +324,8 @@ impl AgentLoop {
         let AdmissionChange { deployment, version, step } = change;
         let mut tx = self.store.begin().await?;
         let what = match step {
-            AdmissionStep::Begin { lease } => {
-                match self.begin_version(&mut tx, (deployment, *version), *lease).await? {
+            AdmissionStep::Begin { permit } => {
+                match self.begin_version(&mut tx, (deployment, *version), *permit).await? {
                     true => Some("begin deployment"),
                     false => None,
                 }
@@ -367,7 +367,7 @@ impl AgentLoop {
         &self,
         tx: &mut SqliteConnection,
         (name, number): (&DeploymentName, u32),
-        lease: u64,
+        permit: u64,
     ) -> Result<bool, StoreError> {
         let Some(waiting) = self.admission.waiting.get(name).filter(|waiting| waiting.version.number == number) else {
             return Ok(false);
@@ -383,8 +383,8 @@ impl AgentLoop {
         if !waits.iter().any(|version| admission::digest(version) == waiting.digest) {
             return Ok(false);
         }
-        tracing::info!(deployment = %name, version = number, lease, "a version begins");
-        self.apply_body(tx, &body, ApplyScope::Begin(name, lease)).await?;
+        tracing::info!(deployment = %name, version = number, permit, "a version begins");
+        self.apply_body(tx, &body, ApplyScope::Begin(name, permit)).await?;
         Ok(true)
     }
 
@@ -507,7 +507,7 @@ impl AgentLoop {
         let stored = unit::all(&mut tx).await?;
         let (mut has_ended, mut verify_ms) = (false, None::<Millis>);
         for row in admission::all(&mut tx).await? {
-            let AdmissionRowStage::Begun { lease } = row.stage else { continue };
+            let AdmissionRowStage::Begun { permit } = row.stage else { continue };
             let limit_ms = self.admission.limits_ms.get(&(row.deployment.clone(), row.version)).copied();
             let find = |name: &UnitName| unit_on_host(name, &stored, &states);
             let is_late = limit_ms.is_some_and(|limit_ms| limit_ms <= now_ms);
@@ -526,7 +526,7 @@ impl AgentLoop {
                 deployment = %row.deployment, version = row.version, ?outcome, reason = reason_text, hint = hint.flatten(),
                 "a version has ended"
             );
-            let stage = AdmissionRowStage::Ended { lease: Some(lease), outcome, changed, reason, noted: None };
+            let stage = AdmissionRowStage::Ended { permit: Some(permit), outcome, changed, reason, noted: None };
             admission::set(&mut tx, &AdmissionRow { stage, ..row.clone() }).await?;
             has_ended = true;
         }

@@ -124,7 +124,7 @@ mod enabled {
         BudgetByReports,
         /// The agent takes an answer to a question that is not its last one.
         TakeLateGrant,
-        /// The console grants a second lease for the same question.
+        /// The console grants a second permit for the same question.
         GrantTwice,
         /// The console frees the place of a host that was silent for too long in the middle of a change.
         FreeLostHost,

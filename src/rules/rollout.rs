@@ -13,7 +13,7 @@
 //!   its grant on until it is known that it did not begin, or that it is verified or back.
 //! - **Invariant: no more hosts are in the middle of a change than may be**; a host that is given up for lost is not counted,
 //!   but keeps its place in the budget.
-//! - **Invariant: nobody is granted a lease while the rollout is paused, has ended early, or outside its windows.**
+//! - **Invariant: nobody is granted a permit while the rollout is paused, has ended early, or outside its windows.**
 //! - **Invariant: a host has one outcome per version.** What replaces one without a retry says
 //!   [`is_replaced_by`](state::HostOutcome::is_replaced_by).
 //! - **Invariant: a wave in which no host is verified is not followed by another.**

@@ -113,10 +113,10 @@ pub struct AdmissionChange {
 /// What follows from an answer of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionStep {
-    /// Begin: the version becomes the desired state, and is begun with this lease, in one transaction.
+    /// Begin: the version becomes the desired state, and is begun with this permit, in one transaction.
     Begin {
-        /// The lease.
-        lease: u64,
+        /// The permit.
+        permit: u64,
     },
     /// The console has stored the end, which it has heard with this message.
     Noted(Numbered),

@@ -31,8 +31,8 @@ pub(super) struct KeptDesired {
 pub(super) type PretendedChanges = BTreeMap<DeploymentName, Millis>;
 
 /// Returns how a pretended change ends.
-fn outcome(host: HostId, name: &DeploymentName, (version, lease): (u32, u64), manner: &Behaviour) -> ChangeOutcome {
-    match manner.is_in_share(&format!("{host} {name} {version} {lease}"), manner.change_fail) {
+fn outcome(host: HostId, name: &DeploymentName, (version, permit): (u32, u64), manner: &Behaviour) -> ChangeOutcome {
+    match manner.is_in_share(&format!("{host} {name} {version} {permit}"), manner.change_fail) {
         true => ChangeOutcome::RolledBack,
         false => ChangeOutcome::Verified,
     }
@@ -72,8 +72,8 @@ impl KeptDesired {
         let AdmissionChange { deployment, version, step } = change;
         let said = self.said.get_mut(deployment).filter(|said| said.version == *version)?;
         match step {
-            AdmissionStep::Begin { lease } => {
-                said.stage = AdmissionStage::Begun { lease: *lease };
+            AdmissionStep::Begin { permit } => {
+                said.stage = AdmissionStage::Begun { permit: *permit };
                 self.set(deployment.clone(), *version, None);
             }
             AdmissionStep::Noted(number) => said.noted = Some(*number),
@@ -85,11 +85,11 @@ impl KeptDesired {
     /// Ends a pretended change.
     fn end(&mut self, host: HostId, name: &DeploymentName, manner: &Behaviour) {
         let Some(said) = self.said.get_mut(name) else { return };
-        let AdmissionStage::Begun { lease } = said.stage else { return };
-        let outcome = outcome(host, name, (said.version, lease), manner);
+        let AdmissionStage::Begun { permit } = said.stage else { return };
+        let outcome = outcome(host, name, (said.version, permit), manner);
         let is_verified = outcome == ChangeOutcome::Verified;
         let diagnostic = (!is_verified).then(|| "this simulated host fails the change (`--change-fail`)".into());
-        said.stage = AdmissionStage::Ended { lease: Some(lease), outcome, changed: is_verified, diagnostic };
+        said.stage = AdmissionStage::Ended { permit: Some(permit), outcome, changed: is_verified, diagnostic };
     }
 }
 
@@ -185,23 +185,23 @@ mod tests {
             let change = AdmissionChange { deployment: name.clone(), version: 2, step };
             kept.answered(&change).unwrap()
         };
-        let begun = answer(&mut kept, AdmissionStep::Begin { lease: 7 });
+        let begun = answer(&mut kept, AdmissionStep::Begin { permit: 7 });
         assert_eq!(
             (begun.stage, report(&kept).version, report(&kept).waits),
-            (AdmissionStage::Begun { lease: 7 }, 2, None)
+            (AdmissionStage::Begun { permit: 7 }, 2, None)
         );
         // The same document again changes nothing.
         take(&mut kept, 2, "ask");
         let ends = |kept: &mut KeptDesired, fail| {
             kept.end(host, &name, &manner(fail));
-            let AdmissionStage::Ended { lease, outcome, .. } = kept.said[&name].stage.clone() else { panic!() };
-            (lease, outcome)
+            let AdmissionStage::Ended { permit, outcome, .. } = kept.said[&name].stage.clone() else { panic!() };
+            (permit, outcome)
         };
         assert_eq!(ends(&mut kept, 1.0), (Some(7), ChangeOutcome::RolledBack));
         let number = Numbered { epoch: 1, seq: 2 };
         assert_eq!(answer(&mut kept, AdmissionStep::Noted(number)).noted, Some(number));
         assert_eq!(answer(&mut kept, AdmissionStep::Retry(number)).stage, AdmissionStage::Asks);
-        answer(&mut kept, AdmissionStep::Begin { lease: 8 });
+        answer(&mut kept, AdmissionStep::Begin { permit: 8 });
         assert_eq!(ends(&mut kept, 0.0), (Some(8), ChangeOutcome::Verified));
         take(&mut kept, 3, "ask");
         assert_eq!((kept.said[&name].version, report(&kept).version), (3, 2));

@@ -130,7 +130,7 @@ pub(super) enum Happens {
     Ended(CommandId, Status),
     Fetched(Digest, Option<Vec<u8>>),
     Observed,
-    /// A change with this lease.
+    /// A change with this permit.
     ChangeEnds(u64),
 }
 
@@ -256,8 +256,8 @@ impl Agent {
             Happens::Time => Input::Time,
             Happens::Fetched(digest, bytes) => Input::DesiredFetched(digest, bytes),
             Happens::Ended(id, status) => Input::Writes(vec![(id, status)]),
-            Happens::ChangeEnds(lease) => {
-                machine.end_change(lease, around)?;
+            Happens::ChangeEnds(permit) => {
+                machine.end_change(permit, around)?;
                 let statements = machine.disk.read(|tables| tables.admission.statements());
                 self.session.set_admissions(statements, self.now_ms(around));
                 Input::Time

@@ -213,14 +213,14 @@ impl Console {
                     .watch
                     .rollout
                     .lost
-                    .extend(state.hosts[&timed.host].lease.map(|lease| (timed.host, lease.number)));
+                    .extend(state.hosts[&timed.host].permit.map(|permit| (timed.host, permit.number)));
             }
             around.watch.decides(state, &decision.step);
             state.carry_out(&decision, now_ms);
             for grant in &decision.grants {
-                around.note(|| format!("{} is granted lease {}", grant.host, grant.lease));
-                around.watch.grants(grant.host, grant.lease, grant.to);
-                let verdict = AdmissionVerdict::Granted { lease: grant.lease, begin_within_ms: BEGIN_WITHIN_MS };
+                around.note(|| format!("{} is granted permit {}", grant.host, grant.permit));
+                around.watch.grants(grant.host, grant.permit, grant.to);
+                let verdict = AdmissionVerdict::Granted { permit: grant.permit, begin_within_ms: BEGIN_WITHIN_MS };
                 due.push((grant.host, grant.version, grant.to, verdict));
             }
             for (host, reason) in &decision.waits {
@@ -267,9 +267,9 @@ fn hear(
     let AdmissionReport { number, version, .. } = *report;
     match report.stage {
         AdmissionStage::Asks => state.asked(host, number, version, now_ms),
-        AdmissionStage::Begun { lease } => state.begun(host, number, version, lease, now_ms),
-        AdmissionStage::Ended { lease, outcome, .. } => {
-            state.ended(host, number, HostEnd { version, lease, outcome }, policy, now_ms)
+        AdmissionStage::Begun { permit } => state.begun(host, number, version, permit, now_ms),
+        AdmissionStage::Ended { permit, outcome, .. } => {
+            state.ended(host, number, HostEnd { version, permit, outcome }, policy, now_ms)
         }
     }
 }
@@ -278,7 +278,7 @@ fn hear(
 #[derive(Clone, Copy, Debug)]
 struct Change {
     version: u32,
-    lease: u64,
+    permit: u64,
 }
 
 /// What an agent's store says of the deployment that is rolled out.
@@ -298,9 +298,9 @@ impl StoredAdmission {
         self.statement.iter().map(|statement| (rolled_out(), statement.clone())).collect()
     }
 
-    /// The lease of the change that it is in the middle of.
+    /// The permit of the change that it is in the middle of.
     pub(super) fn changing(&self) -> Option<u64> {
-        self.change.map(|change| change.lease)
+        self.change.map(|change| change.permit)
     }
 }
 
@@ -326,10 +326,10 @@ impl Tables {
         let admission = &mut self.admission;
         let statement = admission.statement.as_mut().filter(|statement| statement.version == change.version)?;
         match change.step {
-            AdmissionStep::Begin { lease } => {
-                statement.stage = AdmissionStage::Begun { lease };
+            AdmissionStep::Begin { permit } => {
+                statement.stage = AdmissionStage::Begun { permit };
                 admission.was_broken = admission.is_broken || admission.change.is_some();
-                admission.change = Some(Change { version: change.version, lease });
+                admission.change = Some(Change { version: change.version, permit });
             }
             AdmissionStep::Noted(number) => statement.noted = Some(number),
             AdmissionStep::Retry(_) => {
@@ -352,8 +352,8 @@ impl Tables {
         admission.done = Some(change.version);
         // One that asks for a later version meanwhile says no more of this one.
         if let Some(statement) = admission.statement.as_mut().filter(|one| one.version == change.version) {
-            let lease = Some(change.lease);
-            statement.stage = AdmissionStage::Ended { lease, outcome, changed: true, diagnostic: None };
+            let permit = Some(change.permit);
+            statement.stage = AdmissionStage::Ended { permit, outcome, changed: true, diagnostic: None };
         }
     }
 }
@@ -361,15 +361,15 @@ impl Tables {
 impl Machine {
     /// A change goes on after its agent has started again.
     pub(super) fn go_on(&self, around: &mut Around<'_>) {
-        if let Some(lease) = self.disk.read(|tables| tables.admission.changing()) {
+        if let Some(permit) = self.disk.read(|tables| tables.admission.changing()) {
             let lasts_ms = if permille(100) { between(60_000, 400_000) } else { between(100, 20_000) };
-            around.after(lasts_ms, Event::ChangeEnds(self.index, lease));
+            around.after(lasts_ms, Event::ChangeEnds(self.index, permit));
         }
     }
 
     /// A change has ended, if it is still that one.
-    pub(super) fn end_change(&self, lease: u64, around: &mut Around<'_>) -> Result<(), super::disk::Crash> {
-        if self.disk.read(|tables| tables.admission.changing()) != Some(lease) {
+    pub(super) fn end_change(&self, permit: u64, around: &mut Around<'_>) -> Result<(), super::disk::Crash> {
+        if self.disk.read(|tables| tables.admission.changing()) != Some(permit) {
             return Ok(());
         }
         let outcome = match below(10) {
@@ -377,7 +377,7 @@ impl Machine {
             7 | 8 => ChangeOutcome::RolledBack,
             _ => ChangeOutcome::Failed,
         };
-        around.note(|| format!("machine {} ends its change with lease {lease}: {outcome:?}", self.index));
+        around.note(|| format!("machine {} ends its change with permit {permit}: {outcome:?}", self.index));
         let done = self.disk.write(|tx| tx.tables.end_change(outcome));
         self.tell_truth(around);
         done
@@ -385,8 +385,8 @@ impl Machine {
 
     /// Tells the watch what is so, whether or not the agent lived to see it.
     pub(super) fn tell_truth(&self, around: &mut Around<'_>) {
-        let (lease, is_broken) = self.disk.read(|tables| (tables.admission.changing(), tables.admission.is_broken));
-        around.watch.is_so(self.host, lease, is_broken, around.twins);
+        let (permit, is_broken) = self.disk.read(|tables| (tables.admission.changing(), tables.admission.is_broken));
+        around.watch.is_so(self.host, permit, is_broken, around.twins);
     }
 }
 
@@ -394,15 +394,15 @@ impl Machine {
 #[derive(Debug, Default)]
 pub(super) struct RolloutTruth {
     limit: Limit,
-    /// The lease with which a host changes, and whether it is broken.
+    /// The permit with which a host changes, and whether it is broken.
     hosts: BTreeMap<HostId, (Option<u64>, bool)>,
     /// Leases that the console has given up.
     lost: BTreeSet<(HostId, u64)>,
     granted: BTreeSet<(HostId, Numbered)>,
     /// Leases with which hosts have begun.
     begun: BTreeSet<(HostId, u64)>,
-    /// The last lease of each host.
-    leases: BTreeMap<HostId, u64>,
+    /// The last permit of each host.
+    permits: BTreeMap<HostId, u64>,
     terminals: BTreeMap<HostId, (u32, HostOutcome)>,
 }
 
@@ -415,23 +415,23 @@ impl RolloutTruth {
 
 impl Watch {
     /// A host begins, or ends.
-    fn is_so(&mut self, host: HostId, lease: Option<u64>, is_broken: bool, twins: bool) {
-        let before = self.rollout.hosts.insert(host, (lease, is_broken)).and_then(|(lease, _)| lease);
-        if lease.is_none() || lease == before || twins {
+    fn is_so(&mut self, host: HostId, permit: Option<u64>, is_broken: bool, twins: bool) {
+        let before = self.rollout.hosts.insert(host, (permit, is_broken)).and_then(|(permit, _)| permit);
+        if permit.is_none() || permit == before || twins {
             return;
         }
-        // A host that asks again has given the lease of its earlier question up.
-        let last = self.rollout.leases.get(&host).copied();
-        self.check(Promise::OneLease, lease == last, || {
-            format!("{host} begins with {lease:?}, and was granted {last:?}")
+        // A host that asks again has given the permit of its earlier question up.
+        let last = self.rollout.permits.get(&host).copied();
+        self.check(Promise::OnePermit, permit == last, || {
+            format!("{host} begins with {permit:?}, and was granted {last:?}")
         });
-        let is_new = lease.is_none_or(|lease| self.rollout.begun.insert((host, lease)));
-        self.check(Promise::OneLease, is_new, || format!("{host} begins a second time with {lease:?}"));
+        let is_new = permit.is_none_or(|permit| self.rollout.begun.insert((host, permit)));
+        self.check(Promise::OnePermit, is_new, || format!("{host} begins a second time with {permit:?}"));
         let hosts = &self.rollout.hosts;
-        let is_lost = |host: &HostId, lease: u64| self.rollout.lost.contains(&(*host, lease));
-        let changing = hosts.iter().filter(|(host, (lease, _))| lease.is_some_and(|lease| !is_lost(host, lease)));
+        let is_lost = |host: &HostId, permit: u64| self.rollout.lost.contains(&(*host, permit));
+        let changing = hosts.iter().filter(|(host, (permit, _))| permit.is_some_and(|permit| !is_lost(host, permit)));
         let changing = changing.count();
-        let unavailable = hosts.values().filter(|(lease, is_broken)| lease.is_some() || *is_broken).count();
+        let unavailable = hosts.values().filter(|(permit, is_broken)| permit.is_some() || *is_broken).count();
         match self.rollout.limit {
             Limit::InFlight => {
                 self.check(Promise::InFlight, changing <= 1, || {
@@ -444,10 +444,10 @@ impl Watch {
         }
     }
 
-    fn grants(&mut self, host: HostId, lease: u64, to: Numbered) {
-        self.rollout.leases.insert(host, lease);
+    fn grants(&mut self, host: HostId, permit: u64, to: Numbered) {
+        self.rollout.permits.insert(host, permit);
         let is_new = self.rollout.granted.insert((host, to));
-        self.check(Promise::OneLease, is_new, || format!("{host} is granted a second lease for one question"));
+        self.check(Promise::OnePermit, is_new, || format!("{host} is granted a second permit for one question"));
     }
 
     fn decides(&mut self, state: &RolloutState, step: &Option<RolloutStep>) {
@@ -497,7 +497,7 @@ impl World {
         }
         watch.check(Promise::RolloutEnds, state.phase.is_end(), || format!("the rollout is {:?}", state.phase));
         for (host, progress) in &state.hosts {
-            let is_over = progress.terminal().is_some() || progress.lease.is_some();
+            let is_over = progress.terminal().is_some() || progress.permit.is_some();
             watch.check(Promise::RolloutEnds, is_over, || format!("{host} has no outcome: {progress:?}"));
         }
     }

@@ -49,8 +49,8 @@ pub(super) enum Promise {
     InFlight,
     /// No more hosts are unavailable than may be, by what is true of them.
     Budget,
-    /// A question is answered by one lease, and a host begins with its last one.
-    OneLease,
+    /// A question is answered by one permit, and a host begins with its last one.
+    OnePermit,
     /// A wave in which no host is verified is not followed by another.
     WaveOfSuccess,
     /// A host has one last word on a version.

@@ -59,7 +59,7 @@ pub(super) enum Event {
     Sync(u32),
     /// The console looks at its rollout.
     Rollout(u32),
-    /// A change of a host, with a lease, comes to its end.
+    /// A change of a host, with a permit, comes to its end.
     ChangeEnds(usize, u64),
     /// A host has asked the console for a body.
     Fetch(usize, u32, Digest),
@@ -232,9 +232,9 @@ impl World {
             Event::Dispatch(life) => self.with_console(life, Console::dispatch),
             Event::Sync(life) => self.with_console(life, Console::sync),
             Event::Rollout(life) => self.with_console(life, Console::look_at_rollout),
-            Event::ChangeEnds(machine, lease) => {
+            Event::ChangeEnds(machine, permit) => {
                 if self.machines[machine].agent.is_some() {
-                    self.tell_agent(machine, Happens::ChangeEnds(lease));
+                    self.tell_agent(machine, Happens::ChangeEnds(permit));
                 }
             }
             Event::Fetch(machine, life, digest) => self.fetch(machine, life, digest),

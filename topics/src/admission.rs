@@ -1,8 +1,8 @@
 //! Admission: a host asks the console before it changes anything for a deployment that is rolled out.
 //!
 //! A host whose document says `admission: ask` of a deployment prepares the version (it downloads and checks what its
-//! units need), and then asks. The console grants a *lease*, or says why the host has to wait. The host begins with the
-//! lease, and gives it back with the outcome. A lease that has expired only means that the host may not begin any more: one
+//! units need), and then asks. The console grants a *permit*, or says why the host has to wait. The host begins with the
+//! permit, and gives it back with the outcome. A permit that has expired only means that the host may not begin any more: one
 //! that has begun counts as unavailable until its outcome is known.
 //!
 //! Every message says how far the host is *now* with one deployment, and is repeated until it is answered. An answer names
@@ -52,15 +52,15 @@ pub enum AdmissionStage {
     Asks,
     /// It has begun.
     Begun {
-        /// The lease with which it has.
-        lease: u64,
+        /// The permit with which it has.
+        permit: u64,
     },
     /// It has ended.
     Ended {
-        /// The lease with which it began; left out if it did not need one: it refused the version, or there was nothing to
+        /// The permit with which it began; left out if it did not need one: it refused the version, or there was nothing to
         /// change.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        lease: Option<u64>,
+        permit: Option<u64>,
         /// What became of it.
         outcome: ChangeOutcome,
         /// Whether anything on the host is different from before.
@@ -115,12 +115,12 @@ impl Body for AdmissionAnswer {
 pub enum AdmissionVerdict {
     /// The host may begin.
     Granted {
-        /// The lease's number: the later one of a host and a version is greater.
-        lease: u64,
+        /// The permit's number: the later one of a host and a version is greater.
+        permit: u64,
         /// For how long after this was issued the host may begin.
         begin_within_ms: u64,
     },
-    /// The host has to wait, and asks again after a while. It may be granted a lease before that.
+    /// The host has to wait, and asks again after a while. It may be granted a permit before that.
     Wait {
         /// Why, for people.
         reason: String,
@@ -171,14 +171,14 @@ mod tests {
     fn report_and_answer_keep_their_form() {
         let report = json!({
             "v": 1, "epoch": 4, "seq": 9, "at_ms": 5, "deployment": "shop/till", "version": 2,
-            "digest": Digest::of(b"a"), "stage": {"kind": "ended", "outcome": "rolled_back", "lease": 3, "changed": true}
+            "digest": Digest::of(b"a"), "stage": {"kind": "ended", "outcome": "rolled_back", "permit": 3, "changed": true}
         });
         let read: AdmissionReport = serde_json::from_value(report.clone()).unwrap();
         assert_eq!((read.number.epoch, read.number.seq), (4, 9));
         assert_eq!(serde_json::to_value(&read).unwrap(), report);
         let answer = json!({
             "v": 1, "host": "0190b3a4-4a2b-7cde-8f01-23456789abcd", "issued_ms": 1, "deployment": "shop/till", "version": 2,
-            "to": {"epoch": 4, "seq": 9}, "verdict": {"kind": "granted", "lease": 1, "begin_within_ms": 60_000}
+            "to": {"epoch": 4, "seq": 9}, "verdict": {"kind": "granted", "permit": 1, "begin_within_ms": 60_000}
         });
         let read: AdmissionAnswer = serde_json::from_value(answer.clone()).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), answer);

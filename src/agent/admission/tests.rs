@@ -58,8 +58,8 @@ fn asks(number: u32, units: &[Value]) -> Value {
     json!({"admission": "ask", "version": version, "asked_by": {"operator": "admin", "role": "admin"}})
 }
 
-fn granted(lease: u64) -> AdmissionVerdict {
-    AdmissionVerdict::Granted { lease, begin_within_ms: 60_000 }
+fn granted(permit: u64) -> AdmissionVerdict {
+    AdmissionVerdict::Granted { permit, begin_within_ms: 60_000 }
 }
 
 impl Bench {
@@ -131,11 +131,11 @@ impl Bench {
         self.console.publish(HostTopic::AdmissionAnswer, false, self.fleet.sign(&answer)).await;
     }
 
-    /// Grants a lease for a version that the host asks for, and notes that it has begun.
-    async fn admit(&mut self, version: u32, lease: u64) {
+    /// Grants a permit for a version that the host asks for, and notes that it has begun.
+    async fn admit(&mut self, version: u32, permit: u64) {
         let question = self.question(version).await;
-        self.answer(&question, granted(lease)).await;
-        let begun = self.says(|report| report.stage == AdmissionStage::Begun { lease }).await;
+        self.answer(&question, granted(permit)).await;
+        let begun = self.says(|report| report.stage == AdmissionStage::Begun { permit }).await;
         assert_eq!((begun.version, begun.digest.clone()), (version, question.digest));
         self.answer(&begun, AdmissionVerdict::Noted).await;
     }
@@ -145,15 +145,15 @@ impl Bench {
             report.version == version && matches!(report.stage, AdmissionStage::Ended { .. })
         };
         let report = self.says(is_end).await;
-        let AdmissionStage::Ended { lease, outcome, changed, .. } = report.stage.clone() else { unreachable!() };
-        (report, lease, outcome, changed)
+        let AdmissionStage::Ended { permit, outcome, changed, .. } = report.stage.clone() else { unreachable!() };
+        (report, permit, outcome, changed)
     }
 
     async fn end(&mut self, version: u32) -> (Option<u64>, ChangeOutcome, bool) {
-        let (report, lease, outcome, changed) = self.ended(version).await;
+        let (report, permit, outcome, changed) = self.ended(version).await;
         self.answer(&report, AdmissionVerdict::Noted).await;
         self.last_end = Some(report);
-        (lease, outcome, changed)
+        (permit, outcome, changed)
     }
 
     /// Waits until the host reports this of the deployment.
@@ -217,7 +217,7 @@ fn is_there(agent: &RunningAgent, unit: &str) -> bool {
 }
 
 #[tokio::test]
-async fn version_begins_with_a_lease_once_everything_is_there() {
+async fn version_begins_with_a_permit_once_everything_is_there() {
     let mut bench = Bench::new().await;
     *bench.missing.lock().unwrap() = true;
     let agent = bench.agent().await;
@@ -309,7 +309,7 @@ async fn units_stay_exactly_as_they_are_until_a_version_begins() {
 }
 
 #[tokio::test]
-async fn version_that_changes_nothing_needs_no_lease() {
+async fn version_that_changes_nothing_needs_no_permit() {
     let mut bench = Bench::new().await;
     let agent = bench.agent().await;
     let running = bench.first().await;
@@ -354,11 +354,11 @@ async fn begun_version_is_said_and_ended_after_a_restart() {
     bench.document(&[asks(1, &[listed("default/a", GOOD)])], &[]).await;
     let question = bench.question(1).await;
     bench.answer(&question, granted(1)).await;
-    bench.says(|report| report.stage == AdmissionStage::Begun { lease: 1 }).await;
+    bench.says(|report| report.stage == AdmissionStage::Begun { permit: 1 }).await;
     agent.stop().await;
     let agent = bench.agent().await;
-    let (report, lease, outcome, _) = bench.ended(1).await;
-    assert_eq!((lease, outcome), (Some(1), ChangeOutcome::Verified));
+    let (report, permit, outcome, _) = bench.ended(1).await;
+    assert_eq!((permit, outcome), (Some(1), ChangeOutcome::Verified));
     // It is repeated until it is noted, over restarts.
     agent.stop().await;
     let agent = bench.agent().await;
@@ -373,14 +373,14 @@ async fn begun_version_is_said_and_ended_after_a_restart() {
 }
 
 #[tokio::test]
-async fn refused_version_ends_without_a_lease_and_asks_once_it_may() {
+async fn refused_version_ends_without_a_permit_and_asks_once_it_may() {
     let mut bench = Bench::new().await;
     let agent = bench.agent().await;
     let mut forbidden = listed("default/a", GOOD);
     forbidden["unit"] = json!("elsewhere/a");
     bench.document(&[asks(1, &[forbidden])], &[]).await;
-    let (report, lease, outcome, changed) = bench.ended(1).await;
-    assert_eq!((lease, outcome, changed), (None, ChangeOutcome::Refused, false));
+    let (report, permit, outcome, changed) = bench.ended(1).await;
+    assert_eq!((permit, outcome, changed), (None, ChangeOutcome::Refused, false));
     let AdmissionStage::Ended { diagnostic: Some(why), .. } = &report.stage else { panic!("{report:?}") };
     assert!(why.cause.contains("elsewhere"), "{why}");
     bench.answer(&report, AdmissionVerdict::Noted).await;
@@ -394,7 +394,7 @@ async fn refused_version_ends_without_a_lease_and_asks_once_it_may() {
     assert!(!is_there(&agent, "default/a"));
     // While the third is under way, the fourth replaces it.
     bench.answer(&third, granted(2)).await;
-    bench.says(|report| report.stage == AdmissionStage::Begun { lease: 2 }).await;
+    bench.says(|report| report.stage == AdmissionStage::Begun { permit: 2 }).await;
     bench.document(&[asks(4, &[listed("default/a", GOOD)])], &[]).await;
     bench.admit(4, 3).await;
     assert_eq!(bench.end(4).await, (Some(3), ChangeOutcome::Verified, true));
@@ -443,7 +443,7 @@ async fn removed_deployment_is_asked_for_no_more() {
     bench.document(&[asks(2, &[listed("default/a", GOOD)])], &[]).await;
     let question = bench.question(2).await;
     bench.answer(&question, granted(2)).await;
-    bench.says(|report| report.stage == AdmissionStage::Begun { lease: 2 }).await;
+    bench.says(|report| report.stage == AdmissionStage::Begun { permit: 2 }).await;
     bench.document(&[], &["default/a"]).await;
     agent.units().wait_for(|units| units.is_empty()).await.unwrap();
     a_moment().await;

@@ -1,7 +1,7 @@
 //! What became of versions of deployments that the host asks for.
 //!
 //! **Invariant: that a version is begun, and what it changes, are one transaction**; so is an end with its outcome. A row stays
-//! until the console has stored the end and the host's document has another version, so no lease and no outcome is lost.
+//! until the console has stored the end and the host's document has another version, so no permit and no outcome is lost.
 
 use std::collections::BTreeMap;
 
@@ -40,15 +40,15 @@ pub struct AdmissionRow {
 /// How far a version is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionRowStage {
-    /// It has begun with this lease.
+    /// It has begun with this permit.
     Begun {
-        /// The lease.
-        lease: u64,
+        /// The permit.
+        permit: u64,
     },
     /// It has ended.
     Ended {
-        /// The lease with which it began, if it needed one.
-        lease: Option<u64>,
+        /// The permit with which it began, if it needed one.
+        permit: Option<u64>,
         /// How it ended.
         outcome: ChangeOutcome,
         /// Whether anything is different from before.
@@ -66,9 +66,9 @@ impl AdmissionRow {
     /// What the host says of it.
     fn statement(&self) -> Option<AdmissionStatement> {
         let (stage, noted) = match self.stage.clone() {
-            AdmissionRowStage::Begun { lease } => (AdmissionStage::Begun { lease }, None),
-            AdmissionRowStage::Ended { lease, outcome, changed, reason, noted } => {
-                (AdmissionStage::Ended { lease, outcome, changed, diagnostic: reason }, noted)
+            AdmissionRowStage::Begun { permit } => (AdmissionStage::Begun { permit }, None),
+            AdmissionRowStage::Ended { permit, outcome, changed, reason, noted } => {
+                (AdmissionStage::Ended { permit, outcome, changed, diagnostic: reason }, noted)
             }
             AdmissionRowStage::Again => return None,
         };
@@ -113,7 +113,7 @@ pub async fn said(store: &Store) -> Result<AdmissionStatements, StoreError> {
 /// If the database fails.
 pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>, StoreError> {
     let rows = sqlx::query!(
-        "SELECT deployment, version, digest, stage, lease, units, outcome, changed, message, noted
+        "SELECT deployment, version, digest, stage, permit, units, outcome, changed, message, noted
          FROM admission ORDER BY deployment, version"
     )
     .fetch_all(connection)
@@ -122,12 +122,12 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>,
     let mut all = Vec::with_capacity(rows.len());
     for row in rows {
         let read = || {
-            let lease = row.lease.map(from_sql);
+            let permit = row.permit.map(from_sql);
             let outcome = row.outcome.clone().and_then(|outcome| serde_json::from_value(quoted(outcome)).ok());
-            let stage = match (row.stage.as_str(), lease, outcome) {
-                ("begun", Some(lease), _) => AdmissionRowStage::Begun { lease },
-                ("ended", lease, Some(outcome)) => AdmissionRowStage::Ended {
-                    lease,
+            let stage = match (row.stage.as_str(), permit, outcome) {
+                ("begun", Some(permit), _) => AdmissionRowStage::Begun { permit },
+                ("ended", permit, Some(outcome)) => AdmissionRowStage::Ended {
+                    permit,
                     outcome,
                     changed: row.changed != 0,
                     reason: row.message.as_deref().and_then(|reason| serde_json::from_str(reason).ok()),
@@ -163,28 +163,28 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<AdmissionRow>,
 pub async fn set(connection: &mut SqliteConnection, row: &AdmissionRow) -> Result<(), StoreError> {
     let (name, version, digest) = (row.deployment.as_str(), i64::from(row.version), row.digest.as_str());
     let units = to_json("units of a version", &row.units)?;
-    let (stage, lease, outcome, changed, reason, noted) = match &row.stage {
-        AdmissionRowStage::Begun { lease } => ("begun", Some(*lease), None, false, None, None),
-        AdmissionRowStage::Ended { lease, outcome, changed, reason, noted } => {
-            ("ended", *lease, Some(*outcome), *changed, reason.as_ref(), noted.as_ref())
+    let (stage, permit, outcome, changed, reason, noted) = match &row.stage {
+        AdmissionRowStage::Begun { permit } => ("begun", Some(*permit), None, false, None, None),
+        AdmissionRowStage::Ended { permit, outcome, changed, reason, noted } => {
+            ("ended", *permit, Some(*outcome), *changed, reason.as_ref(), noted.as_ref())
         }
         AdmissionRowStage::Again => ("again", None, None, false, None, None),
     };
     let outcome = outcome.map(word);
-    let (lease, changed) = (lease.map(to_sql), i64::from(changed));
+    let (permit, changed) = (permit.map(to_sql), i64::from(changed));
     let message = reason.map(|reason| to_json("reason", reason)).transpose()?;
     let noted = noted.map(|noted| to_json("message's number", noted)).transpose()?;
     sqlx::query!(
-        "INSERT INTO admission (deployment, version, digest, stage, lease, units, outcome, changed, message, noted)
+        "INSERT INTO admission (deployment, version, digest, stage, permit, units, outcome, changed, message, noted)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          ON CONFLICT (deployment, version) DO UPDATE SET digest = excluded.digest, stage = excluded.stage,
-             lease = excluded.lease, units = excluded.units, outcome = excluded.outcome, changed = excluded.changed,
+             permit = excluded.permit, units = excluded.units, outcome = excluded.outcome, changed = excluded.changed,
              message = excluded.message, noted = excluded.noted",
         name,
         version,
         digest,
         stage,
-        lease,
+        permit,
         units,
         outcome,
         changed,
@@ -212,12 +212,12 @@ fn word(outcome: ChangeOutcome) -> &'static str {
 pub(super) async fn begin(
     connection: &mut SqliteConnection,
     version: &DeploymentVersion,
-    lease: u64,
+    permit: u64,
     units: ChangedUnits,
 ) -> Result<(), StoreError> {
     let name = version.deployment.as_str();
     sqlx::query!("DELETE FROM admission WHERE deployment = ?", name).execute(&mut *connection).await?;
-    set(connection, &row(version, units, AdmissionRowStage::Begun { lease })?).await
+    set(connection, &row(version, units, AdmissionRowStage::Begun { permit })?).await
 }
 
 /// Stores that a version has ended without having begun, or that it was refused. An end that says the same stays, with whether
@@ -228,21 +228,21 @@ pub(super) async fn begin(
 pub(super) async fn end(
     connection: &mut SqliteConnection,
     version: &DeploymentVersion,
-    (lease, outcome): (Option<u64>, ChangeOutcome),
+    (permit, outcome): (Option<u64>, ChangeOutcome),
     reason: Option<Diagnostic>,
 ) -> Result<(), StoreError> {
     let is_same = |row: &AdmissionRow| {
-        let AdmissionRowStage::Ended { lease: before, outcome: ended, reason: why, .. } = &row.stage else {
+        let AdmissionRowStage::Ended { permit: before, outcome: ended, reason: why, .. } = &row.stage else {
             return false;
         };
         row.deployment == version.deployment
             && row.version == version.number
-            && (*before, *ended, why) == (lease, outcome, &reason)
+            && (*before, *ended, why) == (permit, outcome, &reason)
     };
     if all(connection).await?.iter().any(is_same) {
         return Ok(());
     }
-    let stage = AdmissionRowStage::Ended { lease, outcome, changed: false, reason, noted: None };
+    let stage = AdmissionRowStage::Ended { permit, outcome, changed: false, reason, noted: None };
     set(connection, &row(version, ChangedUnits::new(), stage)?).await
 }
 
@@ -273,7 +273,7 @@ pub async fn remove(
     Ok(())
 }
 
-/// Removes refusals without a lease, which hold no more.
+/// Removes refusals without a permit, which hold no more.
 ///
 /// # Errors
 /// If the database fails.
@@ -282,14 +282,14 @@ pub(super) async fn remove_refusals(
     deployment: &DeploymentName,
 ) -> Result<(), StoreError> {
     let name = deployment.as_str();
-    sqlx::query!("DELETE FROM admission WHERE deployment = ? AND outcome = 'refused' AND lease IS NULL", name)
+    sqlx::query!("DELETE FROM admission WHERE deployment = ? AND outcome = 'refused' AND permit IS NULL", name)
         .execute(connection)
         .await?;
     Ok(())
 }
 
 /// Removes what became of deployments that the document has no more; and of versions that it has no more, but for what the
-/// console has to hear of a lease.
+/// console has to hear of a permit.
 ///
 /// # Errors
 /// If the database fails.
@@ -300,7 +300,7 @@ pub(super) async fn keep_only(
     let listed = to_json("deployments", &listed)?;
     sqlx::query!(
         "DELETE FROM admission WHERE deployment NOT IN (SELECT key FROM json_each(?1))
-             OR ((noted IS NOT NULL OR lease IS NULL)
+             OR ((noted IS NOT NULL OR permit IS NULL)
                  AND version <> (SELECT value FROM json_each(?1) WHERE key = deployment))",
         listed
     )

@@ -60,7 +60,7 @@ pub enum ApplyScope<'a> {
     All,
     /// Those of these names, which were refused.
     Passing(&'a [String]),
-    /// This one, which begins with this lease, with what is to go.
+    /// This one, which begins with this permit, with what is to go.
     Begin(&'a DeploymentName, u64),
 }
 
@@ -118,7 +118,7 @@ pub async fn apply(
         let is_held_back = held_back.contains(&version.deployment);
         let of = wishes.map(|wishes| VersionUnits { version, deployment, wishes });
         let applied = match (of, scope) {
-            (Ok(of), ApplyScope::Begin(_, lease)) => begin(connection, of, lease, &stored, host).await?,
+            (Ok(of), ApplyScope::Begin(_, permit)) => begin(connection, of, permit, &stored, host).await?,
             (Ok(of), _) if is_held_back => apply_if_nothing_changes(connection, &of, &stored, host).await?,
             // What a host asks for is rendered with the values of when it was begun.
             (Ok(of), _) if deployment.admission == Admission::Ask => {
@@ -128,9 +128,9 @@ pub async fn apply(
             (Err(obstacle), _) => Err(obstacle),
         };
         if let Err(obstacle) = applied {
-            let lease = if let ApplyScope::Begin(_, lease) = scope { Some(lease) } else { None };
-            let asks = is_held_back || lease.is_some();
-            refuse(connection, version, obstacle, asks.then_some(lease)).await?;
+            let permit = if let ApplyScope::Begin(_, permit) = scope { Some(permit) } else { None };
+            let asks = is_held_back || permit.is_some();
+            refuse(connection, version, obstacle, asks.then_some(permit)).await?;
         }
     }
     for one in host_body.unreadable.iter().filter(|one| scope.covers(&one.deployment)) {
@@ -222,11 +222,11 @@ fn has_changed(applied: &AppliedUnit, stored: &StoredUnits) -> bool {
     before.is_none_or(|row| row.desired.generation != applied.generation)
 }
 
-/// Begins a version with a lease: each of its units is tried anew, also one that has failed.
+/// Begins a version with a permit: each of its units is tried anew, also one that has failed.
 async fn begin(
     connection: &mut SqliteConnection,
     mut of: VersionUnits<'_>,
-    lease: u64,
+    permit: u64,
     stored: &StoredUnits,
     host: DocumentHost<'_>,
 ) -> Result<Result<(), DeploymentObstacle>, StoreError> {
@@ -238,7 +238,7 @@ async fn begin(
         Err(obstacle) => return Ok(Err(obstacle)),
     };
     let changed = applied.iter().map(|unit| (unit.unit.clone(), has_changed(unit, stored))).collect();
-    admission::begin(connection, of.version, lease, changed).await?;
+    admission::begin(connection, of.version, permit, changed).await?;
     Ok(Ok(()))
 }
 
@@ -378,7 +378,7 @@ pub async fn rehearse_document(
     Ok(DocumentRehearsal { stored, deployments, removals: removals.filter(|(of, _)| names.contains(of)).collect() })
 }
 
-/// Stores that a version is refused; `asks` if the host asks for it, with the lease with which it would have begun.
+/// Stores that a version is refused; `asks` if the host asks for it, with the permit with which it would have begun.
 async fn refuse(
     connection: &mut SqliteConnection,
     version: &DeploymentVersion,
@@ -389,9 +389,9 @@ async fn refuse(
     tracing::warn!(
         deployment = %name, version = version.number, reason = reason.cause, hint = reason.hint, "a deployment is refused"
     );
-    if let Some(lease) = asks {
+    if let Some(permit) = asks {
         let reason = Some(shortened(reason.clone()));
-        admission::end(connection, version, (lease, ChangeOutcome::Refused), reason).await?;
+        admission::end(connection, version, (permit, ChangeOutcome::Refused), reason).await?;
     }
     set_refused(connection, name, version.number, obstacle).await
 }

@@ -91,7 +91,7 @@ const TABLES: [SealedTable; 27] = [
     SealedTable {
         name: "admission",
         keys: &["deployment", "version"],
-        columns: &["digest", "stage", "lease", "units", "outcome", "changed", "message", "noted"],
+        columns: &["digest", "stage", "permit", "units", "outcome", "changed", "message", "noted"],
     },
     SealedTable {
         name: "task",

@@ -255,9 +255,9 @@ impl RolloutTable {
         entry.again_ms = None;
         let reception = match stage {
             AdmissionStage::Asks => entry.state.asked(host, *number, *version, now),
-            AdmissionStage::Begun { lease } => entry.state.begun(host, *number, *version, *lease, now),
-            AdmissionStage::Ended { lease, outcome, changed, diagnostic } => {
-                let end = HostEnd { version: *version, lease: *lease, outcome: *outcome };
+            AdmissionStage::Begun { permit } => entry.state.begun(host, *number, *version, *permit, now),
+            AdmissionStage::Ended { permit, outcome, changed, diagnostic } => {
+                let end = HostEnd { version: *version, permit: *permit, outcome: *outcome };
                 let reception = entry.state.ended(host, *number, end, &entry.policy, now);
                 if *version == entry.state.version && reception.is_changed {
                     entry.note(host, |note| {
@@ -317,7 +317,7 @@ impl RolloutEntry {
                 deployment: name.clone(),
                 version: grant.version,
                 to: grant.to,
-                verdict: AdmissionVerdict::Granted { lease: grant.lease, begin_within_ms: BEGIN_WITHIN_MS },
+                verdict: AdmissionVerdict::Granted { permit: grant.permit, begin_within_ms: BEGIN_WITHIN_MS },
             });
         }
         for timed in decision.outcomes.iter().filter(|timed| timed.version == version) {
@@ -368,7 +368,7 @@ impl RolloutEntry {
         let mut due: BTreeMap<HostId, _> = BTreeMap::new();
         for (host, progress) in &self.state.hosts {
             let is_meant = progress.retry_ms().is_some()
-                && progress.lease.is_none()
+                && progress.permit.is_none()
                 && progress.asks.is_none()
                 && progress.is_online
                 && !matches!(progress.outcome(), None | Some(HostOutcome::Removed));

@@ -512,7 +512,7 @@ impl ShownRollout {
         let may_promote = is_open && state.approved < next && !state.is_last_wave() && self.policy.approve.wants(next);
         let has_failed = |progress: &HostProgress| {
             let failed = [HostOutcome::Failed, HostOutcome::RolledBack, HostOutcome::Refused];
-            progress.lease.is_none() && progress.terminal().is_some_and(|outcome| failed.contains(&outcome))
+            progress.permit.is_none() && progress.terminal().is_some_and(|outcome| failed.contains(&outcome))
         };
         [
             (RolloutVerb::Pause, is_open && !is_paused),

@@ -4,7 +4,7 @@
 use muster_api::{HostOutcome, RolloutPhase};
 use muster_rules::rollout::{
     policy::Share,
-    state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, HostVerdict, Lease, RolloutState},
+    state::{AcceptedFailures, CheckStatus, HostEnd, HostProgress, HostVerdict, Permit, RolloutState},
 };
 use muster_topics::{Millis, ack::Numbered, diagnostic::Diagnostic};
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,8 @@ pub(super) struct StoredHost {
     #[serde(skip_serializing_if = "Option::is_none")]
     asked_ms: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease: Option<Lease>,
-    leases: u64,
+    permit: Option<Permit>,
+    permits: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) wave: Option<u32>,
     pub(super) failures: u32,
@@ -97,8 +97,8 @@ impl StoredHost {
             is_late: progress.is_late,
             heard: progress.heard,
             asked_ms: progress.asked_ms,
-            lease: progress.lease,
-            leases: progress.leases,
+            permit: progress.permit,
+            permits: progress.permits,
             wave: progress.wave,
             failures: progress.failures,
             ended: progress.ended,
@@ -113,8 +113,8 @@ impl StoredHost {
             is_late: self.is_late,
             heard: self.heard,
             asked_ms: self.asked_ms,
-            lease: self.lease,
-            leases: self.leases,
+            permit: self.permit,
+            permits: self.permits,
             wave: self.wave,
             failures: self.failures,
             ended: self.ended,

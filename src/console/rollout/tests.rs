@@ -134,9 +134,9 @@ impl Bench {
     }
 
     async fn ends(&mut self, host: HostId, version: u32, outcome: ChangeOutcome) {
-        let lease = self.lease(host, version).await;
+        let permit = self.permit(host, version).await;
         let stage = AdmissionStage::Ended {
-            lease: Some(lease),
+            permit: Some(permit),
             outcome,
             changed: true,
             diagnostic: Some(Diagnostic::new("why")),
@@ -144,17 +144,17 @@ impl Bench {
         self.says(host, version, stage).await;
     }
 
-    /// Waits for a lease of a host, until it is stored.
-    async fn lease(&self, host: HostId, version: u32) -> u64 {
-        let lease = self
-            .until("a lease", || {
+    /// Waits for a permit of a host, until it is stored.
+    async fn permit(&self, host: HostId, version: u32) -> u64 {
+        let permit = self
+            .until("a permit", || {
                 let table = self.fixture.shared().hosts.rollouts.table();
-                let lease = table.rollouts.get(&name())?.state.hosts.get(&host)?.lease?;
-                (lease.version == version).then_some(lease.number)
+                let permit = table.rollouts.get(&name())?.state.hosts.get(&host)?.permit?;
+                (permit.version == version).then_some(permit.number)
             })
             .await;
         drop(self.fixture.shared().hosts.desired.lock_changes().await);
-        lease
+        permit
     }
 
     async fn until<T>(&self, what: &str, found: impl Fn() -> Option<T>) -> T {
@@ -209,7 +209,7 @@ async fn version_goes_through_its_waves_and_completes() {
     assert_eq!(bench.given(bench.host(0)).await, (1, Admission::Ask));
     let (a, b, c) = (bench.host(0), bench.host(1), bench.host(2));
     bench.says(a, 1, AdmissionStage::Asks).await;
-    bench.lease(a, 1).await;
+    bench.permit(a, 1).await;
     bench.says(b, 1, AdmissionStage::Asks).await;
     let detail = bench.reaches("one that waits", |rollout| rollout.in_flight == 1).await;
     assert_eq!((detail.rollout.waves, detail.on_waves[0].admitted), (2, 1));
@@ -273,7 +273,7 @@ async fn first_version_that_fails_is_paused_for_there_is_none_to_go_back_to() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(bench.detail().await.rollout.in_flight, 0);
     bench.fixture.console.resume_rollout(&admin(), &name(), RolloutVersion::default()).await.unwrap();
-    bench.lease(bench.host(1), 1).await;
+    bench.permit(bench.host(1), 1).await;
 }
 
 #[tokio::test]
@@ -332,8 +332,8 @@ async fn cancellation_needs_no_host_and_records_what_is_in_the_middle() {
     bench.apply("1", json!({"waves": [1]})).await;
     let (a, b) = (bench.host(0), bench.host(1));
     bench.says(a, 1, AdmissionStage::Asks).await;
-    let lease = bench.lease(a, 1).await;
-    bench.says(a, 1, AdmissionStage::Begun { lease }).await;
+    let permit = bench.permit(a, 1).await;
+    bench.says(a, 1, AdmissionStage::Begun { permit }).await;
     bench.says(b, 1, AdmissionStage::Asks).await;
     bench.presence(a, false);
     let cancelled = bench.fixture.console.cancel_rollout(&admin(), &name(), CancelRollout::default()).await.unwrap();
@@ -409,10 +409,10 @@ async fn restarted_console_goes_on_and_adopts_what_it_has_forgotten() {
     bench.apply("1", json!({"waves": [], "soak": 0, "max_in_flight": 9})).await;
     let (a, b) = (bench.host(0), bench.host(1));
     bench.says(a, 1, AdmissionStage::Asks).await;
-    let lease = bench.lease(a, 1).await;
+    let permit = bench.permit(a, 1).await;
     let rows = store::rollout::hosts(bench.fixture.shared().store.read(), &name(), 1).await.unwrap();
     let row = rows.iter().find(|row| row.host == a).unwrap();
-    assert!(row.progress.contains(&format!("\"number\":{lease}")), "{}", row.progress);
+    assert!(row.progress.contains(&format!("\"number\":{permit}")), "{}", row.progress);
     // What is in the store is what is in memory.
     let entry = {
         let table = bench.fixture.shared().hosts.rollouts.table();
@@ -420,12 +420,12 @@ async fn restarted_console_goes_on_and_adopts_what_it_has_forgotten() {
     };
     let all = store::rollout::all(bench.fixture.shared().store.read(), Some(&name())).await.unwrap();
     let read = super::table::RolloutEntry::read(Digest::of(b"a"), Default::default(), &all[0], &rows, 0).unwrap();
-    assert_eq!(read.state.hosts[&a].lease, entry.hosts[&a].lease);
-    // A host has begun with a lease that the console does not know, as after a restore: it is in mid-change.
-    bench.says(b, 1, AdmissionStage::Begun { lease: 77 }).await;
+    assert_eq!(read.state.hosts[&a].permit, entry.hosts[&a].permit);
+    // A host has begun with a permit that the console does not know, as after a restore: it is in mid-change.
+    bench.says(b, 1, AdmissionStage::Begun { permit: 77 }).await;
     bench.reaches("both in mid-change", |rollout| rollout.in_flight == 2).await;
     let end =
-        AdmissionStage::Ended { lease: Some(77), outcome: ChangeOutcome::Verified, changed: true, diagnostic: None };
+        AdmissionStage::Ended { permit: Some(77), outcome: ChangeOutcome::Verified, changed: true, diagnostic: None };
     bench.says(b, 1, end).await;
     bench.ends(a, 1, ChangeOutcome::Verified).await;
     bench.reaches("completed", is_done).await;
@@ -456,9 +456,9 @@ async fn repeated_end_counts_once_and_host_that_failed_is_told_to_retry() {
     bench.apply("1", json!({"waves": [], "retries": {"attempts": 1, "after": 0}, "soak": 0})).await;
     let host = bench.host(0);
     bench.says(host, 1, AdmissionStage::Asks).await;
-    let lease = bench.lease(host, 1).await;
+    let permit = bench.permit(host, 1).await;
     let end =
-        AdmissionStage::Ended { lease: Some(lease), outcome: ChangeOutcome::Failed, changed: true, diagnostic: None };
+        AdmissionStage::Ended { permit: Some(permit), outcome: ChangeOutcome::Failed, changed: true, diagnostic: None };
     for _ in 0..3 {
         bench.says(host, 1, end.clone()).await;
         tokio::time::sleep(Duration::from_millis(150)).await;

@@ -50,15 +50,15 @@ pub struct Decision {
     pub again_ms: Option<Millis>,
 }
 
-/// A lease for a host.
+/// A permit for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The host.
     pub host: HostId,
     /// The version that it may begin with: the one that it has asked for.
     pub version: u32,
-    /// The number of the lease.
-    pub lease: u64,
+    /// The number of the permit.
+    pub permit: u64,
     /// The question that it answers.
     pub to: Numbered,
     /// The version that this ends on the host with the outcome `superseded`, if it was granted an earlier one.
@@ -129,9 +129,9 @@ pub fn waits(
         if found.contains_key(host) || progress.terminal().is_some_and(|outcome| outcome != HostOutcome::Cannot) {
             continue;
         }
-        let reason = match (progress.outcome(), progress.lease, progress.retry_ms()) {
+        let reason = match (progress.outcome(), progress.permit, progress.retry_ms()) {
             (Some(HostOutcome::Cannot), ..) => WaitReason::Cannot,
-            (_, Some(lease), _) if lease.has_begun => WaitReason::Changing,
+            (_, Some(permit), _) if permit.has_begun => WaitReason::Changing,
             (_, Some(_), _) => WaitReason::Granted,
             (_, _, Some(at_ms)) if at_ms > now_ms => WaitReason::Retry { at_ms },
             _ if !progress.is_online => WaitReason::Away,
@@ -157,7 +157,7 @@ struct Tally<'a> {
     stalled: usize,
     /// Hosts of the present wave.
     wave: WaveTally,
-    /// Hosts that have refused without a lease.
+    /// Hosts that have refused without a permit.
     refused: usize,
     /// Hosts that are verified.
     verified: usize,
@@ -246,10 +246,10 @@ impl<'a> Decider<'a> {
             if progress.outcome() == Some(HostOutcome::Removed) {
                 continue;
             }
-            if let Some(lease) = progress.lease.filter(|lease| !lease.is_lost) {
-                let lost_ms = (lease.granted_ms + self.policy.lost_after_ms).max(floor_ms);
+            if let Some(permit) = progress.permit.filter(|permit| !permit.is_lost) {
+                let lost_ms = (permit.granted_ms + self.policy.lost_after_ms).max(floor_ms);
                 if lost_ms <= now_ms {
-                    let lost = TimedOutcome { host: *host, version: lease.version, outcome: HostOutcome::Lost };
+                    let lost = TimedOutcome { host: *host, version: permit.version, outcome: HostOutcome::Lost };
                     self.decision.outcomes.push(lost);
                 } else {
                     self.look_again(lost_ms);
@@ -287,7 +287,7 @@ impl<'a> Decider<'a> {
             }
             let is_own = state.version_for(progress) == version;
             let terminal = progress.terminal();
-            let holds_own = progress.lease.is_some_and(|lease| lease.version == version && !lease.is_lost);
+            let holds_own = progress.permit.is_some_and(|permit| permit.version == version && !permit.is_lost);
             match asks_to_retry(progress, self.now_ms) {
                 true => tally.stalled += 1,
                 false => tally.retrying += usize::from(progress.outcome().is_some() && terminal.is_none()),
@@ -564,7 +564,7 @@ impl<'a> Decider<'a> {
         let open = |progress: &HostProgress| {
             progress.counts()
                 && progress.outcome().is_none()
-                && progress.lease.is_none_or(|lease| lease.version != version)
+                && progress.permit.is_none_or(|permit| permit.version != version)
         };
         for (host, progress) in state.hosts.iter().filter(|(_, progress)| open(progress)) {
             let has_asked = progress.asked_ms.is_some();
@@ -600,7 +600,7 @@ fn asks_to_retry(progress: &HostProgress, now_ms: Millis) -> bool {
 
 fn is_unavailable(progress: &HostProgress) -> bool {
     if planted!(BudgetByReports) {
-        return progress.lease.is_some_and(|lease| lease.has_begun);
+        return progress.permit.is_some_and(|permit| permit.has_begun);
     }
     progress.is_unavailable
 }

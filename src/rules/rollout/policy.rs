@@ -60,7 +60,7 @@ pub struct RolloutPolicy {
     pub windows: Vec<Window>,
     /// How long after a wave has begun hosts are waited for that have not asked.
     pub deadline_ms: Millis,
-    /// How long after its lease was granted a host counts as failed that has not ended.
+    /// How long after its permit was granted a host counts as failed that has not ended.
     pub lost_after_ms: Millis,
     /// How often a host that has failed tries again.
     pub retries: Retries,

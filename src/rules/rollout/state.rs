@@ -84,7 +84,7 @@ pub enum HostOutcome {
     RolledBack,
     /// It has failed, and is not back at what it was.
     Failed,
-    /// It was granted a lease, and nothing was heard of its end for too long.
+    /// It was granted a permit, and nothing was heard of its end for too long.
     Lost,
     /// It has refused the version.
     Refused,
@@ -132,7 +132,7 @@ impl HostOutcome {
         }
     }
 
-    /// Whether a later one takes its place, without a new lease: that of a host that was not heard of, or has changed
+    /// Whether a later one takes its place, without a new permit: that of a host that was not heard of, or has changed
     /// nothing; and a host that is well after all is always news.
     #[must_use]
     pub fn is_replaced_by(self, later: Self) -> bool {
@@ -184,7 +184,7 @@ pub struct RolloutState {
 pub struct AcceptedFailures {
     /// Of the present wave.
     pub wave: u32,
-    /// Refusals without a lease, of the whole rollout.
+    /// Refusals without a permit, of the whole rollout.
     pub refusals: u32,
 }
 
@@ -230,15 +230,15 @@ pub struct HostProgress {
     pub is_late: bool,
     /// The number of its last message that counted.
     pub heard: Option<Numbered>,
-    /// Its last question, while it is neither answered by a lease nor taken back. Not stored: it is repeated.
+    /// Its last question, while it is neither answered by a permit nor taken back. Not stored: it is repeated.
     pub asks: Option<Question>,
     /// When it first asked for this version.
     pub asked_ms: Option<Millis>,
-    /// Its last lease, until it is known that it was not used, or how it ended.
-    pub lease: Option<Lease>,
-    /// The number of its last lease, of any version.
-    pub leases: u64,
-    /// The wave in which it was admitted, if it has a lease of this version or ended with one.
+    /// Its last permit, until it is known that it was not used, or how it ended.
+    pub permit: Option<Permit>,
+    /// The number of its last permit, of any version.
+    pub permits: u64,
+    /// The wave in which it was admitted, if it has a permit of this version or ended with one.
     pub wave: Option<u32>,
     /// How often it has failed with this version.
     pub failures: u32,
@@ -301,10 +301,10 @@ impl HostProgress {
         if let Some(HostVerdict::Final(outcome)) = self.verdict { Some(outcome) } else { None }
     }
 
-    /// Whether it has a lease, and is not given up for lost.
+    /// Whether it has a permit, and is not given up for lost.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
-        self.lease.is_some_and(|lease| !lease.is_lost)
+        self.permit.is_some_and(|permit| !permit.is_lost)
     }
 }
 
@@ -313,8 +313,8 @@ impl HostProgress {
 pub struct HostEnd {
     /// The version.
     pub version: u32,
-    /// The lease with which it began, if it needed one.
-    pub lease: Option<u64>,
+    /// The permit with which it began, if it needed one.
+    pub permit: Option<u64>,
     /// What became of it.
     pub outcome: ChangeOutcome,
 }
@@ -343,10 +343,10 @@ pub struct Question {
     pub heard_ms: Millis,
 }
 
-/// A lease.
+/// A permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
-    /// Its number: each lease of a host has a greater one.
+pub struct Permit {
+    /// Its number: each permit of a host has a greater one.
     pub number: u64,
     /// The version that the host may begin with.
     pub version: u32,
@@ -360,14 +360,14 @@ pub struct Lease {
     pub is_lost: bool,
     /// Whether the host was unavailable before.
     pub was_unavailable: bool,
-    /// The lease of an earlier version that it replaces: the host may be in the middle of that until it begins with this one.
+    /// The permit of an earlier version that it replaces: the host may be in the middle of that until it begins with this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<ReplacedLease>,
+    pub replaces: Option<ReplacedPermit>,
 }
 
-/// A lease that a later one has replaced.
+/// A permit that a later one has replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplacedLease {
+pub struct ReplacedPermit {
     /// Its number.
     pub number: u64,
     /// Its version.

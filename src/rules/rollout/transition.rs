@@ -1,7 +1,7 @@
 //! What happens to a rollout: messages of hosts, words of operators, and decisions that are carried out.
 //!
 //! **Invariant: each may be repeated, come late, or be missing.** A message of a host counts only if its number is greater
-//! than that of the last one that counted, or if it names the lease that the host has.
+//! than that of the last one that counted, or if it names the permit that the host has.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::{
     decide::{Decision, RolloutStep},
     policy::RolloutPolicy,
     state::{
-        AcceptedFailures, AuthorityWord, CheckStatus, HostOutcome, HostProgress, HostVerdict, Lease, Question,
-        ReplacedLease, RolloutPhase, RolloutState,
+        AcceptedFailures, AuthorityWord, CheckStatus, HostOutcome, HostProgress, HostVerdict, Permit, Question,
+        ReplacedPermit, RolloutPhase, RolloutState,
     },
 };
 
@@ -107,8 +107,8 @@ impl RolloutState {
         for (host, progress) in &mut next.hosts {
             let Some(before) = self.hosts.get(host) else { continue };
             progress.heard = before.heard;
-            progress.lease = before.lease;
-            progress.leases = before.leases;
+            progress.permit = before.permit;
+            progress.permits = before.permits;
             progress.ended = before.ended;
             progress.is_unavailable = before.is_unavailable;
         }
@@ -141,11 +141,11 @@ impl RolloutState {
         self.close(HostOutcome::Skipped)
     }
 
-    /// Gives every host an outcome that has neither one nor a lease of this version.
+    /// Gives every host an outcome that has neither one nor a permit of this version.
     fn close(&mut self, outcome: HostOutcome) -> Vec<(HostId, HostOutcome)> {
         let version = self.version;
         let open = |progress: &HostProgress| {
-            progress.terminal().is_none() && progress.lease.is_none_or(|lease| lease.version != version)
+            progress.terminal().is_none() && progress.permit.is_none_or(|permit| permit.version != version)
         };
         let closed = self.hosts.iter_mut().filter(|(_, progress)| open(progress)).map(|(host, progress)| {
             let outcome = progress.outcome().unwrap_or(outcome);
@@ -224,7 +224,7 @@ impl RolloutState {
         }
         let has_failed = |progress: &HostProgress| {
             let failed = [HostOutcome::Failed, HostOutcome::RolledBack, HostOutcome::Refused];
-            progress.lease.is_none() && progress.outcome().is_some_and(|outcome| failed.contains(&outcome))
+            progress.permit.is_none() && progress.outcome().is_some_and(|outcome| failed.contains(&outcome))
         };
         let tried = self
             .hosts
@@ -246,7 +246,7 @@ impl RolloutState {
             return false;
         }
         progress.is_unavailable = false;
-        progress.lease = None;
+        progress.permit = None;
         true
     }
 }
@@ -275,11 +275,11 @@ impl RolloutState {
             (Some(HostOutcome::Removed), can_take) => {
                 progress.is_late = true;
                 // It was given up before: it asks, or tells what became of it.
-                progress.lease = progress.lease.filter(|lease| !lease.is_lost);
+                progress.permit = progress.permit.filter(|permit| !permit.is_lost);
                 progress.verdict = if can_take { open } else { cannot };
             }
             (Some(HostOutcome::Cannot), true) => progress.verdict = open,
-            (None, false) if progress.lease.is_none() => progress.verdict = cannot,
+            (None, false) if progress.permit.is_none() => progress.verdict = cannot,
             _ => {}
         }
         before != (progress.group.clone(), progress.outcome())
@@ -291,16 +291,16 @@ impl RolloutState {
         let Some(progress) = self.hosts.get_mut(&host).filter(|one| one.outcome() != Some(HostOutcome::Removed)) else {
             return Vec::new();
         };
-        let earlier = progress.lease.filter(|lease| lease.version != version && !lease.is_lost);
+        let earlier = progress.permit.filter(|permit| permit.version != version && !permit.is_lost);
         *progress = progress.removed();
-        let earlier = earlier.map(|lease| (lease.version, HostOutcome::Removed));
+        let earlier = earlier.map(|permit| (permit.version, HostOutcome::Removed));
         earlier.into_iter().chain([(version, HostOutcome::Removed)]).collect()
     }
 
     /// A host has left the fleet, and does not come back: later versions need to know nothing of it.
     pub fn forget(&mut self, host: HostId) {
         if let Some(progress) = self.hosts.get_mut(&host) {
-            (progress.lease, progress.is_unavailable) = (None, false);
+            (progress.permit, progress.is_unavailable) = (None, false);
         }
     }
 
@@ -345,7 +345,7 @@ impl RolloutState {
 
 /// Messages of hosts.
 impl RolloutState {
-    /// A host asks. That also says that it has not begun, and never will, with a lease for an earlier question.
+    /// A host asks. That also says that it has not begun, and never will, with a permit for an earlier question.
     pub fn asked(&mut self, host: HostId, number: Numbered, version: u32, now_ms: Millis) -> Reception {
         let Some(progress) = self.hosts.get(&host).filter(|progress| progress.outcome() != Some(HostOutcome::Removed))
         else {
@@ -359,17 +359,17 @@ impl RolloutState {
         }
         progress.heard = Some(number);
         let (mut is_changed, mut outcome) = (progress.ended.take().is_some(), None);
-        if let Some(lease) = progress.lease.filter(|lease| lease.version == version) {
-            // It is in the middle of what the unused lease would have replaced.
-            progress.lease = lease.replaces.filter(|_| !lease.has_begun).map(|replaced| Lease {
+        if let Some(permit) = progress.permit.filter(|permit| permit.version == version) {
+            // It is in the middle of what the unused permit would have replaced.
+            progress.permit = permit.replaces.filter(|_| !permit.has_begun).map(|replaced| Permit {
                 number: replaced.number,
                 version: replaced.version,
                 has_begun: true,
                 was_unavailable: replaced.was_unavailable,
                 replaces: None,
-                ..lease
+                ..permit
             });
-            progress.is_unavailable = lease.was_unavailable || lease.has_begun;
+            progress.is_unavailable = permit.was_unavailable || permit.has_begun;
             is_changed = true;
             if version == current {
                 progress.wave = None;
@@ -399,18 +399,18 @@ impl RolloutState {
     }
 
     /// A host has begun.
-    pub fn begun(&mut self, host: HostId, number: Numbered, version: u32, lease: u64, now_ms: Millis) -> Reception {
+    pub fn begun(&mut self, host: HostId, number: Numbered, version: u32, permit: u64, now_ms: Millis) -> Reception {
         let noted = Reception { reply: Some(Reply::Noted), ..Reception::default() };
         let current = self.version;
         let Some(progress) = self.hosts.get_mut(&host) else { return noted };
         let is_newer = progress.heard.is_none_or(|heard| number > heard);
-        let known = progress.lease.filter(|held| held.number == lease && held.version == version);
+        let known = progress.permit.filter(|held| held.number == permit && held.version == version);
         if known.is_none() && !is_newer {
             return noted;
         }
-        let held = known.unwrap_or(Lease {
-            // A console that has forgotten leases believes the host.
-            number: lease,
+        let held = known.unwrap_or(Permit {
+            // A console that has forgotten permits believes the host.
+            number: permit,
             version,
             to: number,
             granted_ms: now_ms,
@@ -420,12 +420,12 @@ impl RolloutState {
             replaces: None,
         });
         let granted_ms = if held.is_lost { now_ms } else { held.granted_ms };
-        let lease = Lease { granted_ms, has_begun: true, is_lost: false, ..held };
-        let stored = |one: &HostProgress| (one.lease, one.leases, one.wave, one.verdict, one.is_unavailable);
+        let permit = Permit { granted_ms, has_begun: true, is_lost: false, ..held };
+        let stored = |one: &HostProgress| (one.permit, one.permits, one.wave, one.verdict, one.is_unavailable);
         let before = stored(progress);
         progress.hear(number);
-        progress.lease = Some(lease);
-        progress.leases = progress.leases.max(lease.number);
+        progress.permit = Some(permit);
+        progress.permits = progress.permits.max(permit.number);
         progress.is_unavailable = true;
         if is_newer {
             progress.asks = None;
@@ -450,7 +450,7 @@ impl RolloutState {
         let (current, wave, phase_ends) = (self.version, self.wave, self.phase.is_end());
         let Some(progress) = self.hosts.get_mut(&host) else { return noted };
         let is_newer = progress.heard.is_none_or(|heard| number > heard);
-        let held = progress.lease.filter(|held| Some(held.number) == end.lease && held.version == end.version);
+        let held = progress.permit.filter(|held| Some(held.number) == end.permit && held.version == end.version);
         if held.is_none() && (!is_newer || progress.ended == Some(end)) {
             // It is repeated, with a number of its own, until the answer arrives.
             progress.hear(number);
@@ -468,22 +468,23 @@ impl RolloutState {
         }
         let outcome = HostOutcome::from(end.outcome);
         let is_removed = progress.outcome() == Some(HostOutcome::Removed);
-        // Without a lease, what is the last word stays: only a host that is well after all is news.
+        // Without a permit, what is the last word stays: only a host that is well after all is news.
         let is_settled = held.is_none()
             && end.version == current
             && progress.terminal().is_some_and(|before| !before.is_replaced_by(outcome));
         let brought = Some((end.version, outcome)).filter(|_| !is_removed && !is_settled);
         let reception = Reception { is_changed: true, outcome: brought, ..noted };
-        let holds_other = held.is_none() && progress.lease.is_some_and(|lease| lease.version > end.version);
+        let holds_other = held.is_none() && progress.permit.is_some_and(|permit| permit.version > end.version);
         if holds_other {
             // It has been granted a later version since, which it will ask for again, or begin.
             return Reception { outcome: None, ..reception };
         }
-        // With a lease that the host has not used, it is as it was; the end of one that it has used says how it is.
-        let unused = progress.lease.filter(|lease| held.is_none() && lease.version == end.version && !lease.has_begun);
-        let is_other = held.is_none() && progress.lease.is_some_and(|lease| lease.version != end.version);
+        // With a permit that the host has not used, it is as it was; the end of one that it has used says how it is.
+        let unused =
+            progress.permit.filter(|permit| held.is_none() && permit.version == end.version && !permit.has_begun);
+        let is_other = held.is_none() && progress.permit.is_some_and(|permit| permit.version != end.version);
         if !(is_other && outcome == HostOutcome::Refused) {
-            progress.lease = None;
+            progress.permit = None;
         }
         if let Some(unused) = unused {
             progress.is_unavailable = unused.was_unavailable;
@@ -500,7 +501,7 @@ impl RolloutState {
             return reception;
         }
         progress.verdict = Some(HostVerdict::Final(outcome));
-        if end.lease.is_none() {
+        if end.permit.is_none() {
             progress.wave = None;
         } else {
             progress.wave.get_or_insert(wave);
@@ -574,9 +575,9 @@ impl RolloutState {
         for timed in &decision.outcomes {
             let Some(progress) = self.hosts.get_mut(&timed.host) else { continue };
             if timed.outcome == HostOutcome::Lost
-                && let Some(lease) = &mut progress.lease
+                && let Some(permit) = &mut progress.permit
             {
-                lease.is_lost = true;
+                permit.is_lost = true;
                 progress.is_unavailable &= !planted!(FreeLostHost);
             }
             if timed.version == self.version {
@@ -585,14 +586,14 @@ impl RolloutState {
         }
         for grant in &decision.grants {
             let Some(progress) = self.hosts.get_mut(&grant.host) else { continue };
-            let before = progress.lease.filter(|before| before.version != grant.version);
-            let replaces = before.map(|before| ReplacedLease {
+            let before = progress.permit.filter(|before| before.version != grant.version);
+            let replaces = before.map(|before| ReplacedPermit {
                 number: before.number,
                 version: before.version,
                 was_unavailable: before.was_unavailable,
             });
-            progress.lease = Some(Lease {
-                number: grant.lease,
+            progress.permit = Some(Permit {
+                number: grant.permit,
                 version: grant.version,
                 to: grant.to,
                 granted_ms: now_ms,
@@ -601,7 +602,7 @@ impl RolloutState {
                 was_unavailable: progress.is_unavailable,
                 replaces,
             });
-            progress.leases = grant.lease;
+            progress.permits = grant.permit;
             progress.is_unavailable = true;
             progress.asks = progress.asks.filter(|_| planted!(GrantTwice));
             if grant.version == self.version {
@@ -661,9 +662,9 @@ impl HostProgress {
     /// What is kept of a host that is not of the deployment any more: what it may be in the middle of counts again if it is
     /// selected again.
     fn removed(&self) -> Self {
-        let Self { heard, lease, leases, ended, is_unavailable, .. } = *self;
+        let Self { heard, permit, permits, ended, is_unavailable, .. } = *self;
         let verdict = Some(HostVerdict::Final(HostOutcome::Removed));
-        Self { heard, lease, leases, ended, is_unavailable, verdict, ..Self::default() }
+        Self { heard, permit, permits, ended, is_unavailable, verdict, ..Self::default() }
     }
 
     /// Whether it is one of the hosts that a share is of: it is of the deployment, and can take the version.

@@ -14,7 +14,7 @@ pub enum WaitReason {
     Away,
     /// It is connected, and has not asked: it prepares, or its own policy keeps it.
     Preparing,
-    /// It was granted a lease, and has not said that it has begun.
+    /// It was granted a permit, and has not said that it has begun.
     Granted,
     /// It is in the middle of the change.
     Changing,

@@ -7,7 +7,7 @@
 //! has said to ask again; that it has begun, and how it has ended, until the console has stored that. On a new connection
 //! all that is open is said at once.
 //!
-//! **Invariant: record, then act.** That the host begins is stored, with the lease, before anything else follows from a
+//! **Invariant: record, then act.** That the host begins is stored, with the permit, before anything else follows from a
 //! grant; a grant that cannot be stored is judged again.
 
 use std::{collections::BTreeMap, fmt::Debug};
@@ -158,12 +158,12 @@ impl<R: Debug, W: Debug> Session<R, W> {
             return Err("it does not answer the last message of its deployment");
         };
         match (&said.statement.stage, &answer.verdict) {
-            (AdmissionStage::Asks, AdmissionVerdict::Granted { lease, begin_within_ms }) => {
+            (AdmissionStage::Asks, AdmissionVerdict::Granted { permit, begin_within_ms }) => {
                 let within_ms = Millis::try_from(*begin_within_ms).unwrap_or(Millis::MAX);
                 let is_late = self.local.time.now_ms(now.clock_ms) > answer.issued_ms.saturating_add(within_ms);
                 match is_late {
-                    true => Err("it grants a lease, and is too old by this host's clock"),
-                    false => Ok(Some(AdmissionStep::Begin { lease: *lease })),
+                    true => Err("it grants a permit, and is too old by this host's clock"),
+                    false => Ok(Some(AdmissionStep::Begin { permit: *permit })),
                 }
             }
             (AdmissionStage::Asks, AdmissionVerdict::Wait { reason, again_ms }) => {

@@ -1,5 +1,5 @@
 //! Versions that are rolled out: the agent is killed around each commit between its question and the end of a version. Whenever
-//! that is, a version begins once and ends once, and neither its lease nor its outcome is lost.
+//! that is, a version begins once and ends once, and neither its permit nor its outcome is lost.
 
 use std::{collections::BTreeSet, fs, sync::Arc};
 

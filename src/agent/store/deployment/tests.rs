@@ -466,11 +466,11 @@ fn asking(number: u32, units: Vec<Value>) -> Value {
 
 impl Bench {
     /// Begins the version of the stored document; `Err` if it is refused.
-    async fn begin(&self, lease: u64) {
+    async fn begin(&self, permit: u64) {
         let mut tx = self.store.begin().await.unwrap();
         let text = document::text(&mut tx).await.unwrap().unwrap();
         let body = host_body::read(text.body.as_bytes()).unwrap();
-        self.apply(&mut tx, &body, ApplyScope::Begin(&"d/x".parse().unwrap(), lease)).await;
+        self.apply(&mut tx, &body, ApplyScope::Begin(&"d/x".parse().unwrap(), permit)).await;
         crate::store::commit(tx, "begin deployment").await.unwrap();
     }
 
@@ -488,13 +488,13 @@ impl Bench {
     }
 }
 
-fn begun(lease: u64) -> AdmissionRowStage {
-    AdmissionRowStage::Begun { lease }
+fn begun(permit: u64) -> AdmissionRowStage {
+    AdmissionRowStage::Begun { permit }
 }
 
-fn ended(lease: Option<u64>, outcome: ChangeOutcome, message: Option<&str>) -> AdmissionRowStage {
+fn ended(permit: Option<u64>, outcome: ChangeOutcome, message: Option<&str>) -> AdmissionRowStage {
     let reason = message.map(<_>::from);
-    AdmissionRowStage::Ended { lease, outcome, changed: false, reason, noted: None }
+    AdmissionRowStage::Ended { permit, outcome, changed: false, reason, noted: None }
 }
 
 #[tokio::test]
@@ -534,7 +534,7 @@ async fn version_that_is_asked_for_changes_nothing_until_it_begins() {
 }
 
 #[tokio::test]
-async fn version_without_a_change_is_applied_without_a_lease_if_all_is_well() {
+async fn version_without_a_change_is_applied_without_a_permit_if_all_is_well() {
     let mut bench = Bench::new().await;
     bench.document(&body(vec![asking(1, vec![listed("d/a", "1", None)])], &[])).await;
     bench.begin(1).await;
@@ -559,7 +559,7 @@ async fn refusal_of_a_version_that_is_asked_for_ends_it_and_may_pass() {
     bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
     bench.document(&body(vec![asking(1, vec![listed("d/a", "2", None)])], &[])).await;
     let rows = bench.rows().await;
-    let AdmissionRowStage::Ended { lease: None, outcome: ChangeOutcome::Refused, reason: Some(why), .. } =
+    let AdmissionRowStage::Ended { permit: None, outcome: ChangeOutcome::Refused, reason: Some(why), .. } =
         &rows[0].stage
     else {
         panic!("{rows:?}")
@@ -572,17 +572,17 @@ async fn refusal_of_a_version_that_is_asked_for_ends_it_and_may_pass() {
     }
     bench.retry().await;
     assert_eq!((bench.rows().await, bench.reported("d/x").await.refused), (vec![], None));
-    // What it cannot have when it begins ends it with its lease.
+    // What it cannot have when it begins ends it with its permit.
     let verb = json!({"unit_apply": {"unit": "d/a", "spec": listed("d/a", "1", None)["spec"], "run": "stopped"}});
     bench.verb(&serde_json::from_value(verb).unwrap()).await.unwrap();
     bench.begin(5).await;
     let stage = bench.rows().await.remove(0).stage;
-    assert!(matches!(stage, AdmissionRowStage::Ended { lease: Some(5), outcome: ChangeOutcome::Refused, .. }));
+    assert!(matches!(stage, AdmissionRowStage::Ended { permit: Some(5), outcome: ChangeOutcome::Refused, .. }));
     assert_eq!(bench.owner("d/a").await, None);
 }
 
 #[tokio::test]
-async fn unit_that_has_failed_is_tried_anew_with_each_lease() {
+async fn unit_that_has_failed_is_tried_anew_with_each_permit() {
     let mut bench = Bench::new().await;
     let of = |number| body(vec![asking(number, vec![listed("d/a", "1", None)])], &[]);
     bench.document(&of(1)).await;

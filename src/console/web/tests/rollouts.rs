@@ -117,11 +117,11 @@ async fn failed_host_is_found_and_released_on_its_page() {
     assert!(!shown.contains("<button class=\"primary\""), "it is not unavailable: {shown}");
     played.say(&browser, AdmissionStage::Asks);
     browser.see(&format!("{PAGE}?wave=1"), "till-7").await;
-    played.say(&browser, AdmissionStage::Begun { lease: 1 });
+    played.say(&browser, AdmissionStage::Begun { permit: 1 });
     browser.see(&format!("{PAGE}?waits=changing"), "till-7").await;
     let diagnostic = Some(Diagnostic::new("unit default/till: <b>exit code 3</b>"));
-    let (lease, outcome) = (Some(1), ChangeOutcome::Failed);
-    played.say(&browser, AdmissionStage::Ended { lease, outcome, changed: true, diagnostic });
+    let (permit, outcome) = (Some(1), ChangeOutcome::Failed);
+    played.say(&browser, AdmissionStage::Ended { permit, outcome, changed: true, diagnostic });
     let page = browser.see(&format!("{PAGE}?outcome=failed"), "Release…").await;
     assert!(page.contains("unit default/till: &lt;b&gt;exit code 3") && page.contains(">unavailable<"), "{page}");
     let page = browser.page(&format!("{PAGE}?outcome=verified")).await;
@@ -146,9 +146,9 @@ async fn earlier_rollout_is_shown_with_its_hosts() {
     let (browser, mut played) = rolled_out().await;
     played.say(&browser, AdmissionStage::Asks);
     browser.see(&format!("{PAGE}?wave=1"), "till-7").await;
-    played.say(&browser, AdmissionStage::Begun { lease: 1 });
-    let (lease, outcome) = (Some(1), ChangeOutcome::Verified);
-    played.say(&browser, AdmissionStage::Ended { lease, outcome, changed: true, diagnostic: None });
+    played.say(&browser, AdmissionStage::Begun { permit: 1 });
+    let (permit, outcome) = (Some(1), ChangeOutcome::Verified);
+    played.say(&browser, AdmissionStage::Ended { permit, outcome, changed: true, diagnostic: None });
     browser.see(PAGE, ">completed<").await;
     browser.fixture.roll_out_container("default/till", "host=*", "scanner", Some(json!({}))).await;
     let page = browser.page(PAGE).await;

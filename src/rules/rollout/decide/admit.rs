@@ -63,9 +63,9 @@ impl<'a> Decider<'a> {
                 Admittance::Granted => self.decision.grants.push(Grant {
                     host,
                     version: asks.version,
-                    lease: progress.leases + 1,
+                    permit: progress.permits + 1,
                     to: asks.number,
-                    replaces: progress.lease.filter(|lease| !lease.is_lost).map(|lease| lease.version),
+                    replaces: progress.permit.filter(|permit| !permit.is_lost).map(|permit| permit.version),
                 }),
                 Admittance::AskAuthority => {
                     self.decision.ask_authority.push(host);

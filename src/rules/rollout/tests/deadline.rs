@@ -39,13 +39,13 @@ impl AskingHosts {
         self.state.asked(host, number, 1, now_ms);
     }
 
-    /// A host that asks is granted a lease, and ends with it.
+    /// A host that asks is granted a permit, and ends with it.
     fn end(&mut self, host: HostId, outcome: ChangeOutcome, now_ms: Millis) -> Option<Reply> {
         let grants = self.decide(now_ms).grants;
-        let lease = grants.iter().find(|grant| grant.host == host).map(|grant| grant.lease);
-        assert!(lease.is_some(), "{host} is not granted a lease");
+        let permit = grants.iter().find(|grant| grant.host == host).map(|grant| grant.permit);
+        assert!(permit.is_some(), "{host} is not granted a permit");
         let number = self.number();
-        self.state.ended(host, number, HostEnd { version: 1, lease, outcome }, &self.policy, now_ms).reply
+        self.state.ended(host, number, HostEnd { version: 1, permit, outcome }, &self.policy, now_ms).reply
     }
 }
 
@@ -97,7 +97,7 @@ fn failed_rollout_is_completed_once_nobody_changes_any_more() {
     let target = |host| TargetHost { host, group: None, is_online: true, can_take: true };
     let state = RolloutState::begin(&policy, 1, None, false, [first, second].map(target), 0);
     let mut told = AskingHosts { policy, state, seq: 0 };
-    let lease_of = |decision: Decision, host| decision.grants.iter().find(|grant| grant.host == host).unwrap().lease;
+    let permit_of = |decision: Decision, host| decision.grants.iter().find(|grant| grant.host == host).unwrap().permit;
     // Nobody asks until the deadline.
     for _ in 0..3 {
         told.decide(DEADLINE_MS);
@@ -106,16 +106,16 @@ fn failed_rollout_is_completed_once_nobody_changes_any_more() {
 
     // The first begins, and is silent for so long that it is lost, so that the second may begin.
     told.ask(first, DEADLINE_MS);
-    let of_first = lease_of(told.decide(DEADLINE_MS), first);
+    let of_first = permit_of(told.decide(DEADLINE_MS), first);
     let late_ms = DEADLINE_MS + told.policy.lost_after_ms;
     told.decide(late_ms);
     told.ask(second, late_ms);
-    let of_second = lease_of(told.decide(late_ms), second);
-    for (host, lease, outcome) in
+    let of_second = permit_of(told.decide(late_ms), second);
+    for (host, permit, outcome) in
         [(first, of_first, ChangeOutcome::Verified), (second, of_second, ChangeOutcome::Failed)]
     {
         assert!(matches!(told.state.phase, RolloutPhase::Failed { .. }), "before {host} ends: {:?}", told.state.phase);
-        let (number, end) = (told.number(), HostEnd { version: 1, lease: Some(lease), outcome });
+        let (number, end) = (told.number(), HostEnd { version: 1, permit: Some(permit), outcome });
         told.state.ended(host, number, end, &told.policy, late_ms);
         told.decide(late_ms);
     }

@@ -21,8 +21,8 @@ const BEGIN_WITHIN_MS: Millis = 30_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostStage {
     Asks,
-    Begun { lease: u64 },
-    Ended { lease: Option<u64>, outcome: ChangeOutcome },
+    Begun { permit: u64 },
+    Ended { permit: Option<u64>, outcome: ChangeOutcome },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Message {
 
 #[derive(Clone, Copy, Debug)]
 enum Verdict {
-    Granted { lease: u64 },
+    Granted { permit: u64 },
     Noted,
     Retry,
 }
@@ -55,7 +55,7 @@ struct ConsoleAnswer {
 #[derive(Clone, Copy, Debug)]
 struct Change {
     version: u32,
-    lease: u64,
+    permit: u64,
     granted_ms: Millis,
 }
 
@@ -99,7 +99,7 @@ pub(super) enum Event {
     Speak(usize),
     /// A host ends what it is in the middle of.
     End(usize, ChangeOutcome),
-    /// A host ends a version without a lease.
+    /// A host ends a version without a permit.
     EndFree(usize, bool),
     /// A message or an answer arrives, of those that are under way.
     Arrive(usize),
@@ -291,8 +291,8 @@ impl World {
         }
         for timed in &decision.outcomes {
             if timed.outcome == HostOutcome::Lost {
-                let lease = self.state.hosts[&timed.host].lease.unwrap();
-                self.lost.insert((timed.host, lease.number));
+                let permit = self.state.hosts[&timed.host].permit.unwrap();
+                self.lost.insert((timed.host, permit.number));
             }
             self.record(timed.version, timed.host, timed.outcome);
         }
@@ -305,7 +305,7 @@ impl World {
         }
         for grant in &decision.grants {
             let is_new = self.granted.insert((grant.host, grant.to));
-            self.check(is_new, "a question is answered by two leases");
+            self.check(is_new, "a question is answered by two permits");
             if let Some(replaced) = grant.replaces.filter(|replaced| *replaced != grant.version) {
                 self.record(replaced, grant.host, HostOutcome::Superseded);
             }
@@ -314,7 +314,7 @@ impl World {
             let issued_at = grant.replaces.and(self.placed_at.get(&grant.host).copied()).unwrap_or(self.events);
             self.placed_at.insert(grant.host, issued_at);
             let (to, version, issued_ms) = (grant.to, grant.version, self.now_ms);
-            let verdict = Verdict::Granted { lease: grant.lease };
+            let verdict = Verdict::Granted { permit: grant.permit };
             self.answers.push(ConsoleAnswer { host, to, version, issued_ms, issued_at, verdict });
         }
         match &decision.step {
@@ -519,7 +519,7 @@ impl World {
         let said = match (host.last, host.change) {
             (Some(last), _) if matches!(last.said, HostStage::Ended { .. }) => (last.version, last.said),
             (_, Some(change)) if change.version >= document => {
-                (change.version, HostStage::Begun { lease: change.lease })
+                (change.version, HostStage::Begun { permit: change.permit })
             }
             _ if host.done.contains(&document) => return,
             _ => (document, HostStage::Asks),
@@ -542,7 +542,7 @@ impl World {
         host.has_left_broken = false;
         host.done.insert(change.version);
         host.number += 1;
-        let said = HostStage::Ended { lease: Some(change.lease), outcome };
+        let said = HostStage::Ended { permit: Some(change.permit), outcome };
         let message = Message { host: index, number: numbered(host.number), version: change.version, said };
         host.last = Some(message);
         if host.is_online {
@@ -560,7 +560,7 @@ impl World {
         host.is_broken &= !is_verified;
         host.done.insert(version);
         host.number += 1;
-        let said = HostStage::Ended { lease: None, outcome };
+        let said = HostStage::Ended { permit: None, outcome };
         let message = Message { host: index, number: numbered(host.number), version, said };
         host.last = Some(message);
         if host.is_online {
@@ -609,9 +609,9 @@ impl World {
         let before = self.state.hosts.get(&host).map(kept);
         let reception = match said {
             HostStage::Asks => self.state.asked(host, number, version, now_ms),
-            HostStage::Begun { lease } => self.state.begun(host, number, version, lease, now_ms),
-            HostStage::Ended { lease, outcome } => {
-                let end = HostEnd { version, lease, outcome };
+            HostStage::Begun { permit } => self.state.begun(host, number, version, permit, now_ms),
+            HostStage::Ended { permit, outcome } => {
+                let end = HostEnd { version, permit, outcome };
                 self.state.ended(host, number, end, &self.policy, now_ms)
             }
         };
@@ -645,12 +645,12 @@ impl World {
         let host = &mut self.hosts[answer.host];
         let Some(last) = host.last.filter(|last| last.number == answer.to && host.is_online) else { return };
         match (answer.verdict, last.said) {
-            (Verdict::Granted { lease }, HostStage::Asks)
+            (Verdict::Granted { permit }, HostStage::Asks)
                 if host.document == Some(answer.version)
                     && last.version == answer.version
                     && self.now_ms <= answer.issued_ms + BEGIN_WITHIN_MS =>
             {
-                let change = Change { version: answer.version, lease, granted_ms: answer.issued_ms };
+                let change = Change { version: answer.version, permit, granted_ms: answer.issued_ms };
                 self.begin(answer.host, change, answer.issued_at);
             }
             (Verdict::Noted, HostStage::Begun { .. } | HostStage::Ended { .. }) => host.last = None,
@@ -676,7 +676,7 @@ impl World {
         host.is_broken = true;
         host.is_released = false;
         host.number += 1;
-        let said = HostStage::Begun { lease: change.lease };
+        let said = HostStage::Begun { permit: change.permit };
         let message = Message { host: index, number: numbered(host.number), version: change.version, said };
         host.last = Some(message);
         self.messages.push(message);
@@ -701,7 +701,7 @@ impl World {
         }
         // One that is given up for lost is not counted, nor one that was removed and would have been given up since.
         let is_given_up = |host: &Host, change: Change| {
-            let is_lost = self.lost.iter().any(|(id, lease)| *id == host.id && *lease >= change.lease);
+            let is_lost = self.lost.iter().any(|(id, permit)| *id == host.id && *permit >= change.permit);
             is_lost || self.now_ms - change.granted_ms >= self.policy.lost_after_ms
         };
         let changes = |host: &&Host| host.change.is_some_and(|change| !is_given_up(host, change));

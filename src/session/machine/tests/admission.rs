@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use super::*;
 
 const ASKS: AdmissionStage = AdmissionStage::Asks;
-const BEGUN: AdmissionStage = AdmissionStage::Begun { lease: 1 };
+const BEGUN: AdmissionStage = AdmissionStage::Begun { permit: 1 };
 
-fn ended(lease: Option<u64>) -> AdmissionStage {
-    AdmissionStage::Ended { lease, outcome: ChangeOutcome::Verified, changed: true, diagnostic: None }
+fn ended(permit: Option<u64>) -> AdmissionStage {
+    AdmissionStage::Ended { permit, outcome: ChangeOutcome::Verified, changed: true, diagnostic: None }
 }
 
 fn name() -> DeploymentName {
@@ -25,8 +25,8 @@ fn statement(version: u32, stage: AdmissionStage) -> AdmissionStatement {
     AdmissionStatement { version, digest: Digest::of(&version.to_be_bytes()), stage, noted: None }
 }
 
-fn granted(lease: u64) -> AdmissionVerdict {
-    AdmissionVerdict::Granted { lease, begin_within_ms: 60_000 }
+fn granted(permit: u64) -> AdmissionVerdict {
+    AdmissionVerdict::Granted { permit, begin_within_ms: 60_000 }
 }
 
 fn wait(again_ms: u64) -> AdmissionVerdict {
@@ -229,7 +229,7 @@ fn noted_end_is_not_said_again_and_can_be_retried_after_a_restart() {
 fn later_end_replaces_an_earlier_one() {
     let mut bench = Bench::working();
     let refused =
-        AdmissionStage::Ended { lease: None, outcome: ChangeOutcome::Refused, changed: false, diagnostic: None };
+        AdmissionStage::Ended { permit: None, outcome: ChangeOutcome::Refused, changed: false, diagnostic: None };
     let first = bench.says(Some(statement(1, refused))).remove(0).number;
     bench.says(Some(statement(1, ended(None))));
     assert!(rejected(&bench.answer_to(first, AdmissionVerdict::Noted)));
@@ -238,7 +238,7 @@ fn later_end_replaces_an_earlier_one() {
 
 proptest! {
     /// Whatever is answered, in whatever order and to whatever message: a version is begun once for each question that was
-    /// the last one, and never with a lease for an earlier one.
+    /// the last one, and never with a permit for an earlier one.
     #[test]
     fn host_begins_once_for_the_question_that_was_granted(
         steps in prop::collection::vec((0..7u8, 0..4u64, 0..40_000i64), 1..60)
