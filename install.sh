@@ -72,7 +72,7 @@ while [ $# -gt 0 ]; do
             usage
             exit 0
             ;;
-        *) fail 2 "there is no option $1" "sh install.sh --help" ;;
+        *) fail 2 "unknown option $1" "sh install.sh --help" ;;
     esac
     shift
 done
@@ -105,7 +105,7 @@ recorded() {
 confirm() {
     [ -z "$yes" ] || return 0
     if ! (: </dev/tty) 2>/dev/null; then
-        fail 1 "there is no terminal to ask on, so nothing was changed" "--yes does it without a question"
+        fail 1 "no terminal to ask on, so nothing was changed" "pass --yes to run without a question"
     fi
     printf '%s [y/N] ' "$1" >/dev/tty
     read -r answer </dev/tty
@@ -333,7 +333,7 @@ if [ "$part" = agent ]; then
         [ "$join" != - ] || read -r join || [ -n "$join" ]
         case "$join" in
             muster1.*) ;;
-            *) fail 2 "--join: that is no join token, which begins with muster1." "\`muster token create\` on the fleet's machine prints one" ;;
+            *) fail 2 "--join: this is not a join token, which begins with muster1." "\`muster token create\` on the fleet's machine prints one" ;;
         esac
         (umask 077 && printf '%s\n' "$join" >"$work/token")
         set -- "$@" --join-file "$work/token"

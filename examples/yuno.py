@@ -16,7 +16,7 @@ import time
 
 
 class Channel:
-    """Lines, over a connection that is made anew when it is lost."""
+    """Lines, over a connection that is made again when it is lost."""
 
     def __init__(self, can):
         self.can, self.ready = can, False

@@ -57,7 +57,7 @@ while :; do
             *) say "{\"answer\":{\"id\":\"$id\",\"error\":{\"code\":\"unknown\",\"message\":\"this is not known here\"}}}" ;;
         esac
     done
-    # The connection is gone, and is made anew.
+    # The connection is gone, and is made again.
     exec 3>&- 4<&-
     sleep 0.2
 done
