@@ -893,7 +893,7 @@ mod tests {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
         assert_eq!(load_with(folder.path(), handed_in).unwrap().unwrap().key, identity.key);
         for (damage, reason) in
-            [(None, "not sent"), (Some(KeyPair::generate().unwrap().serialize_pem()), "not the one")]
+            [(None, "not provided"), (Some(KeyPair::generate().unwrap().serialize_pem()), "not the one")]
         {
             fs::remove_file(&path).unwrap();
             fs::write(&path, damage.clone().unwrap_or_default()).unwrap();

@@ -426,7 +426,7 @@ pub(crate) mod tests {
             );
             assert_eq!(taken, [], "{name}");
         }
-        check(&|tar| entry(tar, "holiday.jpg", b"x"), "something else");
+        check(&|tar| entry(tar, "holiday.jpg", b"x"), "another kind");
         check(&|tar| entry(tar, MANIFEST, &manifest), "no list of sums");
         check(
             &|tar| {

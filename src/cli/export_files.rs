@@ -156,7 +156,7 @@ mod tests {
         std::fs::write(at("large"), vec![b'x'; 40_000]).unwrap();
         let faults = run(&[at("binary"), at("large"), at("none")]).unwrap_err();
         assert!(
-            faults[0].cause.contains("no text")
+            faults[0].cause.contains("not text")
                 && faults[1].cause.contains("40000 bytes")
                 && faults[2].cause.contains("nothing"),
             "{faults:?}"

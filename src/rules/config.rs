@@ -467,11 +467,11 @@ mod tests {
     fn malformed_secrets_are_refused() {
         for (document, complaint) in [
             (json!({"a": {SECRET: {"name": "Db 1"}}}), "/a: the secret's name"),
-            (json!({"a": {SECRET: {"name": "db", "version": 2}}}), "/a: a reference to a secret has the key"),
-            (json!({"a": {SECRET: {}}}), "/a: a reference to a secret has the key"),
+            (json!({"a": {SECRET: {"name": "db", "version": 2}}}), "/a: a reference to a secret has only the key"),
+            (json!({"a": {SECRET: {}}}), "/a: a reference to a secret has only the key"),
             (json!({"a": {SECRET: [1]}}), "/a: a secret is"),
-            (json!({"a": {SECRET: "x", "b": 1}}), "/a: beside"),
-            (json!({"a/b": [{SECRET: MASK}]}), "/a~1b/0: *** is what is shown"),
+            (json!({"a": {SECRET: "x", "b": 1}}), "/a: \"$secret\" must be the only key"),
+            (json!({"a/b": [{SECRET: MASK}]}), "/a~1b/0: *** is the mask"),
             (json!({SECRET: {SECRET: "x"}}), "the whole document: a reference"),
             (json!({"a": {SECRET: null}}), "/a: a secret is"),
         ] {

@@ -305,7 +305,7 @@ mod tests {
             (json!({"mounts": [mount("srv", "/a")]}), "mounts.0.host"),
             (json!({"mounts": [mount("/srv/../etc", "/a")]}), "mounts.0.host"),
             (json!({"mounts": [mount("/srv", "a")]}), "mounts.0.inside"),
-            (json!({"mounts": [mount("/srv", "//")]}), "mounts.0.inside is the root"),
+            (json!({"mounts": [mount("/srv", "//")]}), "mounts.0.inside is /"),
             (json!({"mounts": [mount("/a", "/c"), mount("/b", "/c")]}), "mounts.1.inside: /c is listed twice"),
             (json!({"mounts": (0..33).map(|n| mount("/a", &format!("/{n}"))).collect::<Vec<_>>()}), "mounts"),
             (json!({"ports": {"web": 80}}), "ports.web"),

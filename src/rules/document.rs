@@ -609,7 +609,7 @@ mod tests {
             }),
             &[
                 ("default/a: artefact", "`artifact`"),
-                ("default/a: restart_epoch", "no such key"),
+                ("default/a: restart_epoch", "unknown key"),
                 ("default/a: limits.memroy_bytes", "`memory_bytes`"),
                 ("default/a: provides.2.nam", "`name`"),
                 ("default/a: artifact", "expected a string"),
@@ -667,8 +667,8 @@ mod tests {
                 "mounts": [{"host": "/a", "inside": "/b"}, {"hots": "/a", "inside": 5}], "network": "empty",
             }),
             &[
-                ("a/b: artifact", "no such key"),
-                ("a/b: configs", "no such key"),
+                ("a/b: artifact", "unknown key"),
+                ("a/b: configs", "unknown key"),
                 ("a/b: mounts.1.hots", "`host`"),
                 ("a/b: mounts.1", "invalid type"),
                 ("a/b: network", "`bridge`"),

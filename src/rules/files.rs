@@ -150,8 +150,8 @@ mod tests {
             (json!({"link": "x", "mode": "0644"}), "which do not apply to this kind"),
             (json!({"text": "", "validate": ["true"]}), "stands for its path"),
             (json!({"directory": {}, "validate": ["true", "{}"]}), "only files"),
-            (json!({"text": "", "owner": ""}), "no name"),
-            (json!({"link": ""}), "nowhere"),
+            (json!({"text": "", "owner": ""}), "not a name"),
+            (json!({"link": ""}), "target is empty"),
         ] {
             let found = of(json!({"files": {"/a": entry}}));
             assert!(found.len() == 1 && format!("{:#}", found[0]).contains(words), "{found:?}");

@@ -266,7 +266,7 @@ pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b
         ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}").into()),
         _ => {
             let config = if spec.configured { "{config}, " } else { "" };
-            Some(Diagnostic::new(format_args!("{one} is an unknown placeholder")).with_hint(format_args!(
+            Some(Diagnostic::new(format_args!("{one}, which is an unknown placeholder")).with_hint(format_args!(
                 "there are {config}{{port:NAME}}, {{address:NAME}} and {{endpoint:NAME}}; {{{one}}} is \
                  the text {one} itself"
             )))

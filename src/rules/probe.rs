@@ -413,15 +413,15 @@ mod tests {
         check_spec(
             r#"{"live":{"tcp":{"port":1},"interval_ms":1,"timeout_ms":9000000,"failures":0,"successes":2}}"#,
             &[
-                "probes.live.interval_ms is 1, and may be from 100",
+                "probes.live.interval_ms is 1; it must be from 100",
                 "probes.live.timeout_ms is 9000000",
-                "probes.live.failures is 0, and may be from 1",
+                "probes.live.failures is 0; it must be from 1",
                 "probes.live.successes is 2, but",
             ],
         );
         check_spec(
             r#"{"start":{"tcp":{"port":1},"failures":5}}"#,
-            &["probes.start.failures is 5, but it is tried until"],
+            &["probes.start.failures is 5, but the probe is repeated until"],
         );
         check_spec(r#"{"live":{"exec":[]}}"#, &["probes.live.exec has no program"]);
         check_spec(r#"{"live":{"exec":["a","{port:db}"]}}"#, &["probes.live.exec: word 2 has {port:db}"]);

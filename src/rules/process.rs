@@ -376,7 +376,7 @@ mod tests {
             (json!({"env": {"": "b"}}), "environment variable"),
             (json!({"env": {"a=b": "b"}}), "environment variable"),
             (json!({"env": {"a": "\0"}}), "environment variable"),
-            (json!({"env": {"MUSTER_UNIT": "b"}}), "environment variable MUSTER_UNIT is the agent's own"),
+            (json!({"env": {"MUSTER_UNIT": "b"}}), "environment variable MUSTER_UNIT is reserved"),
             (json!({"cwd": "srv"}), "cwd"),
             (json!({"cwd": "/a\0"}), "cwd"),
             (json!({"cwd": ""}), "cwd"),

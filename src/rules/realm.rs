@@ -237,7 +237,7 @@ mod tests {
             }),
             &["60000 ports", "multicast", "no realm none"],
         );
-        check_wrong(&realm("new", |realm| realm.ports = Some(PortRange { first: 9, last: 8 })), &["no range"]);
+        check_wrong(&realm("new", |realm| realm.ports = Some(PortRange { first: 9, last: 8 })), &["not a range"]);
     }
 
     #[test]

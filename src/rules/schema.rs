@@ -180,7 +180,7 @@ mod tests {
             (json!({"maxLength": 3}), "/p: has more than 3"),
             (json!({"pattern": "^x"}), "/p: does not match"),
             (json!({"const": "y"}), "/p: value must be 'y'"),
-            (json!({"not": {}}), "/p: is not what"),
+            (json!({"not": {}}), "/p: does not match the schema"),
         ] {
             let schema = json!({"properties": {"p": rule}});
             check_says(&schema, &json!({"p": {"$secret": "hunter2"}}), &[words]);

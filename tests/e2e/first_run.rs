@@ -93,7 +93,7 @@ fn start_that_leaves_other_hosts_offline_says_so() {
         if hosts.as_array().unwrap().len() == 2 { Ok(()) } else { Err(hosts.to_string()) }
     });
     other.stop();
-    let warning = "look for it at 0.0.0.0, where it does not listen now";
+    let warning = "connect to 0.0.0.0, where it no longer listens";
     let printed = fleet.stop();
     assert!(!printed.contains(warning), "{printed}");
     fleet.restart_with(&["--no-sample"]);

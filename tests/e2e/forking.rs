@@ -43,7 +43,11 @@ fn daemonised_program_is_recognised_and_kept() {
     let unit = fleet.unit("default/daemon", |unit| !unit["observed"]["error"].is_null());
     let error = &unit["observed"]["error"];
     let has = |part: &str, words: &str| error[part].as_str().unwrap().contains(words);
-    assert!(has("message", "exit code 0, while what it had started still ran") && has("hint", "--forking"), "{error}");
+    assert!(
+        has("message", "exit code 0, while processes that it had started were still running")
+            && has("hint", "--forking"),
+        "{error}"
+    );
     fleet.muster(&[&create[..], &["--forking", "--notify"]].concat()).expect_code(2);
 
     // Its agent finds it again, whatever the agent ends by.

@@ -180,6 +180,6 @@ fn invalid_probe_is_refused_with_its_field() {
     let run = tried(&["--start", "tcp:web", "--live", "every=1ms,successes=2,tcp:80"]);
     assert_ne!(run.code, 0);
     run.expect_stderr("probes.start.tcp.port is web, and `provides` has no endpoint")
-        .expect_stderr("probes.live.interval_ms is 1, and may be from 100")
+        .expect_stderr("probes.live.interval_ms is 1; it must be from 100")
         .expect_stderr("probes.live.successes is 2");
 }

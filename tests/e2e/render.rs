@@ -338,7 +338,7 @@ fn template_that_cannot_be_rendered_is_refused_and_changes_nothing() {
         (["{{ vars.color }}", "x"], "vars.color has no value here"),
         (["{{ realm }}", "{port:x}"], "argument 3: it says {port:x}, and provides has no x"),
         (["{endpoint:y}", "x"], "argument 2: it says {endpoint:y}, and needs has no y"),
-        (["{{ '{nonsense}' }}", "x"], "argument 2: it says {nonsense} is an unknown placeholder"),
+        (["{{ '{nonsense}' }}", "x"], "argument 2: it says {nonsense}, which is an unknown placeholder"),
     ] {
         let path = bench.document(&args, &json!({}));
         let run = fleet.muster(&[&["render", &path][..], &host].concat());

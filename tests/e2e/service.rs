@@ -144,7 +144,7 @@ fn service_restarts_keep_yunos_running() {
     // Taken away, it still leaves the yuno.
     let yuno = site.running("default/till");
     let gone = site.machine.run(&["/usr/local/bin/muster", "agent", "uninstall"]).expect_code(0).stderr;
-    assert!(gone.contains(&format!("default/till goes on (process {})", yuno.0)), "{gone}");
+    assert!(gone.contains(&format!("default/till keeps running (process {})", yuno.0)), "{gone}");
     assert_eq!(site.machine.start_ticks(yuno.0), Some(yuno.1));
     assert!(site.machine.path("/etc/muster/agent.toml").exists());
     assert!(!site.machine.path("/usr/local/bin/muster").exists());

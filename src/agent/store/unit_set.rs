@@ -242,7 +242,7 @@ mod tests {
         let bench = Bench::new().await;
         let units = |count: usize| (0..count).map(|number| wish(&format!("d/u{number}"), None)).collect::<Vec<_>>();
         let refusal = bench.apply(&units(UNITS_MAX + 4)).await.unwrap_err();
-        assert!(refusal.diagnostic.cause.contains("256 units, as many as one may have"), "{}", refusal.diagnostic);
+        assert!(refusal.diagnostic.cause.contains("256 units, the maximum"), "{}", refusal.diagnostic);
         assert_eq!(bench.units().await.len(), 0);
         assert_eq!(bench.apply(&units(UNITS_MAX)).await.unwrap().len(), UNITS_MAX);
         assert_eq!(bench.units().await.len(), UNITS_MAX);

@@ -383,7 +383,7 @@ mod tests {
         let mut slow = followed(FollowGoal::Online, &[host(1, Changing, None), host(2, Away, None)]);
         slow.timed_out = true;
         let failure = slow.verdict().unwrap_err();
-        assert_eq!(failure.cause(), Some("1 of 2 hosts of shop/till does not exist yet:\n  till-1: changing"));
+        assert_eq!(failure.cause(), Some("1 of 2 hosts of shop/till is not there yet:\n  till-1: changing"));
     }
 
     #[test]

@@ -183,7 +183,7 @@ mod tests {
             "step 1: timeout",
             "step 2: ",
             "step 3: ",
-            "step 4: an object",
+            "step 4: expected an object",
             "step 5: argv",
             "step 5: user",
         ] {

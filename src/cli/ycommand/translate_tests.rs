@@ -192,7 +192,7 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
         assert!(failure.given_hint().is_none(), "{failure:?}");
         failure.cause().unwrap().to_owned()
     };
-    assert_eq!(message("create-yuno id=x"), "create-yuno: yuno_role=… and yuno_name=… are wanted");
+    assert_eq!(message("create-yuno id=x"), "create-yuno: expected yuno_role=… and yuno_name=…");
     assert_eq!(
         message("create-yuno realm_id=a yuno_role=till yuno_name=other"),
         "cannot create a/till-other: there is no config till.other (`update-config`)"

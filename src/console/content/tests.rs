@@ -185,12 +185,9 @@ async fn all_faults_are_reported_at_once() {
     let moved = Artifact { size_bytes: 5, ..till };
     let error = apply(&fixture, host, spec(&moved, &[&nowhere, &other])).await.unwrap_err();
     assert_eq!(error.problem.code, "several_faults");
-    for words in [
-        "3 things",
-        "artifact till 1",
-        "config the console does not have nowhere@1",
-        "config base@1 is here with another",
-    ] {
+    for words in
+        ["3 things", "artifact till 1", "config the console does not have nowhere@1", "config base@1 exists with other"]
+    {
         assert!(error.problem.diagnostic.cause.contains(words), "{words}: {error}");
     }
 }

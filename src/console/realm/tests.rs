@@ -36,7 +36,8 @@ async fn realms_are_created_changed_and_removed() {
     let wrong =
         create(&fixture, "x", json!({ "parent": "none", "ports": { "first": 9, "last": 1 } })).await.unwrap_err();
     assert!(
-        wrong.problem.diagnostic.cause.contains("no range") && wrong.problem.diagnostic.cause.contains("no realm none"),
+        wrong.problem.diagnostic.cause.contains("not a range")
+            && wrong.problem.diagnostic.cause.contains("no realm none"),
         "{wrong}"
     );
 

@@ -220,7 +220,8 @@ async fn templates_of_configs_are_put_into_the_spec() {
     let bad = json!({"a": template("{{ hots.id }}"), "b": {"$template": 7}});
     let error = config("bad", "1", bad).await.unwrap_err();
     assert_eq!(error.problem.code, "bad_config");
-    for words in ["/b: a template is a text", "config bad@1 /a, line 1: unknown name hots (did you mean `host`?)"] {
+    for words in ["/b: a template must be a text", "config bad@1 /a, line 1: unknown name hots (did you mean `host`?)"]
+    {
         assert!(error.problem.diagnostic.cause.contains(words), "{error}");
     }
 }

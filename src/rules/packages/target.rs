@@ -144,7 +144,7 @@ mod tests {
         let wanted = serde_json::json!({"present": ["a=2.0", "c", "d"], "absent": ["b"], "hold": ["a", "e", "n"]});
         assert_eq!(
             drift(&spec(wanted), &there),
-            ["a is 1.0 instead of 2.0", "c is not installed", "d is not configured", "b is there", "a is not held"]
+            ["a is 1.0 instead of 2.0", "c is not installed", "d is not configured", "b is installed", "a is not held"]
         );
         let wanted = serde_json::json!({"absent": ["c"], "purge": true});
         assert_eq!(drift(&spec(wanted), &there), ["c: its configuration files are installed"]);

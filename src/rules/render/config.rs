@@ -339,9 +339,9 @@ mod tests {
         });
         let found = check(&id, "2", &document);
         let starts = [
-            "/c: a template is a text",
-            "/d: beside \"$template\"",
-            "config base@2 /a, line 1: there is no hots",
+            "/c: a template must be a text",
+            "/d: \"$template\"",
+            "config base@2 /a, line 1: unknown name hots",
             "config base@2 /b/0, line 1: ",
         ];
         assert_eq!(found.len(), starts.len(), "{found:#?}");

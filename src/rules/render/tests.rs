@@ -86,7 +86,7 @@ fn each_kind_of_value_is_rendered() {
 #[test]
 fn mistake_is_named_with_its_line_and_a_hint() {
     for (template, line, parts) in [
-        ("a\n{{ hots.id }}", Some(2), &["line 2: there is no hots", "did you mean `host`"][..]),
+        ("a\n{{ hots.id }}", Some(2), &["line 2: unknown name hots", "did you mean `host`"][..]),
         ("{{ host.name }}", Some(1), &["unknown name host.name", "`hostname`"]),
         ("\n\n{{ fact.cpu }}", Some(3), &["unknown name fact.cpu", "`cpus`"]),
         ("{{ realm.name }}", Some(1), &["realm is a text"]),
@@ -96,14 +96,14 @@ fn mistake_is_named_with_its_line_and_a_hint() {
         ("{{ label.sight }}", Some(1), &["label.sight has no value", "`site`", "muster host label HOST sight=VALUE"]),
         ("{{ vars.tls.of }}", Some(1), &["vars.tls.of has no value"]),
         ("\n{{ endpoint('dB') }}", Some(2), &["the unit has no endpoint dB", "`db`"]),
-        ("{{ endpont('db') }}", Some(1), &["there is no endpont", "`endpoint`"]),
-        ("\n{{ secret('api') }}", Some(2), &["was not given the secret api", "muster secret set REALM/api"]),
+        ("{{ endpont('db') }}", Some(1), &["unknown function endpont", "`endpoint`"]),
+        ("\n{{ secret('api') }}", Some(2), &["the secret api was not sent", "muster secret set REALM/api"]),
         ("{{ secret(vars.colour) }}", Some(1), &["must be a literal text", "secret('NAME')"]),
         ("{% set s = secret %}{{ s('db') }}", Some(1), &["must be a literal text"]),
         ("{{ secret('No Name') }}", Some(1), &["the secret's name"]),
-        ("{% set vars = vars %}{{ vars.colour }}", Some(1), &["vars has a meaning of its own"]),
-        ("{% for host in [1] %}{% endfor %}", Some(1), &["host has a meaning of its own"]),
-        ("{% with fact = 1 %}{% endwith %}", Some(1), &["fact has a meaning of its own"]),
+        ("{% set vars = vars %}{{ vars.colour }}", Some(1), &["vars is reserved"]),
+        ("{% for host in [1] %}{% endfor %}", Some(1), &["host is reserved"]),
+        ("{% with fact = 1 %}{% endwith %}", Some(1), &["fact is reserved"]),
         ("a\n{{ 'x'|uper }}", Some(2), &["filter uper is unknown"]),
         ("a\n{{ vars.", Some(2), &["unexpected end of input"]),
         ("a\n{% if %}", Some(2), &["unexpected"]),
@@ -223,8 +223,8 @@ fn deep_nesting_overflows_no_stack() {
     on("{% set a=[1] %}", "{%set a=[[[[[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]]]]]%}", "{{ a }}{{ a|pprint }}");
     refused("a\n{{ host }}", Some(2), &["a map is not a text", "use one of its parts"]);
     refused("{{ vars.sites }}", Some(1), &["a list is not a text", "|join(',')"]);
-    refused("{% set n = namespace(a=1) %}", Some(1), &["there is no namespace"]);
-    refused("{{ debug() }}", Some(1), &["there is no debug"]);
+    refused("{% set n = namespace(a=1) %}", Some(1), &["unknown name namespace"]);
+    refused("{{ debug() }}", Some(1), &["unknown name debug"]);
     refused("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", Some(1), &["unknown statement macro"]);
 }
 

@@ -357,7 +357,7 @@ mod tests {
     fn what_no_host_can_render_is_refused_before() {
         for (fields, words) in [
             (json!({"args": ["{{ secret('db') }}"]}), "argument 1: it names the secret db"),
-            (json!({"env": {"A": "{{ hots.id }}"}}), "env.A, line 1: there is no hots"),
+            (json!({"env": {"A": "{{ hots.id }}"}}), "env.A, line 1: unknown name hots"),
             (json!({"args": ["-c", "{{ fact.cpu }}"]}), "argument 2, line 1: unknown name fact.cpu"),
         ] {
             let found = Diagnostic::all(crate::edit::faults(&spec(fields))).unwrap_or_default().cause;
@@ -378,7 +378,10 @@ mod tests {
         for (fields, words) in [
             (json!({"env": {"A": "{{ vars.colour }}"}}), "env.A, line 1: vars.colour has no value here"),
             (json!({"env": {"A": "{{ vars.nam }}"}}), "env.A, line 1: vars.nam has no value here"),
-            (json!({"args": ["{{ vars.a }}{fact:cpus}"]}), "argument 1: it says {fact:cpus} is an unknown placeholder"),
+            (
+                json!({"args": ["{{ vars.a }}{fact:cpus}"]}),
+                "argument 1: it says {fact:cpus}, which is an unknown placeholder",
+            ),
             (json!({"args": ["{{ '{port:web}' }}"]}), "argument 1: it says {port:web}, and provides has no web"),
             (json!({"args": ["{{ endpoint('web') }}"]}), "argument 1, line 1: the unit has no endpoint web"),
         ] {
@@ -427,15 +430,15 @@ mod tests {
         assert_eq!(shown, wanted);
         for (fields, words) in [
             (json!({"entry": ["{{ secret('db') }}"]}), "entry 1: it names the secret db"),
-            (json!({"args": ["{{ hots.id }}"]}), "argument 1, line 1: there is no hots"),
-            (json!({"image": {"existing": "web"}}), "render: web is adopted as it was made"),
+            (json!({"args": ["{{ hots.id }}"]}), "argument 1, line 1: unknown name hots"),
+            (json!({"image": {"existing": "web"}}), "render: web is adopted with its present settings"),
         ] {
             let found = Diagnostic::all(crate::edit::faults(&container(fields))).unwrap_or_default().cause;
             assert!(found.contains(words), "{found}");
         }
         for (args, words) in [
-            (json!(["{nonsense}"]), "argument 1: it says {nonsense} is an unknown placeholder"),
-            (json!(["{{ '{config}' }}"]), "argument 1: it says {config} is an unknown placeholder"),
+            (json!(["{nonsense}"]), "argument 1: it says {nonsense}, which is an unknown placeholder"),
+            (json!(["{{ '{config}' }}"]), "argument 1: it says {config}, which is an unknown placeholder"),
         ] {
             let fault = fill(&mut container(json!({"args": args})), None, &host(json!({}))).unwrap_err().to_string();
             assert!(fault.starts_with(words), "{fault}");

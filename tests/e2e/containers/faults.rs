@@ -93,8 +93,12 @@ fn missing_runtime_has_an_install_hint() {
     let fleet = Fleet::start_with(&["--no-sample", "--podman-socket", "/no/such/socket"]);
     add_rootfs(&fleet);
     begin(&fleet, &shop(json!({})));
-    let error = error_with(&fleet, "default/shop", "cannot be reached at /no/such/socket: No such file or directory");
-    assert!(error.contains("hint: does Podman's service run (`podman system service`), or Docker?"), "{error}");
+    let error = error_with(
+        &fleet,
+        "default/shop",
+        "cannot reach the container runtime at /no/such/socket: No such file or directory",
+    );
+    assert!(error.contains("hint: start Podman's service (`podman system service`) or Docker;"), "{error}");
 }
 
 #[test]

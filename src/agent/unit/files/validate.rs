@@ -150,7 +150,7 @@ mod tests {
         said(&["sh", "-c", "test -e \"$0\"", "{}"], long).await.unwrap();
         let error = said(&["sh", "-c", "echo \"line 3: what?\" >&2; exit 4", "{}"], long).await.unwrap_err();
         assert!(error.contains("line 3: what?") && error.contains("exit status: 4"), "{error}");
-        assert!(said(&["/no/such/program"], long).await.unwrap_err().contains("cannot be run"));
+        assert!(said(&["/no/such/program"], long).await.unwrap_err().contains("cannot run"));
         let error = said(&["yes"], Duration::from_millis(300)).await.unwrap_err();
         assert!(error.contains("was killed"), "{error}");
         // Its children end with it.

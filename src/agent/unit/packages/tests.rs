@@ -186,8 +186,7 @@ async fn login_is_its_owners_alone_and_goes_with_the_last_unit_that_has_it() {
     for wrong in ["two words", "", "a\nb"] {
         let failure = files(&one, wrong).unwrap_err();
         assert!(
-            !failure.may_heal
-                && failure.error.cause.contains("repositories.r.login: the secret repo has to be one word")
+            !failure.may_heal && failure.error.cause.contains("repositories.r.login: the secret repo must be one word")
         );
     }
 }

@@ -81,7 +81,7 @@ fn invalid_outlet_is_refused_at_start() {
     let secret = OutletConfig { secret_file: path("secret", "s3cret\n"), ..good.clone() };
     assert!(AlertOutlet::open(&good).is_ok() && AlertOutlet::open(&secret).unwrap().key.is_some());
     for (config, words) in [
-        (config("example.org"), "no URL"),
+        (config("example.org"), "not a URL"),
         (config("https://u:hunter2@example.org"), "`secret_file`"),
         (config("u:hunter2@example.org/hook"), "`secret_file`"),
         (config("ftp://example.org"), "http"),

@@ -40,7 +40,7 @@ async fn connected_host_that_lacks_its_document_for_long_is_an_alert() {
     assert_eq!(behind(&fixture).await, None);
     wait(one.id, 11);
     let message = behind(&fixture).await.unwrap();
-    assert!(message.starts_with("1 connected hosts have not stored their document"), "{message}");
+    assert!(message.starts_with("1 connected hosts have refused their document"), "{message}");
     set_online(&fixture, two.id, true).await;
     assert!(behind(&fixture).await.unwrap().starts_with("2 connected"));
     set_online(&fixture, two.id, false).await;

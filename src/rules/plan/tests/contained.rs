@@ -41,7 +41,7 @@ fn container_is_restarted_five_times_then_held() {
     bench.end(1);
     bench.check("FAILED");
     assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
-    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("started again 5 times"));
+    assert!(bench.unit.observed.error.as_ref().unwrap().cause.contains("restarted 5 times"));
     assert_eq!(bench.unit.desired.as_ref().unwrap().run, Run::Running, "what is wanted stays");
     // A new try has all its chances.
     bench.see(wants(desired(2, plain(), Run::Running)));

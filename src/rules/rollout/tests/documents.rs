@@ -87,7 +87,7 @@ fn all_faults_of_a_policy_are_reported_at_once() {
     );
     check_faults(
         json!({"windows": ["02:00-05:00 host", "02:00-05:00 UTC"], "authority": {"url": "https://me:secret@a.example"}}),
-        &[("windows", "cannot be combined"), ("authority.url", "no password")],
+        &[("windows", "cannot be combined"), ("authority.url", "must not have a password")],
     );
     check_faults(json!({"windows": ["02:00-02:05 host"]}), &[("windows.0", "less than 10 minutes")]);
     check_faults(json!({"waves": vec![1; 21]}), &[("waves", "20 may be")]);

@@ -112,6 +112,6 @@ mod tests {
         assert_eq!(fs::metadata(folder.path().join(DISK)).unwrap().len(), 8 << 20);
         assert!(folder.path().join(ROOM).read_dir().unwrap().next().is_none());
         let failure = make(folder.path(), 1 << 53).await.unwrap_err();
-        assert!(failure.error.cause.contains("cannot be made"), "{}", failure.error);
+        assert!(failure.error.cause.contains("cannot create"), "{}", failure.error);
     }
 }
