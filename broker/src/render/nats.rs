@@ -66,7 +66,7 @@ jetstream {{
 
 mqtt {{
   listen: \"{listen}\"
-  # Who has no certificate of the authority is nobody; who has one is whom its subject says.
+  # A client needs a certificate of the authority; its subject is its identity.
   tls {{
     {tls}
   }}
