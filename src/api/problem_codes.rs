@@ -1,5 +1,7 @@
 //! The codes of problems: what the API refuses, in words for programs.
 
+use ProblemKind::{Failed, NotFound, Refused, Unreachable, Usage};
+
 /// What a problem is for the one who made the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
@@ -37,8 +39,6 @@ const fn row(code: &'static str, kind: ProblemKind, statuses: &'static [u16], ab
 pub fn kind_of(code: &str) -> Option<ProblemKind> {
     PROBLEM_CODES.iter().find(|row| row.code == code).map(|row| row.kind)
 }
-
-use ProblemKind::{Failed, NotFound, Refused, Unreachable, Usage};
 
 /// All codes, by name. A test compares them with those that the console's code names.
 pub const PROBLEM_CODES: &[ProblemCode] = &[
