@@ -310,7 +310,7 @@ mod tests {
             (rule(Metric::DiskUsed, 1.0, Some(0.0)), ""),
             (rule(Metric::LoadPerCore, 80.0, None), ""),
             (of(Metric::DiskUsed, ""), "bytes"),
-            (of(Metric::UnitCpuBusy, "till"), "no unit"),
+            (of(Metric::UnitCpuBusy, "till"), "not a unit"),
             (of(Metric::CpuBusy, "/"), "metric of the host"),
         ] {
             let found = rule.check().err().map(|fault| Diagnostic::of(&fault).to_string()).unwrap_or_default();

@@ -96,7 +96,7 @@ fn mistake_is_named_with_its_line_and_a_hint() {
         ("{{ label.sight }}", Some(1), &["label.sight has no value", "`site`", "muster host label HOST sight=VALUE"]),
         ("{{ vars.tls.of }}", Some(1), &["vars.tls.of has no value"]),
         ("\n{{ endpoint('dB') }}", Some(2), &["the unit has no endpoint dB", "`db`"]),
-        ("{{ endpont('db') }}", Some(1), &["unknown function endpont", "`endpoint`"]),
+        ("{{ endpont('db') }}", Some(1), &["unknown name endpont", "`endpoint`"]),
         ("\n{{ secret('api') }}", Some(2), &["the secret api was not sent", "muster secret set REALM/api"]),
         ("{{ secret(vars.colour) }}", Some(1), &["must be a literal text", "secret('NAME')"]),
         ("{% set s = secret %}{{ s('db') }}", Some(1), &["must be a literal text"]),

@@ -90,7 +90,7 @@ fn all_faults_of_a_policy_are_reported_at_once() {
         &[("windows", "cannot be combined"), ("authority.url", "must not have a password")],
     );
     check_faults(json!({"windows": ["02:00-02:05 host"]}), &[("windows.0", "less than 10 minutes")]);
-    check_faults(json!({"waves": vec![1; 21]}), &[("waves", "20 may be")]);
+    check_faults(json!({"waves": vec![1; 21]}), &[("waves", "at most 20 are allowed")]);
     check_faults(json!({"windows": "02:00-05:00 UTC", "budget": 3}), &[("budget", "group_by"), ("windows", "a list")]);
 }
 
