@@ -499,7 +499,7 @@ pub(super) fn create(line: &YunetaLine, world: &TranslationContext) -> Result<Ve
     if !missing.is_empty() {
         return Err(Failure::new(
             FailureKind::Failed,
-            format!("{unit} cannot be made: there is no {}", missing.join(", no ")),
+            format!("cannot create {unit}: there is no {}", missing.join(", no ")),
         ));
     }
     let mut words = owned(&["yuno", "create", &unit, "--artifact", &artifact, "--config", &config]);
