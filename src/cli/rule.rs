@@ -106,9 +106,7 @@ impl From<HowBad> for Severity {
 fn metric(text: &str) -> Result<Metric, String> {
     Metric::ALL.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
         let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
-        let told =
-            Diagnostic::new("there is no metric of this name").with_hint(format!("it is one of {}", known.join(", ")));
-        format!("{told:#}")
+        format!("unknown metric; use one of {}", known.join(", "))
     })
 }
 
