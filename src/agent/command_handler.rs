@@ -14,6 +14,7 @@ use muster_base::clock;
 use muster_rules::{
     CommandRefusal,
     authorise::Authorised,
+    edit,
     receive::{self, ResumedCommand},
 };
 use muster_session::{
@@ -28,7 +29,7 @@ use muster_topics::{
     diagnostic::Diagnostic,
     name::{CommandId, Digest, UnitName},
     outcome::{RefusalCode, Status},
-    verb::VerbClass,
+    verb_table::VerbClass,
 };
 
 use super::{
@@ -412,6 +413,13 @@ impl AgentLoop {
 
     /// Starts the execution of a command.
     fn launch(&mut self, id: CommandId, verb: Verb) {
+        if let Err(refusal) = self.check_kind(&verb) {
+            let is_signal = matches!(verb, Verb::UnitSignal { .. });
+            self.work.spawn(async move {
+                if is_signal { TaskResult::Signalled(id, Err(refusal)) } else { TaskResult::Read(id, Err(refusal)) }
+            });
+            return;
+        }
         match verb {
             Verb::UnitLogs { unit, lines, view } => self.read_log(id, unit, lines, view),
             Verb::UnitConfig { unit } => self.read_config(id, unit),
@@ -452,6 +460,20 @@ impl AgentLoop {
             // These are complete once they are journalled.
             _ => {}
         }
+    }
+
+    /// Refuses a question or a signal that units of the unit's kind do not have. Of a unit that is gone, its tasks are there.
+    fn check_kind(&self, verb: &Verb) -> Result<(), CommandRefusal> {
+        let (Verb::UnitLogs { unit, .. }
+        | Verb::UnitFollow { unit, .. }
+        | Verb::UnitConfig { unit }
+        | Verb::UnitTasks { unit, .. }
+        | Verb::UnitSignal { unit, .. }) = verb
+        else {
+            return Ok(());
+        };
+        let units = self.inputs.units.borrow();
+        units.get(unit).map_or(Ok(()), |state| edit::check_kind(unit, state.spec(), verb))
     }
 
     fn read_log(&mut self, id: CommandId, unit: UnitName, lines: u32, view: LogView) {

@@ -24,7 +24,7 @@ use muster_topics::{
     },
     diagnostic::Diagnostic,
     name::{Digest, UnitName},
-    verb::VerbName,
+    verb_table::VerbName,
 };
 use sqlx::SqliteConnection;
 

@@ -16,7 +16,7 @@ use muster_topics::{
     outcome::RefusalCode,
     select,
     unit::Spec,
-    verb::VerbName,
+    verb_table::VerbName,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -24,6 +24,7 @@ use muster_topics::{
     outcome::RefusalCode,
     revision::RevisionKey,
     unit::{Channel, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec},
+    verb_table::KindName,
 };
 
 use super::{CommandRefusal, container, files, packages, port_lease, probe, process, render};
@@ -109,6 +110,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
         return apply(unit, current, spec, *run);
     }
     let Some(current) = current else { return Err(unknown(unit)) };
+    check_kind(unit, &current.desired.spec, verb)?;
     match verb {
         Verb::UnitRun { .. } => {
             let has_failed = matches!(current.observed.phase(), Phase::Failed | Phase::Backoff);
@@ -142,6 +144,18 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
             RefusalCode::Invalid,
             format!("{} does not change a unit's desired state", verb.name()),
         )),
+    }
+}
+
+/// Refuses a verb that units of the unit's kind do not have.
+///
+/// # Errors
+/// If it is one.
+pub fn check_kind(unit: &UnitName, spec: &Spec, verb: &Verb) -> Result<(), CommandRefusal> {
+    let (kind, row) = (KindName::from(spec), verb.of_units());
+    match row.filter(|row| !kind.has(row.word)) {
+        Some(row) => Err(CommandRefusal::new(RefusalCode::Unsupported, kind.without(unit, row.word))),
+        None => Ok(()),
     }
 }
 
@@ -270,14 +284,9 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
     if desired.frozen == frozen {
         return Ok(UnitEdit::Keep);
     }
-    let kind = desired.spec.kind();
-    if frozen && desired.spec.program().is_none() {
-        let message = format!("{unit} is of the kind {kind}, which cannot be frozen");
-        return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
-    }
     if desired.run == Run::Stopped {
         let message = Diagnostic::new(format_args!("{unit} should not run, so it cannot be frozen"))
-            .with_hint(format_args!("`muster {kind} run {unit}`"));
+            .with_hint(format_args!("`muster unit run {unit}`"));
         return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let (spec, revision) = (desired.spec.clone(), desired.revision.clone());
@@ -293,9 +302,6 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
     let unsupported = |why: Diagnostic| {
         Err(CommandRefusal::new(RefusalCode::Unsupported, why.within(format_args!("{unit} cannot play"))))
     };
-    if current.desired.spec.yuno().is_none() {
-        return unsupported(format!("it is a {}", current.desired.spec.kind()).into());
-    }
     if current.desired.spec.channel() != Channel::Lines {
         return unsupported(
             Diagnostic::new("its channel is not `lines`")
@@ -311,7 +317,7 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
         return Err(CommandRefusal::new(
             RefusalCode::Conflict,
             Diagnostic::new(format_args!("{unit} should not run"))
-                .with_hint(format_args!("`muster yuno run --play {unit}` starts it, and has it play")),
+                .with_hint(format_args!("`muster unit run --play {unit}` starts it, and has it play")),
         ));
     }
     let needs_a_new_try = current.is_held(HoldReason::Broken)

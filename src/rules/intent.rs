@@ -8,7 +8,7 @@ use muster_topics::{
     command::{LIFETIME_MAX_MS, UnitWish, Verb},
     name::{CommandId, Name, UnitName},
     unit::{MASK, Spec},
-    verb::VerbClass,
+    verb_table::{UnitVerbRow, VerbClass},
 };
 
 /// How long a program or a question waits for offline hosts by default: its sender waits for the answer, and an hour
@@ -99,18 +99,14 @@ enum IntentChange {
     Upgrade,
     Run,
     Stop,
-    Restart,
     Play {
         run: bool,
     },
     Pause,
-    Hold,
-    Unhold,
     Retire,
     Label(BTreeSet<Name>),
-    Freeze,
-    Thaw,
-    Remove,
+    /// A verb whose row says which earlier ones it makes void.
+    Plain(&'static UnitVerbRow),
 }
 
 impl UnitIntent {
@@ -122,17 +118,14 @@ impl UnitIntent {
             Verb::UnitUpgrade { unit, .. } => (unit, IntentChange::Upgrade),
             Verb::UnitRun { unit } => (unit, IntentChange::Run),
             Verb::UnitStop { unit } => (unit, IntentChange::Stop),
-            Verb::UnitRestart { unit } => (unit, IntentChange::Restart),
             Verb::UnitPlay { unit, run } => (unit, IntentChange::Play { run: *run }),
             Verb::UnitPause { unit } => (unit, IntentChange::Pause),
-            Verb::UnitHold { unit, .. } => (unit, IntentChange::Hold),
-            Verb::UnitUnhold { unit } => (unit, IntentChange::Unhold),
             Verb::UnitRetire { unit, .. } => (unit, IntentChange::Retire),
             Verb::UnitLabel { unit, labels } => (unit, IntentChange::Label(labels.keys().cloned().collect())),
-            Verb::UnitFreeze { unit } => (unit, IntentChange::Freeze),
-            Verb::UnitThaw { unit } => (unit, IntentChange::Thaw),
-            Verb::UnitRm { unit } => (unit, IntentChange::Remove),
-            _ => return None,
+            other => {
+                let row = other.of_units().filter(|row| !row.voids.is_empty())?;
+                (other.units().first().copied()?, IntentChange::Plain(row))
+            }
         };
         Some(Self { unit: unit.clone(), change })
     }
@@ -163,22 +156,20 @@ fn is_whole(spec: &Spec) -> bool {
 
 impl IntentChange {
     fn covers(&self, earlier: &Self) -> bool {
-        let sets_run = matches!(earlier, Self::Run | Self::Stop | Self::Restart | Self::Play { .. } | Self::Pause);
+        let is_plain = |word: &str| matches!(earlier, Self::Plain(row) if row.word == word);
+        let sets_run =
+            matches!(earlier, Self::Run | Self::Stop | Self::Play { .. } | Self::Pause) || is_plain("restart");
         match self {
             Self::Apply { whole: false, .. } | Self::Apply { new: true, .. } | Self::Upgrade => false,
             Self::Apply { run: true, .. } => sets_run || matches!(earlier, Self::Apply { .. } | Self::Upgrade),
             Self::Apply { run: false, .. } => matches!(earlier, Self::Apply { run: false, .. } | Self::Upgrade),
             Self::Stop | Self::Play { run: true } => sets_run,
-            Self::Retire => sets_run || matches!(earlier, Self::Retire | Self::Hold),
+            Self::Retire => sets_run || *earlier == Self::Retire || is_plain("hold"),
             // A unit that plays continues to play; ending that or a restart is not part of `run`.
             Self::Run => matches!(earlier, Self::Run | Self::Stop),
-            Self::Restart => *earlier == Self::Restart,
             Self::Play { run: false } | Self::Pause => matches!(earlier, Self::Play { run: false } | Self::Pause),
-            Self::Hold => *earlier == Self::Hold,
-            Self::Unhold => matches!(earlier, Self::Hold | Self::Unhold),
             Self::Label(names) => matches!(earlier, Self::Label(before) if before.is_subset(names)),
-            Self::Freeze | Self::Thaw => matches!(earlier, Self::Freeze | Self::Thaw),
-            Self::Remove => *earlier == Self::Remove,
+            Self::Plain(row) => row.voids.iter().any(|word| is_plain(word)),
         }
     }
 }

@@ -11,7 +11,7 @@ use muster_topics::{
     ack::Ack,
     command::{Command, LIFETIME_MAX_MS, Refresh, Verb},
     name::HostId,
-    verb::AfterRestart,
+    verb_table::AfterRestart,
 };
 
 use super::{

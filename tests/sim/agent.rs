@@ -30,7 +30,7 @@ use muster_topics::{
     select,
     topic::{HostTopic, Topic},
     unit::{Phase, Run},
-    verb::VerbName,
+    verb_table::VerbName,
 };
 use serde::Deserialize;
 

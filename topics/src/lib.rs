@@ -16,7 +16,7 @@
 //!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its
 //!   health checks
 //! - [`manifest`]: the description of an artifact by its author
-//! - [`command`], [`verb`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
+//! - [`command`], [`verb`], [`verb_table`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
 //!   run once; [`signal`]: signals for a unit's process; [`asker`]: who asked for them
 //! - [`sealed`]: secrets of a command, which only its host can read; [`secret`]: those that units use by name;
 //!   [`revision`]: revisions that do not reveal them
@@ -94,6 +94,7 @@ pub mod task;
 pub mod topic;
 pub mod unit;
 pub mod verb;
+pub mod verb_table;
 mod version;
 pub mod version_order;
 

@@ -20,6 +20,7 @@ use crate::{
     secret::SecretRef,
     signal::Signal,
     snapshot::Pins,
+    verb_table::KindName,
 };
 
 pub use crate::observed::{
@@ -46,12 +47,7 @@ impl Spec {
     /// Returns the kind's name as in the JSON form.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Yuno(_) => "yuno",
-            Self::Container(_) => "container",
-            Self::Files(_) => "files",
-            Self::Packages(_) => "packages",
-        }
+        KindName::from(self).as_str()
     }
 
     /// Returns the same with the values of its environment masked, for reports and lists, which have more readers than

@@ -1,4 +1,4 @@
-//! Verbs: what a command asks for, and the table that says of each what everybody has to know of it.
+//! Verbs: what a command asks for. [`verb_table`](crate::verb_table) says of each what everybody has to know of it.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use crate::{
     secret::SecretRef,
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, ConfigTemplates, Run, Spec},
+    verb_table::VerbClass,
 };
 
 /// What to do.
@@ -253,152 +254,11 @@ pub enum Verb {
     },
 }
 
-/// The class of a verb: what kind of thing it does, and so how its commands are stored, sent and waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerbClass {
-    /// Runs programs; a host runs a limited number at once.
-    Program,
-    /// Asks something of units; nothing changes.
-    Question,
-    /// Does something with running units at once; it cannot be done again safely.
-    Action,
-    /// Changes the desired state of a unit, in one transaction with its outcome.
-    Unit,
-    /// Changes the desired state of several units of a host, likewise.
-    UnitSet,
-    /// Changes realms or snapshots of a host, likewise.
-    Host,
-    /// Asks something of a host itself; nothing changes.
-    HostQuestion,
-    /// Cancels another command.
-    Cancel,
-}
-
-/// What becomes of a command that an earlier run of the agent left unfinished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterRestart {
-    /// Its program is looked up: it may still run.
-    LookedUp,
-    /// It is asked again.
-    AskedAgain,
-    /// It is over: its sender waited for output of that time.
-    Over,
-    /// It is lost: whether it was done is not known.
-    Lost,
-}
-
-/// Verbs as local policies name them: whoever may or may not do one may or may not do all that have its name. They are an
-/// enum so that a misspelt one in a policy is an error rather than a permission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each is the verb of its name")]
-pub enum VerbName {
-    Exec,
-    UnitApply,
-    UnitRun,
-    UnitStop,
-    UnitRestart,
-    UnitHold,
-    UnitUnhold,
-    UnitRetire,
-    UnitLabel,
-    UnitUpgrade,
-    UnitFreeze,
-    UnitThaw,
-    UnitSignal,
-    UnitRm,
-    UnitDetach,
-    UnitLogs,
-    UnitConfig,
-    UnitTasks,
-    Render,
-    Plan,
-    UnitPlay,
-    UnitPause,
-    UnitCommand,
-    UnitStats,
-    UnitFollow,
-    Cancel,
-    RealmSet,
-    RealmRm,
-    SnapshotCreate,
-    SnapshotLs,
-    SnapshotDiff,
-    SnapshotActivate,
-    SnapshotDeactivate,
-    SnapshotRm,
-}
-
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A row of the table of verbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbRow {
-    /// The name, as in the JSON form.
-    pub name: &'static str,
-    /// The name by which local policies allow or deny it.
-    pub permission: VerbName,
-    /// Its class.
-    pub class: VerbClass,
-    /// What becomes of it after a restart of the agent.
-    pub after_restart: AfterRestart,
-}
-
 impl Verb {
-    /// The table of verbs.
-    #[must_use]
-    pub fn row(&self) -> VerbRow {
-        use AfterRestart as Restart;
-        use VerbClass as Class;
-        let row = |name, permission, class, after_restart| VerbRow { name, permission, class, after_restart };
-        match self {
-            Self::Exec(_) => row("exec", VerbName::Exec, Class::Program, Restart::LookedUp),
-            Self::Batch(_) => row("batch", VerbName::Exec, Class::Program, Restart::LookedUp),
-            Self::UnitApply { .. } => row("unit_apply", VerbName::UnitApply, Class::Unit, Restart::Lost),
-            Self::UnitsApply(_) => row("units_apply", VerbName::UnitApply, Class::UnitSet, Restart::Lost),
-            Self::UnitRun { .. } => row("unit_run", VerbName::UnitRun, Class::Unit, Restart::Lost),
-            Self::UnitStop { .. } => row("unit_stop", VerbName::UnitStop, Class::Unit, Restart::Lost),
-            Self::UnitRestart { .. } => row("unit_restart", VerbName::UnitRestart, Class::Unit, Restart::Lost),
-            Self::UnitHold { .. } => row("unit_hold", VerbName::UnitHold, Class::Unit, Restart::Lost),
-            Self::UnitUnhold { .. } => row("unit_unhold", VerbName::UnitUnhold, Class::Unit, Restart::Lost),
-            Self::UnitRetire { .. } => row("unit_retire", VerbName::UnitRetire, Class::Unit, Restart::Lost),
-            Self::UnitLabel { .. } => row("unit_label", VerbName::UnitLabel, Class::Unit, Restart::Lost),
-            Self::UnitUpgrade { .. } => row("unit_upgrade", VerbName::UnitUpgrade, Class::Unit, Restart::Lost),
-            Self::UnitFreeze { .. } => row("unit_freeze", VerbName::UnitFreeze, Class::Unit, Restart::Lost),
-            Self::UnitThaw { .. } => row("unit_thaw", VerbName::UnitThaw, Class::Unit, Restart::Lost),
-            Self::UnitRm { .. } => row("unit_rm", VerbName::UnitRm, Class::Unit, Restart::Lost),
-            Self::UnitDetach { .. } => row("unit_detach", VerbName::UnitDetach, Class::Unit, Restart::Lost),
-            Self::UnitPlay { .. } => row("unit_play", VerbName::UnitPlay, Class::Unit, Restart::Lost),
-            Self::UnitPause { .. } => row("unit_pause", VerbName::UnitPause, Class::Unit, Restart::Lost),
-            Self::UnitLogs { .. } => row("unit_logs", VerbName::UnitLogs, Class::Question, Restart::AskedAgain),
-            Self::UnitFollow { .. } => row("unit_follow", VerbName::UnitFollow, Class::Question, Restart::Over),
-            Self::UnitConfig { .. } => row("unit_config", VerbName::UnitConfig, Class::Question, Restart::AskedAgain),
-            Self::UnitTasks { .. } => row("unit_tasks", VerbName::UnitTasks, Class::Question, Restart::AskedAgain),
-            Self::Render { .. } => row("render", VerbName::Render, Class::Question, Restart::Over),
-            Self::Plan(_) => row("plan", VerbName::Plan, Class::Question, Restart::Over),
-            Self::UnitStats { .. } => row("unit_stats", VerbName::UnitStats, Class::Question, Restart::AskedAgain),
-            Self::UnitSignal { .. } => row("unit_signal", VerbName::UnitSignal, Class::Action, Restart::Lost),
-            Self::UnitCommand(_) => row("unit_command", VerbName::UnitCommand, Class::Action, Restart::Lost),
-            Self::RealmSet { .. } => row("realm_set", VerbName::RealmSet, Class::Host, Restart::Lost),
-            Self::RealmRm { .. } => row("realm_rm", VerbName::RealmRm, Class::Host, Restart::Lost),
-            Self::SnapshotCreate { .. } => row("snapshot_create", VerbName::SnapshotCreate, Class::Host, Restart::Lost),
-            Self::SnapshotActivate { .. } => {
-                row("snapshot_activate", VerbName::SnapshotActivate, Class::Host, Restart::Lost)
-            }
-            Self::SnapshotDeactivate { .. } => {
-                row("snapshot_deactivate", VerbName::SnapshotDeactivate, Class::Host, Restart::Lost)
-            }
-            Self::SnapshotRm { .. } => row("snapshot_rm", VerbName::SnapshotRm, Class::Host, Restart::Lost),
-            Self::SnapshotLs => row("snapshot_ls", VerbName::SnapshotLs, Class::HostQuestion, Restart::Lost),
-            Self::SnapshotDiff { .. } => {
-                row("snapshot_diff", VerbName::SnapshotDiff, Class::HostQuestion, Restart::Lost)
-            }
-            Self::Cancel { .. } => row("cancel", VerbName::Cancel, Class::Cancel, Restart::Lost),
-        }
-    }
-
     /// Returns the verb's name as in the JSON form.
     #[must_use]
     pub fn name(&self) -> &'static str {

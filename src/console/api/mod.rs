@@ -182,7 +182,7 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(Get, "/v1/units", "Units: all, or those that match.", get(h::units))
             .query(&[
                 HOST,
-                Parameter { name: "kind", about: "Those of this kind: `yuno` or `container`.", whole: false },
+                Parameter { name: "kind", about: "Those of this kind: `yuno`, `container`, `files` or `packages`.", whole: false },
                 Parameter {
                     name: "select",
                     about: "Those that this expression picks, such as `realm=prod and phase=failed`.",

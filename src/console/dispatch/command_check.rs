@@ -16,6 +16,7 @@ use muster_topics::{
     name::{HostId, UnitName},
     outcome::{Data, Stream},
     unit::{NOTE_MAX_CHARS, Spec},
+    verb_table::VerbClass,
 };
 
 use crate::error::Error;
@@ -78,20 +79,40 @@ pub(super) fn expiry(now: Millis, verb: &Verb, expires_in_ms: Option<u64>) -> Re
 /// Checks a verb as far as possible without any lookup.
 pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
     no_secrets(verb.secret(), broadcast)?;
+    match verb.class() {
+        VerbClass::Program => check_program(verb),
+        VerbClass::Unit => match verb {
+            Verb::UnitApply { .. } => verb.specs().try_for_each(|(_, spec)| check_spec(spec)),
+            Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
+            // What others say beside the unit was checked when it was parsed.
+            _ => Ok(()),
+        },
+        VerbClass::UnitSet => check_set(verb),
+        VerbClass::Question | VerbClass::Action => check_question_verb(verb),
+        VerbClass::Host | VerbClass::HostQuestion | VerbClass::Cancel => Ok(()),
+    }
+}
+
+fn check_program(verb: &Verb) -> Result<(), Error> {
     match verb {
-        Verb::Exec(exec) => check_exec(exec),
         Verb::Batch(batch) => check_batch(batch),
-        Verb::UnitApply { .. } => verb.specs().try_for_each(|(_, spec)| check_spec(spec)),
-        Verb::UnitsApply(set) => {
-            let mut seen = BTreeSet::new();
-            if let Some(twice) = set.units.iter().find(|wish| !seen.insert(&wish.unit)) {
-                return Err(Error::invalid("bad_units", format!("{} is listed twice", twice.unit)));
-            }
-            if set.units.is_empty() {
-                return Err(Error::invalid("bad_units", "a set needs at least one unit"));
-            }
-            verb.specs().try_for_each(|(_, spec)| check_spec(spec))
-        }
+        one => one.execs().iter().try_for_each(check_exec),
+    }
+}
+
+fn check_set(verb: &Verb) -> Result<(), Error> {
+    let (mut seen, units) = (BTreeSet::new(), verb.units());
+    if let Some(twice) = units.iter().find(|unit| !seen.insert(**unit)) {
+        return Err(Error::invalid("bad_units", format!("{twice} is listed twice")));
+    }
+    if units.is_empty() {
+        return Err(Error::invalid("bad_units", "a set needs at least one unit"));
+    }
+    verb.specs().try_for_each(|(_, spec)| check_spec(spec))
+}
+
+fn check_question_verb(verb: &Verb) -> Result<(), Error> {
+    match verb {
         Verb::UnitFollow { for_ms, .. } if !(1..=FOLLOW_MAX_MS).contains(for_ms) => Err(Error::invalid(
             "bad_time",
             format!("a log can be followed for at most {} minutes", FOLLOW_MAX_MS / 60_000),
@@ -102,37 +123,12 @@ pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be requested")))
         }
-        Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
         Verb::UnitCommand(forward) => check_forward(forward),
         Verb::UnitStats { units, timeout_ms } => check_question(units, *timeout_ms),
         Verb::Render { templates, .. } => check_templates(templates),
         Verb::Plan(_) => verb.specs().try_for_each(|(_, spec)| check_spec(spec)),
-        Verb::UnitLogs { .. }
-        | Verb::UnitConfig { .. }
-        | Verb::UnitTasks { .. }
-        | Verb::UnitPlay { .. }
-        | Verb::UnitPause { .. }
-        | Verb::UnitFollow { .. }
-        | Verb::Cancel { .. }
-        | Verb::UnitRun { .. }
-        | Verb::UnitStop { .. }
-        | Verb::UnitRestart { .. }
-        | Verb::UnitUnhold { .. }
-        | Verb::UnitLabel { .. }
-        | Verb::UnitUpgrade { .. }
-        | Verb::UnitFreeze { .. }
-        | Verb::UnitThaw { .. }
-        | Verb::UnitSignal { .. }
-        | Verb::UnitRm { .. }
-        | Verb::UnitDetach { .. }
-        | Verb::RealmSet { .. }
-        | Verb::RealmRm { .. }
-        | Verb::SnapshotCreate { .. }
-        | Verb::SnapshotLs
-        | Verb::SnapshotDiff { .. }
-        | Verb::SnapshotActivate { .. }
-        | Verb::SnapshotDeactivate { .. }
-        | Verb::SnapshotRm { .. } => Ok(()),
+        // What others say beside the unit was checked when it was parsed.
+        _ => Ok(()),
     }
 }
 

@@ -293,7 +293,7 @@ fn batch_needs_permission_for_each_step() {
     check_own(Command { target: Target::All, ..batch(env) }, Some(RefusalCode::Invalid));
     check_own(batch(|exec| drop(exec.env.insert("LD_AUDIT".to_owned(), "x".to_owned()))), Some(RefusalCode::Denied));
     check_own(batch(|exec| exec.user = Some("nobody".to_owned())), Some(RefusalCode::Denied));
-    assert_eq!(batch(|_| ()).verb.row().permission, muster_topics::verb::VerbName::Exec);
+    assert_eq!(batch(|_| ()).verb.row().permission, muster_topics::verb_table::VerbName::Exec);
 }
 
 #[test]

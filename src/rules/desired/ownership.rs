@@ -24,11 +24,7 @@ pub enum OwnedVerdict {
 pub fn verdict(unit: &UnitName, owner: &UnitOwner, is_leaving: bool, verb: &Verb) -> OwnedVerdict {
     match verb {
         Verb::UnitDetach { .. } => OwnedVerdict::Detached,
-        Verb::UnitHold { .. }
-        | Verb::UnitUnhold { .. }
-        | Verb::UnitRestart { .. }
-        | Verb::UnitFreeze { .. }
-        | Verb::UnitThaw { .. } => OwnedVerdict::Allowed,
+        other if other.of_units().is_some_and(|row| row.beside_deployment) => OwnedVerdict::Allowed,
         Verb::UnitRm { .. } if is_leaving || owner.orphan => OwnedVerdict::Removed,
         _ => OwnedVerdict::Refused(belongs_to(unit, owner)),
     }

@@ -12,6 +12,7 @@ use muster_topics::{
     name::{CommandId, HostId, LabelValue, Name, NameError, UnitName},
     signal::SignalError,
     task::UnitTasks,
+    verb_table::VerbClass,
 };
 use serde::Deserialize;
 
@@ -203,8 +204,6 @@ fn note(fields: &FormFields) -> Option<String> {
 fn verb(action: &str, unit: UnitName, fields: &FormFields) -> Result<Verb, Error> {
     match action {
         "start" => Ok(Verb::UnitRun { unit }),
-        "stop" => Ok(Verb::UnitStop { unit }),
-        "restart" => Ok(Verb::UnitRestart { unit }),
         "hold" => Ok(Verb::UnitHold { unit, note: note(fields) }),
         "retire" => Ok(Verb::UnitRetire { unit, note: note(fields) }),
         "remove" => Ok(Verb::UnitRm { unit }),
@@ -215,16 +214,14 @@ fn verb(action: &str, unit: UnitName, fields: &FormFields) -> Result<Verb, Error
             let signal = signal.map_err(|error: SignalError| Error::invalid("bad_signal", error.to_string()))?;
             Ok(Verb::UnitSignal { unit, signal })
         }
-        "unhold" => Ok(Verb::UnitUnhold { unit }),
-        "freeze" => Ok(Verb::UnitFreeze { unit }),
-        "thaw" => Ok(Verb::UnitThaw { unit }),
-        "play" => Ok(Verb::UnitPlay { unit, run: false }),
-        "pause" => Ok(Verb::UnitPause { unit }),
         "logs" => {
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines, view: LogView { times: true, ..LogView::default() } })
         }
         "tasks" => Ok(Verb::UnitTasks { unit, log: fields.one("log").parse().ok(), from: 0 }),
-        _ => Err(Error::not_found("unknown_action", "units have no such action")),
+        // The others are the verbs' own words.
+        word => Verb::of_unit(word, &unit)
+            .filter(|verb| verb.class() == VerbClass::Unit)
+            .ok_or_else(|| Error::not_found("unknown_action", "units have no such action")),
     }
 }

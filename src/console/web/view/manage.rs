@@ -31,7 +31,7 @@ pub(super) fn section(view: &UnitView, frame: &PageFrame) -> Markup {
                     (newer(view.newer.as_ref(), frame, &url))
                     (labels(unit, frame, &url))
                 }
-                (signals(frame, &url))
+                @if view.has("signal") { (signals(frame, &url)) }
                 @match owner {
                     None => {
                         (ending(frame, &url))

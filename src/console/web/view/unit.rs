@@ -13,6 +13,7 @@ use muster_topics::{
     endpoint::Protocol,
     name::{CommandId, HostId, Name, UnitName},
     unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
+    verb_table::KindName,
 };
 
 use super::super::chart::{latest::Latest, range::TimeRange};
@@ -87,7 +88,7 @@ impl PageView for UnitView {
             (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
             (region(&url, "state", &["unit", "host"], self.state(frame)))
-            section {
+            @if self.has("logs") { section {
                 h2 { "Log" }
                 (frame.form(&format!("{url}/logs"), html! {
                     div.row {
@@ -97,7 +98,7 @@ impl PageView for UnitView {
                     }
                 }))
                 (region(&self.asked_url(), "log", &["command"], self.log()))
-            }
+            } }
             @if self.has_tasks() {
                 section {
                     h2 { "Tasks" }
@@ -135,6 +136,11 @@ impl UnitView {
         self.unit.desired.spec.channel() == Channel::Lines
     }
 
+    /// Whether units of its kind have this verb.
+    pub(super) fn has(&self, word: &str) -> bool {
+        KindName::from(&*self.unit.desired.spec).has(word)
+    }
+
     fn asked_url(&self) -> String {
         let url = url(self.unit.host, &self.unit.unit);
         match &self.asked {
@@ -153,7 +159,7 @@ impl UnitView {
 
     /// Whether its host changes it by tasks: what belongs to the host itself, and what was asked for.
     fn has_tasks(&self) -> bool {
-        matches!(*self.unit.desired.spec, Spec::Files(_) | Spec::Packages(_)) || self.tasks.asked.is_some()
+        self.has("tasks") || self.tasks.asked.is_some()
     }
 
     /// The deployment that it belongs to, and that alone may change it.
@@ -175,13 +181,15 @@ impl UnitView {
                     (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
                 }
                 (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
-                (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
-                (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
+                @if self.has("freeze") {
+                    (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
+                    (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
+                }
                 @if self.may_play() && self.owner().is_none() {
                     (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
-                @if let Spec::Container(_) = &*self.unit.desired.spec {
+                @if self.has("exec") {
                     a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
                 }
             }
