@@ -3,7 +3,7 @@
 will not play) and `hang` (which it never answers), and tells numbers about itself.
 
     muster artifact create examples/yuno.py --role sample --version 1
-    muster yuno create default/sample --artifact sample --lines --run --play
+    muster unit create yuno default/sample --artifact sample --lines --run --play
     muster yuno command default/sample echo words=hello
 """
 

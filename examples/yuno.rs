@@ -2,8 +2,8 @@
 //! host with
 //!
 //! ```console
-//! $ muster artifact create target/debug/examples/yuno --role metronome --version 1
-//! $ muster yuno create default/metronome --artifact metronome --lines --run
+//! $ muster artifact create target/debug/examples/yuno --role metronome --version 1 $ muster unit create yuno
+//! default/metronome --artifact metronome --lines --run
 //! $ muster yuno play default/metronome
 //! $ muster yuno command default/metronome tempo bpm=90
 //! $ muster yuno stats default/metronome

@@ -4,7 +4,7 @@
 # in Rust is one small file, and speaks for a shell just as well.
 #
 #     muster artifact create examples/yuno.sh --role bell --version 1
-#     muster yuno create default/bell --artifact bell --lines --run --play
+#     muster unit create yuno default/bell --artifact bell --lines --run --play
 set -eu
 
 carry='use strict; use Socket; $| = 1;

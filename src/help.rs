@@ -36,7 +36,7 @@ pub(crate) const EVERYWHERE: &str = "\
 Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:
   muster host ls
   muster exec -- uname -a
-  muster yuno ls
+  muster unit ls
 
 Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable.
 
@@ -78,7 +78,7 @@ pub(crate) fn for_programs(command: Command) -> Command {
 /// Adds their examples to a verb and to those below it.
 fn with_examples(verb: Command, path: &str) -> Command {
     let notes = verb.get_after_long_help().map(StyledStr::to_string);
-    let examples = EXAMPLES.iter().find(|(name, _)| *name == path).map(|(_, examples)| text(examples));
+    let examples = examples_of(path).map(text);
     let parts: Vec<String> = [examples, notes].into_iter().flatten().collect();
     let verb = verb.after_help(SAID_ONCE);
     let verb =
@@ -87,6 +87,20 @@ fn with_examples(verb: Command, path: &str) -> Command {
         let path = format!("{path} {}", below.get_name());
         with_examples(below, &path)
     })
+}
+
+/// The examples of a verb: those of the verb that it stands for, if it is an alias.
+fn examples_of(path: &str) -> Option<&'static [Example]> {
+    let stands_for = stands_for(path).unwrap_or_else(|| path.to_owned());
+    EXAMPLES.iter().find(|(name, _)| *name == stands_for).map(|(_, examples)| *examples)
+}
+
+/// The verb of all units that a verb of units of one kind stands for, if it is one.
+pub(crate) fn stands_for(path: &str) -> Option<String> {
+    #[cfg(feature = "cli")]
+    return muster_cli::unit::alias_of(path);
+    #[cfg(not(feature = "cli"))]
+    return None;
 }
 
 /// Examples as text, one in each line.

@@ -415,9 +415,9 @@ mod tests {
             "muster exec --host a --host b --timeout 5s --env A=b -- sh -c x",
             "muster -o json host ls",
             "muster host ls -o yaml",
-            "muster yuno create default/x --artifact a@1 --arg -v --stop-signal quit --restart on-failure --run",
-            "muster yuno stop --all --yes",
-            "muster yuno kill a/b",
+            "muster unit create yuno default/x --artifact a@1 --arg -v --stop-signal quit --restart on-failure --run",
+            "muster unit stop --all --yes",
+            "muster unit exec a/b --all -- x",
             "muster config create a.b 1 file.json",
             "muster metric query x --since 1h",
             "muster token create --count 100",
@@ -427,7 +427,7 @@ mod tests {
         }
         for line in [
             "muster exec uname",
-            "muster yuno stop",
+            "muster unit stop",
             "muster exec --all --host a -- x",
             "muster exec --all --passthrough -- x",
             "muster unit show x",

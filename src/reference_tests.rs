@@ -62,7 +62,11 @@ fn verb(page: &mut Page, command: &Command, is_program: bool) {
         }
     }
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
-    verbs.for_each(|below| verb(page, below, false));
+    // A verb that stands for another one has no section: its noun says so.
+    let is_own = |below: &&Command| {
+        help::stands_for(below.get_bin_name().unwrap_or_default().trim_start_matches("muster ")).is_none()
+    };
+    verbs.filter(is_own).for_each(|below| verb(page, below, false));
 }
 
 /// Adds the arguments and options of a verb, by heading. Those that every verb has stand at the program alone.

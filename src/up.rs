@@ -158,7 +158,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
     if let (Ok(sample), false) = (&ready, shutdown.is_cancelled()) {
         let mut summary = UpSummary::of(&up, &data, &parts, &urls.1, format).await?;
         // The unit may not have been reported yet.
-        summary.unit = sample.clone().map(|unit| ("yuno logs", unit)).or(summary.unit);
+        summary.unit = sample.clone().map(|unit| ("unit logs", unit)).or(summary.unit);
         match format {
             PrintFormat::Table => print::write_out(&summary.text(&up))?,
             format => Printer::new(format).one(&summary, Vec::new)?,
@@ -233,7 +233,7 @@ impl RunningParts {
             print::say("stopped");
         } else {
             print::say(format_args!(
-                "stopped; still running: {}\n(to stop these too, start again, run `muster yuno stop --all --yes`, and press Ctrl-C)",
+                "stopped; still running: {}\n(to stop these too, start again, run `muster unit stop --all --yes`, and press Ctrl-C)",
                 left.join(", ")
             ));
         }
@@ -619,7 +619,7 @@ impl UpSummary {
         };
         let logs = match &self.unit {
             Some((verb, unit)) => format!("{verb} {unit}"),
-            None => "yuno create --help".to_owned(),
+            None => "unit create --help".to_owned(),
         };
         format!(
             "
@@ -638,7 +638,7 @@ Try, in another terminal:
   {program} {logs}
   {program} host show
 
-Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno stop --all --yes` first.
+Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} unit stop --all --yes` first.
 ",
             self.web,
             self.broker,

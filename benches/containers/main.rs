@@ -7,7 +7,7 @@
 //!
 //! - what the agent costs at rest, without containers and with N of them: memory (PSS), and processor with all programs that
 //!   it has run meanwhile; and what else there is for containers: shims, `lxc-start`, `conmon`, Podman's service;
-//! - how long it takes from the start of `muster container run` to the first act of the program inside, and the same for
+//! - how long it takes from the start of `muster unit run` to the first act of the program inside, and the same for
 //!   `podman start` and `lxc-start -d` of the very same container. `muster` goes through command line, console, broker and
 //!   agent, and has it on the disk by then;
 //! - how long a command inside takes that does nothing, beside `podman exec` and `lxc-attach`.
@@ -141,14 +141,14 @@ fn measure(runtime: &'static str, program: &Path, options: &Options) {
     }
     let (start, enter) =
         if runtime == "lxc" { ("lxc-start -d", "lxc-attach") } else { ("podman start", "podman exec") };
-    print_times("until the program runs, ms", [("muster container run", ours), (start, own)]);
+    print_times("until the program runs, ms", [("muster unit run", ours), (start, own)]);
     subject.verb("run");
     let (mut ours, mut own) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         ours.push(timed(|| subject.enter()));
         own.push(timed(|| subject.enter_by_hand()));
     }
-    print_times("a command inside, until it is over, ms", [("muster exec --container", ours), (enter, own)]);
+    print_times("a command inside, until it is over, ms", [("muster unit exec", ours), (enter, own)]);
     println!();
 }
 
@@ -264,7 +264,7 @@ impl Subject {
 
     /// Runs an empty program inside.
     fn enter(&self) {
-        self.fleet.ok(&["exec", "--container", UNIT, "--host", &self.host, "--", "/bin/true"]);
+        self.fleet.ok(&["unit", "exec", UNIT, "--host", &self.host, "--", "/bin/true"]);
     }
 
     fn enter_by_hand(&self) {

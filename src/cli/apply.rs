@@ -55,7 +55,7 @@ pub struct ApplyArgs {
     pub files: Vec<PathBuf>,
     /// Host for units whose document names none; repeatable
     ///
-    /// By id or hostname.
+    /// By id or hostname [default: the context's, or the only one].
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
     /// Hosts for units whose document names none

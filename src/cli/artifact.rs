@@ -82,7 +82,7 @@ pub enum ArtifactVerb {
                     \x20   \"config_schema\": {\"type\": \"object\", \"required\": [\"shop\"]}\n\
                     \x20 }\n\n\
                     It lies beside the artifact as NAME.manifest.json, or is given with --manifest. The artifact \
-                    itself is never run to find these out. `muster yuno create` takes arguments and channel from \
+                    itself is never run to find these out. `muster unit create yuno` takes arguments and channel from \
                     it, and a unit whose config does not match config_schema is refused."
 )]
 pub struct CreateArgs {

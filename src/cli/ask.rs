@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 use super::{
     command_verdict, environment,
     session::CliSession,
-    target::{self, UnitRef},
+    target::{self, Noun, NounVerb, UnitRef},
     unit_lookup,
 };
 use muster_api::host_names::HostNames;
@@ -121,7 +121,7 @@ pub async fn command(session: &CliSession, ask: AskArgs) -> Result<(), Failure> 
     let Question { units, name, args } = take_apart(&ask.words, ask.json.as_deref())?;
     let verb =
         |units, timeout_ms| Verb::UnitCommand(Forward { units, name: name.clone(), args: args.clone(), timeout_ms });
-    forward(session, &units, &ask.whom, verb).await
+    forward(session, Noun::Yuno.verb("command"), &units, &ask.whom, verb).await
 }
 
 /// Asks for statistics.
@@ -129,7 +129,8 @@ pub async fn command(session: &CliSession, ask: AskArgs) -> Result<(), Failure> 
 /// # Errors
 /// If that fails, or if a yuno did not answer.
 pub async fn stats(session: &CliSession, stats: StatsArgs) -> Result<(), Failure> {
-    forward(session, &stats.units, &stats.whom, |units, timeout_ms| Verb::UnitStats { units, timeout_ms }).await
+    let verb = |units, timeout_ms| Verb::UnitStats { units, timeout_ms };
+    forward(session, Noun::Yuno.verb("stats"), &stats.units, &stats.whom, verb).await
 }
 
 /// The answers of one host, by unit.
@@ -137,17 +138,25 @@ type HostAnswers = BTreeMap<UnitName, UnitAnswer>;
 
 async fn forward(
     session: &CliSession,
+    verb_of: NounVerb,
     wanted: &[UnitRef],
     whom: &AskOptions,
     verb: impl Fn(Vec<UnitName>, u64) -> Verb,
 ) -> Result<(), Failure> {
     let all = unit_lookup::named(session, wanted.iter().map(|wanted| &wanted.unit)).await?;
     let mut picked: BTreeMap<HostId, (String, BTreeSet<UnitName>)> = BTreeMap::new();
+    let mut found = Vec::new();
     for wanted in wanted {
-        for unit in target::pick(&all, wanted, &whom.hosts, whom.all, session.context.host)? {
+        for unit in target::pick(&all, wanted, &whom.hosts, whom.all)? {
+            verb_of.check([unit])?;
+            found.push((wanted, unit));
             let host = picked.entry(unit.host).or_insert_with(|| (unit.hostname.clone(), BTreeSet::new()));
             host.1.insert(unit.unit.clone());
         }
+    }
+    // Answers of several hosts have their names.
+    if picked.len() == 1 {
+        found.into_iter().for_each(|(wanted, unit)| target::say_host(wanted, &whom.hosts, unit));
     }
     let timeout_ms = u64::try_from(whom.timeout.as_millis()).unwrap_or(u64::MAX);
     let asked = picked.iter().map(|(host, (_, units))| {

@@ -14,9 +14,9 @@ use muster_topics::{
     name::{CommandId, HostId, LabelValue, Name, UnitName},
     outcome::{AppliedUnit, Status},
     process::{Cores, Limits},
-    select::Select,
     signal::Signal,
     unit::{Hold, Run, Spec},
+    verb_table::UnitVerbRow,
 };
 use serde::Serialize;
 
@@ -24,8 +24,9 @@ use super::{
     command_follower, print,
     rollback::millis,
     session::CliSession,
-    target::{self, Noun, UnitRef},
-    unit_lookup::{named, units},
+    target::NounVerb,
+    unit_lookup::units,
+    unit_targets::{UnitTargets, candidates, pick},
     wait,
 };
 use muster_api::host_names::HostNames;
@@ -36,22 +37,9 @@ pub use super::command_report::report;
 /// Which units a verb changes, and how long to wait for it.
 #[derive(Args, Clone, Debug)]
 pub struct UnitChange {
-    /// Units: REALM/NAME or HOST:REALM/NAME
-    ///
-    /// With --all and no unit: every one of the verb's kind.
-    #[arg(required_unless_present_any = ["all", "select"])]
-    pub units: Vec<UnitRef>,
-    /// Units that this selects
-    ///
-    /// Such as 'realm=prod and role=web and not label.tier=gold'; `muster --help` has the fields.
-    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["units", "all"])]
-    pub select: Option<Select>,
-    /// Host, by id or hostname; repeatable
-    #[arg(long = "host", value_name = "HOST")]
-    pub hosts: Vec<String>,
-    /// Every host that has such a unit
-    #[arg(long)]
-    pub all: bool,
+    /// Which units
+    #[command(flatten)]
+    pub which: UnitTargets,
     /// Do not ask before several units are stopped or removed
     #[arg(short, long)]
     pub yes: bool,
@@ -120,42 +108,26 @@ impl ChangeProgress {
 }
 
 /// An operation on units.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum UnitAction {
-    /// Start it.
-    Run,
-    /// Start it, and let it play.
-    RunAndPlay,
-    /// Let it play.
-    Play,
-    /// Let it run without playing.
-    Pause,
+    /// What needs nothing but the unit.
+    Plain(fn(UnitName) -> Asked),
     /// Stop it, and also send its process a signal at once.
     Stop(Option<Signal>),
-    /// End its process and start it again.
-    Restart,
-    /// Hold it, with a note.
+    /// Hold it, with a reason.
     Hold(Option<String>),
-    /// Release its hold.
-    Unhold,
     /// Stop and hold it.
     Retire(Option<String>),
     /// Change its labels.
     Label(BTreeMap<Name, Option<LabelValue>>),
-    /// Suspend it.
-    Freeze,
-    /// Resume it.
-    Thaw,
     /// Send its process a signal.
     Signal(Signal),
     /// Change its limits.
     Quota(LimitOptions),
-    /// Remove it.
-    Remove,
 }
 
 /// Limits to change: `None` keeps a limit, `Some(None)` removes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LimitOptions {
     /// Memory, in bytes.
     pub memory_bytes: Option<Option<u64>>,
@@ -179,31 +151,26 @@ impl LimitOptions {
 }
 
 impl UnitAction {
-    /// Its name in a question to the user.
-    fn word(&self) -> String {
+    /// What it does, in a question to the user.
+    fn words(&self, verb: NounVerb) -> String {
         match self {
-            Self::Run => "run".to_owned(),
-            Self::RunAndPlay => "run and play".to_owned(),
-            Self::Play => "play".to_owned(),
-            Self::Pause => "pause".to_owned(),
-            Self::Stop(_) => "stop".to_owned(),
-            Self::Restart => "restart".to_owned(),
-            Self::Hold(_) => "hold".to_owned(),
-            Self::Unhold => "unhold".to_owned(),
-            Self::Retire(_) => "retire".to_owned(),
-            Self::Label(_) => "label".to_owned(),
-            Self::Freeze => "freeze".to_owned(),
-            Self::Thaw => "thaw".to_owned(),
             Self::Signal(signal) => format!("send {signal} to"),
             Self::Quota(_) => "change the limits of".to_owned(),
-            Self::Remove => "remove".to_owned(),
+            _ if verb.word == "rm" => "remove".to_owned(),
+            _ => verb.word.to_owned(),
         }
     }
 
-    /// Whether it stops or interrupts something, so that the user is asked first.
-    fn asks_first(&self) -> bool {
-        let harmless = matches!(self, Self::Run | Self::RunAndPlay | Self::Play | Self::Pause);
-        !harmless && !matches!(self, Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
+    /// Refuses an option that a unit's kind does not have.
+    fn check(&self, picked: &[&Unit]) -> Result<(), Failure> {
+        let Self::Quota(LimitOptions { disk_bytes: Some(_), .. }) = self else { return Ok(()) };
+        match picked.iter().find(|unit| unit.desired.spec.container().is_none()) {
+            Some(other) => {
+                let message = format!("{} is a {}, whose disk is not limited", other.unit, other.desired.spec.kind());
+                Err(Failure::new(FailureKind::Usage, message).hint("--disk is for containers"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn asks(&self, there: &Unit) -> Asked {
@@ -220,20 +187,12 @@ impl UnitAction {
                 }
                 Asked::UnitApply { unit, spec: Box::new(spec), run: None }
             }
-            Self::Run => Asked::UnitRun { unit },
-            Self::RunAndPlay => Asked::UnitPlay { unit, run: true },
-            Self::Play => Asked::UnitPlay { unit, run: false },
-            Self::Pause => Asked::UnitPause { unit },
+            Self::Plain(verb) => verb(unit),
             Self::Stop(_) => Asked::UnitStop { unit },
-            Self::Restart => Asked::UnitRestart { unit },
-            Self::Hold(note) => Asked::UnitHold { unit, note: note.clone() },
-            Self::Unhold => Asked::UnitUnhold { unit },
-            Self::Retire(note) => Asked::UnitRetire { unit, note: note.clone() },
+            Self::Hold(reason) => Asked::UnitHold { unit, note: reason.clone() },
+            Self::Retire(reason) => Asked::UnitRetire { unit, note: reason.clone() },
             Self::Label(labels) => Asked::UnitLabel { unit, labels: labels.clone() },
-            Self::Freeze => Asked::UnitFreeze { unit },
-            Self::Thaw => Asked::UnitThaw { unit },
             Self::Signal(signal) => Asked::UnitSignal { unit, signal: *signal },
-            Self::Remove => Asked::UnitRm { unit },
         }
     }
 }
@@ -274,15 +233,23 @@ impl<'a> ChangeResult<'a> {
     }
 }
 
-/// Changes units of the kind that `noun` names.
+/// Changes the units that a verb is for.
 ///
 /// # Errors
 /// If there are no such units, if the user does not confirm, or if a change fails.
-pub async fn change(session: &CliSession, noun: Noun, which: UnitChange, action: UnitAction) -> Result<(), Failure> {
-    let all = candidates(session, &which).await?;
-    let picked = pick(session, &all, &which, noun)?;
-    if picked.len() > 1 && action.asks_first() && !which.yes {
-        ask_first(&format!("{} {} {}s", action.word(), picked.len(), noun.word()), picked.iter().copied())?;
+pub async fn change(
+    session: &CliSession,
+    verb: NounVerb,
+    which: UnitChange,
+    action: UnitAction,
+) -> Result<(), Failure> {
+    let all = candidates(session, &which.which).await?;
+    let picked = pick(&all, &which.which, verb)?;
+    action.check(&picked)?;
+    let asks_first = UnitVerbRow::find(verb.word).is_some_and(|row| row.interrupts);
+    if picked.len() > 1 && asks_first && !which.yes {
+        let question = format!("{} {} {}s", action.words(verb), picked.len(), verb.noun.word());
+        ask_first(&question, picked.iter().copied())?;
     }
     // Each host has its own sequence, and none waits for another.
     let hosts = waves(&action, picked).into_iter();
@@ -391,56 +358,6 @@ async fn each<'a>(
     stream::iter(settled).buffered(HOSTS).collect().await
 }
 
-/// The units among which [`pick`] picks.
-///
-/// # Errors
-/// If the console does not answer.
-pub async fn candidates(session: &CliSession, which: &UnitChange) -> Result<Vec<Unit>, Failure> {
-    if which.units.is_empty() {
-        return units(session, None).await;
-    }
-    named(session, which.units.iter().map(|wanted| &wanted.unit)).await
-}
-
-/// The selected units; selectors and `--all` only select units of the kind that `noun` names.
-///
-/// # Errors
-/// If there are none, if the selection is ambiguous, or if a named unit is of another kind.
-pub fn pick<'a>(
-    session: &CliSession,
-    all: &'a [Unit],
-    which: &UnitChange,
-    noun: Noun,
-) -> Result<Vec<&'a Unit>, Failure> {
-    let mut picked: Vec<&Unit> = Vec::new();
-    for wanted in &which.units {
-        let found = target::pick(all, wanted, &which.hosts, which.all, session.context.host)?;
-        let (ours, others): (Vec<&Unit>, Vec<&Unit>) = found.into_iter().partition(|unit| noun.covers(unit));
-        // On other hosts units of another kind may have this name.
-        if !which.all || ours.is_empty() {
-            noun.check(others)?;
-        }
-        picked.extend(ours);
-    }
-    if which.units.is_empty() {
-        let hosts = which.hosts.iter().map(|host| target::host_of(all, host)).collect::<Result<Vec<_>, Failure>>()?;
-        let is_there = |unit: &Unit| {
-            let is_meant = hosts.is_empty() || hosts.contains(&Some(unit.host));
-            is_meant && noun.covers(unit)
-        };
-        picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
-    }
-    if let (true, Some(select)) = (picked.is_empty(), &which.select) {
-        return Err(Failure::not_found(format_args!("no {} matches {select}", noun.word()))
-            .hint("`muster unit ls --select …` shows what an expression selects"));
-    }
-    if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::not_found(format_args!("there is no {} on {host}", noun.word()))
-            .hint("`muster unit ls` lists the units"));
-    }
-    Ok(picked)
-}
-
 /// Asks for confirmation before an operation on several units.
 ///
 /// # Errors
@@ -531,7 +448,7 @@ async fn send(session: &CliSession, wanted: NewCommand) -> Result<Command, Failu
     Ok(command)
 }
 
-/// Creates a unit; with `overwrite`, an existing one is changed. `copied_from` is the unit whose spec it is.
+/// Creates a unit; with `replace`, an existing one is changed. `copied_from` is the unit whose spec it is.
 ///
 /// # Errors
 /// If the unit exists, or if it does not become as desired.
@@ -539,7 +456,7 @@ pub async fn make(
     session: &CliSession,
     (host, unit): (String, UnitName),
     (spec, run): (Spec, Option<Run>),
-    overwrite: bool,
+    replace: bool,
     waiting: WaitOptions,
     copied_from: Option<HostUnit>,
 ) -> Result<(), Failure> {
@@ -550,13 +467,13 @@ pub async fn make(
     };
     let name = unit.clone();
     let verb = match (&there, differences) {
-        (Some(there), Some(differences)) if !overwrite && !differences.is_empty() => {
+        (Some(there), Some(differences)) if !replace && !differences.is_empty() => {
             return Err(exists(there, &differences));
         }
-        // It is already as described, which changes nothing, or it may be overwritten.
+        // It is already as described, which changes nothing, or it may be replaced.
         (Some(_), _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
         // Another operator may be creating it at this moment.
-        (None, _) if !overwrite => {
+        (None, _) if !replace => {
             let units = vec![UnitWish { unit, spec: Box::new(spec), run, new: true }];
             Asked::UnitsApply(UnitSet { units, check: false, part: None })
         }
@@ -586,8 +503,7 @@ fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
     let lines: String = differences.iter().map(|one| format!("\n  {one}")).collect();
     let Unit { unit, hostname, .. } = there;
     Failure::new(FailureKind::Refused, format!("{unit} exists on {hostname} and differs:{lines}")).hint(
-        "--overwrite makes it that, with the defaults of all that is not said; `muster unit apply` does so with a document, \
-         `muster unit label`, `muster yuno upgrade` and `muster container quota` change one thing and leave the rest",
+        "--replace makes it that, with the defaults of all that is not said; `muster unit apply` does so with a document, `muster unit label`, `muster unit upgrade` and `muster unit quota` change one thing and leave the rest",
     )
 }
 
@@ -604,7 +520,11 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
     }
     if waiting.no_wait {
         if !away {
-            print::say(format_args!("{}: ordered; {}", command.verb.sentence(), command_follower::look(command)));
+            let on = match &command.hosts[..] {
+                [host] => format!(" on {}", host.hostname),
+                _ => String::new(),
+            };
+            print::say(format_args!("{}{on}: ordered; {}", command.verb.sentence(), command_follower::look(command)));
         }
         return Ok(ChangeProgress::Stored(command.id));
     }

@@ -411,9 +411,8 @@ pub(super) fn owner(owner: &UnitOwner) -> String {
 pub async fn detach(session: &CliSession, units: &[&muster_api::Unit]) -> Result<(), Failure> {
     if let Some(unit) = units.iter().find(|unit| unit.owner.is_none()) {
         let message = format!("{} on {} belongs to no deployment", unit.unit, unit.hostname);
-        return Err(
-            Failure::new(FailureKind::Refused, message).hint("`muster unit apply` and `muster yuno create` change it")
-        );
+        return Err(Failure::new(FailureKind::Refused, message)
+            .hint("`muster unit apply` and `muster unit create yuno` change it"));
     }
     let mut groups: BTreeMap<(DeploymentName, UnitName), Vec<String>> = BTreeMap::new();
     for unit in units {

@@ -1,4 +1,4 @@
-//! `muster yuno config`: shows a yuno's effective configuration.
+//! `muster unit config`: shows a yuno's effective configuration.
 
 use clap::Args;
 use muster_api::{CommandHost, Unit};
@@ -7,7 +7,8 @@ use muster_topics::{command::Verb, effective::Effective};
 use serde_json::Value;
 
 use super::{
-    change::submit, command_follower, command_report::report, print, session::CliSession, target::UnitRef, unit_lookup,
+    change::submit, command_follower, command_report::report, print, session::CliSession, target::Noun, unit::OneUnit,
+    unit_lookup,
 };
 
 /// Show what a yuno reads as its configuration.
@@ -18,11 +19,8 @@ use super::{
                     a change is on its way, after a rollback, and if somebody has edited the file by hand."
 )]
 pub struct Config {
-    /// REALM/NAME or HOST:REALM/NAME
-    unit: UnitRef,
-    /// Host, by id or hostname
-    #[arg(long)]
-    host: Option<String>,
+    #[command(flatten)]
+    which: OneUnit,
     /// Ask the host for the file that the yuno reads
     #[arg(long)]
     effective: bool,
@@ -32,8 +30,8 @@ pub struct Config {
 ///
 /// # Errors
 /// If it fails.
-pub async fn run(wanted: Config, session: &CliSession) -> Result<(), Failure> {
-    let unit = unit_lookup::one(session, &wanted.unit, wanted.host).await?;
+pub async fn run(wanted: Config, noun: Noun, session: &CliSession) -> Result<(), Failure> {
+    let unit = unit_lookup::one_of(session, wanted.which, noun.verb("config")).await?;
     if !wanted.effective {
         return desired(session, &unit).await;
     }

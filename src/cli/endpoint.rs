@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for endpoints, and how endpoints are shown.
+//! Options of `muster unit create yuno` for endpoints, and how endpoints are shown.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,7 @@
-//! `muster exec`: runs a program on hosts, and prints its output.
+//! `muster exec`: runs a program on hosts, and prints its output; `muster unit exec`: runs one in the containers of units.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -19,7 +20,13 @@ use muster_topics::{
     select::HostSelect,
 };
 
-use super::{environment::EnvironmentArgs, host_lookup, print, session::CliSession, target};
+use super::{
+    environment::EnvironmentArgs,
+    host_lookup, print,
+    session::CliSession,
+    target::{self, Noun},
+    unit_targets::{UnitTargets, candidates, pick},
+};
 use muster_api::host_names::tell_apart;
 
 mod batch;
@@ -32,22 +39,39 @@ pub use super::command_follower::{collect, follow, follow_log, follow_there, loo
 
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = NOTES)]
+#[command(after_long_help = notes(HOSTS, DAEMONS))]
 pub struct ExecArgs {
-    /// Host, by id or hostname; repeatable
+    /// Host, by id or hostname; repeatable [default: the only one]
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// Hosts that have a label of this name, with any value
-    #[arg(long, value_name = "LABEL", conflicts_with = "hosts")]
-    pub group: Option<Name>,
     /// Hosts that this selects, such as 'label.tier=gold'
     ///
     /// `muster --help` has the fields.
-    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "group"])]
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
     pub select: Option<HostSelect>,
     /// Every host of the fleet
-    #[arg(long, conflicts_with_all = ["hosts", "group", "select", "passthrough"])]
+    #[arg(long, conflicts_with_all = ["hosts", "select", "passthrough"])]
     pub all: bool,
+    /// The program
+    #[command(flatten)]
+    pub program: ProgramArgs,
+}
+
+/// Run a program in the containers of units.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = notes(CONTAINERS, ""))]
+pub struct UnitExecArgs {
+    /// Which units
+    #[command(flatten)]
+    pub which: UnitTargets,
+    /// The program
+    #[command(flatten)]
+    pub program: ProgramArgs,
+}
+
+/// A program, how it is run, and what becomes of its output.
+#[derive(Args, Clone, Debug)]
+pub struct ProgramArgs {
     /// End the program and its children after this time
     ///
     /// Time in a host's queue does not count.
@@ -61,9 +85,6 @@ pub struct ExecArgs {
     /// They get the command when they are online again in any case.
     #[arg(long, conflicts_with = "no_wait")]
     pub wait_offline: bool,
-    /// Run inside this container of the host (REALM/NAME)
-    #[arg(long, value_name = "UNIT")]
-    pub container: Option<UnitName>,
     /// User that it runs as, with all groups of that user
     #[arg(long)]
     pub user: Option<String>,
@@ -75,7 +96,7 @@ pub struct ExecArgs {
     pub environment: EnvironmentArgs,
     /// File for its standard input, up to 32 KiB; `-` for this one's
     ///
-    /// Not with --all, for every host would read it.
+    /// Not with `muster exec --all`, for every host would read it.
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
     /// Run one line with /bin/sh -c, with pipes and wildcards
@@ -128,12 +149,34 @@ pub struct ExecArgs {
     pub argv: Vec<String>,
 }
 
-/// What `--help` says after the options.
-const NOTES: &str = "\
-Targets: a group, a selector and --all are one message that every host reads. The console expects outcomes of the \
+/// What `--help` says of hosts.
+const HOSTS: &str = "\
+Targets: a selector and --all are one message that every host reads; a label alone (--select label.canary) is one that only \
+the hosts with the label read. The console expects outcomes of the \
 hosts that it knows to match; each host decides by its own state at that moment. With --env, --env-file, --stdin or \
---passthrough the selected hosts are named one by one instead; these cannot be with --all, for every host would read them.
+--passthrough the selected hosts are named one by one instead; these cannot be with --all, for every host would read them.";
 
+/// What `--help` says of containers.
+const CONTAINERS: &str = "\
+Containers: program, folder and user are those inside; without --user it is the user of the container's first process. \
+The container's limits hold, those of --memory, --cpu and --pids lie below them, and at the end every process of the \
+command is ended. A container that does not run is not started for it, and what --daemon leaves running ends with it. Only units that are containers have this verb.";
+
+/// What `--help` says of programs that go on.
+const DAEMONS: &str = "\
+Daemons: --daemon makes a unit, default/exec-ID, for `muster unit ls`, `muster unit logs` and `muster unit stop`. It \
+is never timed out, and not started again after a reboot of its host. It is removed a day after it ended, or by \
+`muster unit rm`.
+
+";
+
+/// What `--help` says after the options.
+fn notes(first: &str, daemons: &str) -> String {
+    format!("{first}\n\n{PROGRAM}\n\n{daemons}{QUEUES}")
+}
+
+/// What `--help` says of any program.
+const PROGRAM: &str = "\
 Offline hosts: of several hosts only the online ones are waited for. The offline ones are named at once: they get the \
 command when they are online again, until it expires (`muster command show ID`), and count as not done. \
 --wait-offline waits for them. At the end the hosts that did not succeed are counted and named: failed, timed out, \
@@ -143,22 +186,16 @@ Program: no shell is involved without --shell; each word reaches the program as 
 its output, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer messages), \
 `drop` nothing: the program writes to /dev/null.
 
-Containers: program, folder and user are those inside; without --user it is the user of the container's first process. \
-The container's limits hold, those of --memory, --cpu and --pids lie below them, and at the end every process of the \
-command is ended. A container that does not run is not started for it.
-
 Batches: a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed container, cwd, env, \
 user, stdin, timeout and limits; what a step does not say is as on the command line:
   - argv: [systemctl, stop, shop]
   - shell: cp -a /srv/shop /srv/shop.$(date +%s)
     timeout: 10m
   - argv: [systemctl, start, shop]
-    env: {STAGE: test}
+    env: {STAGE: test}";
 
-Daemons: --daemon makes a unit, default/exec-ID, for `muster unit ls`, `muster yuno logs` and `muster yuno stop`. It \
-is never timed out, and not started again after a reboot of its host. It is removed a day after it ended, or by \
-`muster unit rm`. In a container it ends with the container.
-
+/// What `--help` says of queues and data.
+const QUEUES: &str = "\
 Queues: a host runs only so many commands at once; more wait there, and `muster command ls` shows them as queued. \
 `muster command cancel ID` ends one, whether it waits or runs.
 
@@ -186,23 +223,62 @@ impl From<KeepArg> for Keep {
     }
 }
 
-/// Runs the verb.
+/// Runs a program on hosts.
 ///
 /// # Errors
 /// If it fails, or if a program was not successful.
 pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
-    let verb = match &exec.batch {
-        // The parser of the command line does not check this, because a batch conflicts with a given option.
-        None if exec.keep_going => {
-            return Err(Failure::new(FailureKind::Usage, "--keep-going is about the steps of a --batch"));
-        }
-        None => Verb::Exec(wanted(&exec)?),
-        Some(file) => {
-            let steps = batch::read(file, &wanted(&exec)?)?;
-            Verb::Batch(Batch { steps, keep_going: exec.keep_going })
-        }
-    };
+    let verb = exec.program.verb(None)?;
     let target = resolve_target(&exec, &verb, session).await?;
+    perform(&exec.program, verb, target, session).await
+}
+
+/// Runs a program in the containers of units. Those of one name are one command to their hosts.
+///
+/// # Errors
+/// If it fails, or if a program was not successful.
+pub async fn run_inside(exec: UnitExecArgs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
+    let all = candidates(session, &exec.which).await?;
+    let mut hosts: BTreeMap<UnitName, Vec<String>> = BTreeMap::new();
+    let picked = pick(&all, &exec.which, noun.verb("exec"))?;
+    for unit in &picked {
+        hosts.entry(unit.unit.clone()).or_default().push(unit.host.to_string());
+    }
+    if exec.program.passthrough && picked.len() > 1 {
+        return Err(Failure::new(FailureKind::Usage, "--passthrough needs exactly one unit"));
+    }
+    if let ([wanted], [unit]) = (&exec.which.units[..], &picked[..]) {
+        target::say_host(wanted, &exec.which.hosts, unit);
+    }
+    let mut failed = None;
+    for (unit, hosts) in hosts {
+        let verb = exec.program.verb(Some(&unit))?;
+        if let Err(failure) = perform(&exec.program, verb, NewTarget::Hosts(hosts), session).await {
+            failed.get_or_insert(failure);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+impl ProgramArgs {
+    /// The request, in the container of a unit if there is one.
+    fn verb(&self, container: Option<&UnitName>) -> Result<Verb, Failure> {
+        match &self.batch {
+            // The parser of the command line does not check this, because a batch conflicts with a given option.
+            None if self.keep_going => {
+                Err(Failure::new(FailureKind::Usage, "--keep-going is about the steps of a --batch"))
+            }
+            None => Ok(Verb::Exec(wanted(self, container)?)),
+            Some(file) => {
+                let steps = batch::read(file, &wanted(self, container)?)?;
+                Ok(Verb::Batch(Batch { steps, keep_going: self.keep_going }))
+            }
+        }
+    }
+}
+
+/// Sends the request, and follows it.
+async fn perform(exec: &ProgramArgs, verb: Verb, target: NewTarget, session: &CliSession) -> Result<(), Failure> {
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(FailureKind::Usage, "--passthrough needs exactly one host"));
     }
@@ -236,25 +312,28 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
 
 /// The target of the command.
 async fn resolve_target(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTarget, Failure> {
-    let group = |label: &Name| format!("label.{label}").parse::<HostSelect>();
     // What every host would read must not contain secrets, and only one host has one exit code.
-    let by_name = exec.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());
-    Ok(match (&exec.select, &exec.group) {
-        (Some(select), _) if by_name => NewTarget::Hosts(target::picked(session, select).await?),
-        (Some(select), _) => NewTarget::Select(select.clone()),
-        (None, Some(label)) if by_name => {
-            let select = group(label).map_err(|error| Failure::new(FailureKind::Usage, error.to_string()))?;
-            NewTarget::Hosts(target::picked(session, &select).await?)
+    let by_name = exec.program.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());
+    Ok(match &exec.select {
+        Some(select) if by_name => NewTarget::Hosts(target::picked(session, select).await?),
+        Some(select) => group(select).map_or_else(|| NewTarget::Select(select.clone()), NewTarget::Group),
+        None if exec.all => NewTarget::All,
+        None if exec.hosts.is_empty() => {
+            let host = host_lookup::only(session).await?;
+            print::say(format_args!("on {}", host.hostname));
+            NewTarget::Hosts(vec![host.id.to_string()])
         }
-        (None, Some(label)) => NewTarget::Group(label.clone()),
-        (None, None) if exec.all => NewTarget::All,
-        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host_lookup::only(session).await?]),
-        (None, None) => NewTarget::Hosts(exec.hosts.clone()),
+        None => NewTarget::Hosts(exec.hosts.clone()),
     })
 }
 
+/// The label, if an expression selects the hosts that have it and says no more: only they read a message for their group.
+fn group(select: &HostSelect) -> Option<Name> {
+    select.to_string().strip_prefix("label.")?.parse().ok()
+}
+
 /// The programs to run.
-fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
+fn wanted(exec: &ProgramArgs, container: Option<&UnitName>) -> Result<ExecVerb, Failure> {
     let (argv, shell) = match (exec.shell, &exec.argv[..]) {
         (false, argv) => (argv.to_vec(), None),
         (true, [line]) => (Vec::new(), Some(line.clone())),
@@ -265,7 +344,7 @@ fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
     };
     Ok(ExecVerb {
         shell,
-        container: exec.container.clone(),
+        container: container.cloned(),
         cwd: exec.cwd.clone(),
         env: exec.environment.variables()?,
         user: exec.user.clone(),
@@ -310,11 +389,11 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        exec: ExecArgs,
+        program: ProgramArgs,
     }
 
     fn parsed(words: &[&str]) -> Result<ExecVerb, Failure> {
-        wanted(&<Line as clap::Parser>::try_parse_from([&["exec"], words].concat()).unwrap().exec)
+        wanted(&<Line as clap::Parser>::try_parse_from([&["exec"], words].concat()).unwrap().program, None)
     }
 
     #[test]
@@ -324,12 +403,26 @@ mod tests {
         let shell = parsed(&["--shell", "--stdout", "capture", "--stderr", "drop", "--", "a | b"]).unwrap();
         assert_eq!((shell.shell.as_deref(), shell.argv.len()), (Some("a | b"), 0));
         assert_eq!((shell.stdout, shell.stderr), (Keep::Capture, Keep::Drop));
-        let inside = parsed(&["--container", "default/shop", "--", "a"]).unwrap();
-        assert_eq!(inside.container, Some("default/shop".parse().unwrap()));
+        assert_eq!(plain.container, None);
         let limits = parsed(&["--output-max", "2K", "--stderr-max", "5", "--", "a"]).unwrap();
         assert_eq!((limits.output_max_bytes, limits.stderr_max_bytes), (2_048, Some(5)));
         let words = parsed(&["--shell", "--", "a", "b"]).unwrap_err();
         assert_eq!(words.kind.code(), 2);
+    }
+
+    #[test]
+    fn label_alone_is_a_group() {
+        for (select, label) in [
+            ("label.canary", Some("canary")),
+            (" label.canary ", Some("canary")),
+            ("label.canary=yes", None),
+            ("label.a or label.b", None),
+            ("not label.canary", None),
+            ("host=a", None),
+        ] {
+            let found = group(&select.parse().unwrap());
+            assert_eq!(found.as_ref().map(Name::as_str), label, "{select}");
+        }
     }
 
     #[test]

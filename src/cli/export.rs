@@ -1,19 +1,16 @@
 //! `muster unit export`: units as documents, for `muster unit apply`.
 
-use std::time::Duration;
-
 use clap::Args;
 use muster_base::failure::{Failure, FailureKind};
-use muster_topics::select::Select;
 use serde_json::{Value, json};
 use serde_norway::Mapping;
 
 use super::{
-    change::{UnitChange, WaitOptions, candidates, pick},
     export_files, host_lookup,
     print::{self, PrintFormat},
     session::CliSession,
-    target::{Noun, UnitRef},
+    target::Noun,
+    unit_targets::{AnyUnits, UnitTargets, candidates, pick},
     yaml,
 };
 
@@ -26,17 +23,9 @@ use super::{
                     stored."
 )]
 pub struct ExportUnits {
-    /// Units: REALM/NAME or HOST:REALM/NAME [default: all]
-    pub units: Vec<UnitRef>,
-    /// Units that this selects, such as 'realm=prod and role=web'
-    #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
-    pub select: Option<Select>,
-    /// Host, by id or hostname; repeatable
-    #[arg(long = "host", value_name = "HOST")]
-    pub hosts: Vec<String>,
-    /// Every host that has such a unit
-    #[arg(long)]
-    pub all: bool,
+    /// Which units
+    #[command(flatten)]
+    pub which: AnyUnits,
     /// Print a document of these files of a host instead, to begin with
     ///
     /// A folder is taken with what is in it.
@@ -50,17 +39,14 @@ pub struct ExportUnits {
 ///
 /// # Errors
 /// If the selection is ambiguous or empty.
-pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failure> {
+pub async fn run(export: ExportUnits, noun: Noun, session: &CliSession) -> Result<(), Failure> {
     if !export.files.is_empty() {
         return of_files(&export, session).await;
     }
-    let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
-    let every = export.all || export.units.is_empty() && export.select.is_none();
-    let which =
-        UnitChange { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
+    let which = UnitTargets::from(export.which);
     let (mut documents, mut deviations) = (Vec::<Value>::new(), Vec::new());
     let all = candidates(session, &which).await?;
-    for unit in pick(session, &all, &which, Noun::Unit)? {
+    for unit in pick(&all, &which, noun.verb("export"))? {
         let deviation = unit.deviation().map(|what| format!("{} on {}: it {what}", unit.unit, unit.hostname));
         if let Some(deviation) = &deviation {
             print::say(format_args!("{deviation}; the document has the desired state"));
@@ -83,9 +69,9 @@ pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failur
 
 /// Prints a document of files that a host has.
 async fn of_files(export: &ExportUnits, session: &CliSession) -> Result<(), Failure> {
-    let host = match &export.hosts[..] {
+    let host = match &export.which.hosts[..] {
         [host] => host.clone(),
-        [] => host_lookup::only(session).await?,
+        [] => host_lookup::only(session).await?.id.to_string(),
         _ => return Err(Failure::new(FailureKind::Usage, "files are exported of one host at a time")),
     };
     let document = export_files::document(session, &host, &export.files).await?;

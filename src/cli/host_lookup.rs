@@ -3,7 +3,7 @@
 use muster_api::Host;
 use muster_base::failure::{Failure, FailureKind};
 
-use super::session::CliSession;
+use super::{session::CliSession, target};
 
 /// The named host, the context's default host, or the only host.
 ///
@@ -16,12 +16,14 @@ pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, 
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     match hosts.as_slice() {
         [host] => Ok(host.id.to_string()),
-        [] => Err(Failure::not_found("no host has joined yet")
-            .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")),
+        [] => Err(none()),
         several => {
-            let list: String = several.iter().map(|host| format!("\n  {}  {}", host.id, host.hostname)).collect();
-            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts:{list}", several.len()))
-                .hint("name one with --host"))
+            let list = target::listed(several.iter().map(|host| format!("{}  {}", host.id, host.hostname)));
+            Err(Failure::new(
+                FailureKind::Usage,
+                format!("there are {} hosts, and none is named:{list}", several.len()),
+            )
+            .hint("name one with --host HOST"))
         }
     }
 }
@@ -30,13 +32,19 @@ pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, 
 ///
 /// # Errors
 /// If there are several, or none.
-pub async fn only(session: &CliSession) -> Result<String, Failure> {
-    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
-    match hosts.as_slice() {
-        [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
-        several => {
-            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts, and none is named", several.len()))
-                .hint("pass --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them"))
+pub async fn only(session: &CliSession) -> Result<Host, Failure> {
+    let mut hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    match (hosts.pop(), hosts.len()) {
+        (Some(host), 0) => Ok(host),
+        (None, _) => Err(none()),
+        (Some(_), others) => {
+            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts, and none is named", others + 1))
+                .hint("pass --host HOST, --select EXPRESSION or --all; `muster host ls` lists them"))
         }
     }
+}
+
+fn none() -> Failure {
+    Failure::not_found("no host has joined yet")
+        .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")
 }

@@ -1,4 +1,4 @@
-//! `muster host label`: labels that operators give hosts, for `--group` and `--select`.
+//! `muster host label`: labels that operators give hosts, for `--select`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use muster_api::host_names::HostNames;
 /// Which labels of which hosts.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_long_help = "A host is in the group of each label that it has (`muster exec --group canary`), whatever \
+    after_long_help = "A host is in the group of each label that it has (`muster exec --select label.canary`), whatever \
                     the value. Labels that are set here replace those of the same name in the agent's own \
                     configuration, which are in force again once these are removed. An offline host learns of \
                     them when it is online again."

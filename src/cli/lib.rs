@@ -4,13 +4,13 @@
 //!
 //! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
 //! - [`mod@print`]: tables (laid out by [`table`]), JSON, YAML, ages, and messages; [`moment`]: times that people type
-//! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
+//! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`unit_targets`]: the units that a verb is for; [`change`]: changes units; [`wait`]: waits
 //!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
 //!   print them
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`secret`],
-//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
-//!   and its options in [`process`] and [`endpoint`]), [`container`], [`mod@deployment`] and its [`rollout`], [`var`], [`cordon`] of hosts (options in
+//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, whose files [`document_file`] reads, [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
+//!   options in [`process`] and [`endpoint`], and those of containers in [`container`]), [`mod@deployment`] and its [`rollout`], [`var`], [`cordon`] of hosts (options in
 //!   [`host_target`]), [`snapshot`],
 //!   [`alert`] with [`rule`] and [`silence`], [`metric`] and [`top`], [`dashboard`], [`backup`], [`login`]
 //!
@@ -78,6 +78,7 @@ pub mod top;
 pub mod top_subject;
 pub mod unit;
 pub mod unit_lookup;
+pub mod unit_targets;
 pub mod upgrade;
 pub mod var;
 pub mod wait;
@@ -121,15 +122,21 @@ pub enum Verb {
     /// Manage realms: namespaces of units with a range of ports
     #[command(subcommand)]
     Realm(realm::RealmVerb),
-    /// Manage units of any kind: apply, hold, retire, remove
+    /// Manage units: yunos, containers, files and packages of hosts
     #[command(subcommand)]
     Unit(unit::UnitVerb),
-    /// Manage yunos: processes that agents keep running
-    #[command(subcommand)]
+    /// Manage yunos: the verbs of `muster unit`, and four of their own
+    ///
+    /// The verbs of `muster unit` for yunos alone, and `play`, `pause`, `command` and `stats`. `muster yuno create` is
+    /// `muster unit create yuno`.
+    #[command(subcommand, mut_subcommands(unit::of_yunos))]
     Yuno(unit::YunoVerb),
-    /// Manage containers of Podman, Docker and LXC
-    #[command(subcommand)]
-    Container(container::ContainerVerb),
+    /// Manage containers: the verbs of `muster unit`, and two of their own
+    ///
+    /// The verbs of `muster unit` for containers alone, and `clone` and `adopt`. `muster container create` is
+    /// `muster unit create container`.
+    #[command(subcommand, mut_subcommands(unit::of_containers))]
+    Container(unit::ContainerVerb),
     /// Manage deployments: units on hosts that a target selects, in versions
     #[command(subcommand)]
     Deployment(deployment::DeploymentVerb),
@@ -188,9 +195,10 @@ pub async fn run(
 ) -> Result<(), Failure> {
     // Verbs that run until they are interrupted must then inform hosts.
     let ends_itself = matches!(
-        verb,
-        Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. }))
-            | Verb::Container(container::ContainerVerb::Logs(logs::Logs { follow: true, .. }))
+        &verb,
+        Verb::Unit(unit::UnitVerb::Shared(shared))
+            | Verb::Yuno(unit::YunoVerb::Shared(shared))
+            | Verb::Container(unit::ContainerVerb::Shared(shared)) if shared.ends_itself()
     );
     tokio::select! {
         done = perform(verb, options, new_link, interrupt.clone()) => done,
@@ -252,7 +260,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Var(verb) => var::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
-        Verb::Container(verb) => container::run(verb, session).await,
+        Verb::Container(verb) => unit::run_container(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Rule(verb) => rule::run(verb, session).await,
         Verb::Silence(verb) => silence::run(verb, session).await,

@@ -1,4 +1,4 @@
-//! `muster yuno logs`: prints the last lines of logs, and follows them.
+//! `muster unit logs`: prints the last lines of logs, and follows them.
 
 use std::time::Duration;
 
@@ -9,10 +9,7 @@ use muster_base::{
     clock,
     failure::{Failure, FailureKind},
 };
-use muster_topics::{
-    command::{LOG_LINES_MAX, LogView, Verb as Asked},
-    select::Select,
-};
+use muster_topics::command::{LOG_LINES_MAX, LogView, Verb as Asked};
 
 use super::{
     change::submit,
@@ -21,8 +18,8 @@ use super::{
     moment::{self, Moment},
     print,
     session::CliSession,
-    target::{self, Noun, UnitRef},
-    unit_lookup::{one, units},
+    target::{self, Noun},
+    unit_targets::{UnitTargets, candidates, pick},
 };
 use muster_api::host_names::HostNames;
 
@@ -32,7 +29,7 @@ const LOGS_MAX: usize = 64;
 /// Default number of lines: more than a terminal shows.
 const LINES: u32 = 100;
 
-/// Print the last lines of a yuno's log, or of several.
+/// Print the last lines of a unit's log, or of several.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "Of several logs, each line has its unit before it. With -o json each line is an object, with \
@@ -40,20 +37,14 @@ const LINES: u32 = 100;
                     they are UTC."
 )]
 pub struct Logs {
-    /// REALM/NAME or HOST:REALM/NAME
-    #[arg(required_unless_present = "select")]
-    pub unit: Option<UnitRef>,
-    /// Units that this selects, such as 'realm=prod and role=web'
-    #[arg(long, value_name = "EXPRESSION", conflicts_with = "unit")]
-    pub select: Option<Select>,
-    /// Host, by id or hostname
-    #[arg(long)]
-    pub host: Option<String>,
-    /// Print so many lines [default: 100]
+    /// Which units
+    #[command(flatten)]
+    pub which: UnitTargets,
+    /// Print so many lines at most [default: 100]
     ///
     /// With --since the default is as many as a host sends at once.
-    #[arg(short = 'n', long, value_name = "COUNT")]
-    pub lines: Option<u32>,
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<u32>,
     /// Print lines since this time, or since so long ago, as 10m
     #[arg(long, value_name = "TIME", value_parser = moment::parse, allow_hyphen_values = true)]
     pub since: Option<Moment>,
@@ -74,7 +65,7 @@ pub struct Logs {
 impl Logs {
     /// The number of lines, and the part of the log. Output for programs always includes times.
     fn part(&self, for_programs: bool, now_ms: muster_topics::Millis) -> (u32, LogView) {
-        let lines = self.lines.unwrap_or(if self.since.is_some() { LOG_LINES_MAX } else { LINES });
+        let lines = self.limit.unwrap_or(if self.since.is_some() { LOG_LINES_MAX } else { LINES });
         let view = LogView {
             since_ms: self.since.map(|since| since.ms(now_ms)),
             until_ms: self.until.map(|until| until.ms(now_ms)),
@@ -89,11 +80,15 @@ impl Logs {
 /// # Errors
 /// If the selection is ambiguous, or if a log cannot be read.
 pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
-    let picked = match &wanted.unit {
-        Some(unit) => vec![one(session, unit, wanted.host.clone()).await?],
-        None => pick(session, &wanted, noun).await?,
-    };
-    noun.check(&picked)?;
+    let all = candidates(session, &wanted.which).await?;
+    let picked = pick(&all, &wanted.which, noun.verb("logs"))?;
+    if picked.len() > LOGS_MAX {
+        let message = format!("these are {} {}s, and {LOGS_MAX} logs can be read at once", picked.len(), noun.word());
+        return Err(Failure::new(FailureKind::Usage, message).hint("name fewer, or select fewer with --select"));
+    }
+    if let ([named], [unit]) = (&wanted.which.units[..], &picked[..]) {
+        target::say_host(named, &wanted.which.hosts, unit);
+    }
     let hosts = HostNames::new(picked.iter().map(|unit| (unit.host, unit.hostname.as_str())));
     let names = (picked.len() > 1).then_some(hosts);
     let (lines, view) = wanted.part(session.printer.is_for_programs(), clock::now_ms());
@@ -103,7 +98,7 @@ pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), F
         join_all(picked.iter().map(|unit| follow(session, unit, name(unit, names.as_ref()), (lines, view), time))).await
     } else {
         let mut results = Vec::new();
-        for unit in &picked {
+        for unit in picked {
             results.push(last(session, unit, name(unit, names.as_ref()), (lines, view)).await);
         }
         results
@@ -114,21 +109,6 @@ pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), F
     }
     failures.iter().for_each(print::say_failure);
     Err(Failure::silent(FailureKind::Failed))
-}
-
-async fn pick(session: &CliSession, wanted: &Logs, noun: Noun) -> Result<Vec<Unit>, Failure> {
-    let all = noun.among(units(session, wanted.host.clone()).await?);
-    let picked: Vec<Unit> = target::select(&all, wanted.select.as_ref()).cloned().collect();
-    let words = wanted.select.as_ref().map(ToString::to_string).unwrap_or_default();
-    match picked.len() {
-        0 => Err(Failure::new(FailureKind::Failed, format!("no {} matches {words}", noun.word()))
-            .hint("`muster unit ls --select …` shows what an expression selects")),
-        1..=LOGS_MAX => Ok(picked),
-        count => Err(Failure::new(
-            FailureKind::Usage,
-            format!("{words} selects {count} {}s; at most {LOGS_MAX} logs can be read at once", noun.word()),
-        )),
-    }
 }
 
 /// The text before each line, if there are several logs.

@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for limits and attributes of the process.
+//! Options of `muster unit create yuno` for limits and attributes of the process.
 
 use std::collections::BTreeMap;
 

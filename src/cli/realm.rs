@@ -213,7 +213,7 @@ async fn endpoints(session: &CliSession, realm: Option<&Name>) -> Result<(), Fai
         let place = SocketAddr::new(endpoint.address, endpoint.port);
         vec![(*hostname).to_owned(), unit.to_string(), endpoint.name.to_string(), socket(place, endpoint.protocol)]
     };
-    let empty = "no endpoints; `muster yuno create --provide NAME` has a yuno provide one";
+    let empty = "no endpoints; `muster unit create yuno --provide NAME` has a yuno provide one";
     session.printer.list(&all, &["HOST", "UNIT", "ENDPOINT", "LISTENS AT"], row, empty)
 }
 

@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for a change of revision: how it is done, when it counts as failed, and how
+//! Options of `muster unit create yuno` for a change of revision: how it is done, when it counts as failed, and how
 //! that is shown.
 
 use clap::Args;
@@ -16,11 +16,11 @@ use super::print;
 #[command(next_help_heading = "Replacement and rollback")]
 #[group(id = "replacement")]
 pub struct RollbackOptions {
-    /// Replace a revision: stop-first or start-first
+    /// Order of a change of revision: stop-first or start-first
     ///
     /// With start-first both run until the new one is up, with the same endpoints.
-    #[arg(long, value_name = "HOW", default_value = "stop-first", value_parser = parse_replace)]
-    replace: Replace,
+    #[arg(long, value_name = "ORDER", default_value = "stop-first", value_parser = parse_replace)]
+    update_order: Replace,
     #[command(flatten)]
     trial: OnFailure,
 }
@@ -47,7 +47,7 @@ pub struct OnFailure {
 impl RollbackOptions {
     /// Puts the options into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
-        spec.replace = self.replace;
+        spec.replace = self.update_order;
         self.trial.put_into(&mut spec.common, &mut spec.program);
     }
 }
@@ -105,10 +105,10 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
             if unit.observed.trial.is_on() { "until it is verified; if it fails it is rolled back" } else { "" };
         return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
     };
-    let (name, kind) = (format!("{}:{}", unit.host, unit.unit), unit.desired.spec.kind());
+    let name = format!("{}:{}", unit.host, unit.unit);
     // Only for yunos a newer version is looked up.
     let another = if unit.desired.spec.yuno().is_some() {
-        format!("`muster yuno upgrade {name}`")
+        format!("`muster unit upgrade {name}`")
     } else {
         "`muster unit apply`".to_owned()
     };
@@ -120,7 +120,7 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
             "hint",
             if unit.desired.spec.program().is_some() {
                 format!(
-                    "it stays so until something else is asked of it; `muster {kind} run {name}` tries that revision once \
+                    "it stays so until something else is asked of it; `muster unit run {name}` tries that revision once \
                      more, {another} another"
                 )
             } else {
@@ -227,6 +227,6 @@ mod tests {
         let RolledBack { revision, to, .. } = rolled_back();
         assert!(what.contains(&format!("to revision {} from {}: exit code 1", to.short(), revision.short())), "{what}");
         assert_eq!(lines, "no such table");
-        assert!(hint.contains("muster yuno run"));
+        assert!(hint.contains("muster unit run"));
     }
 }

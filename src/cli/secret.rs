@@ -29,7 +29,7 @@ pub enum SecretVerb {
         after_long_help = "The value is read from a file or from standard input, never from an argument, which other users \
                     of this machine could see. At a terminal it is typed without being shown.\n\n\
                     A config names a secret as {\"$secret\": {\"name\": NAME}}; a unit's secrets are those of its realm. \
-                    Units that have an earlier version are shown, and changed as by `muster yuno upgrade`: reloaded or \
+                    Units that have an earlier version are shown, and changed as by `muster unit upgrade`: reloaded or \
                     restarted, as each says. Setting the value that a secret has already changes nothing.\n\n\
                     The console keeps values encrypted, and gives them to the hosts of such units alone, sealed to each \
                     host's key. No verb and no page shows one."
@@ -208,7 +208,7 @@ async fn set(wanted: SetArgs, session: &CliSession) -> Result<(), Failure> {
     }
     if store_only || secret.behind == 0 {
         if secret.behind > 0 {
-            print::say(format_args!("{}; `muster yuno upgrade` gives it to them", users(&secret)));
+            print::say(format_args!("{}; `muster unit upgrade` gives it to them", users(&secret)));
         }
         // As with the units that are changed otherwise.
         return session.printer.data::<()>(&[]);

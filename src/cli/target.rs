@@ -8,9 +8,10 @@ use muster_rules::id;
 use muster_topics::{
     name::{HostId, UnitName},
     select::{self, HostSelect, Select},
+    verb_table::KindName,
 };
 
-use super::session::CliSession;
+use super::{print, session::CliSession};
 
 /// A unit on the command line: `REALM/NAME`, or `HOST:REALM/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,28 +48,44 @@ pub enum Noun {
 }
 
 impl Noun {
-    /// Whether the noun covers this unit.
+    /// The kind that it is about, unless it is about all.
     #[must_use]
-    pub fn covers(self, unit: &Unit) -> bool {
+    pub fn kind(self) -> Option<KindName> {
         match self {
-            Self::Unit => true,
-            Self::Yuno | Self::Container => unit.desired.spec.kind() == self.word(),
+            Self::Unit => None,
+            Self::Yuno => Some(KindName::Yuno),
+            Self::Container => Some(KindName::Container),
         }
     }
 
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Unit => "unit",
-            Self::Yuno => "yuno",
-            Self::Container => "container",
-        }
+        self.kind().map_or("unit", KindName::as_str)
     }
 
-    /// The units that it covers.
-    pub fn among(self, units: Vec<Unit>) -> Vec<Unit> {
-        units.into_iter().filter(|unit| self.covers(unit)).collect()
+    /// A verb after this noun.
+    #[must_use]
+    pub fn verb(self, word: &'static str) -> NounVerb {
+        NounVerb { noun: self, word }
+    }
+}
+
+/// A verb with the noun before it, which together say which units can be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NounVerb {
+    /// The noun.
+    pub noun: Noun,
+    /// The verb, as in [`UNIT_VERBS`](muster_topics::verb_table::UNIT_VERBS).
+    pub word: &'static str,
+}
+
+impl NounVerb {
+    /// Whether a unit is of the noun's kind, and has the verb.
+    #[must_use]
+    pub fn covers(self, unit: &Unit) -> bool {
+        let kind = KindName::from(&*unit.desired.spec);
+        self.noun.kind().is_none_or(|wanted| wanted == kind) && kind.has(self.word)
     }
 
     /// Refuses named units that it does not cover.
@@ -77,13 +94,13 @@ impl Noun {
     /// If there is one.
     pub fn check<'a>(self, units: impl IntoIterator<Item = &'a Unit>) -> Result<(), Failure> {
         let Some(other) = units.into_iter().find(|unit| !self.covers(unit)) else { return Ok(()) };
-        let kind = other.desired.spec.kind();
-        let own = match other.desired.spec.program().is_some() {
-            true => format!("`muster {kind} --help` lists what can be done with it, "),
-            false => String::new(),
-        };
-        Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word()))
-            .hint(format!("{own}`muster unit --help` lists what can be done with any unit")))
+        let kind = KindName::from(&*other.desired.spec);
+        if !kind.has(self.word) {
+            return Err(Failure::told(FailureKind::Usage, kind.without(&other.unit, self.word)));
+        }
+        let message = format!("{} is a {}, not a {}", other.unit, kind.noun(), self.noun.word());
+        Err(Failure::new(FailureKind::Usage, message)
+            .hint(format!("`muster unit {}` is for units of every kind that has it", self.word)))
     }
 }
 
@@ -98,9 +115,9 @@ pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
         Err(several) => {
             let named = |id: &HostId| {
                 let hostname = units.iter().find(|unit| unit.host == *id).map_or("", |unit| unit.hostname.as_str());
-                format!("\n  {id}  {hostname}")
+                format!("{id}  {hostname}")
             };
-            let list: String = several.iter().map(named).collect();
+            let list = listed(several.iter().map(named));
             Err(Failure::new(FailureKind::Usage, format!("{name} could be {} hosts:{list}", several.len()))
                 .hint("name one by its id, or by as much of it as no other one has"))
         }
@@ -152,17 +169,11 @@ fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
 }
 
 /// The units that a reference selects: on the named host, on `hosts`, or with `all` on every host; otherwise the one on
-/// the context's default host, or the only one.
+/// the only host that has it.
 ///
 /// # Errors
 /// If there is none, or if there are several where only one is allowed.
-pub fn pick<'a>(
-    units: &'a [Unit],
-    wanted: &UnitRef,
-    hosts: &[String],
-    all: bool,
-    default_host: Option<HostId>,
-) -> Result<Vec<&'a Unit>, Failure> {
+pub fn pick<'a>(units: &'a [Unit], wanted: &UnitRef, hosts: &[String], all: bool) -> Result<Vec<&'a Unit>, Failure> {
     let named: Vec<&Unit> = units.iter().filter(|unit| unit.unit == wanted.unit).collect();
     let on = |name: &String| {
         let host = host_of(units, name)?;
@@ -177,11 +188,7 @@ pub fn pick<'a>(
         [] => Err(missing(wanted, None, &named)),
         [_] => Ok(named),
         _ if all => Ok(named),
-        several => several
-            .iter()
-            .find(|unit| Some(unit.host) == default_host)
-            .map(|unit| vec![*unit])
-            .ok_or_else(|| ambiguous(wanted, several)),
+        several => Err(ambiguous(wanted, several)),
     }
 }
 
@@ -194,16 +201,38 @@ fn missing(wanted: &UnitRef, host: Option<&String>, elsewhere: &[&Unit]) -> Fail
     }
 }
 
+/// The most lines of a list in a message: more hide what stands before it.
+const LISTED_MAX: usize = 10;
+
+/// A list below a message: the first ten lines, and how many more there are.
+pub fn listed(lines: impl ExactSizeIterator<Item = String>) -> String {
+    let more = lines.len().saturating_sub(LISTED_MAX);
+    let mut text: String = lines.take(LISTED_MAX).map(|line| format!("\n  {line}")).collect();
+    if more > 0 {
+        text.push_str(&format!("\n  and {more} more"));
+    }
+    text
+}
+
 fn ambiguous(wanted: &UnitRef, several: &[&Unit]) -> Failure {
-    let list: String =
-        several.iter().map(|unit| format!("\n  {}:{}  ({})", unit.host, unit.unit, unit.hostname)).collect();
+    let list = listed(several.iter().map(|unit| format!("{}:{}  ({})", unit.host, unit.unit, unit.hostname)));
     Failure::new(FailureKind::Usage, format!("{} hosts have a unit {}:{list}", several.len(), wanted.unit))
-        .hint("name one as HOST:REALM/NAME, or pass --host HOST or --all")
+        .hint("name one as HOST:REALM/NAME or with --host HOST")
+}
+
+/// Says on which host a unit was found, if that was not said on the command line.
+pub fn say_host(wanted: &UnitRef, hosts: &[String], found: &Unit) {
+    if wanted.host.is_none() && hosts.is_empty() {
+        print::say(format_args!("{} on {}", found.unit, found.hostname));
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::unit::{Desired, Observed, Run, Spec};
+    use muster_topics::{
+        unit::{Desired, Observed, Run, Spec},
+        verb_table::UNIT_VERBS,
+    };
 
     use super::*;
 
@@ -229,11 +258,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(typed: &str, hosts: &[&str], all: bool, default_host: Option<u128>, wanted: Result<&[u128], FailureKind>) {
+    fn check(typed: &str, hosts: &[&str], all: bool, wanted: Result<&[u128], FailureKind>) {
         let units = [unit(1, "anna", "a/x"), unit(2, "bert", "a/x"), unit(2, "bert", "a/y")];
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let default_host = default_host.map(|id| HostId(uuid::Uuid::from_u128(id)));
-        let picked = pick(&units, &typed.parse().unwrap(), &hosts, all, default_host);
+        let picked = pick(&units, &typed.parse().unwrap(), &hosts, all);
         let picked = picked.map(|units| units.iter().map(|unit| unit.host.0.as_u128()).collect::<Vec<_>>());
         assert_eq!(
             picked.as_deref().map_err(|failure| failure.kind),
@@ -243,35 +271,63 @@ mod tests {
 
     #[test]
     fn typed_names_resolve_to_units() {
-        check("a/y", &[], false, None, Ok(&[2]));
-        check("a/x", &[], false, None, Err(FailureKind::Usage));
-        check("a/x", &[], false, Some(1), Ok(&[1]));
-        check("a/x", &[], true, None, Ok(&[1, 2]));
-        check("a/x", &["bert"], false, Some(1), Ok(&[2]));
-        check("a/x", &["anna", "bert"], false, None, Ok(&[1, 2]));
-        check("anna:a/x", &[], false, None, Ok(&[1]));
-        check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
+        check("a/y", &[], false, Ok(&[2]));
+        check("a/x", &[], false, Err(FailureKind::Usage));
+        check("a/x", &[], true, Ok(&[1, 2]));
+        check("a/x", &["bert"], false, Ok(&[2]));
+        check("a/x", &["anna", "bert"], false, Ok(&[1, 2]));
+        check("anna:a/x", &[], false, Ok(&[1]));
+        check("00000000-0000-0000-0000-000000000002:a/x", &[], false, Ok(&[2]));
         // Both ids begin like this.
-        check("00000000:a/x", &[], false, None, Err(FailureKind::Usage));
-        check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(FailureKind::Usage));
-        check("anna:a/y", &[], false, None, Err(FailureKind::NotFound));
-        check("a/z", &[], true, None, Err(FailureKind::NotFound));
+        check("00000000:a/x", &[], false, Err(FailureKind::Usage));
+        check("a/x", &["00000000-0000-0000-0000-0000"], true, Err(FailureKind::Usage));
+        check("anna:a/y", &[], false, Err(FailureKind::NotFound));
+        check("a/z", &[], true, Err(FailureKind::NotFound));
+    }
+
+    fn of_kind(kind: KindName) -> Unit {
+        let mut unit = unit(1, "anna", &format!("a/{kind}"));
+        let spec = match kind {
+            KindName::Yuno => return unit,
+            KindName::Container => serde_json::json!({"kind": kind.as_str(), "image": {"name": "x"}}),
+            KindName::Files => serde_json::json!({"kind": kind.as_str(), "files": {}}),
+            KindName::Packages => serde_json::json!({"kind": kind.as_str()}),
+        };
+        unit.desired.spec = serde_json::from_value(spec).unwrap();
+        unit
     }
 
     #[test]
-    fn noun_limits_the_kind() {
-        let mut container = unit(1, "anna", "a/c");
-        let spec = serde_json::json!({"kind": "container", "image": {"name": "x"}});
-        container.desired.spec = serde_json::from_value(spec).unwrap();
-        let units = vec![unit(1, "anna", "a/x"), container];
-        for (noun, among) in [(Noun::Unit, &["a/x", "a/c"][..]), (Noun::Yuno, &["a/x"]), (Noun::Container, &["a/c"])] {
-            let found = noun.among(units.clone());
-            assert_eq!(found.iter().map(|unit| unit.unit.as_str()).collect::<Vec<_>>(), among);
-            assert_eq!(noun.check(&units).is_ok(), noun == Noun::Unit);
-            noun.check(&found).unwrap();
+    fn verb_is_for_units_of_its_noun_whose_kind_has_it() {
+        for row in UNIT_VERBS {
+            for kind in KindName::ALL {
+                let unit = of_kind(kind);
+                for noun in [Noun::Unit, Noun::Yuno, Noun::Container] {
+                    let verb = noun.verb(row.word);
+                    let is_meant = noun.kind().is_none_or(|wanted| wanted == kind) && row.kinds.contains(&kind);
+                    assert_eq!(verb.covers(&unit), is_meant, "{noun:?} {} {kind}", row.word);
+                    match verb.check([&unit]) {
+                        Ok(()) => assert!(is_meant, "{noun:?} {} {kind}", row.word),
+                        Err(failure) => {
+                            assert_eq!(failure.kind, FailureKind::Usage);
+                            assert!(!is_meant && failure.given_hint().is_some(), "{noun:?} {} {kind}", row.word);
+                        }
+                    }
+                }
+            }
         }
-        let message = Noun::Yuno.check(&units).unwrap_err().cause().unwrap().to_owned();
-        assert_eq!(message, "a/c is a container, not a yuno");
+        let cause =
+            |verb: NounVerb| verb.check([&of_kind(KindName::Container)]).unwrap_err().cause().unwrap().to_owned();
+        assert_eq!(cause(Noun::Yuno.verb("stop")), "a/container is a container, not a yuno");
+        assert_eq!(cause(Noun::Unit.verb("config")), "a/container is a container, which has no `config`");
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let lines = |count: usize| listed((0..count).map(|n| n.to_string()));
+        assert_eq!(lines(2), "\n  0\n  1");
+        assert!(lines(10).ends_with("\n  9"));
+        assert!(lines(303).ends_with("\n  9\n  and 293 more"));
     }
 
     #[test]

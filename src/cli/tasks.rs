@@ -12,7 +12,8 @@ use muster_topics::{
 };
 
 use super::{
-    change::submit, command_follower, command_report::report, print, session::CliSession, target::UnitRef, unit_lookup,
+    change::submit, command_follower, command_report::report, print, session::CliSession, target::Noun, unit::OneUnit,
+    unit_lookup,
 };
 
 /// How often a followed log is asked for.
@@ -25,11 +26,8 @@ const FOLLOW: Duration = Duration::from_secs(1);
                     that is gone. What a change still owes, such as a restart, is shown with its reason."
 )]
 pub struct TaskArgs {
-    /// REALM/NAME or HOST:REALM/NAME
-    unit: UnitRef,
-    /// Host, by id or hostname
-    #[arg(long)]
-    host: Option<String>,
+    #[command(flatten)]
+    which: OneUnit,
     /// Show the log of this task, by its number
     #[arg(long, value_name = "NUMBER")]
     task: Option<u64>,
@@ -44,8 +42,8 @@ pub struct TaskArgs {
 ///
 /// # Errors
 /// If it fails.
-pub async fn run(wanted: TaskArgs, session: &CliSession) -> Result<(), Failure> {
-    let unit = unit_lookup::one(session, &wanted.unit, wanted.host).await?;
+pub async fn run(wanted: TaskArgs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
+    let unit = unit_lookup::one_of(session, wanted.which, noun.verb("tasks")).await?;
     let mut number = wanted.task;
     if number.is_none() {
         let found = ask(session, &unit, None, 0).await?;

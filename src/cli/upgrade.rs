@@ -1,5 +1,5 @@
-//! `muster yuno upgrade`: upgrades yunos to newer artifacts and configs, with a plan that is shown before anything
-//! is changed.
+//! `muster unit upgrade`: upgrades units to newer artifacts, configs and secrets, with what changes shown before anything is
+//! changed.
 
 use clap::Args;
 use muster_api::{
@@ -10,21 +10,21 @@ use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     command::Verb as Asked,
     name::{HostId, UnitName},
-    select::Select,
 };
 use serde::Serialize;
 
 use super::{
     artifact,
-    change::{UnitChange, WaitOptions, ask_first, candidates, change_each, pick},
+    change::{WaitOptions, ask_first, change_each},
     config, print,
     session::CliSession,
-    target::{Noun, UnitRef},
+    target::Noun,
     unit_lookup,
+    unit_targets::{AnyUnits, UnitTargets, candidates, pick},
 };
 use muster_api::host_names::HostNames;
 
-/// Bring yunos to the newest artifact of their role and the newest version of their configs and secrets.
+/// Bring units to the newest artifact of their role and the newest version of their configs and secrets.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_long_help = "The newest is the one with the highest number by semantic versioning; where a version is not a number, such as a hash, it is the one that was added last. A pre-release (1.3.0-rc.1) is \
@@ -32,26 +32,18 @@ use muster_api::host_names::HostNames;
                     is only taken with --force."
 )]
 pub struct UpgradeArgs {
-    /// Units: REALM/NAME or HOST:REALM/NAME [default: all]
-    pub units: Vec<UnitRef>,
-    /// Units that this selects, such as 'realm=prod and role=web'
-    #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
-    pub select: Option<Select>,
-    /// Host, by id or hostname; repeatable
-    #[arg(long = "host", value_name = "HOST")]
-    pub hosts: Vec<String>,
-    /// Every host that has such a unit
-    #[arg(long, conflicts_with = "select")]
-    pub all: bool,
-    /// Show what would be done
+    /// Which units
+    #[command(flatten)]
+    pub which: AnyUnits,
+    /// Show what would change
     #[arg(long)]
-    pub plan: bool,
-    /// Artifact for yunos of its role: ROLE@VERSION or a SHA-256
+    pub dry_run: bool,
+    /// Artifact for units of its role: ROLE@VERSION or a SHA-256
     ///
     /// [default: the newest]
     #[arg(long, value_name = "ROLE@VERSION")]
     pub artifact: Option<String>,
-    /// Config for yunos that have it: ID@VERSION; repeatable
+    /// Config for units that have it: ID@VERSION; repeatable
     ///
     /// [default: the newest]
     #[arg(long = "config", value_name = "ID@VERSION")]
@@ -59,14 +51,14 @@ pub struct UpgradeArgs {
     /// Allow a downgrade to what is named
     #[arg(long)]
     pub force: bool,
-    /// Do not ask before several yunos are changed
+    /// Do not ask before several units are changed
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
     wait: WaitOptions,
 }
 
-/// The upgrade of one yuno.
+/// The upgrade of one unit.
 #[derive(Clone, Debug, Serialize)]
 struct UnitUpgrade {
     host: HostId,
@@ -88,26 +80,18 @@ struct UnitUpgrade {
 ///
 /// # Errors
 /// If it cannot be planned, if the user does not confirm, or if a change fails.
-pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failure> {
-    let everything = wanted.units.is_empty() && wanted.select.is_none();
-    let which = UnitChange {
-        units: wanted.units,
-        select: wanted.select,
-        hosts: wanted.hosts,
-        all: wanted.all || everything,
-        yes: wanted.yes,
-        wait: wanted.wait,
-    };
+pub async fn run(wanted: UpgradeArgs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
+    let which = UnitTargets::from(wanted.which);
     let all = candidates(session, &which).await?;
-    let picked = pick(session, &all, &which, Noun::Yuno)?;
+    let picked = pick(&all, &which, noun.verb("upgrade"))?;
     let offer = offer(session, wanted.artifact.as_deref(), &wanted.configs, wanted.force).await?;
     let plans: Vec<(&Unit, UnitUpgrade)> =
         picked.into_iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
     let shown: Vec<UnitUpgrade> = plans.iter().map(|(_, plan)| plan.clone()).collect();
-    if wanted.plan || shown.is_empty() {
+    if wanted.dry_run || shown.is_empty() {
         return show(session, &shown);
     }
-    carry_out(session, plans, which.yes, which.wait).await
+    carry_out(session, plans, wanted.yes, wanted.wait).await
 }
 
 /// Brings units to the newest version of a secret, after a plan was shown.
@@ -137,7 +121,7 @@ async fn carry_out(
 ) -> Result<(), Failure> {
     show_table(&plans.iter().map(|(_, plan)| plan.clone()).collect::<Vec<_>>());
     if plans.len() > 1 && !yes {
-        ask_first(&format!("upgrade {} yunos", plans.len()), plans.iter().map(|(unit, _)| *unit))?;
+        ask_first(&format!("upgrade {} units", plans.len()), plans.iter().map(|(unit, _)| *unit))?;
     }
     let wanted = plans.into_iter().filter_map(|(unit, plan)| Some((unit, plan.asks?))).collect();
     change_each(session, wanted, wait).await
@@ -191,7 +175,7 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force).with_secrets(secrets.iter().map(Secret::newest)))
 }
 
-/// The upgrade of a yuno, if there is one.
+/// The upgrade of a unit, if there is one.
 fn plan(unit: &Unit, offer: &Offer) -> Option<UnitUpgrade> {
     let Upgrade { artifact, configs, secrets, cost, verb } = upgrade::upgrade(&unit.unit, &unit.desired, offer)?;
     let (host, hostname, unit) = (unit.host, unit.hostname.clone(), unit.unit.clone());

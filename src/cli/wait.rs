@@ -52,8 +52,7 @@ const SHOW: &str = "unit show";
 #[must_use]
 pub const fn log_verb(spec: &Spec) -> &'static str {
     match spec {
-        Spec::Yuno(_) => "yuno logs",
-        Spec::Container(_) => "container logs",
+        Spec::Yuno(_) | Spec::Container(_) => "unit logs",
         Spec::Files(_) | Spec::Packages(_) => "unit tasks",
     }
 }
@@ -274,10 +273,10 @@ mod tests {
             WaitProgress::Stuck { verb, .. } => verb,
             other => panic!("{other:?}"),
         };
-        assert_eq!(verb(&failed), "yuno logs");
+        assert_eq!(verb(&failed), "unit logs");
         let image = Image::Name("docker.io/library/nginx:1".to_owned());
         failed.desired.spec = Spec::Container(ContainerSpec::new(image)).into();
-        assert_eq!(verb(&failed), "container logs");
+        assert_eq!(verb(&failed), "unit logs");
     }
 
     #[test]

@@ -147,7 +147,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster exec -- uname -a", "on the only host"),
             ("muster exec --all --timeout 10s -- df -h", ""),
             ("muster exec --host shop-7 --host shop-8 -- uptime", ""),
-            ("muster exec --group canary -- uptime", ""),
             ("muster exec --select 'label.site=north and not host=shop-7' -- uptime", ""),
             ("muster exec --select 'unit(role=web and phase=failed)' -- df -h", ""),
             ("muster exec --shell --host shop-7 -- 'journalctl -n 20 | grep error'", ""),
@@ -155,7 +154,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf", ""),
             ("muster exec --batch update.yaml --host shop-7 --timeout 5m", ""),
             ("muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace", ""),
-            ("muster exec --container default/shop --host shop-7 --user www-data -- ls -l /srv", ""),
             ("muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo found", ""),
         ],
     ),
@@ -204,11 +202,28 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         "unit ls",
         &[
             ("muster unit ls", ""),
+            ("muster unit ls --kind container --host shop-7", ""),
             ("muster unit ls --select 'realm=prod and not phase=running'", ""),
             ("muster unit ls --sort phase -n 20", "failures first"),
         ],
     ),
     ("unit show", &[("muster unit show default/server", ""), ("muster unit show till-7:default/server", "")]),
+    (
+        "unit create yuno",
+        &[
+            ("muster artifact create ./server --role server --version 1.0.0", ""),
+            ("muster unit create yuno default/server --artifact server@1.0.0 --config server.main@1 --run", ""),
+            ("muster unit create yuno default/web --artifact web --ready http:8080/ready --live every=5s,tcp:8080", ""),
+        ],
+    ),
+    (
+        "unit create container",
+        &[
+            ("muster artifact create shop.tar.gz --role shop --version 1.0.0", ""),
+            ("muster unit create container default/shop --rootfs shop@1.0.0 --run -- /bin/shop --port 80", ""),
+            ("muster unit create container default/web --image nginx:1.27 --provide http --port http=80 --run", ""),
+        ],
+    ),
     (
         "unit apply",
         &[
@@ -222,14 +237,70 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         &[("muster unit export > fleet.yaml", ""), ("muster unit export --select 'realm=shop' -o json", "")],
     ),
     (
+        "unit tasks",
+        &[
+            ("muster unit tasks till-7:shop/files", ""),
+            ("muster unit tasks till-7:shop/files --task 12", ""),
+            ("muster unit tasks till-7:shop/files --follow", "until its newest task has ended"),
+        ],
+    ),
+    ("unit run", &[("muster unit run default/server", ""), ("muster unit run --play default/till", "")]),
+    (
+        "unit stop",
+        &[
+            ("muster unit stop default/server", ""),
+            ("muster unit stop --signal KILL default/server", "one that hangs"),
+            ("muster unit stop --select 'realm=shop and role=web' --yes", ""),
+        ],
+    ),
+    ("unit restart", &[("muster unit restart default/config", "")]),
+    ("unit signal", &[("muster unit signal HUP default/server", ""), ("muster unit signal usr1 --all --yes", "")]),
+    ("unit freeze", &[("muster unit freeze default/server", "")]),
+    ("unit thaw", &[("muster unit thaw default/server", "")]),
+    (
+        "unit quota",
+        &[
+            ("muster unit quota default/server --memory 128M --cpu 1.5 --pids none", ""),
+            ("muster unit quota default/shop --disk 2G", "a container"),
+        ],
+    ),
+    (
+        "unit logs",
+        &[
+            ("muster unit logs default/server -f", ""),
+            ("muster unit logs --select 'realm=prod and role=web' -n 5", ""),
+            ("muster unit logs default/server -t --since 10m", ""),
+            ("muster unit logs default/server --since '2026-01-31 12:00:00' --until 2026-01-31T13:00:00+01:00", ""),
+        ],
+    ),
+    (
+        "unit exec",
+        &[
+            ("muster unit exec default/shop -- ls -l /srv", "on the only host that has it"),
+            ("muster unit exec shop-7:default/shop --user www-data -- ls -l /srv", ""),
+            ("muster unit exec default/shop --all -- date", "on each host that has it"),
+        ],
+    ),
+    (
+        "unit config",
+        &[("muster unit config default/server", ""), ("muster unit config default/server --effective", "")],
+    ),
+    (
+        "unit upgrade",
+        &[
+            ("muster unit upgrade --dry-run", "show what is behind"),
+            ("muster unit upgrade default/server", ""),
+            ("muster unit upgrade --select 'role=server and label.wave=1' --artifact server@2.1.0 --yes", ""),
+        ],
+    ),
+    (
         "unit hold",
         &[
-            ("muster unit hold default/server --note 'debugging with Anna'", ""),
+            ("muster unit hold default/server --reason 'debugging with Anna'", ""),
             ("muster unit hold --select 'realm=prod and role=web' --expires 1h", ""),
         ],
     ),
     ("unit unhold", &[("muster unit unhold default/server", "")]),
-    ("unit restart", &[("muster unit restart default/config", "")]),
     ("unit retire", &[("muster unit retire default/server", ""), ("muster unit retire --select 'realm=old'", "")]),
     (
         "unit label",
@@ -246,16 +317,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("unit rm", &[("muster unit rm default/server", "after `muster unit retire default/server`")]),
-    (
-        "yuno create",
-        &[
-            ("muster artifact create ./server --role server --version 1.0.0", ""),
-            ("muster config create server.main 1 server.json", ""),
-            ("muster yuno create default/server --artifact server@1.0.0 --config server.main@1 --run", ""),
-            ("muster yuno create default/web --artifact web --ready http:8080/ready --live every=5s,tcp:8080", ""),
-        ],
-    ),
-    ("yuno run", &[("muster yuno run default/server", ""), ("muster yuno run --play default/till", "")]),
     ("yuno play", &[("muster yuno play default/till", "")]),
     ("yuno pause", &[("muster yuno pause default/till", "")]),
     (
@@ -267,59 +328,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("yuno stats", &[("muster yuno stats default/till", ""), ("muster yuno stats --all default/till", "")]),
-    (
-        "yuno stop",
-        &[
-            ("muster yuno stop default/server", ""),
-            ("muster yuno stop --signal KILL default/server", "one that hangs"),
-            ("muster yuno stop --select 'realm=shop and role=web' --yes", ""),
-        ],
-    ),
-    ("yuno restart", &[("muster yuno restart default/server", "")]),
-    (
-        "yuno upgrade",
-        &[
-            ("muster yuno upgrade --plan", "show what is behind"),
-            ("muster yuno upgrade default/server", ""),
-            ("muster yuno upgrade --select 'role=server and label.wave=1' --artifact server@2.1.0 --yes", ""),
-        ],
-    ),
-    ("yuno signal", &[("muster yuno signal HUP default/server", ""), ("muster yuno signal usr1 --all --yes", "")]),
-    ("yuno quota", &[("muster yuno quota default/server --memory 128M --cpu 1.5 --pids none", "")]),
-    ("yuno freeze", &[("muster yuno freeze default/server", "")]),
-    ("yuno thaw", &[("muster yuno thaw default/server", "")]),
-    ("yuno ls", &[("muster yuno ls", ""), ("muster yuno ls --select 'role=web and not phase=running'", "")]),
-    ("yuno show", &[("muster yuno show default/server", "")]),
-    (
-        "yuno logs",
-        &[
-            ("muster yuno logs default/server -f", ""),
-            ("muster yuno logs --select 'realm=prod and role=web' -n 5", ""),
-            ("muster yuno logs default/server -t --since 10m", ""),
-            ("muster yuno logs default/server --since '2026-01-31 12:00:00' --until 2026-01-31T13:00:00+01:00", ""),
-        ],
-    ),
-    (
-        "unit tasks",
-        &[
-            ("muster unit tasks till-7:shop/files", ""),
-            ("muster unit tasks till-7:shop/files --task 12", ""),
-            ("muster unit tasks till-7:shop/files --follow", "until its newest task has ended"),
-        ],
-    ),
-    (
-        "yuno config",
-        &[("muster yuno config default/server", ""), ("muster yuno config default/server --effective", "")],
-    ),
-    ("yuno rm", &[("muster yuno rm default/server", "after `muster unit retire default/server`")]),
-    (
-        "container create",
-        &[
-            ("muster artifact create shop.tar.gz --role shop --version 1.0.0", ""),
-            ("muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80", ""),
-            ("muster container create default/web --image nginx:1.27 --provide http --port http=80 --run", ""),
-        ],
-    ),
     ("container clone", &[("muster container clone default/shop default/shop-2 --run", "")]),
     (
         "container adopt",
@@ -328,18 +336,6 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster container adopt old-web --as default/web --host shop-7", ""),
         ],
     ),
-    ("container run", &[("muster container run default/shop", "")]),
-    ("container stop", &[("muster container stop default/shop", "")]),
-    ("container restart", &[("muster container restart default/shop", "")]),
-    ("container signal", &[("muster container signal HUP default/shop", "")]),
-    ("container freeze", &[("muster container freeze default/shop", "")]),
-    ("container thaw", &[("muster container thaw default/shop", "")]),
-    ("container quota", &[("muster container quota default/shop --memory 128M --disk 2G", "")]),
-    ("container restore", &[("muster container restore default/shop", "")]),
-    ("container ls", &[("muster container ls", ""), ("muster container ls --host shop-7", "")]),
-    ("container show", &[("muster container show default/shop", "")]),
-    ("container logs", &[("muster container logs default/shop -f", "")]),
-    ("container rm", &[("muster container rm default/shop", "after `muster unit retire default/shop`")]),
     (
         "deployment apply",
         &[
@@ -609,6 +605,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
 pub(super) const NEED_NONE: &[&str] = &[
     "console certificates",
     "token ls",
+    "unit create files",
+    "unit create packages",
     "artifact ls",
     "config ls",
     "secret ls",

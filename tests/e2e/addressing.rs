@@ -178,8 +178,8 @@ fn command_reaches_only_its_targets() {
         (&["--host", n1][..], &[n1][..]),
         (&["--host", n1, "--host", south], &[n1, s1]),
         (&["--all"], &[n1, n2, s1]),
-        (&["--group", "canary"], &[n2, s1]),
-        (&["--group", "site"], &[n1, n2, s1]),
+        (&["--select", "label.canary"], &[n2, s1]),
+        (&["--select", "label.site=*"], &[n1, n2, s1]),
         (&["--select", "host=north-*"], &[n1, n2]),
         (&["--select", &format!("host={south} or host=north-1")], &[n1, s1]),
         (&["--select", "label.site=north and not label.canary"], &[n1]),
@@ -192,21 +192,21 @@ fn command_reaches_only_its_targets() {
         (&["--select", "unit.role=web and unit.phase!=running"], &[s1]),
         (&["--select", "unit(version>=1.5)  or unit(version<1.4) or not unit.role=web"], &[n1]),
         // What every host would read has no environment: these are named one by one.
-        (&["--group", "canary", "--env", "A=b"], &[n2, s1]),
+        (&["--select", "label.canary", "--env", "A=b"], &[n2, s1]),
         (&["--select", "label.site=north", "--env", "A=b"], &[n1, n2]),
     ] {
         assert_eq!(bench.ran(target), wanted, "{target:?}");
     }
     let shown = bench.last();
     assert!(shown["target"].is_null(), "{shown}");
-    bench.ran(&["--group", "canary"]);
+    bench.ran(&["--select", "label.canary"]);
     let shown = bench.last();
     assert_eq!((&shown["target"]["group"], shown["hosts"].as_array().unwrap().len()), (&"canary".into(), 2));
     let id = shown["id"].as_str().unwrap();
     assert!(bench.roles.ok(&["command", "show", id]).contains("hosts with the label canary"));
 
     // Output as it comes has names before it, and only of those that are meant.
-    let run = bench.roles.home.muster(&["exec", "--group", "canary", "--", "echo", "here"]).expect_code(0);
+    let run = bench.roles.home.muster(&["exec", "--select", "label.canary", "--", "echo", "here"]).expect_code(0);
     let lines: BTreeSet<&str> = run.stdout.lines().collect();
     assert_eq!(lines, ["north-2 | here", "south-1 | here"].into(), "{run:?}");
     run.expect_stderr("2 hosts: 2 ok");
@@ -223,7 +223,7 @@ fn other_hosts_do_not_answer() {
     let mut reader = bench.reader();
     assert_eq!(bench.ran(&["--select", "label.site=north"]), ["north-1", "north-2"]);
     let select = bench.last()["id"].as_str().unwrap().to_owned();
-    assert_eq!(bench.ran(&["--group", "canary"]), ["north-2", "south-1"]);
+    assert_eq!(bench.ran(&["--select", "label.canary"]), ["north-2", "south-1"]);
     let group = bench.last()["id"].as_str().unwrap().to_owned();
     // What came to them before this they are done with.
     assert_eq!(bench.ran(&["--host", "south-1", "--host", "north-1"]), ["north-1", "south-1"]);
@@ -262,7 +262,7 @@ fn other_hosts_do_not_answer() {
 fn silent_host_is_missing_and_returning_one_gets_same_bytes() {
     let mut bench = Bench::start();
     bench.kill("south-1");
-    let targets = [&["--all"][..], &["--group", "site"], &["--select", "label.site"]];
+    let targets = [&["--all"][..], &["--select", "label.site"], &["--select", "label.site=*"]];
     let started = targets.map(|target| {
         let args = [&["exec", "--wait-offline", "--expires", "2s"], target, &["--", "true"]].concat();
         Running::start(bench.roles.home.command().args(args))
@@ -273,7 +273,7 @@ fn silent_host_is_missing_and_returning_one_gets_same_bytes() {
 
     let mut reader = bench.reader();
     let mark = bench.mark("ran");
-    let args = ["exec", "--select", "label.canary", "--no-wait", "--shell", "--", &mark];
+    let args = ["exec", "--select", "label.canary=*", "--no-wait", "--shell", "--", &mark];
     let id = bench.roles.ok(&args).trim().to_owned();
     assert_eq!(bench.outcome(&id, "north-2")["exit"]["code"], 0);
     assert_eq!(bench.marked("ran"), ["north-2"]);
@@ -298,7 +298,7 @@ fn host_that_no_longer_matches_is_not_waited_for() {
     };
     let mut both = start(&["--select", "label.site=south or host=north-1"]);
     let mut alone = start(&["--select", "label.site=south"]);
-    let mut group = start(&["--group", "canary"]);
+    let mut group = start(&["--select", "label.canary"]);
     eventually("three commands that wait for it", || {
         let commands = bench.roles.json(&["command", "ls", "--host", bench.id("south-1")]);
         if commands.as_array().unwrap().len() == 3 { Ok(()) } else { Err(commands.to_string()) }
@@ -313,7 +313,7 @@ fn host_that_no_longer_matches_is_not_waited_for() {
     // From now on it is in other groups.
     assert_eq!(bench.ran(&["--select", "label.site=west"]), ["south-1"]);
     bench.roles.home.muster(&["exec", "--select", "label.site=south", "--", "true"]).expect_code(3);
-    assert_eq!(bench.ran(&["--group", "canary"]), ["north-2"]);
+    assert_eq!(bench.ran(&["--select", "label.canary"]), ["north-2"]);
 }
 
 #[test]
@@ -377,10 +377,10 @@ fn invalid_expression_is_refused_and_nothing_published() {
     }
     // Where it is: below the text.
     run(&["--select", "host=a or fact.cpus>many"]).expect_code(2).expect_stderr(&format!("\n  {:>21}\n", "^"));
-    run(&["--group", "Site"]).expect_code(2).expect_stderr("Site");
-    run(&["--group", "a", "--select", "host=a"]).expect_code(2);
+    run(&["--select", "label.Site"]).expect_code(2).expect_stderr("Site");
+    run(&["--select", "label.a", "--host", "a"]).expect_code(2);
     run(&["--select", "host=nobody"]).expect_code(3).expect_stderr("no host matches host=nobody");
-    run(&["--group", "nobody"]).expect_code(3).expect_stderr("no host has the label nobody");
+    run(&["--select", "label.nobody"]).expect_code(3).expect_stderr("no host has the label nobody");
     run(&["--all", "--env", "A=b"]).expect_code(2).expect_stderr("carries no environment");
     assert_eq!(roles.json(&["command", "ls"]), Value::Array(vec![]));
 }
@@ -391,7 +391,7 @@ fn console_labels_decide_targets() {
     let mut reader = bench.reader();
     let label = |bench: &Bench, args: &[&str]| bench.roles.home.muster(&[&["host", "label"], args].concat());
     label(&bench, &["north-1", "canary=yes"]).expect_code(0).expect_stderr("north-1: canary=yes floor=10 site=north\n");
-    assert_eq!(bench.ran(&["--group", "canary"]), ["north-1", "north-2", "south-1"]);
+    assert_eq!(bench.ran(&["--select", "label.canary"]), ["north-1", "north-2", "south-1"]);
     // It heard the group's one message, and was not told alone.
     let group = bench.last()["id"].as_str().unwrap().to_owned();
     let signed =
@@ -417,7 +417,7 @@ fn console_labels_decide_targets() {
     bench.kill("south-1");
     label(&bench, &["south-1", "wave=1"]).expect_code(0).expect_stderr("it is away");
     let mark = bench.mark("ran");
-    let id = bench.roles.ok(&["exec", "--group", "wave", "--no-wait", "--shell", "--", &mark]).trim().to_owned();
+    let id = bench.roles.ok(&["exec", "--select", "label.wave", "--no-wait", "--shell", "--", &mark]).trim().to_owned();
     bench.roles.restart_console();
     bench.again("south-1");
     assert_eq!(bench.outcome(&id, "south-1")["exit"]["code"], 0);
@@ -431,12 +431,12 @@ fn console_labels_decide_targets() {
     bench.roles.start_console();
     bench.state("north-1", "online");
     bench.state("south-1", "online");
-    assert_eq!(bench.ran(&["--group", "canary"]), ["north-1", "north-2", "south-1"]);
+    assert_eq!(bench.ran(&["--select", "label.canary"]), ["north-1", "north-2", "south-1"]);
 
     let refused = label(&bench, &["--all", "canary-"]).expect_code(2);
     refused.expect_stderr("to change labels of all 3 hosts needs confirmation");
     let run = label(&bench, &["--all", "canary-", "--yes"]).expect_code(0);
     run.expect_stderr("north-2: canary= is of its agent's own configuration, and stays");
-    assert_eq!(bench.ran(&["--group", "canary"]), ["north-2", "south-1"]);
+    assert_eq!(bench.ran(&["--select", "label.canary"]), ["north-2", "south-1"]);
     assert_eq!(bench.roles.home.muster(&["host", "label", "nobody", "a=b"]).code, 1);
 }

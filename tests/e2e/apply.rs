@@ -258,7 +258,7 @@ fn existing_name_needs_overwrite() {
         "artifact: till@1 → till@2",
         "configs: [\"base@1\"] → nothing",
         "labels: {\"tier\":\"gold\"} → nothing",
-        "--overwrite",
+        "--replace",
     ] {
         assert!(run.stderr.contains(words), "{words:?} is not in {}", run.stderr);
     }
@@ -272,7 +272,7 @@ fn existing_name_needs_overwrite() {
     let line = "create-yuno realm_id=default id=till yuno_role=till yuno_name=x";
     fleet.muster(&["ycommand", "--command", line]).expect_code(3).expect_stderr("default/till exists on");
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
-    fleet.ok(&[&create[..], &["--overwrite"]].concat());
+    fleet.ok(&[&create[..], &["--replace"]].concat());
     let after = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
     assert_eq!(after["spec"]["artifact"]["version"], "2");
     assert_eq!(after["spec"]["labels"], Value::Null);

@@ -65,7 +65,7 @@ fn layered_configs_merge_and_secrets_stay_hidden() {
     let create = |configs: &[&str]| {
         let configs = configs.iter().flat_map(|config| ["--config", *config]);
         let args: Vec<&str> =
-            ["yuno", "create", "default/till", "--artifact", "till", "--run", "--overwrite", "--drift", "report"]
+            ["yuno", "create", "default/till", "--artifact", "till", "--run", "--replace", "--drift", "report"]
                 .into_iter()
                 .chain(configs)
                 .collect();
@@ -138,8 +138,7 @@ fn changed_config_reaches_running_yuno() {
     config(&fleet, "base", "1", &json!({"n": 1}));
     config(&fleet, "base", "2", &json!({"n": 2}));
     let create = |more: &[&str]| {
-        let args =
-            ["yuno", "create", "default/till", "--artifact", "till", "--run", "--reload", "signal", "--overwrite"];
+        let args = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--reload", "signal", "--replace"];
         fleet.ok(&[&args, more].concat());
         fleet.unit_in_phase("default/till", "running")
     };
@@ -216,7 +215,7 @@ fn reload_by_channel_may_be_refused() {
             "--lines",
             "--reload",
             "channel",
-            "--overwrite",
+            "--replace",
         ];
         fleet.ok(&[&args[..], &["--config", config]].concat());
         fleet.unit_in_phase("default/till", "running")

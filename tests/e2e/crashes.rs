@@ -230,12 +230,16 @@ impl Operator {
         });
         let names: Vec<&Value> = labelled.as_array().unwrap().iter().map(|label| &label["name"]).collect();
         assert_eq!(names, [&now]);
-        let run = self.roles.home.muster(&["exec", "--group", &now, "--", "echo", "carries", "it"]);
+        let run = self.roles.home.muster(&["exec", "--select", &format!("label.{now}"), "--", "echo", "carries", "it"]);
         match run.code {
             0 => assert!(run.stdout.contains("carries it"), "{run:?}"),
             _ => assert!(run.stderr.contains("lost"), "{run:?}"),
         }
-        self.roles.home.muster(&["exec", "--group", &before, "--", "true"]).expect_code(3).expect_stderr("no host");
+        self.roles
+            .home
+            .muster(&["exec", "--select", &format!("label.{before}"), "--", "true"])
+            .expect_code(3)
+            .expect_stderr("no host");
     }
 
     /// Replaces the key that commands are signed with.
@@ -312,9 +316,9 @@ impl Operator {
             "--artifact",
             "server",
             "--run",
-            "--replace",
+            "--update-order",
             "start-first",
-            "--overwrite",
+            "--replace",
         ];
         self.order(&first);
         let old = self.runs_once("a change in place");
@@ -479,7 +483,7 @@ fn agent_resumes_replacement_after_kill_at_any_place() {
     let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");
     let operator = Operator { roles, rounds: 0 };
-    let create = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
+    let create = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--update-order", "start-first"];
     operator.order(&create);
     let mut pid = operator.runs_once("the first start");
     let mut starts = operator.starts();

@@ -13,7 +13,7 @@ use crate::{
 fn first_start_shows_host_and_sample() {
     let fleet = Fleet::start_with(&[]);
     for words in
-        ["login --new-link", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
+        ["login --new-link", "mqtts://127.0.0.1:", "muster exec", "muster unit logs", fleet.data().to_str().unwrap()]
     {
         assert!(fleet.summary.contains(words), "{words} is not in {}", fleet.summary);
     }

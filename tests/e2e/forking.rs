@@ -38,7 +38,7 @@ fn daemonised_program_is_recognised_and_kept() {
     let mut fleet = Fleet::start();
     let path = file(&fleet.home, "daemon", DAEMON);
     fleet.ok(&["artifact", "create", &path, "--role", "daemon", "--version", "1"]);
-    let create = ["yuno", "create", "default/daemon", "--artifact", "daemon", "--overwrite"];
+    let create = ["yuno", "create", "default/daemon", "--artifact", "daemon", "--replace"];
     fleet.muster(&[&create[..], &["--run", "--no-wait"]].concat()).expect_code(0);
     let unit = fleet.unit("default/daemon", |unit| !unit["observed"]["error"].is_null());
     let error = &unit["observed"]["error"];

@@ -108,7 +108,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno stats default/a", Document, 1),
     ("yuno restart default/a", Document, 0),
     ("unit restart default/a", Document, 0),
-    ("yuno upgrade --plan", Document, 0),
+    ("yuno upgrade --dry-run", Document, 0),
     ("yuno signal HUP default/a", Document, 0),
     ("yuno freeze default/a", Document, 0),
     ("yuno thaw default/a", Document, 0),
@@ -123,7 +123,7 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno quota default/none --cpu 1", Nothing, 1),
     ("unit ls", Document, 0),
     ("unit show default/a", Document, 0),
-    ("unit tasks default/a", Document, 0),
+    ("unit tasks default/a", Nothing, 2),
     ("unit export", Document, 0),
     ("unit apply {unit}", Document, 0),
     ("unit apply {unit} --dry-run", Document, 0),
@@ -418,11 +418,12 @@ fn unread(command: &mut Command) -> (Option<i32>, String) {
 #[test]
 fn closed_pipe_ends_verbs_quietly() {
     let fleet = Fleet::start();
+    let host = fleet.json(&["host", "ls"])[0]["id"].as_str().unwrap().to_owned();
     for args in [
         &["completions", "bash"][..],
         &["host", "ls"],
         &["-o", "json", "host", "ls"],
-        &["exec", "--", "echo", "it"],
+        &["exec", "--host", &host, "--", "echo", "it"],
         &["broker", "render", "--program", "mosquitto", "--console", "main"],
         &["broker", "--print-config"],
         &["agent", "--print-config"],

@@ -24,7 +24,7 @@ fn log_bytes(fleet: &Fleet) -> u64 {
 fn hold_keeps_unit_and_survives_restarts() {
     let mut fleet = teller();
     let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].clone();
-    fleet.ok(&["unit", "hold", "default/a", "--note", "the auditors are here"]);
+    fleet.ok(&["unit", "hold", "default/a", "--reason", "the auditors are here"]);
     // What is so already is a success.
     fleet.ok(&["unit", "hold", "default/a"]);
     let unit = fleet.unit("default/a", |unit| unit["hold"]["reason"] == "operator");
@@ -151,14 +151,14 @@ fn upgrade_is_planned_shown_and_never_downgrades() {
         "--env",
         "SECRET=kept",
         "--run",
-        "--overwrite",
+        "--replace",
     ]);
-    fleet.ok(&["yuno", "upgrade", "--plan"]);
+    fleet.ok(&["yuno", "upgrade", "--dry-run"]);
     let path = file(&fleet.home, "teller", &TELLER.replace("echo up", "echo up $SECRET"));
     fleet.ok(&["artifact", "create", &path, "--role", "teller", "--version", "1.10"]);
     let config = file(&fleet.home, "c.json", "{\"a\": 1}");
     fleet.ok(&["config", "create", "teller.main", "10", &config]);
-    let plan = fleet.json(&["yuno", "upgrade", "--plan"]);
+    let plan = fleet.json(&["yuno", "upgrade", "--dry-run"]);
     assert_eq!((&plan[0]["artifact"]["from"], &plan[0]["artifact"]["to"]), (&json!("1"), &json!("1.10")), "{plan}");
     assert_eq!((&plan[0]["configs"][0]["from"], &plan[0]["configs"][0]["to"]), (&json!("9"), &json!("10")));
     let before = fleet.unit_in_phase("default/a", "running");

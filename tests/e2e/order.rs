@@ -23,16 +23,8 @@ fn dependency_waits_visibly_and_cycle_is_refused() {
 
     create(&fleet, "default/db", &["--priority", "1", "--run"]);
     fleet.unit_in_phase("default/web", "running");
-    let refused = fleet.muster(&[
-        "yuno",
-        "create",
-        "default/db",
-        "--artifact",
-        "sleeper",
-        "--after",
-        "default/web",
-        "--overwrite",
-    ]);
+    let refused =
+        fleet.muster(&["yuno", "create", "default/db", "--artifact", "sleeper", "--after", "default/web", "--replace"]);
     refused.expect_code(3).expect_stderr("default/db → default/web → default/db");
     let unit = fleet.unit_in_phase("default/db", "running");
     assert_eq!(unit["desired"]["spec"]["priority"], 1);

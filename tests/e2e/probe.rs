@@ -41,7 +41,7 @@ fn web() -> String {
 #[track_caller]
 fn create(fleet: &Fleet, web: &str, more: &[&str]) {
     let base =
-        ["yuno", "create", "default/a", "--artifact", "server", "--provide", web, "--arg", "{port:web}", "--overwrite"];
+        ["yuno", "create", "default/a", "--artifact", "server", "--provide", web, "--arg", "{port:web}", "--replace"];
     fleet.ok(&[&base[..], &["--run", "--no-wait"], more].concat());
 }
 

@@ -97,7 +97,7 @@ fn units_find_each_other() {
         &chosen,
         "--arg",
         "{port:http}",
-        "--overwrite",
+        "--replace",
     ]);
     let client_second = fleet.unit("default/client", |unit| {
         unit["observed"]["phase"] == "running"
@@ -183,7 +183,7 @@ fn snapshot_is_activated_and_deactivated() {
             "--arg",
             arg,
             "--run",
-            "--overwrite",
+            "--replace",
         ]);
         fleet.unit("default/a", |unit| unit["observed"]["phase"] == "running");
     };
@@ -200,7 +200,7 @@ fn snapshot_is_activated_and_deactivated() {
     fleet.ok(&["artifact", "create", &other, "--role", "other", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
     fleet.ok(&["snapshot", "create", "four"]);
-    fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--overwrite"]);
+    fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--replace"]);
     fleet.muster(&["artifact", "rm", "other@1"]).expect_code(3).expect_stderr("a snapshot of default/d on ");
     let gone = fleet.json(&["artifact", "gc", "--dry-run"]);
     assert!(!gone.to_string().contains("\"other\""), "{gone}");

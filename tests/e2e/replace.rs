@@ -91,7 +91,7 @@ fn fleet(programs: &[&str], more: &[&str]) -> Fleet {
         let path = file(&fleet.home, &format!("till{version}"), &program.replace("VERSION", &version));
         fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", &version]);
     }
-    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first"];
+    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "start-first"];
     fleet.ok(&[&create[..], &["--verify-after", "500ms", "--run"], more].concat());
     settled(&fleet);
     fleet
@@ -268,7 +268,8 @@ fn patient() -> (Fleet, PathBuf, Value) {
         let path = file(&fleet.home, &format!("till{version}"), &WAITS.replace("VERSION", version));
         fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", version]);
     }
-    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first", "--notify"];
+    let create =
+        ["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "start-first", "--notify"];
     fleet.ok(&[&create[..], &["--verify-after", "500ms", "--healthy-within", "10m", "--run", "--no-wait"]].concat());
     fleet.unit("default/till", |unit| unit["observed"]["pid"].is_i64());
     let pass = work(&fleet).join("go");
@@ -408,7 +409,7 @@ fn new_instance_plays_after_old_one_ended() {
     let path = file(&fleet.home, "sample", &program);
     fleet.ok(&["artifact", "create", &path, "--role", "sample", "--version", "1"]);
     let create =
-        ["yuno", "create", "default/till", "--artifact", "sample", "--lines", "--replace", "start-first", "--run"];
+        ["yuno", "create", "default/till", "--artifact", "sample", "--lines", "--update-order", "start-first", "--run"];
     fleet.ok(&create);
     fleet.ok(&["yuno", "play", "default/till"]);
     let before = fleet.unit_in_phase("default/till", "playing");
@@ -428,14 +429,16 @@ fn impossible_replacement_is_refused() {
     fleet.ok(&["artifact", "create", &path, "--role", "till", "--version", "1"]);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let probe = format!("tcp:{free}");
-    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first"];
+    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "start-first"];
     let run = fleet.muster(&[&create[..], &["--ready", &probe]].concat()).expect_code(1);
     run.expect_stderr("probes.ready may be the one");
-    fleet.muster(&["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "at-once"]).expect_code(2);
+    fleet
+        .muster(&["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "at-once"])
+        .expect_code(2);
     // It is no part of the revision, and changed in place.
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--run"]);
     let before = fleet.unit_in_phase("default/till", "running");
-    fleet.ok(&[&create[..], &["--run", "--overwrite"]].concat());
+    fleet.ok(&[&create[..], &["--run", "--replace"]].concat());
     let after = fleet.unit("default/till", |unit| unit["observed"]["generation"] == unit["desired"]["generation"]);
     assert_eq!((pid(&after), &after["desired"]["revision"]), (pid(&before), &before["desired"]["revision"]));
     assert_eq!(after["desired"]["spec"]["replace"], "start_first");

@@ -117,7 +117,7 @@ fn crashing_revision_rolls_back_and_working_one_stays() {
     export.expect_stderr("it runs till@1, wanted till@2; the document has the desired state");
     let shown = fleet.ok(&["unit", "show", "default/till"]);
     assert!(shown.contains("runs till@1, wanted till@2"), "{shown}");
-    assert!(shown.contains("muster yuno run") && shown.contains("no such table: till"), "{shown}");
+    assert!(shown.contains("muster unit run") && shown.contains("no such table: till"), "{shown}");
     // To say the same again is no new try; to run it is one.
     let pid = unit["observed"]["pid"].clone();
     upgrade(&fleet, "2", 0);
@@ -229,7 +229,7 @@ fn failing_snapshot_is_reported() {
     fleet.muster(&create_bad).expect_code(1);
     fleet.unit_in_phase("default/till", "backoff");
     fleet.ok(&["snapshot", "create", "bad"]);
-    create(&fleet, "till@1", &["--overwrite"]);
+    create(&fleet, "till@1", &["--replace"]);
     let before = verified(&fleet);
     fleet.muster(&["snapshot", "activate", "bad"]).expect_code(1).expect_stderr("it rolled back to revision");
     check_back(&fleet, &before, "exit code 2");
@@ -246,7 +246,7 @@ fn endpoints_follow_the_running_revision() {
     let client = fleet.unit_in_phase("default/client", "running");
     let before = verified(&fleet);
     // The bad one would listen elsewhere, and offer nothing to the other.
-    let create = ["yuno", "create", "default/till", "--artifact", "till@2", "--provide", "other", "--overwrite"];
+    let create = ["yuno", "create", "default/till", "--artifact", "till@2", "--provide", "other", "--replace"];
     fleet.muster(&create).expect_code(1).expect_stderr("it rolled back to revision");
     let unit = check_back(&fleet, &before, "exit code 2");
     assert_eq!(unit["observed"]["endpoints"], before["observed"]["endpoints"]);

@@ -91,7 +91,7 @@ fn fifty_simulated_hosts_lose_and_repeat_nothing() {
     for (target, count) in [
         (["--select", "host=sim-0001?"], 10),
         (["--select", "fact.cpus>=1 and not host=sim-0000*"], HOSTS - 10),
-        (["--group", "simulated"], HOSTS),
+        (["--select", "label.simulated"], HOSTS),
     ] {
         let args = [&["exec", "--no-wait"], &target[..], &["--", "true"]].concat();
         let id = roles.ok(&args).trim().to_owned();

@@ -80,7 +80,7 @@ fn recipes_run_as_written() {
     // What is not understood says so, and what it comes to can be seen before.
     ycommand(&fleet, "kill-yunos").expect_code(2).expect_stderr("kill-yuno");
     let shown = fleet.muster(&["ycommand", "--dry-run", "-c", "list-yunos yuno_role=my_role"]).expect_code(0);
-    assert_eq!(shown.stderr, "= muster yuno ls --select 'role=\"my_role\"'\n");
+    assert_eq!(shown.stderr, "= muster unit ls --kind yuno --select 'role=\"my_role\"'\n");
 }
 
 /// The sample in shell, with a command of its own that says its name.

@@ -104,7 +104,7 @@ fn failed_start_heals_with_the_right_artifact() {
     let unit = fleet.unit("default/a", |unit| unit["observed"]["error"].is_object());
     assert!(["failed", "backoff"].contains(&unit["observed"]["phase"].as_str().unwrap()), "{unit}");
     add(&fleet, "text", SERVER, "2");
-    fleet.ok(&["yuno", "create", "default/a", "--artifact", "text@2", "--run", "--overwrite"]);
+    fleet.ok(&["yuno", "create", "default/a", "--artifact", "text@2", "--run", "--replace"]);
     let unit = fleet.unit_in_phase("default/a", "running");
     assert!(unit["observed"]["error"].is_null(), "{unit}");
 }
@@ -116,7 +116,7 @@ fn a_new_version_replaces_the_running_one() {
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server@1", "--run"]);
     let first = fleet.unit_in_phase("default/till", "running");
     add(&fleet, "server", &SERVER.replace("started", "version two started"), "2");
-    fleet.ok(&["yuno", "create", "default/till", "--artifact", "server@2", "--overwrite"]);
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "server@2", "--replace"]);
     let second = fleet.unit("default/till", |unit| {
         unit["observed"]["phase"] == "running" && unit["observed"]["revision"] != first["observed"]["revision"]
     });

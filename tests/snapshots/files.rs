@@ -59,6 +59,7 @@ const FILES: &[(&str, &str)] = &[
     ("batch-failing.yaml", "- argv: [echo, one]\n- shell: exit 3\n- argv: [echo, three]\n"),
     // Documents.
     ("unit.yaml", "unit: default/a\nkind: yuno\nartifact: sleeper@2\nconfigs: [app.main@1]\nrun: running\n"),
+    ("motd.yaml", "unit: default/motd\nkind: files\nrun: running\nfiles: {/tmp/muster-snapshots: {directory: {}}}\n"),
     ("unit-unknown.yaml", "unit: default/a\nkind: yuno\nartefact: sleeper@1\n"),
     ("unit-no-artifact.yaml", "unit: default/a\nkind: yuno\nartifact: nothing@1\n"),
     (

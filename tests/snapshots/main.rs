@@ -39,24 +39,19 @@ const WITHOUT: &[(&str, Use, &str)] = &[
     ("doctor", Use::Usual, "it says what this machine is like"),
     ("rollout retry", Use::Usual, CHANCE),
     ("rollout release", Use::Usual, CHANCE),
-    ("container create", Use::Usual, RUNTIME),
+    ("unit create container", Use::Usual, RUNTIME),
+    ("unit create files", Use::Usual, DOCUMENT),
+    ("unit create packages", Use::Usual, DOCUMENT),
+    ("unit exec", Use::Usual, RUNTIME),
     ("container clone", Use::Usual, RUNTIME),
     ("container adopt", Use::Usual, RUNTIME),
-    ("container run", Use::Usual, RUNTIME),
-    ("container stop", Use::Usual, RUNTIME),
-    ("container restart", Use::Usual, RUNTIME),
-    ("container signal", Use::Usual, RUNTIME),
-    ("container freeze", Use::Usual, RUNTIME),
-    ("container thaw", Use::Usual, RUNTIME),
-    ("container quota", Use::Usual, RUNTIME),
-    ("container restore", Use::Usual, RUNTIME),
-    ("container logs", Use::Usual, RUNTIME),
-    ("container rm", Use::Usual, RUNTIME),
-    ("container show", Use::Usual, RUNTIME),
 ];
 
 /// Why a verb of containers is not used as usual.
-const RUNTIME: &str = "it takes a container runtime; a yuno's verb of this name says the same";
+const RUNTIME: &str = "it takes a container runtime; tests/e2e/containers has some";
+
+/// Why what creates some units is not used as usual.
+const DOCUMENT: &str = "it only says that a document is wanted";
 
 /// Why a verb for hosts that failed is not used as usual.
 const CHANCE: &str = "it takes a host that has failed; tests/e2e/rollouts.rs has some";

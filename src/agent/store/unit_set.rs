@@ -125,7 +125,7 @@ pub async fn apply(
 
 fn exists(unit: &UnitName) -> CommandRefusal {
     let message = Diagnostic::new(format_args!("unit {unit} already exists on this host"))
-        .with_hint("choose another name; `--overwrite`, or `muster unit apply`, changes the existing one");
+        .with_hint("choose another name; `--replace`, or `muster unit apply`, changes the existing one");
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 

@@ -36,8 +36,7 @@ impl Units {
         match containers.first(unit).await {
             Ok(Some(first)) if first.frozen => refuse(
                 RefusalCode::Conflict,
-                Diagnostic::new(format_args!("{unit} is frozen"))
-                    .with_hint(format_args!("`muster container thaw {unit}`")),
+                Diagnostic::new(format_args!("{unit} is frozen")).with_hint(format_args!("`muster unit thaw {unit}`")),
             ),
             Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
             Ok(Some(_)) => refuse(
@@ -56,6 +55,6 @@ fn does_not_run(unit: &UnitName, phase: Phase) -> CommandRefusal {
     // Each is one word.
     let phase = format!("{phase:?}").to_lowercase();
     let message = Diagnostic::new(format_args!("{unit} is not running: its phase is {phase}"))
-        .with_hint(format_args!("`muster container run {unit}`"));
+        .with_hint(format_args!("`muster unit run {unit}`"));
     CommandRefusal::new(RefusalCode::Conflict, message)
 }

@@ -21,9 +21,7 @@ use crate::{
 /// Keep a container that somebody else has made, as it is.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_long_help = "A running container keeps running, and a stopped one is started. From then on it is kept as any \
-                    unit is: restarted, probed, limited (`quota`), entered (`exec --container`). It is not made \
-                    again if somebody removes it, and `rm` releases it without removing it."
+    after_long_help = "A running container keeps running, and a stopped one is started. From then on it is kept as any unit is: restarted, probed, limited (`quota`), entered (`exec`). It is not made                     again if somebody removes it, and `rm` releases it without removing it."
 )]
 pub struct AdoptContainer {
     /// Name of the container in its runtime
@@ -31,7 +29,7 @@ pub struct AdoptContainer {
     /// Unit that it becomes: REALM/NAME or HOST:REALM/NAME
     #[arg(long = "as", value_name = "UNIT")]
     unit: UnitRef,
-    /// Host, by id or hostname
+    /// Host, by id or hostname [default: the context's, or the only one]
     #[arg(long)]
     host: Option<String>,
     /// Runtime
@@ -59,7 +57,7 @@ pub struct AdoptContainer {
 ///
 /// # Errors
 /// If it is refused, or if it does not become as desired in time.
-pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result<(), Failure> {
+pub(crate) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, adopt.unit.host.clone().or(adopt.host)).await?;
     let mut spec = ContainerSpec {
         runtime: adopt.runtime,

@@ -1,4 +1,4 @@
-//! `muster container create` and `clone`: make a container without a document.
+//! `muster unit create container` and `muster container clone`: make a container without a document.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ use crate::{
     unit_lookup::{named, one},
 };
 
-/// Make a container; with --overwrite, have the one of this name be another.
+/// Make a container; with --replace, have the one of this name be another.
 #[derive(Args, Clone, Debug)]
 pub struct CreateContainer {
-    /// REALM/NAME or HOST:REALM/NAME
+    /// Unit: REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
-    /// Host, by id or hostname
+    /// Host, by id or hostname [default: the context's, or the only one]
     #[arg(long)]
     host: Option<String>,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub struct CreateContainer {
     ///
     /// What is not given gets its default.
     #[arg(long)]
-    overwrite: bool,
+    replace: bool,
     #[command(flatten)]
     wait: WaitOptions,
     /// Arguments; the whole command if the image has no entry point
@@ -133,7 +133,7 @@ pub struct CloneContainer {
     ///
     /// REALM/NAME is on the same host.
     to: UnitRef,
-    /// Host of the first, by id or hostname
+    /// Host of the first, by id or hostname [default: the only one]
     #[arg(long)]
     host: Option<String>,
     #[command(flatten)]
@@ -174,7 +174,7 @@ impl ContainerSource {
 ///
 /// # Errors
 /// If it is refused, or if it does not become as desired in time.
-pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Result<(), Failure> {
+pub(crate) async fn create(create: CreateContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, create.unit.host.clone().or(create.host)).await?;
     let (provides, needs) = create.endpoints.into_fields();
     let mut spec = ContainerSpec {
@@ -202,7 +202,7 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
     create.policy.put_into(&mut spec.common, &mut spec.program);
     create.trial.put_into(&mut spec.common, &mut spec.program);
     let made = (Spec::Container(spec), create.run.then_some(Run::Running));
-    make(session, (host, create.unit.unit), made, create.overwrite, create.wait, None).await
+    make(session, (host, create.unit.unit), made, create.replace, create.wait, None).await
 }
 
 /// Creates another container with the same contents.
@@ -210,7 +210,7 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
 /// # Errors
 /// If the name is in use, if a value of its environment is missing, if it is refused, or if it does not become as
 /// desired in time.
-pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result<(), Failure> {
+pub(crate) async fn clone(clone: CloneContainer, session: &CliSession) -> Result<(), Failure> {
     let from = one(session, &clone.from, clone.host).await?;
     let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
     let all = named(session, [&clone.to.unit].into_iter()).await?;

@@ -186,7 +186,7 @@ pub(super) fn view_yuno_config(line: &YunetaLine, world: &TranslationContext) ->
 /// For verbs about a single yuno.
 pub(super) fn show_one(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     match &units(line, world)?[..] {
-        [unit] => words(&["yuno", "show", &reference(unit)]),
+        [unit] => words(&["unit", "show", &reference(unit)]),
         several => {
             let names: Vec<String> = several.iter().map(|unit| unit.unit.to_string()).collect();
             Err(usage(line)(format!("{} yunos are selected: {}", several.len(), names.join(", ")))
@@ -201,8 +201,8 @@ pub(super) fn kill(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<
         None => is_on(line, "force").then(|| Signal::Kill.to_string()),
     };
     match signal {
-        None => on(line, world, &["yuno", "stop"], &["--yes"]),
-        Some(signal) => on(line, world, &["yuno", "stop"], &["--yes", "--signal", &signal]),
+        None => on(line, world, &["unit", "stop"], &["--yes"]),
+        Some(signal) => on(line, world, &["unit", "stop"], &["--yes", "--signal", &signal]),
     }
 }
 
@@ -219,13 +219,13 @@ pub(super) fn delete(line: &YunetaLine, world: &TranslationContext) -> Result<Ve
         return Err(Failure::new(FailureKind::Refused, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
             .hint("with force=1 they are; `set-tag` gives them another tag"));
     }
-    on(line, world, &["yuno", "rm"], &["--yes"])
+    on(line, world, &["unit", "rm"], &["--yes"])
 }
 
 pub(super) fn find_new(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
-    let mut more = vec![if is_on(line, "create") { "--yes" } else { "--plan" }];
+    let mut more = vec![if is_on(line, "create") { "--yes" } else { "--dry-run" }];
     more.extend(is_on(line, "force").then_some("--force"));
-    on(line, world, &["yuno", "upgrade"], &more)
+    on(line, world, &["unit", "upgrade"], &more)
 }
 
 pub(super) fn set_tag(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
@@ -435,7 +435,7 @@ pub(super) fn update_binary(line: &YunetaLine, world: &TranslationContext) -> Re
 }
 
 fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> MusterLine {
-    let mut words: MusterLine = ["yuno", "upgrade"].map(str::to_owned).into();
+    let mut words: MusterLine = ["unit", "upgrade"].map(str::to_owned).into();
     words.extend(units);
     words.extend(["--artifact", artifact, "--force", "--yes"].map(str::to_owned));
     words.extend(configs.iter().flat_map(|config| ["--config".to_owned(), config.clone()]));
@@ -454,7 +454,7 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
             lines.push(upgrade(vec![reference(unit)], &artifact, &newest));
         }
     }
-    let mut words: MusterLine = ["yuno", "run"].map(str::to_owned).into();
+    let mut words: MusterLine = ["unit", "run"].map(str::to_owned).into();
     // Disabled yunos are only included if they are selected by id.
     let by_id = line.parameters.contains_key("id");
     words.extend(units.iter().filter(|unit| by_id || unit.hold.is_none()).map(|unit| reference(unit)));
@@ -502,7 +502,7 @@ pub(super) fn create(line: &YunetaLine, world: &TranslationContext) -> Result<Ve
             format!("cannot create {unit}: there is no {}", missing.join(", no ")),
         ));
     }
-    let mut words = owned(&["yuno", "create", &unit, "--artifact", &artifact, "--config", &config]);
+    let mut words = owned(&["unit", "create", "yuno", &unit, "--artifact", &artifact, "--config", &config]);
     words.extend(owned(&["--label", &format!("yuno_name={name}")]));
     if let Some(tag) = text("yuno_tag")? {
         words.extend(owned(&["--label", &format!("tag={tag}")]));
@@ -528,7 +528,7 @@ pub(super) fn command(line: &YunetaLine, world: &TranslationContext) -> Result<V
     let name = wanted(line, "command").map_err(usage(line))?;
     let is_own = line.text("service").map_err(usage(line))? == Some("__yuno__");
     if is_own && name == "view-config" {
-        let show = |unit: &&Unit| owned(&["yuno", "config", &reference(unit), "--effective"]);
+        let show = |unit: &&Unit| owned(&["unit", "config", &reference(unit), "--effective"]);
         return Ok(units(line, world)?.iter().map(show).collect());
     }
     let ours: Vec<&str> = SELECTORS.into_iter().chain(["command"]).chain(is_own.then_some("service")).collect();
@@ -570,7 +570,7 @@ pub(super) fn list(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<Must
     if is_on(line, "app") {
         tests.push(format!("not label.tag=\"{UTIL}\""));
     }
-    let mut words = owned(&["yuno", "ls"]);
+    let mut words = owned(&["unit", "ls", "--kind", "yuno"]);
     if !tests.is_empty() {
         words.extend(["--select".to_owned(), tests.join(" and ")]);
     }

@@ -85,29 +85,29 @@ fn recipes_are_translated() {
     check(
         "create-yuno realm_id=a yuno_role=till yuno_name=main",
         &TranslationContext { units: Vec::new(), ..world() },
-        &["yuno create a/till-main --artifact till --config till.main --label yuno_name=main"],
+        &["unit create yuno a/till-main --artifact till --config till.main --label yuno_name=main"],
     );
     check("enable-yuno id=a/till-main", &there, &["unit unhold a/till-main"]);
-    check("run-yuno id=a/till-main", &there, &["yuno run a/till-main"]);
-    check("list-yunos", &there, &["yuno ls"]);
-    check("kill-yuno yuno_role=till", &there, &["yuno stop a/till-main a/till-second b/till-main --yes"]);
+    check("run-yuno id=a/till-main", &there, &["unit run a/till-main"]);
+    check("list-yunos", &there, &["unit ls --kind yuno"]);
+    check("kill-yuno yuno_role=till", &there, &["unit stop a/till-main a/till-second b/till-main --yes"]);
     check(
         "update-binary id=till content64=$$(till)",
         &there,
         &[
             "artifact create till --role till --version abcdef",
-            "yuno upgrade a/till-main --artifact till@abcdef --force --yes",
+            "unit upgrade a/till-main --artifact till@abcdef --force --yes",
         ],
     );
     check("list-binaries", &there, &["artifact ls"]);
-    check("run-yuno", &there, &["yuno run a/till-main a/till-second b/till-main"]);
+    check("run-yuno", &there, &["unit run a/till-main a/till-second b/till-main"]);
     check(
         "command-yuno id=a/till-second service=__yuno__ command=view-config",
         &there,
-        &["yuno config a/till-second --effective"],
+        &["unit config a/till-second --effective"],
     );
     check("disable-yuno id=till-second", &there, &["unit hold a/till-second"]);
-    check("delete-yuno id=a/till-main", &there, &["yuno rm a/till-main --yes"]);
+    check("delete-yuno id=a/till-main", &there, &["unit rm a/till-main --yes"]);
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn next_run_uses_the_latest_config() {
         "run-yuno realm_id=a",
         &newer,
         &[
-            "yuno upgrade a/till-main --artifact till@1.0 --force --yes --config till.main@2",
-            "yuno run a/till-main a/till-second",
+            "unit upgrade a/till-main --artifact till@1.0 --force --yes --config till.main@2",
+            "unit run a/till-main a/till-second",
         ],
     );
 }
@@ -137,7 +137,11 @@ fn selectors_are_translated() {
     ] {
         check(&format!("play-yuno {selector}"), &there, &[&format!("yuno play {expected}")]);
     }
-    check("list-yunos id=x yuno_name=main", &there, &["yuno ls --select id=\"*/x\" and label.yuno_name=\"main\""]);
+    check(
+        "list-yunos id=x yuno_name=main",
+        &there,
+        &["unit ls --kind yuno --select id=\"*/x\" and label.yuno_name=\"main\""],
+    );
     check(
         "command-yuno id=b/till-main command=level service=scale level=3",
         &there,
@@ -149,8 +153,8 @@ fn selectors_are_translated() {
 fn disabled_yuno_runs_only_by_id() {
     let mut held = world();
     held.units[1].hold = Some(Hold::new(HoldReason::Operator, 0));
-    check("run-yuno realm_id=a", &held, &["yuno run a/till-main"]);
-    check("run-yuno id=a/till-second play=1", &held, &["yuno run a/till-second --play"]);
+    check("run-yuno realm_id=a", &held, &["unit run a/till-main"]);
+    check("run-yuno id=a/till-second play=1", &held, &["unit run a/till-second --play"]);
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
     check(
         "create-yuno id=a/x yuno_role=till yuno_name=main role_version=1.0 name_version=1 yuno_tag=util",
         &world(),
-        &["yuno create a/x --artifact till@1.0 --config till.main@1 --label yuno_name=main --label tag=util"],
+        &["unit create yuno a/x --artifact till@1.0 --config till.main@1 --label yuno_name=main --label tag=util"],
     );
 }
 
@@ -217,22 +221,22 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
 fn tagged_yuno_is_deleted_only_with_force() {
     let failure = translate(&YunetaLine::parse("delete-yuno realm_id=a").unwrap(), &world()).unwrap_err();
     assert_eq!(failure.cause().unwrap(), "tagged yunos are not deleted: a/till-second (old)");
-    check("delete-yuno realm_id=a force=1", &world(), &["yuno rm a/till-main a/till-second --yes"]);
-    check("delete-yuno realm_id=b", &world(), &["yuno rm b/till-main --yes"]);
+    check("delete-yuno realm_id=a force=1", &world(), &["unit rm a/till-main a/till-second --yes"]);
+    check("delete-yuno realm_id=b", &world(), &["unit rm b/till-main --yes"]);
 }
 
 #[test]
 fn yunos_are_killed_by_the_signal_that_is_named_and_utilities_are_left_out() {
     for (signal, shown) in [("9", "SIGKILL"), ("SIGINT", "SIGINT"), ("hup", "SIGHUP")] {
         let line = format!("kill-yuno realm_id=b signal2kill={signal}");
-        check(&line, &world(), &[&format!("yuno stop b/till-main --yes --signal {shown}")]);
+        check(&line, &world(), &[&format!("unit stop b/till-main --yes --signal {shown}")]);
     }
-    check("kill-yuno realm_id=b force=1", &world(), &["yuno stop b/till-main --yes --signal SIGKILL"]);
+    check("kill-yuno realm_id=b force=1", &world(), &["unit stop b/till-main --yes --signal SIGKILL"]);
     let mut there = world();
     there.units[1] = unit("a/till-second", Run::Running, json!({ "tag": "util" }));
-    check("kill-yuno app=1", &there, &["yuno stop a/till-main b/till-main --yes"]);
-    check("kill-yuno app=0 realm_id=a", &there, &["yuno stop a/till-main a/till-second --yes"]);
-    check("list-yunos app=1", &there, &["yuno ls --select not label.tag=\"util\""]);
+    check("kill-yuno app=1", &there, &["unit stop a/till-main b/till-main --yes"]);
+    check("kill-yuno app=0 realm_id=a", &there, &["unit stop a/till-main a/till-second --yes"]);
+    check("list-yunos app=1", &there, &["unit ls --kind yuno --select not label.tag=\"util\""]);
 }
 
 #[test]
@@ -274,7 +278,7 @@ fn traces_and_configs_of_yunos() {
     check("trace-off-yuno id=b/till-main", &world(), &["yuno command b/till-main trace-off"]);
     check("view-yuno-config", &world(), &["config show till.main@1"]);
     check("stats-agent host=shop", &world(), &["metric query {__name__=~\"muster_agent_.+\",hostname=\"shop\"}"]);
-    check("find-new-yunos id=b/till-main force=1", &world(), &["yuno upgrade b/till-main --plan --force"]);
+    check("find-new-yunos id=b/till-main force=1", &world(), &["unit upgrade b/till-main --dry-run --force"]);
 }
 
 /// The verbs of Yuneta's agent, as its users know them.

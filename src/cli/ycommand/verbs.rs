@@ -117,15 +117,13 @@ const SNAP: &[&str] = &["name", "host"];
 const STAYS: &[(&str, &str)] = &[("force", "what a yuno or a snapshot needs stays")];
 const NO_SERVICE: &[(&str, &str)] = &[("service", "a yuno reports the numbers of all its parts")];
 
-const CERTIFICATES: &str =
-    "each yuno watches the files it reads (`muster yuno create --on-change FILE=signal`), by their content, every 30 s";
+const CERTIFICATES: &str = "each yuno watches the files it reads (`muster unit create yuno --on-change FILE=signal`), by their content, every 30 s";
 const CONSOLES: &str = "there are no terminals on hosts: `muster exec --host HOST -- PROGRAM …` runs a program";
 const FILES: &str = "`muster exec --host HOST -- cat FILE` prints a file of a host";
-const FOLDERS: &str = "hosts have no folders of this plan: `muster exec --host HOST -- ls -l FOLDER` lists any, `muster yuno logs` has logs";
-const KILLING: &str = "how a yuno ends is its own (`muster yuno create --stop-signal --grace`), and \
+const FOLDERS: &str = "hosts have no folders of this plan: `muster exec --host HOST -- ls -l FOLDER` lists any, `muster unit logs` has logs";
+const KILLING: &str = "how a yuno ends is its own (`muster unit create yuno --stop-signal --grace`), and \
                        `kill-yuno signal2kill=9` is for once";
-const LEASES: &str = "hosts lease ports to yunos: `muster yuno create --provide` says which a yuno has, \
-                      `muster realm set --bind --ports` where a realm's are, and they go with the yuno";
+const LEASES: &str = "hosts lease ports to yunos: `muster unit create yuno --provide` says which a yuno has, `muster realm set --bind --ports` where a realm's are, and they go with the yuno";
 const NODES: &str = "`muster unit export > FILE` and `muster unit apply FILE` bring units to other hosts";
 const OPERATORS: &str = "every signed-in operator may do everything (`muster login ls`), and the \
                          broker's rules limit hosts and observers (`muster broker render`)";

@@ -293,7 +293,7 @@ impl Console {
         let row = secret::version(db, realm, wanted).await?.filter(|row| row.value.is_some());
         let row = row.ok_or_else(|| {
             Error::not_found("secret_erased", format!("the value of secret {realm}/{wanted} was erased"))
-                .hint("give the unit the newest version (`muster yuno upgrade`)")
+                .hint("give the unit the newest version (`muster unit upgrade`)")
         })?;
         let value = shared.value(&row).ok_or_else(|| unreadable(realm, wanted))?;
         let key = host::sealing_keys(db, &[host]).await?.remove(&host).ok_or_else(|| {

@@ -39,7 +39,7 @@ fn adopted_container_is_kept_and_released() {
     let first = pid(&unit);
     assert_eq!(made["State"]["Pid"], unit["observed"]["pid"]);
     assert!(fleet.ok(&["container", "logs", "default/old"]).contains("up as 0 with green"));
-    assert_eq!(fleet.ok(&["exec", "--container", "default/old", "--", "busybox", "hostname"]).trim().len(), 12);
+    assert_eq!(fleet.ok(&["unit", "exec", "default/old", "--", "busybox", "hostname"]).trim().len(), 12);
     let shown = fleet.ok(&["container", "show", "default/old"]);
     assert!(shown.contains("the container old-web of podman was adopted"), "{shown}");
     eventually("its unit in a heartbeat", || {

@@ -164,8 +164,7 @@ fn docker_limits_restores_commands_and_archives() {
     fleet.ok(&["container", "quota", "default/shop", "--memory", "80M", "--cpu", "0.25"]);
     let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
     assert_eq!((pid(&unit), memory_limit(first)), (first, 80 << 20), "in place");
-    let inside =
-        fleet.muster(&["exec", "--container", "default/shop", "--passthrough", "--", "sh", "-c", "id -u; exit 7"]);
+    let inside = fleet.muster(&["unit", "exec", "default/shop", "--passthrough", "--", "sh", "-c", "id -u; exit 7"]);
     assert_eq!((inside.stdout.as_str(), inside.code), ("700\n", 7));
     fleet.kill();
     fleet.again();

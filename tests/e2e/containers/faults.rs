@@ -75,9 +75,9 @@ fn hanging_runtime_does_not_block_others() {
     apply(&fleet, &shop(json!({"unit": "default/stall", "runtime": "lxc"})));
     fleet.unit_in_phase("default/till", "running");
     fleet.unit_in_phase("default/stall", "running");
-    let inside = fleet.muster(&["exec", "--container", "default/shop", "--", "echo", "well"]).expect_code(1);
+    let inside = fleet.muster(&["unit", "exec", "default/shop", "--", "echo", "well"]).expect_code(1);
     inside.expect_stderr("default/shop cannot be entered: the container runtime did not answer at");
-    assert_eq!(fleet.ok(&["exec", "--container", "default/stall", "--", "echo", "well"]), "well\n");
+    assert_eq!(fleet.ok(&["unit", "exec", "default/stall", "--", "echo", "well"]), "well\n");
     podman.service().signal(Signal::SIGCONT);
     // Whatever was asked for comes about.
     fleet.unit("default/shop", |unit| unit["observed"]["frozen"] == true && unit["observed"]["error"].is_null());
@@ -156,7 +156,7 @@ fn container_disk_limit_is_enforced() {
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
     let write_mb = |mb: u32| {
         let script = format!("busybox dd if=/dev/zero of=/tmp/big bs=1M count={mb} && busybox wc -c /tmp/big");
-        fleet.muster(&["exec", "--container", "default/shop", "--user", "root", "--shell", "--", &script])
+        fleet.muster(&["unit", "exec", "default/shop", "--user", "root", "--shell", "--", &script])
     };
     assert!(write_mb(8).expect_code(0).stdout.contains("8388608"));
     // A threshold of its disk: half of it is written.
@@ -172,7 +172,7 @@ fn container_disk_limit_is_enforced() {
     assert!(fs::metadata(lxc.path().join("muster.default.shop/disk")).unwrap().len() == 16 << 20);
     assert_eq!(disks(), 0, "nothing of it is mounted on the host");
     // What it has written is there after it was started again, and gone once it is made anew, with another disk.
-    let has_it = || fleet.muster(&["exec", "--container", "default/shop", "--", "ls", "/tmp/big"]).code == 0;
+    let has_it = || fleet.muster(&["unit", "exec", "default/shop", "--", "ls", "/tmp/big"]).code == 0;
     fleet.ok(&["container", "stop", "default/shop"]);
     eventually("an end of its loop device", || {
         let loops = Command::new("losetup").arg("--list").output().unwrap();

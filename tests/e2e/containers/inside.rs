@@ -22,7 +22,7 @@ fn stage(fields: Value) -> (Podman, Fleet, Pid) {
 }
 
 fn inside<'a>(options: &[&'a str], argv: &[&'a str]) -> Vec<&'a str> {
-    [&["exec", "--container", "default/shop"], options, &["--"], argv].concat()
+    [&["unit", "exec", "default/shop"], options, &["--"], argv].concat()
 }
 
 /// Processes of this machine whose arguments have a mark.
@@ -252,7 +252,7 @@ fn a_batch_runs_inside_and_outside() {
         {"argv": ["false-name"]},
     ]);
     let steps = file(&fleet.home, "steps.json", &steps.to_string());
-    let run = fleet.muster(&["exec", "--container", "default/shop", "--batch", &steps]).expect_code(1);
+    let run = fleet.muster(&["unit", "exec", "default/shop", "--batch", &steps]).expect_code(1);
     assert_eq!(run.stdout, "700\nroot:x:0:0::/:/bin/sh\nshop:x:700:700::/:/bin/sh\n");
     assert!(run.stderr.contains("false-name") && run.stderr.contains("default/shop"), "{run:?}");
     let mixed = json!([{"shell": "test ! -e /bin/busybox.none && hostname"}, {"argv": ["id", "-u", "shop"], "container": "default/shop"}]);
@@ -268,14 +268,15 @@ fn invalid_command_inside_is_refused() {
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
     fleet.unit_in_phase("default/till", "running");
     let refused = |options: &[&str], argv: &[&str], code: &str, words: &str| {
-        fleet.muster(&[&["exec"], options, &["--"], argv].concat()).expect_code(3).expect_stderr(words);
+        fleet.muster(&[&["unit", "exec"], options, &["--"], argv].concat()).expect_code(3).expect_stderr(words);
         let id = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
         let shown = fleet.json(&["command", "show", &id]);
         assert_eq!(shown["hosts"][0]["outcome"]["value"]["code"], code, "{shown}");
     };
-    let shop = ["--container", "default/shop"];
-    refused(&["--container", "default/none"], &["true"], "not_found", "there is no unit default/none");
-    refused(&["--container", "default/till"], &["true"], "unsupported", "default/till is a yuno");
+    let shop = ["default/shop"];
+    let other = |unit: &str| fleet.muster(&["unit", "exec", unit, "--", "true"]);
+    other("default/none").expect_code(1).expect_stderr("there is no unit default/none");
+    other("default/till").expect_code(2).expect_stderr("default/till is a yuno, which has no `exec`");
     refused(
         &[&shop[..], &["--user", "daemon"]].concat(),
         &["true"],
@@ -286,7 +287,7 @@ fn invalid_command_inside_is_refused() {
     refused(&shop, &["/none"], "no_such_file", "/none");
     refused(&shop, &["dpkg"], "no_such_file", "no program \"dpkg\"");
     refused(&shop, &["/etc/passwd"], "not_executable", "/etc/passwd");
-    fleet.muster(&["exec", "--container", "shop", "--", "true"]).expect_code(2);
+    fleet.muster(&["unit", "exec", "shop", "--", "true"]).expect_code(2);
     refused(&[&shop[..], &["--daemon"]].concat(), &["/none"], "no_such_file", "/none in default/shop");
     refused(&[&shop[..], &["--daemon"]].concat(), &["/etc/passwd"], "not_executable", "/etc/passwd in default/shop");
     refused(

@@ -215,7 +215,7 @@ fn commands_run_inside_with_user_and_exit_code() {
     apply(&fleet, &stall(json!({"user": "shop"})));
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
     let inside = |options: &[&str], script: &str| {
-        fleet.muster(&[&["exec", "--container", "default/shop"], options, &["--shell", "--", script]].concat())
+        fleet.muster(&[&["unit", "exec", "default/shop"], options, &["--shell", "--", script]].concat())
     };
     let run = inside(&[], "id -u; cat /proc/sys/kernel/hostname; ls /; exit 7").expect_code(1);
     assert!(

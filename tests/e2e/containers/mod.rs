@@ -377,7 +377,6 @@ fn scenario(fleet: &Fleet, noun: &str, unit: &str, apply: &dyn Fn(&str)) -> Vec<
         &["KIND", "run"],
         &["KIND", "freeze"],
         &["KIND", "thaw"],
-        &["yuno", "stats"],
         &["unit", "hold"],
         &["KIND", "restart"],
         &["unit", "unhold"],

@@ -171,7 +171,7 @@ fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
             "{runtime} no longer has the container {wanted} that was adopted, and an agent does not create it again"
         ))
         .with_hint(
-            "remove the unit (`muster unit retire`, `muster container rm`), and adopt the container that exists now",
+            "remove the unit (`muster unit retire`, `muster unit rm`), and adopt the container that exists now",
         ),
     )
 }

@@ -34,8 +34,7 @@ impl Containers {
         let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} is not running"))) };
         if first.frozen {
             return Err(never(
-                Diagnostic::new(format_args!("{unit} is frozen"))
-                    .with_hint(format_args!("`muster container thaw {unit}`")),
+                Diagnostic::new(format_args!("{unit} is frozen")).with_hint(format_args!("`muster unit thaw {unit}`")),
             ));
         }
         let stat = muster_shim::process_identity::stat(first.pid).filter(|stat| !stat.is_dead());

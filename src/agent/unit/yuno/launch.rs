@@ -192,7 +192,7 @@ fn by_name(name: &str) -> Result<unistd::User, Failure> {
         .ok_or_else(|| {
             failure(
                 Diagnostic::new(format_args!("there is no user {name:?} on this host"))
-                    .with_hint("create it; `muster yuno run` tries again at once"),
+                    .with_hint("create it; `muster unit run` tries again at once"),
             )
         })
 }
@@ -211,7 +211,7 @@ fn find_group(name: &str) -> Result<u32, Failure> {
     found.map(|group| group.gid.as_raw()).or_else(|| name.parse().ok()).ok_or_else(|| {
         failure(
             Diagnostic::new(format_args!("there is no group {name:?} on this host"))
-                .with_hint("create it; `muster yuno run` tries again at once"),
+                .with_hint("create it; `muster unit run` tries again at once"),
         )
     })
 }

@@ -49,7 +49,7 @@ impl PageView for ArtifactsView {
                         }
                     }
                 }
-                p.note { "To run one: " code { "muster yuno create HOST:default/NAME --artifact ROLE@VERSION --run" } }
+                p.note { "To run one: " code { "muster unit create yuno HOST:default/NAME --artifact ROLE@VERSION --run" } }
             }
         }
     }

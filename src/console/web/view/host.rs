@@ -183,8 +183,7 @@ impl HostView {
         html! {
             @if self.units.is_empty() {
                 (empty("No units here.", "Give it a program to keep running:", &format!(
-                    "muster artifact create ./server --role server --version 1\n\
-                     muster yuno create {}:default/server --artifact server@1 --run", self.host.hostname)))
+                    "muster artifact create ./server --role server --version 1\nmuster unit create yuno {}:default/server --artifact server@1 --run", self.host.hostname)))
             } @else {
                 (unit::table(&self.units, frame))
             }

@@ -176,7 +176,7 @@ impl UnitsView {
         html! {
             @if self.shown.is_all() {
                 (empty("There are no units.", "Give a host a program to keep running, or write a deployment:",
-                       "muster yuno create --help\nmuster deployment apply --help"))
+                       "muster unit create yuno --help\nmuster deployment apply --help"))
             } @else if self.shown.page > 1 {
                 div.empty { p { strong { "There are no more units." } " "
                     a href=(ShownUnits { page: 1, ..self.shown.clone() }.url()) { "Show the first ones" } } }
