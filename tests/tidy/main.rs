@@ -7,6 +7,7 @@ mod documents;
 mod file_writes;
 mod form;
 mod phrases;
+mod verb_files;
 
 use std::{
     collections::BTreeMap,
