@@ -33,6 +33,7 @@ mod change;
 mod clock;
 mod deployment;
 pub mod host_names;
+mod installation;
 mod label;
 mod list;
 mod plan;
@@ -57,6 +58,7 @@ pub use deployment::{
     RollBack, SYNC_FINDINGS_MAX, SyncFinding, SyncFindingKind, SyncReport, SyncRun, UnconfirmedDeployment,
     UnconfirmedHost, UnconfirmedLabels, UnitChange, UnitOnHosts, UnitPlacement, Var, VarLayer, VarName,
 };
+pub use installation::{BackupStatus, Installation, UNFINISHED_MAX};
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;

@@ -60,6 +60,7 @@ mod host_plan;
 pub mod host_share;
 mod inbound;
 pub mod ingest;
+mod installation;
 pub mod issue;
 pub mod key_ring;
 mod label;

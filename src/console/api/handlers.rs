@@ -60,6 +60,10 @@ pub(super) async fn status(State(console): State<Console>) -> JsonResult<muster_
     Ok(Json(console.status().await?))
 }
 
+pub(super) async fn installation(State(console): State<Console>) -> JsonResult<muster_api::Installation> {
+    Ok(Json(console.installation().await?))
+}
+
 pub(super) async fn hosts(
     State(console): State<Console>,
     QueryParams(wanted): QueryParams<muster_api::HostListing>,

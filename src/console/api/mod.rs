@@ -101,8 +101,15 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(Get, "/v1/sign-ins", "Browsers and programs that are signed in, newest first.", get(h::sign_ins))
             .gives(BodyShape::list::<muster_api::SignIn>()),
         Route::new(Delete, "/v1/sign-ins/{id}", "Revokes a sign-in at once.", delete(h::revoke_sign_in)),
-        Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
+        Route::new(Get, "/v1/status", "Whether the console reaches its broker, and how many hosts are online.", get(h::status))
             .gives(BodyShape::of::<muster_api::Status>()),
+        Route::new(
+            Get,
+            "/v1/installation",
+            "The installation at a glance: numbers of hosts, units and alerts, what is not done, the last backup, the clock.",
+            get(h::installation),
+        )
+        .gives(BodyShape::of::<muster_api::Installation>()),
         Route::new(Get, "/v1/hosts", "Hosts: all, or those that an expression picks.", get(h::hosts))
             .query(&[
                 SELECT_HOSTS,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use muster_api::AlertSilence;
 use muster_topics::{
     Millis,
-    alert::{ALERTS_MAX, Alert, AlertState, AlertSummary, Rule},
+    alert::{ALERTS_MAX, Alert, AlertState, AlertSummary, Rule, Severity},
     canonical::signable,
     name::{HostId, Name},
 };
@@ -507,6 +507,25 @@ pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreR
     .fetch_one(db)
     .await?;
     unsigned("count", count)
+}
+
+/// Counts active, unsilenced alerts by severity.
+pub async fn severities(db: &SqlitePool, now: Millis) -> StoreResult<Vec<(Severity, u64)>> {
+    let rows = sqlx::query!(
+        r#"SELECT json_extract(body, '$.severity') AS "severity!: String", count(*) AS "count!: i64"
+           FROM alert INDEXED BY alert_raised
+           WHERE state = 'raised' AND NOT EXISTS (
+               SELECT 1 FROM alert_silence AS silence
+               WHERE silence.until_ms > $1 AND (silence.host IS NULL OR silence.host = alert.host)
+                 AND (silence.rule IS NULL OR silence.rule = alert.rule))
+           GROUP BY 1"#,
+        now
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter()
+        .map(|row| Ok((from_word("alert's severity", &row.severity)?, unsigned("count", row.count)?)))
+        .collect()
 }
 
 /// Removes alerts that ended before `before`.

@@ -320,6 +320,18 @@ pub struct Presences {
 }
 
 impl Presences {
+    /// From the number of all hosts, and of those that have a presence.
+    fn counted(all: i64, online: i64, offline: i64, stopped: i64) -> StoreResult<Self> {
+        let count = |number| unsigned("count", number);
+        Ok(Self {
+            online: count(online)?,
+            offline: count(offline)?,
+            stopped: count(stopped)?,
+            never: count(all - online - offline - stopped)?,
+            unknown: 0,
+        })
+    }
+
     /// Returns what is known while the console has no connection to the broker: nothing about hosts that were ever
     /// online.
     #[must_use]
@@ -345,15 +357,23 @@ pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
     .map(|row| (row.all, row.online, row.offline, row.stopped))
     .fetch_one(db)
     .await?;
-    let count = |number| unsigned("count", number);
-    let never = all - online - offline - stopped;
-    Ok(Presences {
-        online: count(online)?,
-        offline: count(offline)?,
-        stopped: count(stopped)?,
-        never: count(never)?,
-        unknown: 0,
-    })
+    Presences::counted(all, online, offline, stopped)
+}
+
+/// Counts the revoked hosts in each state of presence.
+pub async fn revoked_presences(db: &SqlitePool) -> StoreResult<Presences> {
+    let (all, online, offline, stopped) = sqlx::query!(
+        r#"SELECT count(*) AS "all!: i64",
+                  count(CASE WHEN presence.state = 'online' THEN 1 END) AS "online!: i64",
+                  count(CASE WHEN presence.state = 'offline' THEN 1 END) AS "offline!: i64",
+                  count(CASE WHEN presence.state = 'stopped' THEN 1 END) AS "stopped!: i64"
+           FROM host LEFT JOIN presence ON presence.host = host.id
+           WHERE NOT EXISTS (SELECT 1 FROM certificate WHERE certificate.host = host.id AND revoked_ms IS NULL)"#
+    )
+    .map(|row| (row.all, row.online, row.offline, row.stopped))
+    .fetch_one(db)
+    .await?;
+    Presences::counted(all, online, offline, stopped)
 }
 
 /// Returns hosts that are online.

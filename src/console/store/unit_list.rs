@@ -63,7 +63,7 @@ pub async fn page(db: &SqlitePool, filter: &UnitFilter, offset: u64, limit: u32)
 }
 
 /// Counts units by phase.
-async fn phases(db: &SqlitePool, filter: &UnitFilter) -> StoreResult<Vec<(Phase, u64)>> {
+pub async fn phases(db: &SqlitePool, filter: &UnitFilter) -> StoreResult<Vec<(Phase, u64)>> {
     let rows =
         match (&filter.deployment, filter.version) {
             (None, None) => {
