@@ -13,7 +13,9 @@ use futures_util::{
     StreamExt as _,
     stream::{self, FuturesUnordered},
 };
-use muster_api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ChangeCost, Command, CommandEvent, CommandHost};
+use muster_api::{
+    Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, ChangeCost, Command, CommandEvent, CommandHost,
+};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::count::counted;
 use muster_topics::{
@@ -29,7 +31,9 @@ use super::{
     change::{ReachedUnit, WaitOptions, applied},
     command_follower,
     command_report::{no_answer, report},
-    document_file, print,
+    document_file,
+    interruption::Interruption,
+    print,
     session::CliSession,
     target,
 };
@@ -76,7 +80,7 @@ pub struct ApplyArgs {
 
 /// The result for a unit.
 #[derive(Debug, Serialize)]
-struct UnitResult<'a> {
+pub(super) struct UnitResult<'a> {
     #[serde(flatten)]
     unit: &'a AppliedUnit,
     done: bool,
@@ -92,34 +96,89 @@ struct UnitResult<'a> {
 /// # Errors
 /// If a document is invalid, if the user does not confirm, or if a change fails.
 pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> {
-    let hosts = match &apply.select {
-        Some(select) => target::picked(session, select).await?,
-        None if apply.hosts.is_empty() => session.context.host.iter().map(ToString::to_string).collect(),
-        None => apply.hosts.clone(),
-    };
     let documents = document_file::read_all(&apply.files, "unit")?;
-    let (picked_by, expires_in_ms) = (apply.select.clone(), apply.wait.expires_in_ms());
-    let mut asked = Asked { documents, hosts, picked_by, dry_run: true, expires_in_ms };
-    let planned: Applied = session.client.post("apply", &asked).await?;
-    if !planned.unchecked.is_empty() {
-        print::say(format_args!(
-            "away, or without an answer: {}; what only they can know, such as whether a port is free, they find out when they \
-             are back",
-            planned.unchecked.join(", ")
-        ));
-    }
+    let plan = UnitPlan::make(session, documents, (&apply.hosts, apply.select.as_ref()), apply.wait).await?;
     if apply.dry_run {
-        return show(session, &planned.units);
+        return session.printer.table(&plan.units(), &HEADER, plan.rows());
     }
-    print::say(print::table(&HEADER, rows(&planned.units)).trim_end());
-    ask_first(&planned.units, apply.yes)?;
-    asked.dry_run = false;
-    let Applied { units, .. } = session.client.post("apply", &asked).await?;
-    let (failures, waiting) = follow_all(session, &units, apply.wait).await?;
-    conclude(session, &units, (failures, &waiting), apply.wait.no_wait)
+    plan.tell();
+    plan.interruption().confirm(apply.yes)?;
+    let applied = plan.carry_out(session, apply.wait).await?;
+    session.printer.data(&applied.results())?;
+    print::say(applied.summary());
+    applied.verdict()
 }
 
-const HEADER: [&str; 6] = ["HOST", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
+/// Documents of units, and what applying them would change.
+pub(super) struct UnitPlan {
+    asked: Asked,
+    planned: Applied,
+}
+
+impl UnitPlan {
+    /// Asks the console what the documents would change; nothing is changed. Units whose documents name no hosts are for
+    /// those that are named here, or that are selected.
+    ///
+    /// # Errors
+    /// If a document is invalid.
+    pub(super) async fn make(
+        session: &CliSession,
+        documents: Vec<ApplyDocument>,
+        (hosts, select): (&[String], Option<&HostSelect>),
+        wait: WaitOptions,
+    ) -> Result<Self, Failure> {
+        let hosts = match select {
+            Some(select) => target::picked(session, select).await?,
+            None if hosts.is_empty() => session.context.host.iter().map(ToString::to_string).collect(),
+            None => hosts.to_vec(),
+        };
+        let expires_in_ms = wait.expires_in_ms();
+        let asked = Asked { documents, hosts, picked_by: select.cloned(), dry_run: true, expires_in_ms };
+        let planned: Applied = session.client.post("apply", &asked).await?;
+        if !planned.unchecked.is_empty() {
+            print::say(format_args!(
+                "away, or without an answer: {}; what only they can know, such as whether a port is free, they find out when they \
+                 are back",
+                planned.unchecked.join(", ")
+            ));
+        }
+        Ok(Self { asked, planned })
+    }
+
+    /// What would become of each unit.
+    pub(super) fn units(&self) -> &[AppliedUnit] {
+        &self.planned.units
+    }
+
+    /// The rows of a table with [`HEADER`].
+    pub(super) fn rows(&self) -> impl Iterator<Item = Vec<String>> {
+        rows(&self.planned.units)
+    }
+
+    /// Shows what it would change.
+    pub(super) fn tell(&self) {
+        print::say(print::table(&HEADER, self.rows()).trim_end());
+    }
+
+    /// The processes that it would stop or restart.
+    pub(super) fn interruption(&self) -> Interruption {
+        interruption(&self.planned.units)
+    }
+
+    /// Changes the units, and follows each to its end.
+    ///
+    /// # Errors
+    /// If the console refuses it, or cannot be reached. What fails on a host is in the result.
+    pub(super) async fn carry_out(self, session: &CliSession, wait: WaitOptions) -> Result<AppliedUnits, Failure> {
+        let asked = Asked { dry_run: false, ..self.asked };
+        let Applied { units, .. } = session.client.post("apply", &asked).await?;
+        let (failures, away) = follow_all(session, &units, wait).await?;
+        Ok(AppliedUnits { units, failures, away, no_wait: wait.no_wait })
+    }
+}
+
+/// The header of what would change.
+pub(super) const HEADER: [&str; 6] = ["HOST", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
 
 /// One row for each changed field; only the first row of a unit names it.
 fn rows(units: &[AppliedUnit]) -> impl Iterator<Item = Vec<String>> {
@@ -155,26 +214,14 @@ pub(super) fn shown(value: Option<&Value>) -> String {
     }
 }
 
-fn show(session: &CliSession, units: &[AppliedUnit]) -> Result<(), Failure> {
-    session.printer.table(&units, &HEADER, rows(units))
-}
-
-/// Asks for confirmation if more than one process is interrupted.
-fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
+fn interruption(units: &[AppliedUnit]) -> Interruption {
     let interrupted: Vec<&AppliedUnit> =
         units.iter().filter(|unit| matches!(unit.cost, ChangeCost::Restart | ChangeCost::Stop)).collect();
-    if yes || interrupted.len() < 2 {
-        return Ok(());
-    }
     let hosts = HostNames::new(interrupted.iter().map(|unit| (unit.host, unit.hostname.as_str())));
     let host = |unit: &AppliedUnit| hosts.show(unit.host, &unit.hostname);
-    let names: String =
+    let names =
         interrupted.iter().map(|unit| format!("\n  {} on {}: {}", unit.unit, host(unit), unit.cost.words())).collect();
-    let what = format!("interrupt {} processes", interrupted.len());
-    if print::confirm(&format!("{what}?{names}\n")) {
-        return Ok(());
-    }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
+    Interruption { processes: interrupted.len() as u64, names }
 }
 
 /// The index of a unit in the result, and why it failed.
@@ -345,42 +392,71 @@ async fn finish(
     (place, result.await)
 }
 
-fn conclude(
-    session: &CliSession,
-    units: &[AppliedUnit],
-    (failures, away): (FailedUnit, &BTreeSet<usize>),
+/// Units that were changed, and what became of them.
+pub(super) struct AppliedUnits {
+    units: Vec<AppliedUnit>,
+    failures: FailedUnit,
+    /// Those that wait for hosts that are away.
+    away: BTreeSet<usize>,
     no_wait: bool,
-) -> Result<(), Failure> {
-    let error = |place: &usize| failures.get(place).map(|failure| failure.cause().unwrap_or_default().to_owned());
-    let done = units.iter().enumerate().map(|(place, unit)| {
-        let error = error(&place);
-        let waits = away.contains(&place);
-        let done = error.is_none() && !waits && !(no_wait && unit.command.is_some());
-        UnitResult { unit, done, waits, error }
-    });
-    session.printer.data(&done.collect::<Vec<_>>())?;
-    let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
-    print::say(format_args!(
-        "{}: {} created, {} changed, {} unchanged{}{}",
-        counted(units.len(), "unit"),
-        count(ApplyAction::Create),
-        count(ApplyAction::Change),
-        count(ApplyAction::Unchanged),
-        if failures.is_empty() { String::new() } else { format!("; {} failed", failures.len()) },
-        if away.is_empty() { String::new() } else { format!("; {} of them wait for hosts that are away", away.len()) },
-    ));
-    let kinds: BTreeSet<u8> = failures.values().map(|failure| failure.kind.code()).collect();
-    let first = failures.values().next().map(|failure| failure.kind);
-    if failures.len() == 1 {
-        return failures.into_values().next().map_or(Ok(()), Err);
+}
+
+impl AppliedUnits {
+    /// The result of each unit, for programs.
+    pub(super) fn results(&self) -> Vec<UnitResult<'_>> {
+        let mut results = Vec::new();
+        for (place, unit) in self.units.iter().enumerate() {
+            let error = self.failures.get(&place).map(|failure| failure.cause().unwrap_or_default().to_owned());
+            let waits = self.away.contains(&place);
+            let done = error.is_none() && !waits && !(self.no_wait && unit.command.is_some());
+            results.push(UnitResult { unit, done, waits, error });
+        }
+        results
     }
-    for failure in failures.into_values() {
-        print::say_failure(&failure);
+
+    /// `3 units: 1 created, 1 changed, 1 unchanged; 1 failed`.
+    pub(super) fn summary(&self) -> String {
+        let Self { units, failures, away, .. } = self;
+        let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
+        format!(
+            "{} units: {} created, {} changed, {} unchanged{}{}",
+            units.len(),
+            count(ApplyAction::Create),
+            count(ApplyAction::Change),
+            count(ApplyAction::Unchanged),
+            if failures.is_empty() { String::new() } else { format!("; {} failed", failures.len()) },
+            if away.is_empty() {
+                String::new()
+            } else {
+                format!("; {} of them wait for hosts that are away", away.len())
+            },
+        )
     }
-    match first {
-        None if away.is_empty() || no_wait => Ok(()),
-        None => Err(Failure::silent(FailureKind::Failed)),
-        Some(kind) if kinds.len() == 1 => Err(Failure::silent(kind)),
-        Some(_) => Err(Failure::silent(FailureKind::Failed)),
+
+    /// Whether a unit failed.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// The failure of the verb, if there is one; several are reported.
+    ///
+    /// # Errors
+    /// If a unit failed, or waits for its host.
+    pub(super) fn verdict(self) -> Result<(), Failure> {
+        let Self { failures, away, no_wait, .. } = self;
+        let kinds: BTreeSet<u8> = failures.values().map(|failure| failure.kind.code()).collect();
+        let first = failures.values().next().map(|failure| failure.kind);
+        if failures.len() == 1 {
+            return failures.into_values().next().map_or(Ok(()), Err);
+        }
+        for failure in failures.into_values() {
+            print::say_failure(&failure);
+        }
+        match first {
+            None if away.is_empty() || no_wait => Ok(()),
+            None => Err(Failure::silent(FailureKind::Failed)),
+            Some(kind) if kinds.len() == 1 => Err(Failure::silent(kind)),
+            Some(_) => Err(Failure::silent(FailureKind::Failed)),
+        }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! `change` (apply, rollback, rm), `follow` (progress on hosts), `confirm` (after a restore).
 
-mod change;
+pub(crate) mod change;
 mod confirm;
-mod follow;
+pub(crate) mod follow;
 
 use std::collections::BTreeMap;
 

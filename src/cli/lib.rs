@@ -49,6 +49,7 @@ mod export_files;
 pub mod host;
 pub mod host_lookup;
 pub mod host_target;
+mod interruption;
 pub mod label;
 pub mod limit_value;
 pub mod login;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::Args;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_api::{
-    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ChangeCost, DeploymentDetail, DeploymentHost,
-    DeploymentState, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
+    AppliedDeployment, AppliedDeployments, ApplyAction, ApplyDeployments, ApplyDocument, ChangeCost, DeploymentDetail,
+    DeploymentHost, DeploymentState, NamedHost, RemovedDeployment, RollBack, Rollout, UnitChange, UnitPlacement,
 };
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::count::counted;
@@ -20,7 +20,9 @@ use super::{
 use crate::{
     apply::shown,
     command_follower::named,
-    document_file, print,
+    document_file,
+    interruption::Interruption,
+    print,
     rollout::{
         self,
         follow::{FollowedRollout, RolloutGoal},
@@ -126,7 +128,7 @@ pub struct RemoveDeploymentArgs {
 
 /// The result for a deployment.
 #[derive(Debug, Serialize)]
-struct DeploymentResult<'a, T> {
+pub(crate) struct DeploymentResult<'a, T> {
     #[serde(flatten)]
     change: &'a T,
     /// Whether all hosts that are online have it.
@@ -151,17 +153,73 @@ const FOLLOWED: usize = 16;
 /// If a document is invalid, if the user does not confirm, or if an online host does not get there.
 pub(super) async fn apply(args: ApplyDeploymentArgs, session: &CliSession) -> Result<(), Failure> {
     let documents = document_file::read_all(&args.files, "deployment")?;
-    let mut asked = ApplyDeployments { documents, dry_run: true, adopt: args.adopt, plan: args.plan };
-    let planned: AppliedDeployments = session.client.post("deployments", &asked).await?;
-    tell_notes(&planned.deployments);
+    let plan = DeploymentPlan::make(session, documents, args.adopt, args.plan).await?;
     if args.dry_run {
-        return session.printer.table(&planned.deployments, &HEADER, rows(&planned.deployments));
+        return session.printer.table(&plan.deployments(), &HEADER, plan.rows());
     }
-    print::say(print::table(&HEADER, rows(&planned.deployments)).trim_end());
-    ask_first(&planned.deployments, args.yes)?;
-    asked.dry_run = false;
-    let AppliedDeployments { deployments } = session.client.post("deployments", &asked).await?;
-    conclude(session, &deployments, args.wait).await
+    plan.tell();
+    plan.interruption().confirm(args.yes)?;
+    let changed = plan.carry_out(session, args.wait).await?;
+    session.printer.data(&changed.results())?;
+    changed.verdict()
+}
+
+/// Documents of deployments, and what applying them would change.
+pub(crate) struct DeploymentPlan {
+    asked: ApplyDeployments,
+    planned: Vec<AppliedDeployment>,
+}
+
+impl DeploymentPlan {
+    /// Asks the console what the documents would change; nothing is changed.
+    ///
+    /// # Errors
+    /// If a document is invalid.
+    pub(crate) async fn make(
+        session: &CliSession,
+        documents: Vec<ApplyDocument>,
+        adopt: bool,
+        plan: Option<Digest>,
+    ) -> Result<Self, Failure> {
+        let asked = ApplyDeployments { documents, dry_run: true, adopt, plan };
+        let AppliedDeployments { deployments: planned } = session.client.post("deployments", &asked).await?;
+        tell_notes(&planned);
+        Ok(Self { asked, planned })
+    }
+
+    /// What would become of each deployment.
+    pub(crate) fn deployments(&self) -> &[AppliedDeployment] {
+        &self.planned
+    }
+
+    /// The rows of a table with [`HEADER`].
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<String>> {
+        rows(&self.planned)
+    }
+
+    /// Shows what it would change.
+    pub(crate) fn tell(&self) {
+        print::say(print::table(&HEADER, self.rows()).trim_end());
+    }
+
+    /// The processes that it would stop or restart.
+    pub(crate) fn interruption(&self) -> Interruption {
+        interruption(&self.planned)
+    }
+
+    /// Changes the deployments, and follows them to their ends.
+    ///
+    /// # Errors
+    /// If the console refuses it, or cannot be reached. What fails on a host is in the result.
+    pub(crate) async fn carry_out(
+        self,
+        session: &CliSession,
+        wait: FollowOptions,
+    ) -> Result<ChangedDeployments, Failure> {
+        let asked = ApplyDeployments { dry_run: false, ..self.asked };
+        let AppliedDeployments { deployments } = session.client.post("deployments", &asked).await?;
+        ChangedDeployments::follow(session, deployments, wait).await
+    }
 }
 
 /// Goes back to an earlier version.
@@ -177,9 +235,11 @@ pub(super) async fn roll_back(args: RollBackArgs, session: &CliSession) -> Resul
         return session.printer.table(&planned[0], &HEADER, rows(&planned));
     }
     print::say(print::table(&HEADER, rows(&planned)).trim_end());
-    ask_first(&planned, args.yes)?;
+    interruption(&planned).confirm(args.yes)?;
     let done: AppliedDeployment = session.client.post(&to, &RollBack { to: args.to, dry_run: false }).await?;
-    conclude(session, &[done], args.wait).await
+    let changed = ChangedDeployments::follow(session, vec![done], args.wait).await?;
+    session.printer.data(&changed.results())?;
+    changed.verdict()
 }
 
 /// Removes a deployment.
@@ -299,49 +359,110 @@ async fn follow_change(
     Ok(Followed::Rollout(Box::new(followed)))
 }
 
-/// Follows what was changed to its end, prints the results, and fails if a host did.
-async fn conclude(session: &CliSession, changed: &[AppliedDeployment], wait: FollowOptions) -> Result<(), Failure> {
-    for one in changed {
-        let version = format!("{} has version {}", one.deployment, one.version);
-        match one.action {
-            ApplyAction::Unchanged => print::say(format_args!("{version}, unchanged")),
-            ApplyAction::Create | ApplyAction::Change => {
-                print::say(format_args!("{version}, on {}", hosts_(usize::try_from(one.hosts).unwrap_or(usize::MAX))));
+/// Deployments that were changed, and what became of them.
+pub(crate) struct ChangedDeployments {
+    changed: Vec<AppliedDeployment>,
+    followed: Vec<Option<Followed>>,
+    /// Instances that have no place.
+    unplaced: Vec<Failure>,
+    wait: FollowOptions,
+}
+
+impl ChangedDeployments {
+    /// Follows what was changed to its end, if it is to be waited for.
+    async fn follow(
+        session: &CliSession,
+        changed: Vec<AppliedDeployment>,
+        wait: FollowOptions,
+    ) -> Result<Self, Failure> {
+        for one in &changed {
+            let version = format!("{} has version {}", one.deployment, one.version);
+            match one.action {
+                ApplyAction::Unchanged => print::say(format_args!("{version}, unchanged")),
+                ApplyAction::Create | ApplyAction::Change => {
+                    print::say(format_args!(
+                        "{version}, on {}",
+                        hosts_(usize::try_from(one.hosts).unwrap_or(usize::MAX))
+                    ));
+                }
             }
         }
-    }
-    let followed: Vec<Option<Followed>> = if wait.no_wait {
-        changed.iter().map(|_| None).collect()
-    } else {
-        let each = changed.iter().map(async |one| follow_change(session, one, wait).await.map(Some));
-        stream::iter(each.collect::<Vec<_>>()).buffered(FOLLOWED).try_collect().await?
-    };
-    followed.iter().flatten().for_each(Followed::tell);
-    let results = changed.iter().zip(&followed).map(|(one, followed)| match followed {
-        Some(Followed::Rollout(followed)) => DeploymentResult {
-            change: one,
-            done: followed.verdict().is_ok(),
-            states: BTreeMap::new(),
-            left: Vec::new(),
-            rollout: followed.last(),
-        },
-        Some(Followed::Hosts(followed)) => result(one, Some(followed), wait),
-        None => result(one, None, wait),
-    });
-    session.printer.data(&results.collect::<Vec<_>>())?;
-    let mut failures: Vec<Failure> = followed.iter().flatten().filter_map(|one| one.verdict().err()).collect();
-    for one in changed.iter().filter(|one| one.placement.iter().any(UnitPlacement::has_waiting)) {
-        match wait.no_wait {
-            true => tell_waiting(&one.placement),
-            false => failures.extend(unplaced(session, &one.deployment).await?),
+        let followed: Vec<Option<Followed>> = if wait.no_wait {
+            changed.iter().map(|_| None).collect()
+        } else {
+            let each = changed.iter().map(async |one| follow_change(session, one, wait).await.map(Some));
+            stream::iter(each.collect::<Vec<_>>()).buffered(FOLLOWED).try_collect().await?
+        };
+        followed.iter().flatten().for_each(Followed::tell);
+        let mut unplaced_instances = Vec::new();
+        for one in changed.iter().filter(|one| one.placement.iter().any(UnitPlacement::has_waiting)) {
+            match wait.no_wait {
+                true => tell_waiting(&one.placement),
+                false => unplaced_instances.extend(unplaced(session, &one.deployment).await?),
+            }
         }
+        Ok(Self { changed, followed, unplaced: unplaced_instances, wait })
     }
-    match failures.len() {
-        0 => Ok(()),
-        1 => failures.pop().map_or(Ok(()), Err),
-        _ => {
-            failures.iter().for_each(print::say_failure);
-            Err(Failure::silent(FailureKind::Failed))
+
+    /// The result of each deployment, for programs.
+    pub(crate) fn results(&self) -> Vec<DeploymentResult<'_, AppliedDeployment>> {
+        let Self { changed, followed, wait, .. } = self;
+        let results = changed.iter().zip(followed).map(|(one, followed)| match followed {
+            Some(Followed::Rollout(followed)) => DeploymentResult {
+                change: one,
+                done: followed.verdict().is_ok(),
+                states: BTreeMap::new(),
+                left: Vec::new(),
+                rollout: followed.last(),
+            },
+            Some(Followed::Hosts(followed)) => result(one, Some(followed), *wait),
+            None => result(one, None, *wait),
+        });
+        results.collect()
+    }
+
+    /// `2 deployments: 1 created, 0 changed, 1 unchanged; 1 failed`.
+    pub(crate) fn summary(&self) -> String {
+        let count = |action: ApplyAction| self.changed.iter().filter(|one| one.action == action).count();
+        let failed = self.failures().len();
+        format!(
+            "{}: {} created, {} changed, {} unchanged{}",
+            if self.changed.len() == 1 {
+                "1 deployment".to_owned()
+            } else {
+                format!("{} deployments", self.changed.len())
+            },
+            count(ApplyAction::Create),
+            count(ApplyAction::Change),
+            count(ApplyAction::Unchanged),
+            if failed == 0 { String::new() } else { format!("; {failed} failed") },
+        )
+    }
+
+    /// What failed of those that were followed.
+    fn failures(&self) -> Vec<Failure> {
+        self.followed.iter().flatten().filter_map(|one| one.verdict().err()).collect()
+    }
+
+    /// Whether a deployment has not got there, on a host or at all.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failures().is_empty() || !self.unplaced.is_empty()
+    }
+
+    /// The failure of the verb, if there is one; several are reported.
+    ///
+    /// # Errors
+    /// If a host failed, or if an instance has no place.
+    pub(crate) fn verdict(self) -> Result<(), Failure> {
+        let mut failures = self.failures();
+        failures.extend(self.unplaced);
+        match failures.len() {
+            0 => Ok(()),
+            1 => failures.pop().map_or(Ok(()), Err),
+            _ => {
+                failures.iter().for_each(print::say_failure);
+                Err(Failure::silent(FailureKind::Failed))
+            }
         }
     }
 }
@@ -380,7 +501,8 @@ fn tell_notes(planned: &[AppliedDeployment]) {
     }
 }
 
-const HEADER: [&str; 6] = ["DEPLOYMENT", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
+/// The header of what would change.
+pub(crate) const HEADER: [&str; 6] = ["DEPLOYMENT", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
 
 /// The most instances of a unit whose places are shown.
 const PLACES_NAMED_MAX: usize = 50;
@@ -418,21 +540,8 @@ fn rows(planned: &[AppliedDeployment]) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Asks for confirmation if more than one process is interrupted.
-fn ask_first(planned: &[AppliedDeployment], yes: bool) -> Result<(), Failure> {
-    let (count, names) = interrupted(planned);
-    if yes || count < 2 {
-        return Ok(());
-    }
-    let what = format!("interrupt {}", if count == 1 { "1 process".to_owned() } else { format!("{count} processes") });
-    if print::confirm(&format!("{what}?{names}\n")) {
-        return Ok(());
-    }
-    Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
-}
-
 /// How many processes are stopped or restarted, and why.
-fn interrupted(planned: &[AppliedDeployment]) -> (u64, String) {
+fn interruption(planned: &[AppliedDeployment]) -> Interruption {
     let (mut count, mut names) = (0, String::new());
     for one in planned {
         let stays = one.hosts.saturating_sub(one.gains.len() as u64);
@@ -458,7 +567,7 @@ fn interrupted(planned: &[AppliedDeployment]) -> (u64, String) {
             ));
         }
     }
-    (count, names)
+    Interruption { processes: count, names }
 }
 
 #[cfg(test)]
@@ -506,10 +615,10 @@ mod tests {
             (1, 0, vec![(Change, Some(ChangeCost::Restart))], 0),
             (1, 2, vec![(Unchanged, None), (Create, None)], 2),
         ] {
-            assert_eq!(interrupted(&[planned(hosts, loses, units.clone())]).0, wanted, "{units:?}");
+            assert_eq!(interruption(&[planned(hosts, loses, units.clone())]).processes, wanted, "{units:?}");
         }
         let two = planned(3, 0, vec![(Change, Some(ChangeCost::Restart))]);
-        let failure = ask_first(&[two], false).unwrap_err();
+        let failure = interruption(&[two]).confirm(false).unwrap_err();
         assert_eq!(
             failure.cause(),
             Some("to interrupt 2 processes needs confirmation:\n  shop/u0 on 2 hosts: restart")

@@ -21,20 +21,20 @@ use crate::{client::EventStream, command_follower::named, print, session::CliSes
 
 /// How long to follow a deployment.
 #[derive(Args, Clone, Copy, Debug)]
-pub(super) struct FollowOptions {
+pub(crate) struct FollowOptions {
     /// Do not wait: end as soon as the console has stored it
     #[arg(long, conflicts_with = "wait_offline")]
-    pub(super) no_wait: bool,
+    pub(crate) no_wait: bool,
     /// Wait so long until it is done [default: 5m]
     ///
     /// All online hosts are done then. A rollout is followed until it has ended, if no time is given.
     #[arg(long, value_name = "TIME")]
-    pub(super) timeout: Option<humantime::Duration>,
+    pub(crate) timeout: Option<humantime::Duration>,
     /// Wait for offline hosts too
     ///
     /// Without it they are named, and get it when they are online again.
     #[arg(long)]
-    pub(super) wait_offline: bool,
+    pub(crate) wait_offline: bool,
 }
 
 /// How long hosts that are online are waited for.
