@@ -18,6 +18,9 @@ use muster_base::{
 use muster_topics::name::{HostId, Name};
 use serde::{Deserialize, Serialize};
 
+/// How a context is made.
+pub(super) const HOW: &str = "start `muster up`, or sign in to a console with `muster login LINK`; then try again";
+
 /// The known consoles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contexts {
@@ -122,15 +125,19 @@ impl Contexts {
     /// # Errors
     /// If there is none.
     pub fn pick(&self, name: Option<&str>) -> Result<ConsoleContext, Failure> {
-        let missing = |message: String| {
-            Failure::new(FailureKind::Usage, message)
-                .hint("start `muster up`, or sign in to a console with `muster login LINK`; then try again")
-        };
-        let name = name.or(self.current.as_deref()).ok_or_else(|| missing("no console is known here".to_owned()))?;
-        self.contexts.get(name).cloned().ok_or_else(|| {
-            let known = self.contexts.keys().cloned().collect::<Vec<_>>().join(", ");
-            missing(format!("unknown context {name:?}; use one of {known}"))
-        })
+        self.pick_named(name).map(|(_, context)| context)
+    }
+
+    /// The same, with its name.
+    pub(super) fn pick_named(&self, name: Option<&str>) -> Result<(String, ConsoleContext), Failure> {
+        if let Some(name) = name.or(self.current.as_deref()) {
+            return Ok((name.to_owned(), self.find(name)?.clone()));
+        }
+        if self.contexts.is_empty() {
+            return Err(Failure::new(FailureKind::Usage, "no console is known here").hint(HOW));
+        }
+        let message = format!("none of the known consoles is the current one; known are: {}", self.names());
+        Err(Failure::new(FailureKind::Usage, message).hint("`muster context use NAME` chooses one"))
     }
 
     /// Adds or replaces a context. If another context is the current one, it stays current, and its name is returned.
@@ -203,6 +210,9 @@ mod tests {
         assert_eq!(contexts.add("local", context("http://2")), None);
         assert_eq!(contexts.add("second", context("http://3")), Some("local".to_owned()));
         assert_eq!(contexts.pick(None).unwrap().url, "http://2");
+        contexts.current = None;
+        let failure = contexts.pick(None).unwrap_err();
+        assert_eq!(failure.cause(), Some("none of the known consoles is the current one; known are: local, second"));
         contexts.current = Some("gone".to_owned());
         assert_eq!(contexts.add("second", context("http://4")), None, "one that is not there is nobody's");
         assert_eq!(contexts.pick(None).unwrap().url, "http://4");

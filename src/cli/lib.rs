@@ -36,6 +36,7 @@ pub mod config;
 pub mod container;
 pub mod container_text;
 pub mod context;
+pub mod context_verb;
 pub mod cordon;
 pub mod dashboard;
 pub mod deployment;
@@ -97,6 +98,9 @@ use self::{client::ConsoleClient, print::Printer};
 /// The verbs of an operator.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
+    /// List the consoles that are known here, and choose one
+    #[command(subcommand)]
+    Context(context_verb::ContextVerb),
     /// Manage hosts: list, show, label, revoke, remove
     #[command(subcommand)]
     Host(host::HostVerb),
@@ -220,9 +224,11 @@ async fn perform(
     {
         return login::run(login, options, new_link).await;
     }
-    if let Verb::Dashboard(verb) = &verb {
-        return dashboard::run(verb, options);
-    }
+    let verb = match verb {
+        Verb::Dashboard(verb) => return dashboard::run(&verb, options),
+        Verb::Context(verb) => return context_verb::run(verb, options),
+        verb => verb,
+    };
     if matches!(verb, Verb::Deployment(deployment::DeploymentVerb::Schema)) {
         return deployment::schema(options.output);
     }
@@ -233,8 +239,8 @@ async fn perform(
         },
         verb => verb,
     };
-    let context = options.pick_context()?;
-    let session = CliSession { client: ConsoleClient::new(&context)?, context, printer, interrupt };
+    let (context_name, context) = options.pick_named()?;
+    let session = CliSession { client: ConsoleClient::new(&context)?, context, context_name, printer, interrupt };
     match verb {
         Verb::Ycommand(lines) => ycommand::run(lines, &session).await,
         verb => perform_one(verb, &session).await,
@@ -271,6 +277,6 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Clock(verb) => clock::run(verb, session).await,
         Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
         // These are handled where the session is created.
-        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboard(_) => Ok(()),
+        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboard(_) | Verb::Context(_) => Ok(()),
     }
 }

@@ -37,8 +37,13 @@ impl GlobalOptions {
     /// # Errors
     /// If there is none.
     pub fn pick_context(&self) -> Result<ConsoleContext, Failure> {
-        let context = Contexts::load(&super::context::path()?)?.pick(self.context.as_deref())?;
-        Ok(ConsoleContext { proxy: self.proxy.clone().or(context.proxy), ..context })
+        self.pick_named().map(|(_, context)| context)
+    }
+
+    /// The same, with its name.
+    pub(super) fn pick_named(&self) -> Result<(String, ConsoleContext), Failure> {
+        let (name, context) = Contexts::load(&super::context::path()?)?.pick_named(self.context.as_deref())?;
+        Ok((name, ConsoleContext { proxy: self.proxy.clone().or(context.proxy), ..context }))
     }
 }
 
@@ -49,6 +54,8 @@ pub struct CliSession {
     pub client: ConsoleClient,
     /// The context.
     pub context: ConsoleContext,
+    /// The name of the context.
+    pub context_name: String,
     /// The printer.
     pub printer: Printer,
     /// Cancelled when the user interrupts the verb.

@@ -157,6 +157,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo found", ""),
         ],
     ),
+    ("context use", &[("muster context use second", "")]),
+    ("context rm", &[("muster context rm second", "")]),
     ("command ls", &[("muster command ls", ""), ("muster command ls --host till-7 -n 100", "")]),
     ("command show", &[("muster command show 0198c1f2", "")]),
     ("command cancel", &[("muster command cancel 0198c1f2", "")]),
@@ -604,6 +606,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
 #[cfg(test)]
 pub(super) const NEED_NONE: &[&str] = &[
     "console certificates",
+    "context ls",
     "token ls",
     "unit create files",
     "unit create packages",

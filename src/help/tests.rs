@@ -24,7 +24,7 @@ const IMPERATIVES: &[&str] = &[
     "Evaluate", "Export", "Follow", "Freeze", "Go", "Have", "Hold", "Install", "Issue", "Keep", "Leave", "Let", "List",
     "Load", "Manage", "Pause", "Print", "Query", "Remove", "Replace", "Restart", "Restore", "Retire", "Revoke", "Run",
     "Save", "Send", "Set", "Show", "Sign", "Silence", "Simulate", "Start", "Stop", "Take", "Thaw", "Try", "Undo",
-    "Unhold", "Upgrade", "Write", "Finish",
+    "Unhold", "Upgrade", "Use", "Write", "Finish",
 ];
 
 /// Every verb, with its path: `host ls`.

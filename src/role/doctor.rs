@@ -428,7 +428,7 @@ mod cli {
     /// What the names of rules begin with by which a console speaks of itself, or of what hosts want of it.
     const OWN_PREFIX: &str = "console-";
 
-    /// Adds what each console says of itself that this user is signed in to.
+    /// Adds what the console says of itself that this user's verbs ask.
     pub(super) async fn with_consoles(mut facts: Facts) -> Facts {
         for (_, found) in facts.parts.iter_mut().filter(|(part, _)| *part == Part::Cli) {
             found.consoles = ask_consoles().await;
@@ -438,7 +438,7 @@ mod cli {
 
     async fn ask_consoles() -> Vec<ConsoleFacts> {
         let known = context::path().ok().and_then(|path| Contexts::load(&path).ok()).unwrap_or_default();
-        join_all(known.contexts.into_iter().map(async |(name, context)| {
+        join_all(used(known).map(async |(name, context)| {
             let alerts = match timeout(ANSWER, own_alerts(&context)).await {
                 Ok(alerts) => alerts,
                 Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
@@ -446,6 +446,12 @@ mod cli {
             ConsoleFacts { name, alerts }
         }))
         .await
+    }
+
+    /// The console that verbs ask. One that is asked no more may be long gone, which is no fault of this machine.
+    fn used(known: Contexts) -> impl Iterator<Item = (String, ConsoleContext)> {
+        let Contexts { current, contexts } = known;
+        contexts.into_iter().filter(move |(name, _)| current.as_ref() == Some(name))
     }
 
     fn why(failure: Failure) -> String {
@@ -467,15 +473,14 @@ mod cli {
             .collect())
     }
 
-    /// The consoles that this user's command line knows.
+    /// The console that this user's verbs ask.
     pub(super) fn of_context() -> Option<PartSetup> {
         let path = context::path().ok().filter(|path| path.exists())?;
         let mut setup = PartSetup { config: Some(path.clone()), private: vec![path.clone()], ..PartSetup::default() };
         match Contexts::load(&path) {
             Ok(contexts) => {
-                let known = contexts.contexts.into_values();
-                setup.servers = known
-                    .map(|context| ServerSetup {
+                setup.servers = used(contexts)
+                    .map(|(_, context)| ServerSetup {
                         what: "console",
                         url: context.url,
                         authority: context.authority,
