@@ -59,6 +59,9 @@ Times are such as 10s, 5m, 2h or 1d; sizes are such as 64K, 64M or 2G.";
 /// What each verb's help ends with.
 pub(crate) const SAID_ONCE: &str = "`muster --help` has what holds for all verbs: options, selectors, exit codes.";
 
+/// The option of lists that are shown again and again.
+const WATCH: &str = "watch";
+
 /// The grammar for people, to whom `muster --help` alone shows the options of all verbs.
 pub(crate) fn for_people(command: Command) -> Command {
     let globals: Vec<Arg> = command.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
@@ -67,12 +70,35 @@ pub(crate) fn for_people(command: Command) -> Command {
     )
 }
 
+/// Adds `-w` to each list.
+fn with_watch(command: Command) -> Command {
+    fn watched(verb: Command) -> Command {
+        let watch = Arg::new(WATCH).short('w').long(WATCH).action(clap::ArgAction::SetTrue);
+        verb.arg(watch.help("Show it again whenever it changes, until Ctrl-C"))
+    }
+    command.mut_subcommands(|verb| match verb.get_name() {
+        "ps" | "status" => watched(verb),
+        // Each host is asked for these by a command, which stays in the list of commands.
+        "snapshot" => verb,
+        _ => verb.mut_subcommands(|below| if below.get_name() == "ls" { watched(below) } else { below }),
+    })
+}
+
+/// Whether a list is to be shown again and again.
+#[cfg(feature = "cli")]
+pub(crate) fn wants_watch(mut matches: &clap::ArgMatches) -> bool {
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    matches.try_get_one::<bool>(WATCH).ok().flatten().copied().unwrap_or(false)
+}
+
 /// The grammar for shells, which complete the options of all verbs at each.
 pub(crate) fn for_programs(command: Command) -> Command {
-    command.mut_subcommands(|verb| {
+    with_watch(command.mut_subcommands(|verb| {
         let path = verb.get_name().to_owned();
         with_examples(verb, &path)
-    })
+    }))
 }
 
 /// Adds their examples to a verb and to those below it.

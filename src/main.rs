@@ -243,7 +243,12 @@ fn main() -> ExitCode {
 fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
     let mut command = help::for_people(Cli::command());
     let mut matches = command.try_get_matches_from_mut(words)?;
-    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    #[cfg(feature = "cli")]
+    let watch = help::wants_watch(&matches);
+    let program = Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+    #[cfg(feature = "cli")]
+    let program = Cli { options: muster_cli::GlobalOptions { watch, ..program.options }, ..program };
+    Ok(program)
 }
 
 /// The arguments; if the program is called by its other name, it is one of its verbs.

@@ -398,7 +398,7 @@ impl<'a> DescribedBackup<'a> {
         Self { fleet, console, muster, taken_ms: *taken_ms, parts, files, folder: None, replaced: None }
     }
 
-    fn lines(&self) -> Vec<(&'static str, String)> {
+    fn lines(&self, printer: Printer) -> Vec<(&'static str, String)> {
         let part = |part: &muster_backup::archive::Part| match part.files {
             1 => format!("{} ({})", part.name, size::print(part.bytes)),
             files => format!("{} ({files} files, {})", part.name, size::print(part.bytes)),
@@ -406,7 +406,7 @@ impl<'a> DescribedBackup<'a> {
         let mut lines = vec![
             ("fleet", self.fleet.to_string()),
             ("console", self.console.to_owned()),
-            ("created", format!("{} ({})", print::time(self.taken_ms), print::age(self.taken_ms, clock::now_ms()))),
+            ("created", format!("{} ({})", printer.time(self.taken_ms), print::age(self.taken_ms, clock::now_ms()))),
             ("by muster", self.muster.to_owned()),
             ("content", self.parts.iter().map(part).collect::<Vec<_>>().join(", ")),
         ];
@@ -426,7 +426,7 @@ async fn verify(wanted: VerifyArgs, printer: Printer) -> Result<(), Failure> {
     })
     .await?;
     let described = DescribedBackup::of(&manifest, Some(&sums));
-    printer.one(&described, || described.lines())?;
+    printer.one(&described, || described.lines(printer))?;
     print::say("the backup is whole");
     Ok(())
 }
@@ -453,7 +453,7 @@ async fn restore(wanted: RestoreArgs, printer: Printer) -> Result<(), Failure> {
     let mut described = DescribedBackup::of(manifest, sums.as_ref());
     described.folder = Some(&folder);
     described.replaced = aside.as_deref();
-    printer.one(&described, || described.lines())?;
+    printer.one(&described, || described.lines(printer))?;
     match sums {
         Some(_) => {}
         None if *was_interrupted => print::say("an interrupted restore of this backup is finished"),

@@ -2,13 +2,13 @@
 
 use clap::{Args, Subcommand};
 use muster_api::{ConfirmClock, ConsoleClock};
-use muster_base::{
-    clock::rfc3339_ms,
-    failure::{Failure, FailureKind},
-};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::diagnostic::Diagnostic;
 
-use super::{print, session::CliSession};
+use super::{
+    print::{self, Printer},
+    session::CliSession,
+};
 
 /// Verbs on the console's clock.
 #[derive(Subcommand, Clone, Debug)]
@@ -40,7 +40,7 @@ pub async fn run(verb: ClockVerb, session: &CliSession) -> Result<(), Failure> {
     let clock = match verb {
         ClockVerb::Show => clock,
         ClockVerb::Confirm(ConfirmArgs { yes }) => {
-            let question = format!("confirm that it is {} now?", rfc3339_ms(clock.clock_ms));
+            let question = format!("confirm that it is {} now?", session.printer.time(clock.clock_ms));
             if !yes && !print::confirm(&question) {
                 return Err(
                     Failure::new(FailureKind::Usage, "to confirm the clock needs confirmation").hint("pass --yes")
@@ -49,11 +49,11 @@ pub async fn run(verb: ClockVerb, session: &CliSession) -> Result<(), Failure> {
             session.client.post("clock", &ConfirmClock { clock_ms: clock.clock_ms }).await?
         }
     };
-    session.printer.line(&clock, &words(&clock))
+    session.printer.line(&clock, &words(&clock, session.printer))
 }
 
-fn words(clock: &ConsoleClock) -> String {
-    let at = rfc3339_ms(clock.clock_ms);
+fn words(clock: &ConsoleClock, printer: Printer) -> String {
+    let at = printer.time(clock.clock_ms);
     match clock.ahead_ms {
         0 => format!("the console's clock shows {at}, and is confirmed"),
         ahead_ms => {
@@ -73,9 +73,10 @@ mod tests {
 
     #[test]
     fn clock_that_is_ahead_names_the_way_to_confirm_it() {
+        let printer = Printer::new(print::PrintFormat::Table);
         let clock = ConsoleClock { clock_ms: 1_800_000_000_000, ahead_ms: 0 };
-        assert!(words(&clock).ends_with("is confirmed"));
-        let ahead = words(&ConsoleClock { ahead_ms: 31 * 86_400_000, ..clock });
+        assert!(words(&clock, printer).ends_with("is confirmed"));
+        let ahead = words(&ConsoleClock { ahead_ms: 31 * 86_400_000, ..clock }, printer);
         assert!(
             ahead.contains("44640 min ahead") && ahead.ends_with(": `muster clock confirm`, if it is right"),
             "{ahead}"

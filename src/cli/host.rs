@@ -10,7 +10,11 @@ use muster_topics::count::counted;
 use muster_topics::select::HostSelect;
 use reqwest::Method;
 
-use super::{container_text, cordon, label, print, session::CliSession};
+use super::{
+    container_text, cordon, label,
+    print::{self, Printer},
+    session::CliSession,
+};
 
 pub use super::host_lookup::{one, only};
 
@@ -178,8 +182,8 @@ fn connection(host: &Host, now_ms: i64) -> String {
 }
 
 /// The expiry of a certificate that is not revoked.
-fn certificate(expires_ms: i64) -> String {
-    if expires_ms == 0 { "revoked".to_owned() } else { format!("until {}", print::time(expires_ms)) }
+fn certificate(printer: Printer, expires_ms: i64) -> String {
+    if expires_ms == 0 { "revoked".to_owned() } else { format!("until {}", printer.time(expires_ms)) }
 }
 
 async fn show(session: &CliSession, host: &str) -> Result<(), Failure> {
@@ -191,7 +195,7 @@ async fn show(session: &CliSession, host: &str) -> Result<(), Failure> {
             ("id", host.id.to_string()),
             ("presence", presence(&host, now_ms)),
             ("joined", print::age(host.joined_ms, now_ms)),
-            ("certificate", certificate(host.certificate_expires_ms)),
+            ("certificate", certificate(session.printer, host.certificate_expires_ms)),
         ];
         if let Some(presence) = &host.presence {
             lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));

@@ -84,6 +84,7 @@ pub mod unit_targets;
 pub mod upgrade;
 pub mod var;
 pub mod wait;
+pub mod watch;
 pub mod yaml;
 pub mod ycommand;
 
@@ -205,8 +206,15 @@ pub async fn run(
             | Verb::Yuno(unit::YunoVerb::Shared(shared))
             | Verb::Container(unit::ContainerVerb::Shared(shared)) if shared.ends_itself()
     );
+    let done = async {
+        if !options.watch {
+            return perform(verb, options, new_link, interrupt.clone()).await;
+        }
+        let list = async || perform(verb.clone(), options, new_link, interrupt.clone()).await;
+        watch::run(list, Printer::for_terminal(options.output, options.utc)).await
+    };
     tokio::select! {
-        done = perform(verb, options, new_link, interrupt.clone()) => done,
+        done = done => done,
         // As in a shell: 128 + SIGINT.
         () = interrupt.cancelled(), if !ends_itself => Err(Failure::silent(FailureKind::Code(130))),
     }
@@ -218,7 +226,8 @@ async fn perform(
     new_link: Option<login::NewSignInLink>,
     interrupt: CancellationToken,
 ) -> Result<(), Failure> {
-    let printer = Printer::new(options.output);
+    let printer = Printer::for_terminal(options.output, options.utc);
+    let printer = if options.watch { printer.in_lines() } else { printer };
     if let Verb::Login(login) = &verb
         && login.verb.is_none()
     {

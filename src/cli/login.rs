@@ -74,7 +74,7 @@ pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure
                     SignInKind::Program => "program",
                 };
                 let used = one.used_ms.map_or_else(|| "never".to_owned(), |at_ms| print::age(at_ms, now_ms));
-                let (made, ends) = (print::age(one.created_ms, now_ms), print::time(one.expires_ms));
+                let (made, ends) = (print::age(one.created_ms, now_ms), session.printer.time(one.expires_ms));
                 vec![one.id.to_string(), kind.to_owned(), one.operator.to_string(), made, used, ends]
             };
             session.printer.list(

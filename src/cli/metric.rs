@@ -144,7 +144,7 @@ pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> 
         .flat_map(|series| {
             let name = name(series, &names);
             series.points.iter().map(move |(at_ms, value)| {
-                vec![name.clone(), value.to_string(), print::time(*at_ms), print::age(*at_ms, now_ms)]
+                vec![name.clone(), value.to_string(), session.printer.time(*at_ms), print::age(*at_ms, now_ms)]
             })
         })
         .collect();

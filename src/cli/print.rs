@@ -4,9 +4,11 @@
 use std::{
     fmt::Display,
     io::{self, IsTerminal},
+    sync::Once,
 };
 
 use clap::ValueEnum;
+use jiff::{Timestamp, ZonedDateTime, tz::TimeZone};
 use muster_base::{
     failure::{Failure, FailureContext},
     terminal,
@@ -16,7 +18,10 @@ use muster_topics::{Millis, unit::Progress};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::table::{self, TableForm};
+use super::{
+    table::{self, TableForm},
+    watch,
+};
 
 /// The forms of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,13 +42,38 @@ pub struct Printer {
     pub format: PrintFormat,
     /// More documents follow; in JSON each is one line.
     in_lines: bool,
+    /// Whether times are those of the local zone.
+    in_local_time: bool,
 }
 
 impl Printer {
     /// A printer of exactly one document.
     #[must_use]
     pub fn new(format: PrintFormat) -> Self {
-        Self { format, in_lines: false }
+        Self { format, in_lines: false, in_local_time: false }
+    }
+
+    /// A printer for a person at this terminal, if there is one: with times of the local zone, unless UTC is wanted.
+    #[must_use]
+    pub fn for_terminal(format: PrintFormat, utc: bool) -> Self {
+        let in_local_time = format == PrintFormat::Table && !utc && io::stdout().is_terminal();
+        Self { in_local_time, ..Self::new(format) }
+    }
+
+    /// A complete time (RFC 3339), which [`moment::parse`](super::moment::parse) takes again: of the local zone for a person
+    /// at a terminal, who is told once which zone that is; otherwise in UTC.
+    #[must_use]
+    pub fn time(self, at_ms: Millis) -> String {
+        if self.in_local_time {
+            let zone = zone_name(&TimeZone::system());
+            ZONE_TOLD.call_once(|| say(format_args!("times are of {zone}; --utc prints UTC")));
+        }
+        self.bare_time(at_ms)
+    }
+
+    /// The same where nobody is told of the zone, as in the title of a screen.
+    pub(super) fn bare_time(self, at_ms: Millis) -> String {
+        if self.in_local_time { time_in(at_ms, &TimeZone::system()) } else { time(at_ms) }
     }
 
     /// A printer of several documents, for a verb that prints each as an [item](Self::item).
@@ -82,13 +112,27 @@ impl Printer {
         empty: &str,
     ) -> Result<(), Failure> {
         match self.format {
-            PrintFormat::Table if items.is_empty() => {
-                say(empty);
-                Ok(())
-            }
-            PrintFormat::Table => write_table(header, items.iter().map(row)),
+            PrintFormat::Table => self.table_of(items, header, row, empty),
             PrintFormat::Json | PrintFormat::Yaml => self.document(&items),
         }
+    }
+
+    /// Prints a table for people of rows that have no form for programs.
+    ///
+    /// # Errors
+    /// If writing to standard output fails.
+    pub fn table_of<T>(
+        self,
+        items: &[T],
+        header: &[&str],
+        row: impl Fn(&T) -> Vec<String>,
+        empty: &str,
+    ) -> Result<(), Failure> {
+        if items.is_empty() {
+            say(empty);
+            return Ok(());
+        }
+        write_table(header, items.iter().map(row))
     }
 
     /// Prints items in a format for programs; nothing for people, who have been told already.
@@ -175,7 +219,9 @@ fn write_table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Resu
     let shown = |cell: String| String::from_utf8_lossy(&terminal::shown(cell.as_bytes())).into_owned();
     let rows = rows.map(|row| row.into_iter().map(shown).collect()).collect();
     let table = table::format(header, rows, form);
-    terminal::out_in_colours(&table.text)?;
+    if !watch::keep_out(&table.text) {
+        terminal::out_in_colours(&table.text)?;
+    }
     table.notice().iter().for_each(say);
     Ok(())
 }
@@ -196,7 +242,7 @@ fn table_form() -> TableForm {
 /// # Errors
 /// As [`terminal::out`].
 pub fn write_out(text: &str) -> Result<(), Failure> {
-    write_bytes(text.as_bytes())
+    if watch::keep_out(text) { Ok(()) } else { write_bytes(text.as_bytes()) }
 }
 
 /// Writes bytes to standard output at once; unchanged, unless it is a terminal ([`muster_base::terminal`]).
@@ -209,7 +255,10 @@ pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes a message for people.
 pub fn say(words: impl Display) {
-    terminal::err(&format!("{words}\n"));
+    let line = format!("{words}\n");
+    if !watch::keep_message(&line) {
+        terminal::err(&line);
+    }
 }
 
 /// Writes a failure, one of several.
@@ -258,6 +307,21 @@ pub fn span(seconds: i64) -> String {
     }
 }
 
+/// Whether the zone of times was told.
+static ZONE_TOLD: Once = Once::new();
+
+fn zone_name(zone: &TimeZone) -> String {
+    zone.iana_name().unwrap_or("this machine's zone").to_owned()
+}
+
+/// A complete time (RFC 3339) in a zone. Its offset stands in it, so that it means one time also when clocks are set back.
+fn time_in(at_ms: Millis, zone: &TimeZone) -> String {
+    match Timestamp::from_second(at_ms.div_euclid(1_000)) {
+        Ok(at) => ZonedDateTime::new(at, zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+        Err(_) => at_ms.to_string(),
+    }
+}
+
 /// A complete time (RFC 3339, UTC).
 #[must_use]
 pub fn time(at_ms: Millis) -> String {
@@ -292,6 +356,25 @@ mod tests {
             assert_eq!(age(0, seconds * 1_000), text);
         }
         assert!(age(Millis::MAX, Millis::MIN).starts_with("in "));
+    }
+
+    #[test]
+    fn local_times_have_their_offset_also_when_clocks_are_set_back() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        for (utc, wanted) in [
+            ("2026-03-29T00:59:59Z", "2026-03-29T01:59:59+01:00"),
+            ("2026-03-29T01:00:00Z", "2026-03-29T03:00:00+02:00"),
+            ("2026-10-25T00:30:00Z", "2026-10-25T02:30:00+02:00"),
+            ("2026-10-25T01:30:00Z", "2026-10-25T02:30:00+01:00"),
+        ] {
+            let at_ms = utc.parse::<Timestamp>().unwrap().as_millisecond();
+            let shown = time_in(at_ms, &zone);
+            assert_eq!(shown, wanted);
+            assert_eq!(super::super::moment::parse(&shown), Ok(super::super::moment::Moment::At(at_ms)));
+        }
+        assert_eq!(time_in(1_700_000_000_123, &TimeZone::UTC), "2023-11-14T22:13:20+00:00");
+        assert_eq!(time_in(Millis::MAX, &zone), Millis::MAX.to_string());
+        assert_eq!(Printer::new(PrintFormat::Table).time(1_700_000_000_123), "2023-11-14T22:13:20Z");
     }
 
     #[test]

@@ -29,6 +29,12 @@ pub struct GlobalOptions {
     #[arg(long, global = true, env = "MUSTER_PROXY", value_name = "URL", help_heading = "Everywhere")]
     #[arg(hide_env_values = true)]
     pub proxy: Option<String>,
+    /// Print times in UTC; on a terminal they are otherwise local
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub utc: bool,
+    /// Whether the list is drawn again and again: `-w`, which only lists have
+    #[arg(skip)]
+    pub watch: bool,
 }
 
 impl GlobalOptions {

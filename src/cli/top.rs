@@ -8,7 +8,7 @@
 
 mod rows;
 mod screen;
-mod terminal;
+pub(super) mod terminal;
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -72,7 +72,8 @@ pub async fn run(top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     }
     if top.once || !std::io::stdout().is_terminal() {
         let table = ask(&top, session).await?;
-        let frame = ScreenFrame { table: &table, sort: top.sort, every: None, look: ScreenSize::plain() };
+        let (printer, look) = (session.printer, ScreenSize::plain());
+        let frame = ScreenFrame { table: &table, sort: top.sort, every: None, printer, look };
         return print::write_out(&frame.text());
     }
     live(top, session).await
@@ -87,7 +88,8 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let frame = ScreenFrame { table: &table, sort: top.sort, every: Some(every), look: terminal.look() };
+        let (printer, look) = (session.printer, terminal.look());
+        let frame = ScreenFrame { table: &table, sort: top.sort, every: Some(every), printer, look };
         terminal.draw(&frame.text()).trying("using the terminal")?;
         // Each arm is safe to cancel: a tick comes again, and an unread key stays in the kernel.
         let input = tokio::select! {

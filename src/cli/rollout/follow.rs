@@ -60,7 +60,8 @@ impl FollowedRollout {
     pub(crate) fn tell(&self) {
         let Some(last) = &self.last else { return };
         if self.away() > 0 {
-            let until = last.deadline_ms.map(|at_ms| format!(", at most until {}", print::time(at_ms)));
+            let until =
+                last.deadline_ms.map(|at_ms| format!(", until the deadline {}", print::age(at_ms, clock::now_ms())));
             let which = last.waits.iter().map(first_hosts).collect::<Vec<_>>().join(", ");
             print::say(format_args!("away: {which}; the rollout waits for them{}", until.unwrap_or_default()));
         }

@@ -6,7 +6,7 @@ use muster_topics::size;
 
 use super::super::top_subject::TopSubject;
 use super::rows::{TopRow, TopSort, TopTable};
-use crate::print;
+use crate::print::Printer;
 use muster_api::host_names::SHORT_ID_CHARS;
 
 /// From this share on a value is shown as a warning, and from the next as critical.
@@ -24,10 +24,10 @@ const PLAIN: &str = "\x1b[0m";
 
 /// The available space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ScreenSize {
+pub(crate) struct ScreenSize {
     pub(super) width: usize,
     /// `None`: any number of lines.
-    pub(super) height: Option<usize>,
+    pub(crate) height: Option<usize>,
     pub(super) colours: bool,
 }
 
@@ -45,6 +45,8 @@ pub(super) struct ScreenFrame<'a> {
     pub(super) sort: TopSort,
     /// The interval of updates; `None` if there is only one.
     pub(super) every: Option<Duration>,
+    /// How times are told.
+    pub(super) printer: Printer,
     pub(super) look: ScreenSize,
 }
 
@@ -142,13 +144,13 @@ impl ScreenFrame<'_> {
 
     fn title(&self) -> String {
         let TopTable { what, rows, hosts, online, at_ms, .. } = self.table;
-        let time = print::time(*at_ms);
-        let time = time.split(['T', 'Z']).nth(1).unwrap_or_default();
+        let time = self.printer.bare_time(*at_ms);
+        let time = time.split('T').nth(1).unwrap_or_default().replace('Z', " UTC");
         let units = if *what == TopSubject::Units { format!("{} units on ", rows.len()) } else { String::new() };
         let every =
             self.every.map_or_else(String::new, |every| format!(" · every {}", humantime::format_duration(every)));
         let sort = self.sort.word();
-        format!("{units}{hosts} hosts, {online} online · by {sort}{every} · {time} UTC")
+        format!("{units}{hosts} hosts, {online} online · by {sort}{every} · {time}")
     }
 
     fn columns(&self) -> &'static [TopColumn] {
@@ -264,8 +266,12 @@ mod tests {
         table(TopSubject::Hosts, vec![row("shop-0042", None, &busy), away])
     }
 
+    fn printer() -> Printer {
+        Printer::new(crate::print::PrintFormat::Table)
+    }
+
     fn frame(table: &TopTable, look: ScreenSize) -> String {
-        ScreenFrame { table, sort: TopSort::Cpu, every: Some(Duration::from_secs(5)), look }.text()
+        ScreenFrame { table, sort: TopSort::Cpu, every: Some(Duration::from_secs(5)), printer: printer(), look }.text()
     }
 
     #[test]
@@ -279,7 +285,8 @@ mod tests {
              away (offline)           -     -        -     -     -        -        -        -\n\
              c cpu  m memory  d disk  n network  h name  q quit\n"
         );
-        let once = ScreenFrame { table: &hosts(), sort: TopSort::Cpu, every: None, look: ScreenSize::plain() }.text();
+        let (printer, look) = (printer(), ScreenSize::plain());
+        let once = ScreenFrame { table: &hosts(), sort: TopSort::Cpu, every: None, printer, look }.text();
         assert_eq!(once.lines().count(), 3, "heads and hosts alone");
     }
 

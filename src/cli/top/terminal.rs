@@ -40,7 +40,7 @@ struct SavedTerminal {
 
 /// Input of the user, or another event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TerminalInput {
+pub(crate) enum TerminalInput {
     /// The end.
     Quit,
     /// Sort by another column.
@@ -53,7 +53,7 @@ pub(super) enum TerminalInput {
 
 /// The terminal while it is in use; see the module.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     /// Opened separately, so that non-blocking mode does not affect other processes. It is not a pipe, but is read like
     /// one.
     keys: Option<Receiver>,
@@ -66,7 +66,7 @@ impl Terminal {
     ///
     /// # Errors
     /// If that fails.
-    pub(super) fn take() -> io::Result<Self> {
+    pub(crate) fn take() -> io::Result<Self> {
         restore_before_panics();
         // From here on, dropping it restores what was changed.
         let mut terminal = Self {
@@ -95,14 +95,14 @@ impl Terminal {
     }
 
     /// The available space.
-    pub(super) fn look(&self) -> ScreenSize {
+    pub(crate) fn look(&self) -> ScreenSize {
         let size = terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0, height.0));
         let (width, height) = size.filter(|(width, height)| *width > 0 && *height > 0).unwrap_or(SIZE);
         ScreenSize { width: width.into(), height: Some(height.into()), colours: self.colours }
     }
 
     /// Replaces the text on the screen.
-    pub(super) fn draw(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn draw(&self, text: &str) -> io::Result<()> {
         // The last line has no line feed, which would scroll the first one away. Old text is erased line by line,
         // because clearing the screen first causes flicker.
         let text = shown_in_colours(text.strip_suffix('\n').unwrap_or(text)).replace('\n', "\x1b[K\n");
@@ -110,7 +110,7 @@ impl Terminal {
     }
 
     /// Waits for a key, or for a new size. Safe to cancel.
-    pub(super) async fn input(&mut self) -> TerminalInput {
+    pub(crate) async fn input(&mut self) -> TerminalInput {
         let keys = self.keys.as_mut();
         let key = async {
             let mut key = [0];
