@@ -301,7 +301,7 @@ fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let lock = files::take_lock(&path).map_err(folder)?.ok_or_else(|| {
         let message = format!("another `muster up` runs with the data folder {}", data.display());
         Failure::new(FailureKind::Failed, message)
-            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data-dir DIR")
+            .hint("use that one (`muster status`), stop it first, or choose another folder with --data-dir DIR")
     })?;
     let free = [
         ("the web page", "--web-port", SocketAddr::new(up.web_listen, up.web_port)),

@@ -19,6 +19,7 @@
 
 pub mod alert;
 pub mod apply;
+pub mod apply_any;
 pub mod artifact;
 pub mod ask;
 pub mod authority;
@@ -63,6 +64,7 @@ pub mod policy;
 pub mod print;
 pub mod probe;
 pub mod process;
+pub mod ps;
 pub mod realm;
 pub mod render;
 pub mod rollback;
@@ -72,6 +74,7 @@ pub mod secret;
 mod session;
 pub mod silence;
 pub mod snapshot;
+pub mod status;
 pub mod table;
 pub mod target;
 pub mod tasks;
@@ -99,6 +102,14 @@ use self::{client::ConsoleClient, print::Printer};
 /// The verbs of an operator.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
+    /// Show all at a glance: faults, hosts away, addresses
+    Status(status::StatusArgs),
+    /// Show what runs where, failures first, with CPU and memory
+    Ps(ps::PsArgs),
+    /// Create and change units and deployments as files say
+    Apply(Box<apply_any::ApplyAnyArgs>),
+    /// Print or follow the log of a unit; see why it ended
+    Logs(logs::Logs),
     /// List the consoles that are known here, and choose one
     #[command(subcommand)]
     Context(context_verb::ContextVerb),
@@ -200,12 +211,13 @@ pub async fn run(
     interrupt: CancellationToken,
 ) -> Result<(), Failure> {
     // Verbs that run until they are interrupted must then inform hosts.
-    let ends_itself = matches!(
-        &verb,
+    let ends_itself = match &verb {
+        Verb::Logs(logs) => logs.follow,
         Verb::Unit(unit::UnitVerb::Shared(shared))
-            | Verb::Yuno(unit::YunoVerb::Shared(shared))
-            | Verb::Container(unit::ContainerVerb::Shared(shared)) if shared.ends_itself()
-    );
+        | Verb::Yuno(unit::YunoVerb::Shared(shared))
+        | Verb::Container(unit::ContainerVerb::Shared(shared)) => shared.ends_itself(),
+        _ => false,
+    };
     let done = async {
         if !options.watch {
             return perform(verb, options, new_link, interrupt.clone()).await;
@@ -259,6 +271,10 @@ async fn perform(
 /// Runs a verb with a session.
 async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
     match verb {
+        Verb::Status(wanted) => status::run(wanted, session).await,
+        Verb::Apply(wanted) => apply_any::run(*wanted, session).await,
+        Verb::Ps(wanted) => ps::run(wanted, session).await,
+        Verb::Logs(wanted) => logs::run(wanted, target::Noun::Unit, session).await,
         Verb::Host(verb) => host::run(verb, session).await,
         Verb::Token(verb) => token::run(verb, session).await,
         Verb::Authority(verb) => authority::run(verb, session).await,

@@ -3,7 +3,7 @@
 //! `follow` (progress), `words` (what it is called).
 
 pub(super) mod follow;
-mod words;
+pub(crate) mod words;
 
 use clap::{Args, Subcommand};
 use muster_api::{

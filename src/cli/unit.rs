@@ -17,6 +17,7 @@ mod verb;
 pub use create_yuno::CreateYuno;
 pub use kinds::{alias_of, of_containers, of_yunos};
 pub use list::UnitListArgs;
+pub(crate) use list::{doing, trouble};
 pub use show::OneUnit;
 pub use verb::{ContainerVerb, CreateKind, SharedVerb, UnitVerb, YunoVerb};
 pub(super) use verb::{run, run_container, run_yuno};

@@ -157,6 +157,31 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ("muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo found", ""),
         ],
     ),
+    (
+        "apply",
+        &[
+            ("muster apply shop.yaml --dry-run", "show what would change"),
+            ("muster apply fleet/", "all documents of a folder"),
+            ("muster apply units.yaml deployments.yaml --host till-7", "units that name no host go there"),
+        ],
+    ),
+    (
+        "logs",
+        &[
+            ("muster logs default/server", "the last lines, also of what has ended"),
+            ("muster logs till-7:default/server -f", "until Ctrl-C"),
+            ("muster logs default/server -t --since 10m", ""),
+        ],
+    ),
+    (
+        "ps",
+        &[
+            ("muster ps", ""),
+            ("muster ps --host till-7 -w", "again and again, until Ctrl-C"),
+            ("muster ps --select 'phase=failed'", "what does not run, and why"),
+        ],
+    ),
+    ("status", &[("muster status", ""), ("muster status -w", ""), ("muster status -o json", "for monitoring")]),
     ("context use", &[("muster context use second", "")]),
     ("context rm", &[("muster context rm second", "")]),
     ("command ls", &[("muster command ls", ""), ("muster command ls --host till-7 -n 100", "")]),
@@ -594,7 +619,7 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "completions",
         &[
-            ("muster completions bash > /etc/bash_completion.d/muster", ""),
+            ("muster completions bash > ~/.local/share/bash-completion/completions/muster", ""),
             ("muster completions zsh > ~/.zfunc/_muster", ""),
             ("muster completions fish > ~/.config/fish/completions/muster.fish", ""),
         ],

@@ -45,7 +45,7 @@ pub(super) fn outcomes(counts: &BTreeMap<HostOutcome, u64>) -> String {
 }
 
 /// How a rollout goes.
-pub(super) fn phase(phase: &RolloutPhase, now_ms: Millis) -> String {
+pub(crate) fn phase(phase: &RolloutPhase, now_ms: Millis) -> String {
     match phase {
         RolloutPhase::Running => "running".to_owned(),
         // A second is what ages are told in.

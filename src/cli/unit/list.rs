@@ -93,7 +93,7 @@ pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun)
 }
 
 /// Its last error, or why it is in its state.
-fn trouble(unit: &Unit) -> String {
+pub(crate) fn trouble(unit: &Unit) -> String {
     let observed = &unit.observed;
     // The exit of a retired unit is not a problem.
     if let Some(hold) = unit.retired() {
@@ -111,7 +111,7 @@ fn trouble(unit: &Unit) -> String {
 }
 
 /// The phase, and other states that must not be overlooked.
-fn doing(unit: &Unit) -> String {
+pub(crate) fn doing(unit: &Unit) -> String {
     if unit.retired().is_some() {
         return "retired".to_owned();
     }
