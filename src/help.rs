@@ -2,9 +2,11 @@
 //! holds for all verbs, which is said once, by `muster --help`. Manual pages and completions are made of it.
 //!
 //! - `examples`: all examples
+//! - `groups`: the verbs by task
 //! - `pages`: manual pages and completions
 
 mod examples;
+pub(crate) mod groups;
 pub(crate) mod pages;
 #[cfg(test)]
 #[cfg(feature = "simulate")]
@@ -16,7 +18,7 @@ use self::examples::{EXAMPLES, Example};
 
 /// How to begin, as the short help says it.
 #[cfg(feature = "cli")]
-pub(crate) const BEGIN: &str = "Begin with `muster up`; `muster --help` says more.";
+pub(crate) const BEGIN: &str = "Begin with `muster up`, look with `muster status`; `muster --help` says more.";
 /// The same of a build for hosts alone.
 #[cfg(not(feature = "cli"))]
 pub(crate) const BEGIN: &str = "Begin with `muster agent --join TOKEN`; `muster --help` says more.";
@@ -34,9 +36,10 @@ Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable.";
 #[cfg(feature = "cli")]
 pub(crate) const EVERYWHERE: &str = "\
 Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:
-  muster host ls
+  muster status
   muster exec -- uname -a
-  muster unit ls
+  muster ps
+Remove it all: `muster agent uninstall` on each host, and delete the folders of console and broker.
 
 Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable.
 
@@ -65,9 +68,23 @@ const WATCH: &str = "watch";
 /// The grammar for people, to whom `muster --help` alone shows the options of all verbs.
 pub(crate) fn for_people(command: Command) -> Command {
     let globals: Vec<Arg> = command.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
-    for_programs(
+    let command = for_programs(
         command.mut_subcommands(|verb| globals.iter().fold(verb, |verb, option| verb.arg(option.clone().hide(true)))),
-    )
+    );
+    groups::with_groups(command, false)
+}
+
+/// Prints the help of a verb, or of all with `all`, as `muster VERB --help` does.
+pub(crate) fn show(command: Command, all: bool, verb: &[String]) -> clap::Error {
+    let mut command = for_people(command);
+    if all {
+        command = groups::with_groups(command, true);
+    }
+    let words = ["muster"].into_iter().chain(verb.iter().map(String::as_str)).chain(["--help"]);
+    match command.try_get_matches_from_mut(words) {
+        Err(error) => error,
+        Ok(_) => command.error(clap::error::ErrorKind::UnknownArgument, "these are not the words of a verb"),
+    }
 }
 
 /// Adds `-w` to each list.

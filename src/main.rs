@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use muster_base::{
     failure::{Failure, FailureKind},
     memory_release,
@@ -45,7 +45,7 @@ use tracing_subscriber::EnvFilter;
 /// One agent runs on each host; a broker and a console are the fleet's centre.
 #[derive(Parser, Debug)]
 #[command(version, arg_required_else_help = true, max_term_width = 100)]
-#[command(after_long_help = help::EVERYWHERE, after_help = help::BEGIN)]
+#[command(after_long_help = help::EVERYWHERE, after_help = help::BEGIN, disable_help_subcommand = true)]
 struct Cli {
     /// What to log, such as `info` or `muster=debug`
     #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
@@ -90,6 +90,14 @@ enum MainVerb {
     Completions {
         /// Shell
         shell: clap_complete::Shell,
+    },
+    /// Show the help of a verb; with --all, list all verbs
+    Help {
+        /// List all verbs, also those that few need
+        #[arg(long, conflicts_with = "verb")]
+        all: bool,
+        /// Verb, such as `host ls`
+        verb: Vec<String>,
     },
     /// Write the manual pages into a folder
     Man {
@@ -163,6 +171,7 @@ impl MainVerb {
             Self::Broker(_) => "broker",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",
+            Self::Help { .. } => "help",
             #[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
             Self::Up(_) => return Ok(()),
             #[cfg(feature = "simulate")]
@@ -242,10 +251,21 @@ fn main() -> ExitCode {
 /// Parses a command line with the whole grammar.
 fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
     let mut command = help::for_people(Cli::command());
-    let mut matches = command.try_get_matches_from_mut(words)?;
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    let mut matches = command.try_get_matches_from_mut(&words).map_err(|error| match words.as_slice() {
+        // `muster host help`, as `muster help host`.
+        [_, noun, word, rest @ ..] if word == "help" && error.kind() == ErrorKind::InvalidSubcommand => {
+            let verb = [noun].into_iter().chain(rest).map(|word| word.to_string_lossy().into_owned());
+            help::show(Cli::command(), false, &verb.collect::<Vec<_>>())
+        }
+        _ => error,
+    })?;
     #[cfg(feature = "cli")]
     let watch = help::wants_watch(&matches);
     let program = Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+    if let MainVerb::Help { all, verb } = &program.verb {
+        return Err(help::show(Cli::command(), *all, verb));
+    }
     #[cfg(feature = "cli")]
     let program = Cli { options: muster_cli::GlobalOptions { watch, ..program.options }, ..program };
     Ok(program)
@@ -320,6 +340,8 @@ fn run(program: Cli) -> Result<(), Failure> {
             MainVerb::Completions { shell } => {
                 muster_base::terminal::out(&help::pages::completions(Cli::command(), shell))
             }
+            // Its words were answered when they were parsed.
+            MainVerb::Help { .. } => Ok(()),
             MainVerb::Man { out } => help::pages::write_manual(Cli::command(), &out),
         }
     });

@@ -17,7 +17,10 @@ use schemars::{JsonSchema, schema_for};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
-use crate::help;
+use crate::help::{
+    self,
+    groups::{GROUPS, RARE},
+};
 
 /// What writes all of them.
 const COMMAND: &str = "cargo test -p muster --bin muster reference";
@@ -38,7 +41,18 @@ fn reference_of_the_command_line_is_current() {
         "Every verb with all its options. `muster VERB --help` shows the same in a terminal. Options below \
          _Everywhere_ are those of every verb.",
     );
+    for group in GROUPS.iter().chain([&RARE]) {
+        page.paragraph(&format!("_{}_", group.title));
+        page.gap();
+        for name in group.verbs {
+            let verb = program.find_subcommand(name).unwrap();
+            page.item(&format!("`muster {name}`: {}", with_stop(&verb.get_about().unwrap().to_string())));
+        }
+    }
     verb(&mut page, &program, true);
+    for name in GROUPS.iter().chain([&RARE]).flat_map(|group| group.verbs) {
+        verb(&mut page, program.find_subcommand(name).unwrap(), false);
+    }
     check("cli.md", page);
 }
 
@@ -61,7 +75,9 @@ fn verb(page: &mut Page, command: &Command, is_program: bool) {
             page.block("text", &own);
         }
     }
-    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
+    // Those of the program stand in the order of their groups.
+    let below = command.get_subcommands().filter(|_| !is_program);
+    let verbs = below.filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
     // A verb that stands for another one has no section: its noun says so.
     let is_own = |below: &&Command| {
         help::stands_for(below.get_bin_name().unwrap_or_default().trim_start_matches("muster ")).is_none()

@@ -65,7 +65,9 @@ const LOCK: &str = "lock";
 /// The file with the address at which other hosts have reached this fleet.
 const REACHED_AT: &str = "reached-at";
 
-/// Run broker, console and an agent for this host in one process
+/// Start all on this host: broker, console and agent
+///
+/// They run in one process.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Everything is in one folder, and secured by mutual TLS and signed commands. Ctrl-C \
                     stops it and leaves yunos running; the next start continues with them.")]

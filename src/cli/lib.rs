@@ -113,33 +113,33 @@ pub enum Verb {
     /// List the consoles that are known here, and choose one
     #[command(subcommand)]
     Context(context_verb::ContextVerb),
-    /// Manage hosts: list, show, label, revoke, remove
+    /// List hosts and which are away; label, drain, throw out
     #[command(subcommand)]
     Host(host::HostVerb),
-    /// Manage the one-time tokens with which hosts join
+    /// Add a host: make the one-time token with which it joins
     #[command(subcommand)]
     Token(token::TokenVerb),
-    /// Show the fleet's authority, and replace its keys
+    /// Show the fleet's keys and certificates, and replace them
     #[command(subcommand)]
     Authority(authority::AuthorityVerb),
-    /// Run a program on hosts, and show its output
+    /// Run a command on one, several or all hosts
     Exec(exec::ExecArgs),
-    /// Manage commands: list, show, cancel
+    /// List what was ordered of hosts and by whom; show, cancel
     #[command(subcommand)]
     Command(command::CommandVerb),
-    /// Manage artifacts: immutable files that yunos run
+    /// Store programs in versions, which units run on any host
     #[command(subcommand)]
     Artifact(artifact::ArtifactVerb),
-    /// Manage configs: immutable documents that yunos read
+    /// Store configs in versions, which units read on any host
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    /// Manage secrets: values that configs name and nobody sees
+    /// Set and change secrets: passwords, keys
     #[command(subcommand)]
     Secret(secret::SecretVerb),
     /// Manage realms: namespaces of units with a range of ports
     #[command(subcommand)]
     Realm(realm::RealmVerb),
-    /// Manage units: yunos, containers, files and packages of hosts
+    /// Manage what runs on hosts: list, stop, restart, upgrade, remove
     #[command(subcommand)]
     Unit(unit::UnitVerb),
     /// Manage yunos: the verbs of `muster unit`, and four of their own
@@ -154,23 +154,23 @@ pub enum Verb {
     /// `muster unit create container`.
     #[command(subcommand, mut_subcommands(unit::of_containers))]
     Container(unit::ContainerVerb),
-    /// Manage deployments: units on hosts that a target selects, in versions
+    /// Run units on many hosts; go back; see who changed what
     #[command(subcommand)]
     Deployment(deployment::DeploymentVerb),
-    /// Show what a deployment would change on each host, and change nothing
+    /// Show what a deployment would change on each host
     Plan(plan::PlanArgs),
-    /// Follow and steer rollouts: how versions reach their hosts
+    /// Follow, pause, resume or stop the rollout of a version
     #[command(subcommand)]
     Rollout(rollout::RolloutVerb),
-    /// Manage variables of hosts
+    /// Set values that differ from host to host
     #[command(subcommand)]
     Var(var::VarVerb),
     /// Show what a host renders of a template, and apply nothing
     Render(render::RenderArgs),
-    /// Save the desired state of a host's units, and go back to it
+    /// Save what a host is to run, and go back to it later
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotVerb),
-    /// Show alerts of hosts, and their history
+    /// Show what is wrong now, and what was
     #[command(subcommand)]
     Alert(alert::AlertVerb),
     /// Manage the rules by which alerts are raised
@@ -179,7 +179,7 @@ pub enum Verb {
     /// Manage silences: alerts that are sent to nobody
     #[command(subcommand)]
     Silence(silence::SilenceVerb),
-    /// Query and export measurements
+    /// Query CPU, memory, disk and network use over time
     #[command(subcommand)]
     Metric(metric::MetricVerb),
     /// Show what hosts or units use now, the busiest first
@@ -195,7 +195,7 @@ pub enum Verb {
     Clock(clock::ClockVerb),
     /// Run commands that are written in Yuneta's syntax
     Ycommand(ycommand::YCommand),
-    /// Sign the command line in to a console
+    /// Sign in to a console; see who is signed in
     Login(login::LoginArgs),
 }
 

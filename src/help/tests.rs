@@ -6,10 +6,7 @@ use clap::{Arg, Command, CommandFactory, error::ErrorKind};
 
 use muster_base::argv::{self, ArgvError};
 
-use super::{
-    pages::{completions, manual},
-    *,
-};
+use super::{groups::*, pages::manual, *};
 use crate::Cli;
 
 /// The most columns of the first line of the help of a verb or an option.
@@ -23,8 +20,9 @@ const IMPERATIVES: &[&str] = &[
     "Adopt", "Approve", "Ask", "Back", "Bring", "Cancel", "Change", "Check", "Confirm", "Count", "Create", "Encrypt",
     "Evaluate", "Export", "Follow", "Freeze", "Go", "Have", "Hold", "Install", "Issue", "Keep", "Leave", "Let", "List",
     "Load", "Manage", "Pause", "Print", "Query", "Remove", "Replace", "Restart", "Restore", "Retire", "Revoke", "Run",
-    "Save", "Send", "Set", "Show", "Sign", "Silence", "Simulate", "Start", "Stop", "Take", "Thaw", "Try", "Undo",
-    "Unhold", "Upgrade", "Use", "Write", "Finish",
+    "Save", "Send", "Set", "Show", "Sign", "Silence", "Simulate", "Start", "Stop", "Store", "Take",
+    "Thaw", "Try", "Undo",
+    "Unhold", "Upgrade", "Use", "Write", "Finish", "Apply", "Make",
 ];
 
 /// Every verb, with its path: `host ls`.
@@ -69,7 +67,7 @@ fn first_lines_are_short_and_imperative() {
     for (path, verb) in verbs() {
         let line = first_line(verb.get_about());
         check_first_line(&path, &line, &mut faults);
-        let word = line.split(' ').next().unwrap_or_default();
+        let word = line.split([' ', ',']).next().unwrap_or_default();
         if !IMPERATIVES.contains(&word) {
             faults.push(format!("{path}: begins with {word:?}, which is no imperative that is known here: {line}"));
         }
@@ -201,11 +199,52 @@ fn manual_has_a_page_for_each_verb() {
 }
 
 #[test]
-fn completions_have_verbs_and_options_of_all_verbs() {
-    for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
-        let script = String::from_utf8(completions(Cli::command(), shell)).unwrap();
-        for word in ["snapshot", "deactivate", "context"] {
-            assert!(script.contains(word), "{shell}: {word}");
+fn every_verb_is_in_one_group() {
+    let command = Cli::command();
+    let known: BTreeSet<&str> = command.get_subcommands().map(Command::get_name).collect();
+    let mut grouped = BTreeSet::new();
+    for name in GROUPS.iter().chain([&RARE]).flat_map(|group| group.verbs) {
+        assert!(known.contains(name), "{name}: there is no such verb");
+        assert!(grouped.insert(*name), "{name}: is in two groups");
+    }
+    assert_eq!(known.difference(&grouped).collect::<Vec<_>>(), Vec::<&&str>::new(), "verbs that are in no group");
+}
+
+#[test]
+fn lines_of_groups_fit_and_rare_verbs_are_listed_on_request() {
+    let command = Cli::command();
+    let rare: BTreeSet<&str> = RARE.verbs.iter().copied().collect();
+    for (all, error) in [(false, show(Cli::command(), false, &[])), (true, show(Cli::command(), true, &[]))] {
+        let text = error.to_string();
+        for group in GROUPS.iter().chain([&RARE]) {
+            for line in lines(&command, group) {
+                assert!(line.chars().count() <= 72, "{} columns: {line}", line.chars().count());
+                let verb = line.trim().split(' ').next().unwrap();
+                let is_shown = text.lines().any(|shown| shown == line);
+                assert_eq!(is_shown, all || !rare.contains(verb), "{verb}:\n{text}");
+            }
         }
+    }
+    assert_eq!(show(Cli::command(), false, &["nothing".to_owned()]).kind(), ErrorKind::InvalidSubcommand);
+    for line in ["muster help host ls", "muster host ls --help", "muster host help ls"] {
+        let shown = crate::parse(line.split(' ')).unwrap_err();
+        assert_eq!(shown.kind(), ErrorKind::DisplayHelp, "{line}");
+        assert!(shown.to_string().contains("Usage: muster host ls [OPTIONS]"), "{line}: {shown}");
+    }
+}
+
+#[test]
+fn lists_are_watched_and_nothing_else() {
+    for (line, wanted) in [
+        ("muster host ls -w", Some(true)),
+        ("muster ps --watch", Some(true)),
+        ("muster status", Some(false)),
+        ("muster unit ls", Some(false)),
+        ("muster host show -w", None),
+        ("muster snapshot ls -w", None),
+        ("muster exec -w -- true", None),
+    ] {
+        let parsed = crate::parse(line.split(' ')).ok().map(|program| program.options.watch);
+        assert_eq!(parsed, wanted, "{line}");
     }
 }

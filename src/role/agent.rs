@@ -32,7 +32,7 @@ use super::check_config::{self, ConfigReport, RoleRules};
 /// The wait before an agent that did not start with a changed configuration is started again.
 const START_PAUSE: Duration = Duration::from_secs(5);
 
-/// Run this host's agent, or install it as a service
+/// Run, install or uninstall the agent of this host
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -19,7 +19,7 @@ use muster_topics::diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-/// Check this installation and say what helps
+/// Check the health of this installation; say what helps
 ///
 /// What is installed is found by the usual places: configurations below /etc/muster, the folder of `muster up`, the folder
 /// of an agent, and the context file. Nothing is changed. The exit code is 1 if there is a problem.

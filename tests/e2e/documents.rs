@@ -255,13 +255,17 @@ struct Help {
 
 fn help(home: &Home, known: &mut BTreeMap<Vec<String>, Help>, verb: &[String]) -> Result<(), String> {
     if !known.contains_key(verb) {
-        let args: Vec<&str> = verb.iter().map(String::as_str).chain(["--help"]).collect();
+        // All verbs of the program stand in groups.
+        let is_program = verb.is_empty();
+        let words = verb.iter().map(String::as_str).chain(["--help"]);
+        let args: Vec<&str> = if is_program { vec!["help", "--all"] } else { words.collect() };
         let run = home.muster(&args);
         if run.code != 0 {
             return Err(run.stderr);
         }
-        let lines = run.stdout.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let rows = lines.take_while(|line| line.starts_with("  "));
+        let (begin, end) = if is_program { ("Run things:", "Everywhere:") } else { ("Commands:", "") };
+        let lines = run.stdout.lines().skip_while(|line| *line != begin).take_while(|line| *line != end);
+        let rows = lines.filter(|line| line.starts_with("  "));
         let verbs = rows.filter(|line| !line.starts_with("    ")).filter_map(|line| line.split_whitespace().next());
         let mut verbs: Vec<String> = verbs.map(str::to_owned).collect();
         // Aliases stand beside what they are of, as `[aliases: list]`.

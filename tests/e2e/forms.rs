@@ -114,6 +114,15 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("yuno thaw default/a", Document, 0),
     ("yuno ls", Document, 0),
     ("yuno show default/a", Document, 0),
+    ("status", Document, 0),
+    ("ps", Document, 0),
+    ("apply {unit} --dry-run", Document, 0),
+    ("apply {unit}", Document, 0),
+    ("apply {config}", Nothing, 2),
+    ("logs default/a", Lines, 0),
+    ("context ls", Document, 0),
+    ("context use nowhere", Nothing, 2),
+    ("context rm nowhere", Nothing, 2),
     ("yuno logs default/a", Lines, 0),
     ("yuno logs --select role=sleeper", Lines, 0),
     ("yuno logs -f --for 300ms default/a", Lines, 0),
@@ -270,8 +279,12 @@ fn values(line: &str, stdout: &str, form: Form) -> Vec<Value> {
 fn leaves(home: &Home, verb: &[String], found: &mut BTreeSet<String>) {
     let mut words: Vec<&str> = verb.iter().map(String::as_str).collect();
     words.push("--help");
-    let help = home.muster(&words).expect_code(0).stdout;
-    let listed = help.split_once("Commands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or_default());
+    // All verbs of the program stand in groups.
+    let help = home.muster(if verb.is_empty() { &["help", "--all"] } else { &words }).expect_code(0).stdout;
+    let listed = match verb {
+        [] => help.split_once("\nEverywhere:").map(|(groups, _)| groups),
+        _ => help.split_once("Commands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or_default()),
+    };
     let Some(listed) = listed else {
         found.insert(verb.join(" "));
         return;
