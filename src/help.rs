@@ -3,8 +3,9 @@
 //!
 //! - `examples`: all examples
 //! - `groups`: the verbs by task
-//! - `pages`: manual pages and completions
+//! - `pages`: manual pages; `complete`: completions
 
+pub(crate) mod complete;
 mod examples;
 pub(crate) mod groups;
 pub(crate) mod pages;

@@ -86,10 +86,11 @@ enum MainVerb {
     #[cfg(feature = "cli")]
     #[command(flatten)]
     Operator(muster_cli::Verb),
-    /// Print a completion script for a shell
+    /// Print the script by which a shell completes words
     Completions {
-        /// Shell
-        shell: clap_complete::Shell,
+        /// Shell: bash, zsh, fish or elvish
+        #[arg(value_parser = ["bash", "zsh", "fish", "elvish"], hide_possible_values = true)]
+        shell: String,
     },
     /// Show the help of a verb; with --all, list all verbs
     Help {
@@ -224,6 +225,9 @@ impl MainVerb {
 }
 
 fn main() -> ExitCode {
+    if help::complete::answered(Cli::command) {
+        return ExitCode::SUCCESS;
+    }
     let program = parse(arguments(std::env::args_os())).unwrap_or_else(|error| error.exit());
     #[cfg(feature = "agent")]
     if program.verb.leaves_orphans() {
@@ -338,7 +342,8 @@ fn run(program: Cli) -> Result<(), Failure> {
                 muster_cli::run(verb, &program.options, new_link, shutdown).await
             }
             MainVerb::Completions { shell } => {
-                muster_base::terminal::out(&help::pages::completions(Cli::command(), shell))
+                let script = help::complete::script(&shell, "muster").unwrap_or_default();
+                muster_base::terminal::out(&script)
             }
             // Its words were answered when they were parsed.
             MainVerb::Help { .. } => Ok(()),

@@ -74,6 +74,16 @@ impl ConsoleClient {
         Ok(Self { http, base, token: context.token.clone(), noticed: Arc::default() })
     }
 
+    /// The same, which does not report problems of the console itself.
+    ///
+    /// # Errors
+    /// As [`ConsoleClient::new`].
+    pub fn quiet(context: &ConsoleContext) -> Result<Self, Failure> {
+        let client = Self::new(context)?;
+        client.noticed.store(true, Ordering::Relaxed);
+        Ok(client)
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}/api/v1/{path}", self.base)).bearer_auth(&self.token)
     }

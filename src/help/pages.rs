@@ -1,17 +1,9 @@
-//! Manual pages and completions, made of the grammar.
+//! Manual pages, made of the grammar.
 
 use std::path::Path;
 
 use clap::Command;
 use muster_base::failure::{Failure, FailureContext};
-
-/// The script with which a shell completes muster's verbs.
-pub(crate) fn completions(command: Command, shell: clap_complete::Shell) -> Vec<u8> {
-    // Generated in memory first, because the generator panics if it cannot write.
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut super::for_programs(command), "muster", &mut script);
-    script
-}
 
 /// Writes the manual pages of muster and of each verb into a folder, which is made if it does not exist.
 ///

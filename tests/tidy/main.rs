@@ -300,6 +300,7 @@ fn features_are_used_only_in_the_root_package() {
         &[
             "src/main.rs",
             "src/help.rs",
+            "src/help",
             "src/role.rs",
             "src/role",
             "src/up.rs",
