@@ -1,91 +1,17 @@
 //! `muster top`: once, and interactively on a terminal.
 
-use std::{
-    fs::File,
-    io::{Read, Write},
-    os::fd::{AsFd, OwnedFd},
-    process::{Child, Stdio},
-    sync::{Arc, Mutex},
-    thread,
+use nix::sys::signal::Signal;
+
+use crate::{
+    fleet::{Fleet, eventually},
+    screen::Screen,
 };
-
-use nix::{
-    pty::{Winsize, openpty},
-    sys::{
-        signal::{Signal, kill},
-        termios::{LocalFlags, tcgetattr},
-    },
-    unistd::Pid,
-};
-
-use crate::fleet::{Fleet, eventually};
-
-/// `muster top` on a terminal of 80 by 24.
-struct Screen {
-    top: Child,
-    master: File,
-    slave: OwnedFd,
-    shown: Arc<Mutex<String>>,
-}
-
-impl Screen {
-    fn start(fleet: &Fleet, args: &[&str]) -> Self {
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(Some(&size), None).unwrap();
-        let end = || Stdio::from(pty.slave.try_clone().unwrap());
-        let mut command = fleet.home.command();
-        command.arg("top").args(args).stdin(end()).stdout(end()).stderr(end());
-        let top = command.spawn().unwrap();
-        let (master, shown) = (File::from(pty.master), Arc::new(Mutex::new(String::new())));
-        let (mut reader, collected) = (master.try_clone().unwrap(), shown.clone());
-        // It ends with the last of those who hold the other end, at the latest with the test.
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count) = reader.read(&mut bytes) {
-                collected.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        });
-        Self { top, master, slave: pty.slave, shown }
-    }
-
-    #[track_caller]
-    fn wait_for(&self, words: &str) {
-        eventually(words, || {
-            let shown = self.shown.lock().unwrap();
-            if shown.contains(words) { Ok(()) } else { Err(format!("{shown:?}")) }
-        });
-    }
-
-    fn press(&mut self, key: &str) {
-        self.master.write_all(key.as_bytes()).unwrap();
-    }
-
-    fn is_silent(&self) -> bool {
-        !tcgetattr(self.slave.as_fd()).unwrap().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO)
-    }
-
-    /// Waits for its end, with this code: the terminal is as it was.
-    #[track_caller]
-    fn expect_given_back(mut self, code: i32) {
-        assert_eq!(self.top.wait().unwrap().code(), Some(code));
-        self.wait_for("\x1b[?25h\x1b[?1049l");
-        let flags = tcgetattr(self.slave.as_fd()).unwrap().local_flags;
-        assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO), "{flags:?}");
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = self.top.kill();
-        let _ = self.top.wait();
-    }
-}
 
 #[test]
 fn top_draws_hosts_and_restores_the_terminal() {
     let fleet = Fleet::start();
     let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();
-    let mut screen = Screen::start(&fleet, &["--every", "1s"]);
+    let mut screen = Screen::start(&fleet, &["top", "--every", "1s"]);
     screen.wait_for("1 hosts, 1 online · by cpu");
     screen.wait_for(&host.chars().take(10).collect::<String>());
     screen.wait_for("\x1b[?1049h");
@@ -98,12 +24,12 @@ fn top_draws_hosts_and_restores_the_terminal() {
 
     // Whoever ends it from outside gets his terminal back as well.
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 130)] {
-        let screen = Screen::start(&fleet, &["units"]);
+        let screen = Screen::start(&fleet, &["top", "units"]);
         screen.wait_for("0 units on 1 hosts");
-        kill(Pid::from_raw(screen.top.id().cast_signed()), signal).unwrap();
+        screen.signal(signal);
         screen.expect_given_back(code);
     }
-    let mut screen = Screen::start(&fleet, &[]);
+    let mut screen = Screen::start(&fleet, &["top"]);
     screen.wait_for("by cpu");
     screen.press("\x03");
     screen.wait_for("1 hosts");

@@ -36,7 +36,11 @@ const FORMS: &[(&str, &str, &str)] = &[
     ("host-ls host-show", r#"(?s)"capabilities": \[.*?\]"#, r#""capabilities": []"#),
     ("top", r"(?m)^shop-7 .*$", "shop-7  …"),
     ("up", r"(?m)^ +[0-9.]+ m?s  ", "N ms  "),
-    ("up login simulate muster", r"127\.0\.0\.1:[3-6][0-9]{4}\b", "127.0.0.1:PORT"),
+    ("up login simulate muster context status", r"127\.0\.0\.1:[3-6][0-9]{4}\b", "127.0.0.1:PORT"),
+    // What runs so soon, and whether something of this machine is wrong.
+    ("status", r"(?m)^(units|alerts|clock) .*$", "$1  THIS"),
+    ("ps", r"(?m) +[0-9.]+%( +[0-9.]+ ([KMG]i)?B)?", ""),
+    ("ps", r"(?m) +[0-9.]+ ([KMG]i)?B$", ""),
     ("yuno.ls unit-ls", r"\b[0-9]{3,}\b", "PID"),
     ("unit-show", r"(?m)^(pid +)[0-9]+", "${1}PID"),
     ("unit-tasks", r"\b[0-9]+\.[0-9] s\b", "N s"),
@@ -79,7 +83,6 @@ const LONG: &[(&str, usize, &str)] = &[
     ("broker", 4, "docs/reference/configuration.md"),
     ("console", 4, "docs/reference/configuration.md"),
     ("broker-render", 4, "broker/configs"),
-    ("completions", 1, "the grammar, of which it is made"),
     ("deployment-schema", 1, "topics/schema"),
     ("metric-ls", 1, "docs/reference/metrics.md; which series there are so soon varies"),
 ];
