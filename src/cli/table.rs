@@ -16,7 +16,24 @@ const COLUMN_MIN: usize = 10;
 const ELLIPSIS: char = '…';
 
 /// The headers of columns that are never shortened: what stands there is typed again, or short.
-const WHOLE: &[&str] = &["ID", "HOST", "UNIT", "DEPLOYMENT", "NAME", "AGE", "STATE", "PHASE", "PRESENCE", "SEVERITY"];
+const WHOLE: &[&str] = &[
+    "ID",
+    "HOST",
+    "UNIT",
+    "DEPLOYMENT",
+    "NAME",
+    "SNAPSHOT",
+    "RULE",
+    "LABEL",
+    "ENDPOINT",
+    "LISTENS AT",
+    "AGE",
+    "STATE",
+    "PHASE",
+    "PRESENCE",
+    "SEVERITY",
+    "MORE",
+];
 
 /// The headers of columns that begin with a state, and the names of lines that do.
 const STATES: &[&str] =
