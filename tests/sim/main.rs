@@ -340,11 +340,11 @@ const FAULTS: &[(&str, &[Planted])] = &[
         "no more hosts change, or are unavailable, than a rollout's policy says, and it ends",
         &[
             (Fault::NoFlight, &[Promise::InFlight]),
-            (Fault::TakeLateGrant, &[Promise::OneLease, Promise::InFlight, Promise::Budget]),
+            (Fault::TakeLateGrant, &[Promise::OnePermit, Promise::InFlight, Promise::Budget]),
             (Fault::BudgetByReports, &[Promise::Budget]),
             (Fault::FreeLostHost, &[Promise::Budget]),
             (Fault::ForgetEarlierVersion, &[Promise::InFlight, Promise::Budget]),
-            (Fault::GrantTwice, &[Promise::OneLease]),
+            (Fault::GrantTwice, &[Promise::OnePermit]),
             (Fault::CloseWaveEarly, &[Promise::WaveOfSuccess]),
             (Fault::EndWithoutOutcomes, &[Promise::RolloutEnds, Promise::WaveOfSuccess]),
         ],

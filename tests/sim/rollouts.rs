@@ -396,10 +396,10 @@ pub(super) struct RolloutTruth {
     limit: Limit,
     /// The permit with which a host changes, and whether it is broken.
     hosts: BTreeMap<HostId, (Option<u64>, bool)>,
-    /// Leases that the console has given up.
+    /// Permits that the console has given up.
     lost: BTreeSet<(HostId, u64)>,
     granted: BTreeSet<(HostId, Numbered)>,
-    /// Leases with which hosts have begun.
+    /// Permits with which hosts have begun.
     begun: BTreeSet<(HostId, u64)>,
     /// The last permit of each host.
     permits: BTreeMap<HostId, u64>,

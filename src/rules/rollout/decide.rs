@@ -238,7 +238,7 @@ impl<'a> Decider<'a> {
         self.decision.again_ms = Some(self.decision.again_ms.map_or(at_ms, |again_ms| again_ms.min(at_ms)));
     }
 
-    /// Leases that have run out, and retries that did not come.
+    /// Permits that have run out, and retries that did not come.
     fn time_outcomes(&mut self) {
         let (now_ms, version) = (self.now_ms, self.state.version);
         let floor_ms = self.state.watched_since_ms + self.policy.lost_after_ms.min(START_GRACE_MS);
