@@ -54,7 +54,7 @@ impl Bench {
 
     async fn take(&self, name: &str) -> Result<(), CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
-        let taken = take(&mut tx, &name.parse().unwrap(), |_| false, self.asker()).await.unwrap();
+        let taken = create(&mut tx, &name.parse().unwrap(), |_| false, self.asker()).await.unwrap();
         tx.commit().await.unwrap();
         taken
     }
