@@ -68,10 +68,10 @@ pub struct ApplyArgs {
     /// console gives its hosts (`muster host label`).
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
     pub select: Option<HostSelect>,
-    /// Show what would change and which processes it restarts
+    /// Show what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask before several processes are stopped or restarted
+    /// Do not ask first
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
@@ -419,8 +419,8 @@ impl AppliedUnits {
         let Self { units, failures, away, .. } = self;
         let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
         format!(
-            "{} units: {} created, {} changed, {} unchanged{}{}",
-            units.len(),
+            "{}: {} created, {} changed, {} unchanged{}{}",
+            counted(units.len(), "unit"),
             count(ApplyAction::Create),
             count(ApplyAction::Change),
             count(ApplyAction::Unchanged),

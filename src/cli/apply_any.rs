@@ -45,18 +45,18 @@ pub struct ApplyAnyArgs {
     /// Such as 'label.site=north'; `muster --help` has the fields.
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
     select: Option<HostSelect>,
-    /// Show what would change, and change nothing
+    /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// Let deployments take over units that were made by verbs
     #[arg(long)]
     adopt: bool,
-    /// Change only what this plan of deployments has shown
+    /// Change only what this plan has shown
     ///
     /// `muster plan` makes it, and prints its digest.
     #[arg(long, value_name = "DIGEST")]
     plan: Option<Digest>,
-    /// Do not ask before several processes are stopped or restarted
+    /// Do not ask first
     #[arg(short, long)]
     yes: bool,
     /// Do not wait: end as soon as the console has stored it
@@ -70,7 +70,7 @@ pub struct ApplyAnyArgs {
     /// Wait for offline hosts too
     #[arg(long)]
     wait_offline: bool,
-    /// Give up on a host that is offline for so long, for units
+    /// Give up on a host that is offline for so long
     ///
     /// At most 7 days, which is also the default.
     #[arg(long, value_name = "TIME")]

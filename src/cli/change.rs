@@ -40,7 +40,7 @@ pub struct UnitChange {
     /// Which units
     #[command(flatten)]
     pub which: UnitTargets,
-    /// Do not ask before several units are stopped or removed
+    /// Do not ask first
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]

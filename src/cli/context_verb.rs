@@ -19,7 +19,7 @@ pub enum ContextVerb {
     Ls,
     /// Use a console from now on
     Use {
-        /// Its name: `muster context ls`
+        /// Name
         name: String,
     },
     /// Remove a console from those that are known here
@@ -27,7 +27,7 @@ pub enum ContextVerb {
     /// The console does not hear of it; `muster login ls` there still has the sign-in.
     #[command(alias = "remove")]
     Rm {
-        /// Its name: `muster context ls`
+        /// Name
         name: String,
     },
 }

@@ -32,6 +32,6 @@ impl Interruption {
         if print::confirm(&format!("{what}?{names}\n")) {
             return Ok(());
         }
-        Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+        Err(Failure::new(FailureKind::Usage, format!("to {what} needs confirmation:{names}")).hint("pass --yes"))
     }
 }

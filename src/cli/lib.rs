@@ -144,16 +144,16 @@ pub enum Verb {
     /// Manage realms: namespaces of units with a range of ports
     #[command(subcommand)]
     Realm(realm::RealmVerb),
-    /// Manage what runs on hosts: list, stop, restart, upgrade, remove
+    /// Manage what runs: list, stop, restart, upgrade, remove
     #[command(subcommand)]
     Unit(unit::UnitVerb),
-    /// Manage yunos: the verbs of `muster unit`, and four of their own
+    /// Manage yunos, with what only they have: play, stats
     ///
     /// The verbs of `muster unit` for yunos alone, and `play`, `pause`, `command` and `stats`. `muster yuno create` is
     /// `muster unit create yuno`.
     #[command(subcommand, mut_subcommands(unit::of_yunos))]
     Yuno(unit::YunoVerb),
-    /// Manage containers: the verbs of `muster unit`, and two of their own
+    /// Manage containers, with what only they have: adopt, clone
     ///
     /// The verbs of `muster unit` for containers alone, and `clone` and `adopt`. `muster container create` is
     /// `muster unit create container`.

@@ -40,7 +40,7 @@ pub struct Logs {
     /// Which units
     #[command(flatten)]
     pub which: UnitTargets,
-    /// Print so many lines at most [default: 100]
+    /// Show so many at most [default: 100]
     ///
     /// With --since the default is as many as a host sends at once.
     #[arg(short = 'n', long, value_name = "N")]

@@ -28,7 +28,7 @@ pub struct PlanArgs {
     /// Of a folder, all files are read whose names end with .yaml, .yml or .json.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Take over units of these names that were made by verbs
+    /// Let deployments take over units that were made by verbs
     #[arg(long)]
     adopt: bool,
     /// Wait so long until it is done

@@ -13,9 +13,7 @@ use super::{metric, print, session::CliSession, unit};
 /// Show what runs on which host, failures first
 #[derive(Args, Clone, Debug)]
 pub struct PsArgs {
-    /// Show what runs on this host only
-    ///
-    /// By id or hostname.
+    /// Host, by id or hostname
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     /// Show units that this selects, such as 'realm=prod'

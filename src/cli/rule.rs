@@ -6,7 +6,6 @@ use muster_base::failure::{Failure, FailureKind};
 use muster_rules::alert::{defaults, words};
 use muster_topics::{
     alert::{Metric, Rule, Severity},
-    diagnostic::Diagnostic,
     name::Name,
 };
 use reqwest::Method;

@@ -29,7 +29,7 @@ pub enum SilenceVerb {
         #[arg(long = "for", value_name = "TIME", default_value = "2h")]
         time: humantime::Duration,
         /// Reason, for other operators
-        #[arg(long, value_name = "TEXT")]
+        #[arg(long)]
         reason: String,
     },
     /// List silences in force

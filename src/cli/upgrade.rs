@@ -35,7 +35,7 @@ pub struct UpgradeArgs {
     /// Which units
     #[command(flatten)]
     pub which: AnyUnits,
-    /// Show what would change
+    /// Show what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Artifact for units of its role: ROLE@VERSION or a SHA-256
@@ -51,7 +51,7 @@ pub struct UpgradeArgs {
     /// Allow a downgrade to what is named
     #[arg(long)]
     pub force: bool,
-    /// Do not ask before several units are changed
+    /// Do not ask first
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]

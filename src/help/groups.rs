@@ -28,7 +28,7 @@ pub(crate) const GROUPS: &[VerbGroup] = &[
             "command",
         ],
     },
-    VerbGroup { title: "Watch", verbs: &["status", "top", "alert", "metric", "dashboards"] },
+    VerbGroup { title: "Watch", verbs: &["status", "top", "alert", "silence", "rule", "metric", "dashboard"] },
     VerbGroup { title: "Configure", verbs: &["config", "artifact", "secret", "var", "realm", "snapshot"] },
     VerbGroup { title: "Fleet", verbs: &["host", "token", "agent"] },
     VerbGroup { title: "People and access", verbs: &["login", "context", "authority"] },

@@ -17,12 +17,11 @@ const LINE_MAX: usize = 120;
 
 /// The words that a verb's help may begin with. A new one is added here, if it is an imperative.
 const IMPERATIVES: &[&str] = &[
-    "Adopt", "Approve", "Ask", "Back", "Bring", "Cancel", "Change", "Check", "Confirm", "Count", "Create", "Encrypt",
-    "Evaluate", "Export", "Follow", "Freeze", "Go", "Have", "Hold", "Install", "Issue", "Keep", "Leave", "Let", "List",
-    "Load", "Manage", "Pause", "Print", "Query", "Remove", "Replace", "Restart", "Restore", "Retire", "Revoke", "Run",
-    "Save", "Send", "Set", "Show", "Sign", "Silence", "Simulate", "Start", "Stop", "Store", "Take",
-    "Thaw", "Try", "Undo",
-    "Unhold", "Upgrade", "Use", "Write", "Finish", "Apply", "Make",
+    "Add", "Adopt", "Approve", "Ask", "Back", "Bring", "Cancel", "Change", "Check", "Confirm", "Count", "Create",
+    "Encrypt", "Evaluate", "Export", "Follow", "Freeze", "Go", "Have", "Hold", "Install", "Issue", "Keep", "Leave",
+    "Let", "List", "Load", "Manage", "Pause", "Print", "Query", "Remove", "Replace", "Restart", "Restore", "Retire",
+    "Revoke", "Run", "Save", "Send", "Set", "Show", "Sign", "Silence", "Simulate", "Start", "Stop", "Store", "Take",
+    "Thaw", "Try", "Undo", "Unhold", "Upgrade", "Use", "Write", "Finish", "Apply", "Make",
 ];
 
 /// Every verb, with its path: `host ls`.

@@ -39,7 +39,7 @@ fn status_and_ps_show_what_there_is() {
 fn documents_of_units_and_deployments_are_applied_together() {
     let fleet = Fleet::start();
     let script = file(&fleet.home, "sleeper", SLEEPER);
-    fleet.ok(&["artifact", "add", &script, "--role", "sleeper", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "sleeper", "--version", "1"]);
     let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();
     let unit = "unit: default/till\nkind: yuno\nartifact: sleeper@1\nrun: running\nafter: [default/db]\n";
     let deployment = format!(
@@ -101,7 +101,7 @@ fn watched_list_is_shown_again_when_it_changes() {
     piped.wait_for("the empty list", |printed| printed.contains("[]").then_some(()));
 
     let script = file(&fleet.home, "sleeper", SLEEPER);
-    fleet.ok(&["artifact", "add", &script, "--role", "sleeper", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "sleeper", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "sleeper", "--run"]);
     screen.wait_for("default/till");
     piped.wait_for("the unit in a line of its own", |printed| {
@@ -136,7 +136,7 @@ fn bash_completes_verbs_words_and_names() {
     let mut fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
     let script = file(&fleet.home, "sleeper", SLEEPER);
-    fleet.ok(&["artifact", "add", &script, "--role", "sleeper", "--version", "1"]);
+    fleet.ok(&["artifact", "create", &script, "--role", "sleeper", "--version", "1"]);
     fleet.ok(&["realm", "create", "shop"]);
     fleet.muster(&["secret", "set", "db-password", "--file", &script]).expect_code(0);
     let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();

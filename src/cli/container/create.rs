@@ -92,7 +92,7 @@ pub struct CreateContainer {
     /// Start it
     #[arg(long)]
     run: bool,
-    /// Replace a container of this name
+    /// Replace what is there
     ///
     /// What is not given gets its default.
     #[arg(long)]

@@ -57,7 +57,7 @@ pub struct ApplyDeploymentArgs {
     /// It is shown field by field and host by host.
     #[arg(long)]
     dry_run: bool,
-    /// Take over units of these names that were made by verbs
+    /// Let deployments take over units that were made by verbs
     ///
     /// Without it, such a deployment is refused.
     #[arg(long)]

@@ -119,8 +119,7 @@ impl FollowedRollout {
 /// What an operator may do with a paused rollout.
 fn paused_hint(detail: &RolloutDetail) -> String {
     let name = &detail.rollout.deployment;
-    let mut hint =
-        format!("`muster rollout hosts {name}` shows more; `muster rollout resume {name}` resumes it");
+    let mut hint = format!("`muster rollout hosts {name}` shows more; `muster rollout resume {name}` resumes it");
     if detail.verbs.contains(&RolloutVerb::Retry) {
         hint.push_str(", `retry` retries failed hosts");
     }

@@ -89,7 +89,7 @@ pub struct CreateYuno {
     /// Start it
     #[arg(long)]
     pub run: bool,
-    /// Replace a yuno of this name
+    /// Replace what is there
     ///
     /// What is not given gets its default.
     #[arg(long)]

@@ -14,7 +14,7 @@ use muster_api::host_names::HostNames;
 /// Units that are listed.
 #[derive(Args, Clone, Debug)]
 pub struct UnitListArgs {
-    /// Show those of this host only
+    /// Host, by id or hostname
     #[arg(long)]
     host: Option<String>,
     /// Show those of this kind: yuno, container, files or packages

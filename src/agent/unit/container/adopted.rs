@@ -170,8 +170,6 @@ fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
         Diagnostic::new(format_args!(
             "{runtime} no longer has the container {wanted} that was adopted, and an agent does not create it again"
         ))
-        .with_hint(
-            "remove the unit (`muster unit retire`, `muster unit rm`), and adopt the container that exists now",
-        ),
+        .with_hint("remove the unit (`muster unit retire`, `muster unit rm`), and adopt the container that exists now"),
     )
 }
