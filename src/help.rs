@@ -142,9 +142,10 @@ fn examples_of(path: &str) -> Option<&'static [Example]> {
 /// The verb of all units that a verb of units of one kind stands for, if it is one.
 pub(crate) fn stands_for(path: &str) -> Option<String> {
     #[cfg(feature = "cli")]
-    return muster_cli::unit::alias_of(path);
+    let stands_for = muster_cli::unit::alias_of(path);
     #[cfg(not(feature = "cli"))]
-    return None;
+    let stands_for = path.is_empty().then(String::new);
+    stands_for
 }
 
 /// Examples as text, one in each line.

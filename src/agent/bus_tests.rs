@@ -160,7 +160,7 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
     let last = exec();
     console.publish(HostTopic::Command, false, fleet.sign(&last)).await;
     let (_, outcome) = console.outcome(last.id).await;
-    assert_eq!(outcome.status, EXITED, "it goes on as if nothing had been");
+    assert_eq!(outcome.status, EXITED, "it continues as if nothing had happened");
     a_moment().await;
     assert!(console.reports_so_far().iter().all(|report| report.command == last.id));
     agent.stop().await;

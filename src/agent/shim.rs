@@ -414,7 +414,7 @@ impl ShimHandle {
             match serde_json::from_slice(&line) {
                 Ok(event) => return Some(event),
                 Err(error) => {
-                    tracing::debug!(folder = %self.folder.display(), %error, "a shim sent an unknown message")
+                    tracing::debug!(folder = %self.folder.display(), %error, "a shim sent an unknown message");
                 }
             }
         }

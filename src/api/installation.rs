@@ -33,7 +33,7 @@ pub struct Installation {
     pub deployments_unfinished: u64,
     /// The first of these, by name: up to 20.
     pub unfinished_deployments: Vec<Deployment>,
-    /// Number of rollouts that go on, are paused, or have failed.
+    /// Number of rollouts that are running, are paused, or have failed.
     pub rollouts_unfinished: u64,
     /// The first of these, by deployment: up to 20.
     pub unfinished_rollouts: Vec<Rollout>,

@@ -367,7 +367,9 @@ async fn list(session: &CliSession) -> Result<(), Failure> {
     let Backups { recipients, every_hours, keep, dir, .. } = &backups;
     match (recipients.len(), every_hours) {
         (0, _) => {
-            print::say("no public key is configured, so no backups are made; `muster backup create-key` creates a pair")
+            print::say(
+                "no public key is configured, so no backups are made; `muster backup create-key` creates a pair",
+            );
         }
         (_, 0) => print::say("no automatic backups: every_hours is 0"),
         (_, hours) => print::say(format_args!("one every {hours} hours, of which {keep} are kept in {dir}")),

@@ -4,11 +4,9 @@
 //!
 //! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
 //! - [`mod@print`]: tables (laid out by [`table`]), JSON, YAML, ages, times, and messages; [`moment`]: times that
-//! people type;
-//!   [`watch`]: lists that are shown again and again; [`completion`]: names that shells complete
+//!   people type; [`watch`]: lists that are shown again and again; [`completion`]: names that shells complete
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`unit_targets`]: the units that a
-//! verb is for; [`change`]: changes units; [`wait`]: waits
-//!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
+//!   verb is for; [`change`]: changes units; [`wait`]: waits for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
 //!   print them
 //! - the verbs of every day: [`status`], [`ps`], [`apply_any`] (`muster apply`), [`logs`]; [`context_verb`]
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`authority`], [`exec`], [`command`], [`artifact`], [`config`],

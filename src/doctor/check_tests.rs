@@ -25,7 +25,7 @@ fn check(part: Part, found: PartFacts, name: &str, verdict: Verdict, words: &str
     let about: Vec<&Finding> = findings.iter().filter(|one| one.check == name).collect();
     let told = |one: &&Finding| format!("{} {}", one.finding, one.remedy.clone().unwrap_or_default());
     let is_there = about.iter().any(|one| one.verdict == verdict && told(one).contains(words));
-    assert!(is_there, "{name}: {verdict:?} with {words:?} is wanted: {about:#?}");
+    assert!(is_there, "{name}: {verdict:?} with {words:?} was expected: {about:#?}");
 }
 
 fn certificate_of(begins_ms: Millis, ends_ms: Millis) -> CertificateFacts {

@@ -129,7 +129,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is a folder"));
     }
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if found.len() > FILE_MAX_BYTES {
         return Err(io::Error::other(format!("it has more than {FILE_MAX_BYTES} bytes")));
@@ -143,7 +143,7 @@ fn program(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a file"));
     }
     Ok(access(path, AccessFlags::X_OK)?)
 }
@@ -153,7 +153,7 @@ fn own_folder(path: &Path) -> Option<Diagnostic> {
     let shown = path.display();
     let usage = "choose another folder, or run this as the user that the role runs as";
     match fs::metadata(path) {
-        Ok(found) if !found.is_dir() => Some(Diagnostic::new(format!("{shown} is no folder")).with_hint(usage)),
+        Ok(found) if !found.is_dir() => Some(Diagnostic::new(format!("{shown} is not a folder")).with_hint(usage)),
         Ok(_) => match access(path, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK) {
             Ok(()) => None,
             Err(error) => Some(Diagnostic::new(format!("the folder {shown} cannot be used: {error}")).with_hint(usage)),
@@ -234,7 +234,7 @@ mod tests {
         assert!(!folder.path().join("a").exists(), "nothing is made");
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
-        check(&file, FileUse::OwnFolder, &["is no folder"]);
+        check(&file, FileUse::OwnFolder, &["is not a folder"]);
         check(&file.join("below"), FileUse::OwnFolder, &["cannot be used"]);
         check(folder.path(), FileUse::OwnFolder, &[]);
     }

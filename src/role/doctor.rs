@@ -448,7 +448,7 @@ mod cli {
         .await
     }
 
-    /// The console that verbs ask. One that is asked no more may be long gone, which is no fault of this machine.
+    /// The console that verbs ask. Another one that is gone is not a fault of this machine.
     fn used(known: Contexts) -> impl Iterator<Item = (String, ConsoleContext)> {
         let Contexts { current, contexts } = known;
         contexts.into_iter().filter(move |(name, _)| current.as_ref() == Some(name))

@@ -371,7 +371,7 @@ async fn enrolled(
     print::say(format_args!("joining {}; they are kept, so this is needed once", counted(count, "host")));
     let joining = JoinInputs { store, rows: &rows, membership, facts: facts::facts(), shutdown };
     let told = |done| {
-        print::say(format_args!("{:>6} s  {done} of {} joined", began.elapsed().as_secs(), counted(count, "host")))
+        print::say(format_args!("{:>6} s  {done} of {} joined", began.elapsed().as_secs(), counted(count, "host")));
     };
     joining.join(&missing, tokens, told).await?;
     Ok(!shutdown.is_cancelled())

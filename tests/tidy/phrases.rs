@@ -16,7 +16,7 @@ fn table() -> Vec<Phrase> {
     let rows = include_str!("phrases.txt").lines().filter(|line| !line.starts_with('#'));
     let phrase = |row: &'static str| {
         let mut cells = row.split(" | ");
-        let (phrase, instead) = (cells.next().unwrap(), cells.next().expect(row));
+        let (Some(phrase), Some(instead)) = (cells.next(), cells.next()) else { panic!("{row:?} has no second cell") };
         Phrase { phrase, instead, but: cells.next().map(|but| but.split(", ").collect()).unwrap_or_default() }
     };
     rows.map(phrase).collect()

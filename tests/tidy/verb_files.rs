@@ -7,11 +7,12 @@ const SAMPLE: [&str; 5] = ["UnitFreeze", "unit_freeze", "\"freeze\"", "/freeze",
 
 /// The files that name it, each with what it alone can know. What several of them would say is a column of the table of
 /// verbs instead.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("src/cli/unit/verb.rs", "its help, and its options"),
     ("src/console/web/view/unit.rs", "its button"),
     ("src/help/examples.rs", "its examples"),
     ("src/rules/edit.rs", "what it does"),
+    ("src/vocabulary_tests.rs", "that it is a word of the command line"),
     ("topics/src/verb.rs", "its fields on the wire"),
     ("topics/src/verb_table.rs", "all else that everybody has to know of it"),
 ];

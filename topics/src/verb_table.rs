@@ -242,7 +242,7 @@ impl FromStr for KindName {
         Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| "yuno, container, files or packages is wanted".to_owned())
+            .ok_or_else(|| "unknown kind; use yuno, container, files or packages".to_owned())
     }
 }
 

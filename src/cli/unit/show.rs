@@ -57,7 +57,7 @@ pub(super) async fn show(session: &CliSession, wanted: OneUnit, noun: Noun) -> R
             ("deployment", unit.owner.as_ref().map(deployment::owner).unwrap_or_default()),
             (
                 "differs",
-                unit.deviation().map(|what| format!("{what}; what follows is what is wanted")).unwrap_or_default(),
+                unit.deviation().map(|what| format!("{what}; the rest shows what it should be")).unwrap_or_default(),
             ),
             ("artifact", spec.artifact().map(artifact).unwrap_or_default()),
             ("files", files(spec)),

@@ -112,7 +112,7 @@ impl Host {
                     .map_err(|error| may_heal(format!("{} cannot be removed: {error}", at.display())))?;
             }
             Ok(_) => {
-                tracing::warn!(%unit, path = %at.display(), "a file was changed outside of muster and is left unchanged")
+                tracing::warn!(%unit, path = %at.display(), "a file was changed outside of muster and is left unchanged");
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(may_heal(format!("{} cannot be read: {error}", at.display()))),
