@@ -8,6 +8,7 @@
 pub(crate) mod complete;
 mod examples;
 pub(crate) mod groups;
+pub(crate) mod other_words;
 pub(crate) mod pages;
 #[cfg(test)]
 #[cfg(feature = "simulate")]

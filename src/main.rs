@@ -262,7 +262,7 @@ fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result
             let verb = [noun].into_iter().chain(rest).map(|word| word.to_string_lossy().into_owned());
             help::show(Cli::command(), false, &verb.collect::<Vec<_>>())
         }
-        _ => error,
+        words => help::other_words::suggest(error, &command, words),
     })?;
     #[cfg(feature = "cli")]
     let watch = help::wants_watch(&matches);

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
-use crate::{Cli, help};
+use crate::{
+    Cli,
+    help::{self, other_words::OTHERWISE},
+};
 
 /// Nouns, and the verbs that need none.
 const NOUNS: &[&str] = &[
@@ -119,44 +122,6 @@ const VERBS: &[(&str, &str)] = &[
 
 /// The parts of one thing, which a verb lists by the plural of the part.
 const PARTS: &[&str] = &["certificates", "changes", "config", "endpoints", "hosts", "stats", "stores", "tasks"];
-
-/// Words that are said otherwise, as verb or option, and how.
-const OTHERWISE: &[(&str, &str)] = &[
-    ("abandon", "cancel"),
-    ("abort", "cancel"),
-    ("add", "create"),
-    ("bundle", "--out"),
-    ("dashboards", "dashboard"),
-    ("data", "--data-dir"),
-    ("days", "--for"),
-    ("delete", "rm"),
-    ("disable", "--enabled no"),
-    ("enable", "--enabled yes"),
-    ("end", "revoke, or cancel"),
-    ("flavour", "--language"),
-    ("force", "--yes, or --replace"),
-    ("from", "--since"),
-    ("get", "show"),
-    ("issued", "certificates"),
-    ("key", "create-key"),
-    ("lines", "--limit"),
-    ("list", "ls"),
-    ("make", "create"),
-    ("note", "--reason"),
-    ("off", "--enabled no"),
-    ("output", "--out: -o, --output is the format of what is printed"),
-    ("overwrite", "--replace"),
-    ("range", "--since and --until"),
-    ("remove", "rm"),
-    ("replaces", "--replace"),
-    ("rules", "rule ls"),
-    ("silences", "silence ls"),
-    ("status", "show"),
-    ("take", "create"),
-    ("ttl", "--for"),
-    ("unsilence", "silence rm"),
-    ("update", "set"),
-];
 
 /// What options and arguments mean that mean more than one thing, and why they may.
 const SEVERAL: &[(&str, &str, &[&str])] = &[
@@ -363,11 +328,16 @@ const SEVERAL: &[(&str, &str, &[&str])] = &[
 
 /// Verbs that have a word of [`OTHERWISE`], or a second word, all the same, and why.
 const EXCEPTED: &[(&str, &str, &str)] = &[
+    ("container adopt", "start", PROBE),
+    ("container create", "start", PROBE),
     ("container upgrade", "force", UNITS),
     ("status", "status", "the everyday verb is about the whole installation"),
+    ("unit create container", "start", PROBE),
     ("unit create yuno", "lines", TALKS),
+    ("unit create yuno", "start", PROBE),
     ("unit upgrade", "force", UNITS),
     ("yuno create", "lines", TALKS),
+    ("yuno create", "start", PROBE),
     ("yuno upgrade", "force", UNITS),
 ];
 
@@ -376,6 +346,9 @@ const UNITS: &str = "what it says depends on the kind of unit, or on the verb of
 
 /// Why `--lines` is no `--limit`.
 const TALKS: &str = "it is how a yuno talks, and no number of lines";
+
+/// Why `--start` is no `run`.
+const PROBE: &str = "it is a probe, of when a start is complete";
 
 /// The kinds of units, which `unit create` takes as a further word.
 const KINDS: &[&str] = &["container", "files", "packages", "yuno"];

@@ -42,7 +42,10 @@ pub(crate) const RARE: VerbGroup = VerbGroup {
 };
 
 /// What stands below the groups.
-const MORE: &str = "`muster help VERB` says more of one, `muster help --all` lists the rest.";
+const MORE: &str = "\
+Most nouns have the verbs `ls` and `show`. Things are made with `create`, `set` or `apply`, and
+ended with `rm`, `revoke` or `cancel`. `muster help NOUN` lists the verbs of a noun, and
+`muster help --all` the nouns that are rarely needed.";
 
 /// The grammar with a help that has the groups; with the rarely needed ones, if all are wanted.
 pub(super) fn with_groups(command: Command, all: bool) -> Command {

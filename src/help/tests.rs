@@ -233,6 +233,21 @@ fn lines_of_groups_fit_and_rare_verbs_are_listed_on_request() {
 }
 
 #[test]
+fn word_of_another_program_is_answered_with_ours() {
+    for (line, tip) in [
+        ("muster host list", "'ls'"),
+        ("muster artifact add x", "'create'"),
+        ("muster unit start a/b", "'run'"),
+        ("muster --utc rollout abort a/b", "'cancel'"),
+        ("muster up list", ""),
+        ("muster host remove x", "'rm'"),
+    ] {
+        let error = crate::parse(line.split(' ')).unwrap_err();
+        assert!(error.to_string().contains(tip), "{line}: {error}");
+    }
+}
+
+#[test]
 fn lists_are_watched_and_nothing_else() {
     for (line, wanted) in [
         ("muster host ls -w", Some(true)),
