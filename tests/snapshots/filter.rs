@@ -55,8 +55,8 @@ const FORMS: &[(&str, &str, &str)] = &[
     ("rollout-resume rollout-promote", r"(running|waits for approval)\n", "STATE\n"),
     // Made by chance.
     ("token-create", r"muster1\.[A-Za-z0-9_-]+", "TOKEN"),
-    ("backup-key", r"age1[a-z0-9]+", "PUBLIC"),
-    ("backup-key", r"AGE-SECRET-KEY-1[A-Z0-9]+", "PRIVATE"),
+    ("backup-create-key", r"age1[a-z0-9]+", "PUBLIC"),
+    ("backup-create-key", r"AGE-SECRET-KEY-1[A-Z0-9]+", "PRIVATE"),
     ("broker-password", r"\$[A-Za-z0-9+/=$.]{20,}", "HASH"),
     // Times.
     ("", r"[0-9]{8}T[0-9]{6}Z", "TIME"),
