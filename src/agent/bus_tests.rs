@@ -173,10 +173,20 @@ async fn console_of_a_later_protocol_is_refused_by_name_until_it_speaks_this_one
     let agent = fleet.working("agent").await;
     let is_raised = |beat: &Heartbeat, is_raised| match &beat.content {
         Beat::Full { state } => state.alerts.contains_key(&"later-protocol".parse().unwrap()) == is_raised,
-        _ => false,
+        Beat::Delta { patch, .. } => {
+            patch.pointer("/alerts/later-protocol").is_some_and(|alert| alert.is_null() != is_raised)
+        }
+        Beat::Digest { .. } => false,
     };
+    // Once it is answered: each answer clears what was raised before.
+    let first = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&first)).await;
+    console.outcome(first.id).await;
     let later = fleet.exec(&["/bin/true"]);
-    console.publish(HostTopic::Command, false, fleet.sign_later(&later)).await;
+    for _ in 0..2 {
+        console.publish(HostTopic::Command, false, fleet.sign_later(&later)).await;
+        a_moment().await;
+    }
     console.next(HostTopic::Heartbeat, |beat: &Heartbeat| is_raised(beat, true)).await;
     // The answers to its heartbeats are of the protocol that it knows.
     console.next(HostTopic::Heartbeat, |beat: &Heartbeat| is_raised(beat, false)).await;

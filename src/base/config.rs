@@ -242,6 +242,16 @@ mod tests {
     }
 
     #[test]
+    fn wrong_value_of_a_required_key_is_the_only_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        fs::write(&path, "[[outlets]]\nurl = 7\n").unwrap();
+        let found: Examination<Sample> = examine("agent", Some(&path), []);
+        let told: Vec<String> = found.problems.iter().map(|problem| Diagnostic::of(problem).to_string()).collect();
+        assert!(told.len() == 1 && told[0].contains("line 2") && !told[0].contains("missing"), "{told:#?}");
+    }
+
+    #[test]
     fn removed_key_says_what_to_do() {
         let removed = REMOVED.iter().find(|removed| removed.role == "agent" && removed.key.contains('.')).unwrap();
         let (table, key) = removed.key.split_once('.').unwrap();

@@ -55,7 +55,7 @@ pub async fn run(args: PlanArgs, session: &CliSession) -> Result<(), Failure> {
         plan = session.client.get(&path, &[]).await?;
         if plan.asked > 0 && told != Some(plan.answered) && !session.printer.is_for_programs() {
             told = Some(plan.answered);
-            print::say(format_args!("{} of {} have answered", plan.answered, hosts(plan.asked)));
+            print::say(format_args!("{} of {} answered", plan.answered, hosts(plan.asked)));
         }
     }
     if let Some(error) = &plan.error {

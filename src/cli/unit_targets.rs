@@ -2,7 +2,7 @@
 
 use clap::Args;
 use muster_api::Unit;
-use muster_base::failure::{Failure, FailureKind};
+use muster_base::failure::Failure;
 use muster_topics::select::Select;
 
 use super::{
@@ -96,12 +96,12 @@ pub fn pick<'a>(all: &'a [Unit], which: &UnitTargets, verb: NounVerb) -> Result<
         picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
     }
     if let (true, Some(select)) = (picked.is_empty(), &which.select) {
-        return Err(Failure::new(FailureKind::Failed, format!("no {} is picked by {select}", noun.word()))
+        return Err(Failure::not_found(format_args!("no {} matches {select}", noun.word()))
             .hint("`muster unit ls --select …` shows what an expression picks"));
     }
     if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::new(FailureKind::Failed, format!("there is no {} on {host}", noun.word()))
-            .hint("`muster unit ls` lists what there is"));
+        return Err(Failure::not_found(format_args!("there is no {} on {host}", noun.word()))
+            .hint("`muster unit ls` lists the units"));
     }
     Ok(picked)
 }

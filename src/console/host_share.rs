@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn message_names_what_and_how_much_and_the_key() {
         let near = used(9).message().to_string();
-        assert!(near.contains("9 of the 10 units") && near.contains("`muster host revoke`"), "{near}");
+        assert!(near.contains("9 of at most 10 units") && near.contains("`muster host revoke`"), "{near}");
         let series = ShareUse { kind: ShareKind::Series, used: 9, most: 10 }.message().to_string();
         assert!(series.contains("`host_series_max`"), "{series}");
         for kind in ShareKind::ALL {

@@ -91,7 +91,7 @@ fn servers_are_judged_by_how_far_a_connection_comes() {
         (Reach::Unresolved("unknown".to_owned()), "DNS"),
         (Reach::Refused("refused".to_owned()), "open the firewall"),
         (Reach::NoTls("no".to_owned()), "another program"),
-        (Reach::Invalid, "no address"),
+        (Reach::Invalid, "is not a valid address"),
     ] {
         check(Part::Agent, server(reach), "console", Verdict::Problem, words);
     }
@@ -219,7 +219,7 @@ fn the_rest_is_judged() {
         Verdict::Problem,
         "sets the store aside",
     );
-    check(Part::Console, store(StoreState::Damaged("page 7".to_owned())), "store", Verdict::Problem, "copy");
+    check(Part::Console, store(StoreState::Damaged("page 7".to_owned())), "store", Verdict::Problem, "from a backup");
     check(Part::Agent, store(StoreState::Missing), "store", Verdict::NotApplicable, "");
     check(Part::Agent, store(StoreState::Unchecked("no".to_owned())), "store", Verdict::Warning, "as root");
     let private = |mode| PartFacts { private: vec![(path.clone(), mode)], ..well() };
@@ -266,7 +266,7 @@ fn alerts_of_a_console_are_told_once_for_each_rule() {
         told: Diagnostic::new("it has too many").with_hint("ask it for fewer"),
     };
     let of = |alerts| PartFacts { consoles: vec![ConsoleFacts { name: "main".to_owned(), alerts }], ..well() };
-    check(Part::Cli, of(Ok(Vec::new())), "console alerts", Verdict::Ok, "main has none");
+    check(Part::Cli, of(Ok(Vec::new())), "console alerts", Verdict::Ok, "main has no alerts of its own");
     check(Part::Cli, of(Err("it is away".to_owned())), "console alerts", Verdict::NotApplicable, "it is away");
     let one = of(Ok(vec![alert("console-clock", None)]));
     check(Part::Cli, one, "console alerts", Verdict::Warning, "console-clock: it has too many ask it for fewer");

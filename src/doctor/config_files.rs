@@ -215,7 +215,7 @@ mod tests {
             check(folder.path(), usage, &["it is a folder"]);
         }
         check(&text, FileUse::Text, &[]);
-        check(&text, FileUse::Secret, &["others may read it (mode 644)"]);
+        check(&text, FileUse::Secret, &["is readable by other users (mode 644)"]);
         check(&file("secret", "x", 0o600), FileUse::Secret, &[]);
         check(&text, FileUse::Certificate, &["cannot be read"]);
         check(&file("key", "x", 0o600), FileUse::Key, &["no private key"]);

@@ -318,7 +318,7 @@ fn unit_is_managed_and_removed_from_its_page() {
         browser.check_page("unit-retired-narrow").await;
         browser.click("form[action$='/remove'] button").await;
         fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
-            run if run.code == 1 => Ok(()),
+            run if run.code == 3 => Ok(()),
             run => Err(run.stdout),
         });
         browser.see("default/till").await;
@@ -435,7 +435,7 @@ fn deployment_is_rolled_back_and_removed_on_its_pages() {
         browser.check_page("deployment-removal").await;
         browser.click("main button.danger").await;
         fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
-            run if run.code == 1 => Ok(()),
+            run if run.code == 3 => Ok(()),
             run => Err(run.stdout),
         });
         browser.see("There are no deployments.").await;
@@ -493,7 +493,7 @@ fn host_is_drained_and_opened_and_variables_are_set_on_pages() {
         browser.check_page("drain").await;
         browser.click("main button.danger").await;
         fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
-            run if run.code == 1 => Ok(()),
+            run if run.code == 3 => Ok(()),
             run => Err(run.stdout),
         });
         browser.see("drained").await;

@@ -92,7 +92,7 @@ fn layered_configs_merge_and_secrets_stay_hidden() {
     // By hand, on the host: it is told, and still nothing is shown.
     fs::write(path, r#"{"url": "//u:hunter2-hunter2@db"}"#).unwrap();
     let run = fleet.muster(&["-o", "json", "yuno", "config", "--effective", "default/till"]).expect_code(0);
-    assert!(run.stderr.contains("config.json is not as the agent wrote it"), "{}", run.stderr);
+    assert!(run.stderr.contains("config.json was changed after the agent wrote it"), "{}", run.stderr);
     assert!(!run.stdout.contains("hunter"), "{}", run.stdout);
 }
 

@@ -266,7 +266,7 @@ fn broker_reload_keeps_its_clients() {
     place.issue("broker", "broker", &["--san", "127.0.0.1", "--san", "localhost"]);
     place.config(&format!("monitor_listen = \"127.0.0.1:0\"\n{setting}"));
     broker.signal(nix::sys::signal::Signal::SIGHUP);
-    broker.wait_for("what it took", |printed| printed.contains("before a restart: monitor_listen").then_some(()));
+    broker.wait_for("what it took", |printed| printed.contains("need a restart: monitor_listen").then_some(()));
     assert!(with_password("operator-berta", "berta's"));
     assert_ne!(certificate_shown(&mqtts), before);
     assert!(!annas.ended() && annas.printed().matches("received CONNACK").count() == 1, "{}", annas.printed());

@@ -68,7 +68,7 @@ fn documents_of_units_and_deployments_are_applied_together() {
 fn contexts_are_listed_chosen_and_removed_without_a_console() {
     let mut fleet = Fleet::start();
     let link = fleet.sign_in_link();
-    fleet.ok(&["login", &link, "--name", "second"]);
+    fleet.ok(&["--context", "second", "login", &link]);
     fleet.stop();
     let current = |fleet: &Fleet| {
         let listed = fleet.json(&["context", "ls"]);

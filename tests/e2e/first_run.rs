@@ -75,7 +75,7 @@ fn token_of_loopback_console_has_a_hint() {
     let token = made.stdout.trim().to_owned();
     made.expect_code(0)
         .expect_stderr(&format!("on the other machine: muster agent --join {token}"))
-        .expect_stderr("no other machine reaches")
+        .expect_stderr("which no other machine can reach")
         .expect_stderr("hint: stop `muster up` and start it with `--listen ADDRESS`");
     let made = fleet.json(&["token", "create"]);
     assert!(made["warning"]["hint"].as_str().unwrap().contains("--listen"), "{made}");

@@ -125,7 +125,7 @@ fn up_without_reserve_can_be_read_and_runs_units() {
     fleet.again();
     fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("is full");
     fleet.unit_in_phase("default/hello", "running");
-    fleet.muster(&["exec", "--", "echo", "one"]).expect_code(3).expect_stderr("free space");
+    fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("free space");
     disk.empty();
     eventually("a command", || {
         let run = fleet.muster(&["exec", "--", "echo", "two"]);
@@ -142,7 +142,7 @@ fn console_on_a_read_only_disk_says_so_and_can_be_read() {
     fleet.unit_in_phase("default/hello", "running");
     disk.abort();
     for _ in 0..2 {
-        fleet.muster(&["exec", "--", "echo", "one"]).expect_code(3).expect_stderr("read-only").expect_stderr("hint: ");
+        fleet.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr("read-only").expect_stderr("hint: ");
     }
     eventually("an alert of the console", || {
         let alerts = fleet.json(&["alert", "ls"]);
@@ -393,7 +393,7 @@ fn exhausted_reserve_is_reported_to_the_caller() {
         disk.fill();
     }
     let why = "cannot write to";
-    roles.home.muster(&["exec", "--", "echo", "one"]).expect_code(1).expect_stderr(why).expect_stderr("free space");
+    roles.home.muster(&["exec", "--", "echo", "one"]).expect_code(3).expect_stderr(why).expect_stderr("free space");
     // With room it is done.
     disk.empty();
     eventually("no alert", || match roles.ok(&["alert", "ls"]) {

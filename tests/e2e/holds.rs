@@ -130,7 +130,10 @@ fn selectors_choose_the_units_of_verbs() {
     fleet.unit_in_phase("default/b", "stopped");
     assert_eq!(names("phase=running"), [json!("default/a")]);
     fleet.muster(&["yuno", "stop", "--select", "role=teller"]).expect_code(2).expect_stderr("needs confirmation");
-    fleet.muster(&["yuno", "stop", "--select", "role=nothing"]).expect_code(3).expect_stderr("no yuno matches by");
+    fleet
+        .muster(&["yuno", "stop", "--select", "role=nothing"])
+        .expect_code(3)
+        .expect_stderr("no yuno matches role=nothing");
     let run = fleet.muster(&["unit", "ls", "--select", "realm=default adn role=x"]).expect_code(2);
     run.expect_stderr("expected `and`, `or` or the end").expect_stderr("             ^");
 }

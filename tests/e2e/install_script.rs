@@ -269,7 +269,7 @@ fn what_is_needed_is_named() {
     let release = Release::small(&home);
     let (folder, key) = (release.folder.to_str().unwrap(), release.key.to_str().unwrap());
     for (args, code, words) in [
-        (&["--form"][..], 2, "no option --form"),
+        (&["--form"][..], 2, "unknown option --form"),
         (&["--from"], 2, "needs a value"),
         (&["--from", folder], 2, "no key is named"),
         (&["--from", folder, "--key", "nonsense"], 2, "neither a PEM file"),

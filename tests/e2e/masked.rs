@@ -76,8 +76,8 @@ fn secret_is_masked_in_everything_that_can_speak() {
     let fleet = &bench.fleet;
     let mut heard = bench.prints(&["-o", "json", "unit", "show", "default/quotes"], "bad line: pw=***");
     heard += &bench.prints(&["unit", "tasks", "default/quotes"], "pw=***");
-    let tasks = bench.prints(&["-o", "json", "unit", "tasks", "default/tells"], "it has ended with code 0");
-    let tasks: Value = serde_json::from_str(&tasks).unwrap();
+    heard += &bench.prints(&["-o", "json", "unit", "tasks", "default/tells"], "it has ended with code 0");
+    let tasks = fleet.json(&["unit", "tasks", "default/tells"]);
     let tasks = tasks["tasks"].as_array().unwrap();
     let number = tasks.iter().find(|task| task["action"] == "notify").unwrap()["number"].to_string();
     let log = bench.prints(&["unit", "tasks", "default/tells", "--task", &number], "told");

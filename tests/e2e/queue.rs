@@ -82,7 +82,12 @@ fn queued_commands_run_in_order_and_excess_is_resent() {
     bench.state(&third, "accepted");
     assert!(bench.roles.ok(&["command", "ls"]).contains("queued on the host"));
     // There is no time left to come again; with more of it, it does.
-    bench.roles.home.muster(&["exec", "--expires", "5s", "--", "true"]).expect_code(3).expect_stderr("2 wait");
+    bench
+        .roles
+        .home
+        .muster(&["exec", "--expires", "5s", "--", "true"])
+        .expect_code(3)
+        .expect_stderr("2 are waiting, the maximum");
     let fourth = bench.exec(&[], &bench.note("fourth"));
     // Longer than its time limit: that begins with the program.
     std::thread::sleep(std::time::Duration::from_millis(2_500));

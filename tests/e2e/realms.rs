@@ -226,7 +226,7 @@ fn snapshot_is_activated_and_deactivated() {
     assert_eq!(pid(&fleet.unit_in_phase("default/b", "running")), pid(&b));
     fleet.ok(&["snapshot", "activate", "good"]);
     assert_eq!(pid(&fleet.unit_in_phase("default/a", "running")), pid(&back));
-    fleet.muster(&["snapshot", "rm", "good"]).expect_code(1).expect_stderr("is active");
+    fleet.muster(&["snapshot", "rm", "good"]).expect_code(3).expect_stderr("is active");
 
     // And forth again, and then nothing needs the snapshot any more.
     fleet.ok(&["snapshot", "deactivate", "good"]);

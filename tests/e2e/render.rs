@@ -333,19 +333,19 @@ fn template_that_cannot_be_rendered_is_refused_and_changes_nothing() {
     }
     // What a host is asked to render has the same faults, and placeholders of all kinds.
     let host = ["--host", &bench.host];
-    for (args, words) in [
-        (["{{ fact.cpu }}", "x"], "unknown name fact.cpu"),
-        (["{{ vars.color }}", "x"], "vars.color has no value here"),
-        (["{{ realm }}", "{port:x}"], "argument 3: it says {port:x}, and provides has no x"),
-        (["{endpoint:y}", "x"], "argument 2: it says {endpoint:y}, and needs has no y"),
-        (["{{ '{nonsense}' }}", "x"], "argument 2: it says {nonsense}, which is an unknown placeholder"),
+    for (args, code, words) in [
+        (["{{ fact.cpu }}", "x"], 3, "unknown name fact.cpu"),
+        (["{{ vars.color }}", "x"], 3, "vars.color has no value here"),
+        (["{{ realm }}", "{port:x}"], 1, "argument 3: it says {port:x}, and provides has no x"),
+        (["{endpoint:y}", "x"], 1, "argument 2: it says {endpoint:y}, and needs has no y"),
+        (["{{ '{nonsense}' }}", "x"], 1, "argument 2: it says {nonsense}, which is an unknown placeholder"),
     ] {
         let path = bench.document(&args, &json!({}));
         let run = fleet.muster(&[&["render", &path][..], &host].concat());
-        assert!(run.code == 1 && run.stderr.contains(words), "{} {}", run.code, run.stderr);
+        assert!(run.code == code && run.stderr.contains(words), "{} {}", run.code, run.stderr);
     }
     let run = fleet.muster(&["render", &bench.document(&[], &json!({})), "--host", "nobody"]);
-    assert!(run.code == 1 && run.stderr.contains("hint: `muster host ls` lists"), "{} {}", run.code, run.stderr);
+    assert!(run.code == 3 && run.stderr.contains("hint: `muster host ls` lists"), "{} {}", run.code, run.stderr);
     let run = fleet.muster(&[&["render", "--unit", "default/none"][..], &host].concat());
     assert!(run.code != 0 && run.stderr.contains("default/none"), "{} {}", run.code, run.stderr);
     // What only the host knows, it refuses.

@@ -430,8 +430,8 @@ fn impossible_replacement_is_refused() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let probe = format!("tcp:{free}");
     let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "start-first"];
-    let run = fleet.muster(&[&create[..], &["--ready", &probe]].concat()).expect_code(1);
-    run.expect_stderr("probes.ready may be the one");
+    let run = fleet.muster(&[&create[..], &["--ready", &probe]].concat()).expect_code(3);
+    run.expect_stderr("the old one may answer probes.ready");
     fleet
         .muster(&["yuno", "create", "default/till", "--artifact", "till@1", "--update-order", "at-once"])
         .expect_code(2);

@@ -545,7 +545,9 @@ fn agent_and_console_reload_on_sighup() {
     fs::write(&path, format!("{text}artifact_max_bytes = 4\nmetric_days = 15\n")).unwrap();
     let console = roles.console.as_mut().unwrap();
     console.signal(nix::sys::signal::Signal::SIGHUP);
-    console.wait_for("what it took", |printed| printed.contains("before a restart: metric_days").then_some(()));
+    console.wait_for("what it took", |printed| {
+        printed.contains("these changes need a restart: metric_days").then_some(())
+    });
     let file = write(&roles.home, "five", "12345");
     let run = roles.home.muster(&["artifact", "create", &file, "--role", "five", "--version", "1"]);
     assert_ne!(run.code, 0, "{}", run.stdout);

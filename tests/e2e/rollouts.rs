@@ -148,7 +148,7 @@ fn bad_version_is_stopped_in_its_first_wave_and_taken_back() {
     assert_eq!(good.code, 0, "{}", good.stderr);
     assert!(good.stderr.contains("wave 2 of 2") && good.stderr.contains("3 verified"), "{}", good.stderr);
     let bad = bench.roles.home.muster(&["deployment", "apply", &bench.write("bad", &policy), "--yes"]);
-    assert!(bad.code == 1 && bad.stderr.contains("version 3 goes back"), "{}", bad.stderr);
+    assert!(bad.code == 1 && bad.stderr.contains("version 3 rolls it back"), "{}", bad.stderr);
     let shown = bench.phase("completed");
     assert_eq!(
         (&shown["version"], &shown["is_rollback"], &shown["outcomes"]),
@@ -157,7 +157,7 @@ fn bad_version_is_stopped_in_its_first_wave_and_taken_back() {
     let before = bench.roles.json(&["rollout", "show", "default/shop", "--version", "2"]);
     assert_eq!(before["phase"], json!({"kind": "rolled_back", "by": 3}));
     assert_eq!(before["on_waves"][0]["admitted"], 1, "{before}");
-    let last = "it is rolled back by version 3: 1 of 1 hosts of wave 1 have failed; at most 0 may fail";
+    let last = "it is rolled back by version 3: 1 of 1 host of wave 1 failed; at most 0 may fail";
     assert_eq!(before["steps"][0]["text"], last, "{before}");
     assert_eq!(bench.words(), ["good"; 3]);
     let ledger = bench.roles.json(&["rollout", "ls", "default/shop"]);

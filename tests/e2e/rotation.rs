@@ -351,7 +351,7 @@ fn fleet_moves_to_an_external_signer_and_to_its_next_key() {
     signers.stop();
     let refused = bench.roles.home.muster(&["exec", "--host", &bench.hosts[0], "--", "true"]).expect_code(4);
     let refused = refused.expect_stderr("does not sign").expect_stderr("nothing of this was done");
-    assert!(refused.stderr.contains("hint: see that it runs"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: check that it is running"), "{}", refused.stderr);
     assert_eq!(count(), before);
     let is_raised = || {
         let alerts = bench.roles.json(&["alert", "ls"]);

@@ -54,7 +54,7 @@ fn changed_secret_reaches_its_units_and_nobody_else_sees_it() {
         fleet.muster(&[&args[..], more].concat())
     };
     let refused = create("default/restarts", &[]);
-    assert!(refused.code == 1 && refused.stderr.contains("muster secret set db"), "{}", refused.stderr);
+    assert!(refused.code == 3 && refused.stderr.contains("muster secret set db"), "{}", refused.stderr);
 
     let (first, second) = (file(&fleet.home, "first", &format!("{FIRST}\n")), file(&fleet.home, "second", SECOND));
     fleet.ok(&["secret", "set", "db", "--file", &first]);
@@ -64,7 +64,7 @@ fn changed_secret_reaches_its_units_and_nobody_else_sees_it() {
     units.iter().for_each(|unit| has_read(&fleet, unit, FIRST));
     let before = units.map(|unit| pid(&fleet, &format!("default/{unit}")));
     let unneeded = fleet.muster(&["secret", "rm", "db"]);
-    assert!(unneeded.code == 1 && unneeded.stderr.contains("default/restarts"), "{}", unneeded.stderr);
+    assert!(unneeded.code == 3 && unneeded.stderr.contains("default/restarts"), "{}", unneeded.stderr);
 
     let asked = fleet.muster(&["secret", "set", "db", "--file", &second]);
     assert!(asked.code == 2 && asked.stderr.contains("secret db 1 → 2"), "{}", asked.stderr);

@@ -63,7 +63,7 @@ fn top_prints_once_without_terminal() {
 
     assert_eq!(fleet.json(&["top", "--select", &format!("host={host}")]).as_array().unwrap().len(), 1);
     let run = fleet.muster(&["top", "--select", "host=nobody"]);
-    assert_eq!(run.code, 1);
+    assert_eq!(run.code, 3);
     assert!(run.stderr.contains("no host matches"), "{run:?}");
     assert_eq!(fleet.muster(&["top", "--select", "("]).code, 2);
 }

@@ -43,6 +43,10 @@ const FORMS: &[(&str, &str, &str)] = &[
     ("ps", r"(?m) +[0-9.]+ ([KMG]i)?B$", ""),
     ("yuno.ls unit-ls", r"\b[0-9]{3,}\b", "PID"),
     ("unit-show", r"(?m)^(pid +)[0-9]+", "${1}PID"),
+    // Whether it has been up for long enough yet.
+    ("unit-show", r"(?m)^verified .*\n", ""),
+    // How often it was told before the last host.
+    ("plan", r"(?m)^0 of .* answered\n", ""),
     ("unit-tasks", r"\b[0-9]+\.[0-9] s\b", "N s"),
     ("simulate", r"[0-9.]+ ([KMG]iB|B)\b", "SIZE"),
     ("simulate", r"after [0-9.]+ s", "after N s"),

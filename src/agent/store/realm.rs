@@ -106,7 +106,7 @@ pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<R
     if !children.is_empty() {
         return conflict(
             Diagnostic::new(format_args!("realm {realm} is the parent of {}", children.join(", ")))
-                .with_hint("remove these units first"),
+                .with_hint("remove these realms first"),
         );
     }
     let name = realm.as_str();

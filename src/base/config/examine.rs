@@ -103,14 +103,20 @@ impl<T: DeserializeOwned> Examination<T> {
                 },
             ));
         });
-        // Each round takes what is wrong away, until the rest is right.
+        // Each round takes what is wrong away, until the rest is right. What is missing then was named before.
+        let mut taken: Vec<String> = Vec::new();
         while let Err(error) = T::deserialize(Deserializer::from(document.clone())) {
             let offset = error.span().map_or(0, |span| span.start);
-            wrong.push((offset, invalid(explain(&text, &error))));
-            let is_taken = error.span().is_some_and(|span| take_at(document.get_mut(), &span));
-            if !is_taken {
-                document = Spanned::new(0..0, DeTable::new());
-                break;
+            let is_known = taken.iter().any(|name| error.message() == format!("missing field `{name}`"));
+            if !is_known {
+                wrong.push((offset, invalid(explain(&text, &error))));
+            }
+            match error.span().and_then(|span| take_at(document.get_mut(), &span)) {
+                Some(name) => taken.push(name),
+                None => {
+                    document = Spanned::new(0..0, DeTable::new());
+                    break;
+                }
             }
         }
         wrong.sort_by_key(|(offset, _)| *offset);
@@ -223,20 +229,20 @@ fn take_unknown(
     }
 }
 
-/// Takes the deepest key whose name or value is at a place out of a table.
-fn take_at(table: &mut DeTable<'_>, place: &Range<usize>) -> bool {
+/// Takes the deepest key whose name or value is at a place out of a table; returns its name.
+fn take_at(table: &mut DeTable<'_>, place: &Range<usize>) -> Option<String> {
     let is_in = |span: Range<usize>| span.start <= place.start && place.start < span.end.max(span.start + 1);
     for (_, value) in table.iter_mut() {
-        let is_taken = match value.get_mut() {
+        let taken = match value.get_mut() {
             DeValue::Table(inner) => take_at(inner, place),
-            DeValue::Array(all) => all.iter_mut().any(|one| match one.get_mut() {
+            DeValue::Array(all) => all.iter_mut().find_map(|one| match one.get_mut() {
                 DeValue::Table(inner) => take_at(inner, place),
-                _ => false,
+                _ => None,
             }),
-            _ => false,
+            _ => None,
         };
-        if is_taken {
-            return true;
+        if taken.is_some() {
+            return taken;
         }
     }
     let found = table.iter().find(|(key, value)| {
@@ -246,8 +252,8 @@ fn take_at(table: &mut DeTable<'_>, place: &Range<usize>) -> bool {
         };
         is_in(key.span()) || is_in(value.span()) || is_inside
     });
-    let Some(name) = found.map(|(key, _)| key.get_ref().as_ref().to_owned()) else { return false };
-    table.remove(name.as_str()).is_some()
+    let name = found.map(|(key, _)| key.get_ref().as_ref().to_owned())?;
+    table.remove(name.as_str()).map(|_| name)
 }
 
 /// Says of each key of a table where it is.

@@ -319,7 +319,7 @@ mod tests {
         let several = resolve(&["deadbe".to_owned()], &alike).unwrap_err().problem;
         assert_eq!(
             several.diagnostic.cause,
-            "the ids of several hosts begin with \"deadbe\": deadbe11-0000-4000-8000-000000000002 (host-2), \
+            "\"deadbe\" is the beginning of several hosts' ids: deadbe11-0000-4000-8000-000000000002 (host-2), \
              deadbeef-0000-4000-8000-000000000001 (host-1)"
         );
     }

@@ -383,8 +383,8 @@ async fn sealing_keys(store: &Store, hosts: &TargetHosts, secret: &str) -> Resul
     if !without.is_empty() {
         let named = first_names(&without, NAMED_MAX);
         let message = format!(
-            "the command has {secret} for its hosts alone, and there is \
-                 no sealing key yet of {named}"
+            "the command has {secret} that only its hosts may read, and there is \
+                 no sealing key yet for {named}"
         );
         return Err(Error::conflict("no_sealing_key", message).hint(
             "a host sends its key as soon as it reaches the console's port \

@@ -184,7 +184,7 @@ async fn certificates_of_a_host_are_few_however_often_it_asks() {
     let shared = fixture.shared();
     let own = crate::store::alert::raised_own(shared.store.read(), host).await.unwrap();
     let alert = own.iter().find(|alert| alert.rule.as_str() == ShareKind::Certificates.rule()).unwrap();
-    assert!(alert.diagnostic.cause.contains("more than the 16 certificates"), "{}", alert.diagnostic);
+    assert!(alert.diagnostic.cause.contains("exceeds the limit of 16 certificates"), "{}", alert.diagnostic);
     assert_eq!(shared.hosts.shares.exceeded(ShareKind::Certificates), 1);
     let lifetime = fixture.shared().current().host_certificate_lifetime();
     pass(i64::try_from(lifetime.as_millis()).unwrap() / 2).await;

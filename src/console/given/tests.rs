@@ -205,7 +205,10 @@ async fn stolen_certificate_that_claims_everything_gets_nothing() {
     for (configs, what) in [(&newer().1[..], "configs"), (&[], "secrets")] {
         let refused = submit(&fixture, thief.id, upgrade(&from, None, configs)).await.unwrap_err();
         assert_eq!((refused.status, &*refused.problem.code), (409, "not_given"), "{what}");
-        assert!(refused.problem.diagnostic.cause.contains("default/relay to thief"), "{refused}");
+        assert!(
+            refused.problem.diagnostic.cause.contains("default/relay on thief was not created through this console"),
+            "{refused}"
+        );
     }
     let to_thief = || NewTarget::Hosts(vec![thief.id.to_string()]);
     let copy = submit_to(&fixture, to_thief(), apply(spec.clone()), Some(claimed.clone())).await.unwrap_err();

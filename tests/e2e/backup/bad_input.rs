@@ -27,7 +27,7 @@ fn bad_backups_keys_and_folders_are_named() {
     check(verify("one.tar.age", &file(home, "public", "age1qqqq\n")), 2, &["it is a public key"]);
     check(verify("one.tar.age", &file(home, "empty", "# nothing\n")), 2, &["AGE-SECRET-KEY-1"]);
     check(verify(&file(home, "text", "nothing of this kind\n"), "key.txt"), 2, &["not a backup"]);
-    verify(".", "key.txt").expect_code(1).expect_stderr("not a regular file");
+    verify(".", "key.txt").expect_code(2).expect_stderr("not a regular file");
 
     let whole = fs::read(home.path().join("one.tar.age")).unwrap();
     for cut in [1, 20, 1_000, whole.len() - 300] {

@@ -103,8 +103,8 @@ fn missing_adopted_container_is_not_recreated() {
     let other = make(&podman, &image, "old-web", &[]);
     let unit = fleet.unit_in_phase("default/old", "failed");
     let error = unit["observed"]["error"]["message"].as_str().unwrap();
-    assert!(error.contains("podman has no longer the container old-web that was adopted"), "{error}");
-    fleet.muster(&["container", "run", "default/old"]).expect_code(1).expect_stderr("no longer the container old-web");
+    assert!(error.contains("podman no longer has the container old-web that was adopted"), "{error}");
+    fleet.muster(&["container", "run", "default/old"]).expect_code(1).expect_stderr("no longer has the container old-web");
     // What has its name now is another.
     fleet.ok(&["unit", "retire", "default/old"]);
     fleet.ok(&["container", "rm", "default/old"]);
@@ -141,7 +141,7 @@ fn impossible_adoption_is_refused_with_reason() {
     made.expect_code(1).expect_stderr("was created by an agent");
     let fields = json!({"image": {"existing": "runs"}, "args": ["/bin/sh"]});
     let path = write(&fleet, &shop(fields));
-    fleet.muster(&["unit", "apply", &path]).expect_code(2).expect_stderr("runs is adopted as it was made");
+    fleet.muster(&["unit", "apply", &path]).expect_code(2).expect_stderr("runs is adopted with its present settings");
     // Nothing has become of any of them.
     assert_eq!(podman.inspect("runs")["State"]["Pid"], runs["State"]["Pid"]);
 }

@@ -75,7 +75,7 @@ fn hanging_runtime_does_not_block_others() {
     apply(&fleet, &shop(json!({"unit": "default/stall", "runtime": "lxc"})));
     fleet.unit_in_phase("default/till", "running");
     fleet.unit_in_phase("default/stall", "running");
-    let inside = fleet.muster(&["unit", "exec", "default/shop", "--", "echo", "well"]).expect_code(1);
+    let inside = fleet.muster(&["unit", "exec", "default/shop", "--", "echo", "well"]).expect_code(3);
     inside.expect_stderr("default/shop cannot be entered: the container runtime did not answer at");
     assert_eq!(fleet.ok(&["unit", "exec", "default/stall", "--", "echo", "well"]), "well\n");
     podman.service().signal(Signal::SIGCONT);

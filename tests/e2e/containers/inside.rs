@@ -275,7 +275,7 @@ fn invalid_command_inside_is_refused() {
     };
     let shop = ["default/shop"];
     let other = |unit: &str| fleet.muster(&["unit", "exec", unit, "--", "true"]);
-    other("default/none").expect_code(1).expect_stderr("there is no unit default/none");
+    other("default/none").expect_code(3).expect_stderr("there is no unit default/none");
     other("default/till").expect_code(2).expect_stderr("default/till is a yuno, which has no `exec`");
     refused(
         &[&shop[..], &["--user", "daemon"]].concat(),

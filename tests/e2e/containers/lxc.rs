@@ -240,7 +240,7 @@ fn foreign_containers_are_not_touched() {
     fs::create_dir(&others).unwrap();
     fs::write(others.join("config"), "lxc.uts.name = other\n").unwrap();
     let path = write(&fleet, &stall(json!({})));
-    fleet.muster(&["unit", "apply", &path]).expect_code(1).expect_stderr("did not make");
+    fleet.muster(&["unit", "apply", &path]).expect_code(1).expect_stderr("did not create");
     let unit = fleet.unit_in_phase("default/shop", "failed");
     assert!(unit["observed"]["error"]["hint"].as_str().unwrap().starts_with("rename or remove it"), "{unit}");
     fleet.ok(&["unit", "retire", "default/shop"]);

@@ -87,7 +87,7 @@ fn fifth_failure_holds_the_container() {
             (&json!("running"), &json!("failed")),
             "{held}"
         );
-        assert!(held["observed"]["error"]["message"].as_str().unwrap().contains("started again 5 times"), "{held}");
+        assert!(held["observed"]["error"]["message"].as_str().unwrap().contains("restarted 5 times"), "{held}");
         fleet.muster(&["unit", "unhold", &unit(runtime)]);
         let again = fleet.unit(&unit(runtime), |unit| unit["hold"].is_null() && unit["observed"]["phase"] == "backoff");
         assert!(again["observed"]["attempts"].as_u64().unwrap() < 3, "{again}");

@@ -390,7 +390,8 @@ fn drift_is_corrected_or_reported() {
     bench.apply(json!({"present": ["tool=1.0", "conf"], "drift": "report"}));
     bench.verified();
     apt(&["apt-get", "-q", "-y", "install", "tool=2.0"]);
-    bench.unit("reported drift", |unit| unit["observed"]["drift"] == json!([{"message": "tool is 2.0, not 1.0"}]));
+    bench
+        .unit("reported drift", |unit| unit["observed"]["drift"] == json!([{"message": "tool is 2.0 instead of 1.0"}]));
     assert_eq!(bench.version("tool"), version("2.0"));
 
     // A configuration file that somebody has changed stays, and the new one beside it is reported.
@@ -400,7 +401,7 @@ fn drift_is_corrected_or_reported() {
     bench.unit("a reported leftover", |unit| {
         unit["observed"]["drift"][0]["message"]
             .as_str()
-            .is_some_and(|one| one.contains("/etc/conf.conf.dpkg-dist was left"))
+            .is_some_and(|one| one.contains("wrote /etc/conf.conf.dpkg-dist instead of replacing the existing file"))
     });
     assert_eq!(bench.root.read("etc/conf.conf").unwrap(), "mine\n");
 }

@@ -101,7 +101,7 @@ fn repository_of_the_administrator_serves_a_unit_or_is_named() {
     // It names no key any more. No package is missing, so nothing else asks apt.
     write(own, &format!("deb [trusted=yes] {url} ./\n"));
     bench.apply(json!({"present": ["tool=1.0"], "hold": ["tool"]}));
-    bench.failing(&format!("/{own} has the repository {url}/ ./ already"));
+    bench.failing(&format!("/{own} has the repository {url}/ ./ with another key"));
     assert_eq!(bench.files_of_units(), 0);
     std::fs::remove_file(bench.root.path.join(own)).unwrap();
     bench.apply(json!({"present": ["tool=2.0"]}));

@@ -105,5 +105,6 @@ fn a_restart_that_cannot_start_counts_and_says_why() {
     rig.launch(&Launch { argv: argv(&[tool.to_str().unwrap()]), ..service("", 2) });
     let over = rig.over();
     assert_eq!((over.restarts, over.last.unwrap().exit), (2, ProcessExit::Code(127)));
-    assert_eq!(rig.text("log").matches("cannot be started again (Exec): No such file or directory").count(), 2);
+    let words = format!("cannot restart {} (Exec): No such file or directory", tool.display());
+    assert_eq!(rig.text("log").matches(&words).count(), 2);
 }
