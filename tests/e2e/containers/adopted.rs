@@ -104,7 +104,10 @@ fn missing_adopted_container_is_not_recreated() {
     let unit = fleet.unit_in_phase("default/old", "failed");
     let error = unit["observed"]["error"]["message"].as_str().unwrap();
     assert!(error.contains("podman no longer has the container old-web that was adopted"), "{error}");
-    fleet.muster(&["container", "run", "default/old"]).expect_code(1).expect_stderr("no longer has the container old-web");
+    fleet
+        .muster(&["container", "run", "default/old"])
+        .expect_code(1)
+        .expect_stderr("no longer has the container old-web");
     // What has its name now is another.
     fleet.ok(&["unit", "retire", "default/old"]);
     fleet.ok(&["container", "rm", "default/old"]);
