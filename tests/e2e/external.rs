@@ -318,10 +318,7 @@ fn invalid_store_is_refused_at_start() {
         (entry("far", "influxdb2", "http://127.0.0.1:1", ""), vec!["far", "bucket", "hint:"]),
         (entry("far", "influxdb2", "https://h", "bucket = \"b\""), vec!["far", "authority_file", "hint:"]),
         (entry("far", "graphite", "http://127.0.0.1:1", ""), vec!["console.toml", "graphite", "influxdb2"]),
-        (
-            entry("far", "influxdb1", "http://127.0.0.1:1", "databse = \"x\""),
-            vec!["console.toml", "databse", "database"],
-        ),
+        (entry("far", "influxdb1", "http://127.0.0.1:1", "buket = \"x\""), vec!["console.toml", "buket", "bucket"]),
     ] {
         let path = home.path().join("console.toml");
         let usual = "web_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"";

@@ -186,7 +186,7 @@ async fn all_faults_are_reported_at_once() {
     let error = apply(&fixture, host, spec(&moved, &[&nowhere, &other])).await.unwrap_err();
     assert_eq!(error.problem.code, "several_faults");
     for words in
-        ["3 things", "artifact till 1", "the console does not have config nowhere@1", "config base@1 exists with other"]
+        ["3 errors", "artifact till 1", "the console does not have config nowhere@1", "config base@1 exists with other"]
     {
         assert!(error.problem.diagnostic.cause.contains(words), "{words}: {error}");
     }
