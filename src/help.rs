@@ -145,7 +145,7 @@ pub(crate) fn stands_for(path: &str) -> Option<String> {
     #[cfg(feature = "cli")]
     let stands_for = muster_cli::unit::alias_of(path);
     #[cfg(not(feature = "cli"))]
-    let stands_for = path.is_empty().then(String::new);
+    let (stands_for, _) = (None, path);
     stands_for
 }
 

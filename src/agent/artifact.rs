@@ -109,12 +109,12 @@ pub fn install(data_dir: &Path, content: &[u8]) -> io::Result<ArtifactRef> {
     Ok(ArtifactRef { sha256, size_bytes: content.len() as u64, role, version, manifest: None })
 }
 
-/// Reads a document that is held in memory.
-async fn read_whole(what: &str, mut response: reqwest::Response) -> Result<Vec<u8>, ArtifactError> {
+/// Reads a document that is held in memory, of at most `max_bytes`.
+async fn read_whole(what: &str, mut response: reqwest::Response, max_bytes: usize) -> Result<Vec<u8>, ArtifactError> {
     let mut content = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(transport(what))? {
-        if content.len() + chunk.len() > CONFIG_MAX_BYTES {
-            return Err(ArtifactError::TooLong { what: what.to_owned(), size_bytes: CONFIG_MAX_BYTES as u64 });
+        if content.len() + chunk.len() > max_bytes {
+            return Err(ArtifactError::TooLong { what: what.to_owned(), size_bytes: max_bytes as u64 });
         }
         content.extend_from_slice(&chunk);
     }
@@ -306,13 +306,14 @@ impl Artifacts {
     pub async fn secret(&self, realm: &Name, secret: &SecretRef) -> Result<SealedSecret, ArtifactError> {
         let what = format!("secret {realm}/{secret}");
         let path = format!("secrets/{realm}/{}/{}", secret.name, secret.version);
-        let content = read_whole(&what, self.get(&what, &path, None).await?).await?;
+        let content = read_whole(&what, self.get(&what, &path, None).await?, CONFIG_MAX_BYTES).await?;
         serde_json::from_slice(&content)
             .map_err(|error| ArtifactError::Transport { what: what.clone(), source: error.into() })
     }
 
     async fn document(&self, what: String, kind: &str, sha256: &Digest) -> Result<Vec<u8>, ArtifactError> {
-        let content = read_whole(&what, self.get(&what, &format!("{kind}/{sha256}"), None).await?).await?;
+        let content =
+            read_whole(&what, self.get(&what, &format!("{kind}/{sha256}"), None).await?, CONFIG_MAX_BYTES).await?;
         let found = Digest::of(&content);
         if found == *sha256 { Ok(content) } else { Err(ArtifactError::WrongHash { what, found }) }
     }
@@ -409,7 +410,7 @@ impl Artifacts {
         if status.is_success() {
             return Ok(response);
         }
-        Err(ArtifactError::Status { what: what.to_owned(), status, said: problem(response).await })
+        Err(ArtifactError::Status { what: what.to_owned(), status, said: problem(what, response).await })
     }
 
     async fn transfer(
@@ -491,14 +492,8 @@ async fn write(
 const PROBLEM_MAX_BYTES: usize = 8 * 1024;
 
 /// The console's own words in an answer that is no content, if it has such.
-async fn problem(mut response: reqwest::Response) -> Option<Diagnostic> {
-    let mut answer = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        if answer.len() + chunk.len() > PROBLEM_MAX_BYTES {
-            return None;
-        }
-        answer.extend_from_slice(&chunk);
-    }
+async fn problem(what: &str, response: reqwest::Response) -> Option<Diagnostic> {
+    let answer = read_whole(what, response, PROBLEM_MAX_BYTES).await.ok()?;
     serde_json::from_slice(&answer).ok().map(|Problem { diagnostic, .. }| diagnostic)
 }
 
